@@ -1,0 +1,39 @@
+# Each target makes what it needs in .venv first; that takes a moment when nothing changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test check bench format lock clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailprobe needs Python 3.11 or newer; name one with: make PYTHON=python3.x")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+demo: setup
+	@$(BIN)/mailprobe demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Writes requirements.lock anew from pyproject.toml (needs uv).
+lock:
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-header --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

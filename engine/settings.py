@@ -1,0 +1,27 @@
+"""What the engine can be told, with the unit in each name.
+
+Frozen: a running engine never changes its mind about its limits. The engine
+reads no environment; whoever opens it (api.settings) hands these in.
+"""
+
+from dataclasses import dataclass
+
+DOH_URLS = ("https://9.9.9.9/dns-query", "https://1.1.1.1/dns-query")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The engine's limits and names; every default is the operator's contract."""
+
+    doh_urls: tuple[str, ...] = DOH_URLS  # RFC 8484 endpoints, named by address, tried in order
+    doh_ca_file: str | None = None  # PEM; None means the system's authorities
+    smtp_port: int = 25
+    helo_name: str = "localhost.localdomain"
+    mail_from: str = ""  # envelope sender of a probe, without angle brackets
+    proxies: tuple[str, ...] = ()  # socks5://[user:pass@]host:port, used in turn
+    host_connections: int = 4  # to one exchange at a time
+    probes_max: int = 2000  # addresses in layer 4 at a time
+    allow_private: bool = False  # may probes reach loopback and private addresses?
+    probe_s: float = 3.0  # layer 4, all of it
+    read_s: float = 1.0  # a connect, a banner, each reply
+    cache_s: float = 6 * 3600.0  # MX answers and catch-all knowledge

@@ -1,0 +1,305 @@
+"""The client's half of SMTP without a socket (RFC 5321, 2034, 2920, 6531, 9422).
+
+`Conversation` knows which command may follow which, how replies are framed and
+which commands are still unanswered. It promises that a reply is paired with the
+oldest unanswered command and with nothing else, and that no octet outside
+printable ASCII (or UTF-8 where SMTPUTF8 was declared) is ever written. It never
+waits, never reads a clock and never repairs: whatever does not parse is
+`TheirMistake`, whatever we should not have said is `OurMistake`.
+"""
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cached_property
+
+REPLY_LINES_MAX = 100  # an EHLO answer of the wordiest host has about 30
+REPLY_OCTETS_MAX = 16 * 1024
+COMMAND_OCTETS_MAX = 512 + 16  # RFC 5321 4.5.3.1.4, and room for SMTPUTF8 (RFC 6531 3.4)
+
+
+class TheirMistake(Exception):
+    """The server said something that is no SMTP, or spoke out of turn."""
+
+
+class OurMistake(Exception):
+    """A command that may not be said here: a bug of ours."""
+
+
+class Stage(Enum):
+    """How far a session has come."""
+
+    BANNER = auto()  # connected, not yet greeted
+    HELLO = auto()  # greeted, not yet introduced
+    READY = auto()  # introduced, no transaction
+    MAIL = auto()  # in a transaction: recipients may be named
+    CLOSED = auto()
+
+
+# stage -> what we may say there -> where a positive reply takes us
+TALK: dict[Stage, dict[str, Stage]] = {
+    Stage.BANNER: {"CONNECT": Stage.HELLO},
+    Stage.HELLO: {"EHLO": Stage.READY, "HELO": Stage.READY, "QUIT": Stage.CLOSED},
+    Stage.READY: {
+        "EHLO": Stage.READY,
+        "MAIL": Stage.MAIL,
+        "RSET": Stage.READY,
+        "QUIT": Stage.CLOSED,
+    },
+    Stage.MAIL: {"RCPT": Stage.MAIL, "RSET": Stage.READY, "QUIT": Stage.CLOSED},
+    Stage.CLOSED: {},
+}
+
+# RFC 2920 3.1: these may stand anywhere in a group; QUIT only at its end.
+PIPELINED = frozenset({"MAIL", "RCPT", "RSET"})
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One line of ours: its verb, and the whole line without its CRLF."""
+
+    verb: str
+    line: str
+
+
+CONNECT = Command("CONNECT", "")  # stands for the connection, which the banner answers
+RSET = Command("RSET", "RSET")
+QUIT = Command("QUIT", "QUIT")
+
+
+def ehlo(name: str) -> Command:
+    return Command("EHLO", f"EHLO {name}")
+
+
+def helo(name: str) -> Command:
+    return Command("HELO", f"HELO {name}")
+
+
+def mail(sender: str, *, smtputf8: bool = False) -> Command:
+    return Command("MAIL", f"MAIL FROM:<{sender}>" + (" SMTPUTF8" if smtputf8 else ""))
+
+
+def rcpt(mailbox: str) -> Command:
+    return Command("RCPT", f"RCPT TO:<{mailbox}>")
+
+
+_ENHANCED = re.compile(r"\s*[#(\[]?([245]\.\d{1,3}\.\d{1,3})(?!\.?\d)")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A complete reply: its code, and the text of each line without the code."""
+
+    code: int
+    lines: tuple[str, ...] = ("",)
+
+    @property
+    def positive(self) -> bool:
+        return 200 <= self.code < 300
+
+    @cached_property
+    def text(self) -> str:
+        """All lines' words in one, the enhanced code left out where it leads a line."""
+        return " ".join(_ENHANCED.sub("", line, count=1).lstrip(" )]-") for line in self.lines)
+
+    @cached_property
+    def enhanced(self) -> str | None:
+        """The enhanced status code that leads a line (RFC 2034), `5.1.1`, or None."""
+        for line in self.lines:
+            if found := _ENHANCED.match(line):
+                return found[1]
+        return None
+
+    def __str__(self) -> str:
+        last = len(self.lines) - 1
+        return "\n".join(
+            f"{self.code}{'-' if place < last else ' '}{line}".rstrip()
+            for place, line in enumerate(self.lines)
+        )
+
+
+class ReplyReader:
+    """Octets in, whole replies out; bounded."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._lines: list[str] = []
+        self._code = 0
+        self._octets = 0  # of the reply under way, complete lines alone
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is buffered, not even a part of a line."""
+        return not self._buffer and not self._lines
+
+    def feed(self, octets: bytes) -> None:
+        self._buffer += octets
+
+    def next_reply(self) -> Reply | None:
+        """The next whole reply, None until more octets come, or TheirMistake."""
+        buffer = self._buffer
+        start = 0
+        try:
+            while (end := buffer.find(b"\n", start)) >= 0:
+                self._octets += end + 1 - start
+                if self._octets > REPLY_OCTETS_MAX:
+                    raise TheirMistake(f"a reply of more than {REPLY_OCTETS_MAX} octets")
+                more = self._take_line(bytes(buffer[start:end]))
+                start = end + 1
+                if not more:
+                    reply = Reply(self._code, tuple(self._lines))
+                    self._lines.clear()
+                    self._octets = 0
+                    return reply
+            if self._octets + len(buffer) - start > REPLY_OCTETS_MAX:
+                raise TheirMistake(f"a reply of more than {REPLY_OCTETS_MAX} octets")
+            return None
+        finally:
+            del buffer[:start]
+
+    def _take_line(self, octets: bytes) -> bool:
+        """Add one line to the reply under way; say whether another one follows."""
+        line = _decode(octets).rstrip("\r")
+        code, mark = line[:3], line[3:4]
+        if not (code.isascii() and code.isdigit() and "2" <= code[0] <= "5" and mark in ("", " ", "-")):
+            raise TheirMistake(f"not a reply: {line[:80]!r}")
+        if self._lines and int(code) != self._code:
+            raise TheirMistake(f"a reply that changes its code from {self._code} to {code}")
+        if len(self._lines) >= REPLY_LINES_MAX:
+            raise TheirMistake(f"a reply of more than {REPLY_LINES_MAX} lines")
+        self._code = int(code)
+        self._lines.append(line[4:])
+        return mark == "-"
+
+
+def _decode(octets: bytes) -> str:
+    """Replies are ASCII by the book, UTF-8 by RFC 6531, Latin-1 in the field."""
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError:
+        return octets.decode("latin-1")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the server's EHLO answer offers."""
+
+    pipelining: bool = False
+    smtputf8: bool = False
+    recipients_max: int | None = None  # LIMITS RCPTMAX, in one transaction (RFC 9422)
+    transactions_max: int | None = None  # LIMITS MAILMAX, in one session
+    domains_max: int | None = None  # LIMITS RCPTDOMAINMAX, in one transaction
+
+
+NO_OFFER = Offer()
+
+
+def read_offer(reply: Reply) -> Offer:
+    """Read an EHLO answer; what it does not spell rightly is not offered."""
+    words = {}
+    for line in reply.lines[1:]:
+        keyword, _, rest = line.strip().partition(" ")
+        words[keyword.upper()] = rest
+    limits = {}
+    for item in words.get("LIMITS", "").split():
+        name, _, value = item.partition("=")
+        if value.isascii() and value.isdigit() and 0 < int(value[:9]):
+            limits[name.upper()] = int(value[:9])
+    return Offer(
+        pipelining="PIPELINING" in words,
+        smtputf8="SMTPUTF8" in words,
+        recipients_max=limits.get("RCPTMAX"),
+        transactions_max=limits.get("MAILMAX"),
+        domains_max=limits.get("RCPTDOMAINMAX"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A command and the reply that answers it."""
+
+    command: Command
+    reply: Reply
+
+
+class Conversation:
+    """One session, from the banner to QUIT, as bytes in and bytes out.
+
+    `send` takes a group of commands and gives the octets to write; `receive`
+    takes octets read; `next_exchange` pairs replies with commands, oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.stage = Stage.BANNER
+        self.offer = NO_OFFER
+        self.unanswered: deque[Command] = deque([CONNECT])
+        self._reader = ReplyReader()
+        self._ahead = Stage.BANNER  # the stage once all that is unanswered is accepted
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is unanswered and nothing unread: another question may be asked."""
+        return not self.unanswered and self._reader.empty
+
+    def send(self, *commands: Command) -> bytes:
+        """The octets of these commands, which are unanswered from now on.
+
+        Raises OurMistake where one may not be said here, where octets of an
+        earlier reply are left, or where a line holds a control character.
+        """
+        if not self.unanswered:
+            self._ahead = self.stage
+            if not self._reader.empty:
+                raise OurMistake("asked while octets nobody asked for are waiting")
+        out = []
+        for command in commands:
+            self._check(command)
+            self._ahead = TALK[self._ahead][command.verb]
+            self.unanswered.append(command)
+            out.append(command.line)
+        return ("\r\n".join(out) + "\r\n").encode()
+
+    def _check(self, command: Command) -> None:
+        if command.verb not in TALK[self._ahead]:
+            raise OurMistake(f"{command.verb} in stage {self._ahead.name}")
+        if self.unanswered and not self._may_follow(self.unanswered[-1], command):
+            raise OurMistake(f"{command.verb} before {self.unanswered[-1].verb} was answered")
+        if not command.line.isprintable() or len(command.line.encode()) > COMMAND_OCTETS_MAX:
+            raise OurMistake(f"a line that no server may be sent: {command.line!r}")
+
+    def _may_follow(self, before: Command, command: Command) -> bool:
+        return (
+            self.offer.pipelining
+            and before.verb in PIPELINED
+            and (command.verb in PIPELINED or command is QUIT)
+        )
+
+    def receive(self, octets: bytes) -> None:
+        self._reader.feed(octets)
+
+    def next_exchange(self) -> Exchange | None:
+        """The oldest command with its reply, or None until more octets come.
+
+        Raises TheirMistake for what is no reply and for a reply nobody asked for.
+        """
+        reply = self._reader.next_reply()
+        if reply is None:
+            return None
+        if not self.unanswered:
+            raise TheirMistake(f"a reply nobody asked for: {str(reply)[:80]!r}")
+        command = self.unanswered.popleft()
+        if reply.code == 421:  # RFC 5321 3.8: the server closes, whatever it was asked
+            self.stage = Stage.CLOSED
+        elif reply.positive:
+            self._advance(command, reply)
+        return Exchange(command, reply)
+
+    def _advance(self, command: Command, reply: Reply) -> None:
+        # A RCPT accepted after its MAIL was refused is the server's confusion: the
+        # stage stays, and the caller sees both replies.
+        self.stage = TALK[self.stage].get(command.verb, self.stage)
+        if command.verb == "EHLO":
+            self.offer = read_offer(reply)
+        elif command.verb == "HELO":
+            self.offer = NO_OFFER
