@@ -1,0 +1,9 @@
+"""Is this address real? The five layers, from text to verdict, as a stream.
+
+    async with open_engine(EngineSettings()) as engine:
+        async with open_answers(engine, ["ann@example.org"], asker="me") as answers:
+            async for answer in answers:
+                print(answer.place, answer.verdict.status)
+
+The engine knows no HTTP server, no database and no accounts.
+"""

@@ -162,7 +162,9 @@ class ReplyReader:
         """Add one line to the reply under way; say whether another one follows."""
         line = _decode(octets).rstrip("\r")
         code, mark = line[:3], line[3:4]
-        if not (code.isascii() and code.isdigit() and "2" <= code[0] <= "5" and mark in ("", " ", "-")):
+        if not (
+            code.isascii() and code.isdigit() and "2" <= code[0] <= "5" and mark in ("", " ", "-")
+        ):
             raise TheirMistake(f"not a reply: {line[:80]!r}")
         if self._lines and int(code) != self._code:
             raise TheirMistake(f"a reply that changes its code from {self._code} to {code}")
@@ -216,7 +218,7 @@ def read_offer(reply: Reply) -> Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class Turn:
     """A command and the reply that answers it."""
 
     command: Command
@@ -227,7 +229,7 @@ class Conversation:
     """One session, from the banner to QUIT, as bytes in and bytes out.
 
     `send` takes a group of commands and gives the octets to write; `receive`
-    takes octets read; `next_exchange` pairs replies with commands, oldest first.
+    takes octets read; `next_turn` pairs replies with commands, oldest first.
     """
 
     def __init__(self) -> None:
@@ -278,7 +280,7 @@ class Conversation:
     def receive(self, octets: bytes) -> None:
         self._reader.feed(octets)
 
-    def next_exchange(self) -> Exchange | None:
+    def next_turn(self) -> Turn | None:
         """The oldest command with its reply, or None until more octets come.
 
         Raises TheirMistake for what is no reply and for a reply nobody asked for.
@@ -293,7 +295,7 @@ class Conversation:
             self.stage = Stage.CLOSED
         elif reply.positive:
             self._advance(command, reply)
-        return Exchange(command, reply)
+        return Turn(command, reply)
 
     def _advance(self, command: Command, reply: Reply) -> None:
         # A RCPT accepted after its MAIL was refused is the server's confusion: the
