@@ -206,7 +206,7 @@ def read_offer(reply: Reply) -> Offer:
     limits = {}
     for item in words.get("LIMITS", "").split():
         name, _, value = item.partition("=")
-        if value.isascii() and value.isdigit() and 0 < int(value[:9]):
+        if value.isascii() and value.isdigit() and int(value[:9]) > 0:
             limits[name.upper()] = int(value[:9])
     return Offer(
         pipelining="PIPELINING" in words,
