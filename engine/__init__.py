@@ -7,3 +7,20 @@
 
 The engine knows no HTTP server, no database and no accounts.
 """
+
+from engine.evidence import Evidence
+from engine.settings import EngineSettings
+from engine.stream import Answer, Answers, Engine, in_order, open_answers, open_engine
+from engine.verdict import Verdict
+
+__all__ = [
+    "Answer",
+    "Answers",
+    "Engine",
+    "EngineSettings",
+    "Evidence",
+    "Verdict",
+    "in_order",
+    "open_answers",
+    "open_engine",
+]

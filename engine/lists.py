@@ -1,13 +1,136 @@
-"""Layers 2 and 5: what the lists say of a domain and of a local part."""
+"""Layers 2 and 5: what the lists say of a domain and of a local part.
+
+Everything is read once, from `data/`; after that a look-up is a few set
+memberships, and what a domain is gets remembered, because domains repeat.
+
+The public suffix list is not needed here: the maker (listmaker.py) lets no
+public suffix nor the parent of one into `disposable.txt`, so that whatever
+parent of a domain is found there is its registrable domain or lies below it.
+"""
+
+import tomllib
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
 
 from engine.address import Address
+from engine.typos import Typos, TypoTable
 from engine.verdict import Signals
+
+DATA = Path(__file__).with_name("data")
+
+# A list of addresses holds most of its rows at few domains; 65,536 answers are about 15 MB.
+DOMAINS_REMEMBERED_MAX = 65_536
 
 
 class Lists:
+    """The lists, read only. Built by load_lists()."""
+
+    def __init__(
+        self,
+        *,
+        disposable: frozenset[str],
+        allowed: frozenset[str],
+        relays: frozenset[str],
+        free_providers: frozenset[str],
+        smtp_blocked: frozenset[str],
+        roles: frozenset[str],
+        typos: Typos,
+    ) -> None:
+        self.disposable = disposable
+        self.allowed = allowed | relays
+        self.relays = relays
+        self.free_providers = free_providers
+        self.smtp_blocked = smtp_blocked
+        self.roles = roles
+        self.typos = typos
+        self._known = free_providers | smtp_blocked | self.allowed
+        self._both = lru_cache(DOMAINS_REMEMBERED_MAX)(self._ask_both)
+
     def signals(self, address: Address) -> Signals:
-        raise LookupError(address)
+        """What the lists say of this address. Never raises, never asks the network."""
+        person, role = self._both(address.domain)
+        return role if self.is_role(address.local) else person
+
+    def is_role(self, local: str) -> bool:
+        """Is the mailbox an office rather than a person? `+` and what follows does not count."""
+        if local[:1] == '"':
+            local = _unquoted(local)
+        return local.partition("+")[0].lower() in self.roles
+
+    def is_disposable(self, domain: str) -> bool:
+        """Is the domain, or one that it belongs to, a throwaway? The allow list wins."""
+        names = tuple(_with_parents(domain))
+        return not self.disposable.isdisjoint(names) and self.allowed.isdisjoint(names)
+
+    def suggestion(self, domain: str) -> str | None:
+        """The big provider's domain that was meant; None for every provider and relay."""
+        if domain in self._known or not self.relays.isdisjoint(_with_parents(domain)):
+            return None
+        return self.typos.correct(domain)
+
+    def _ask_both(self, domain: str) -> tuple[Signals, Signals]:
+        """The signals of a person's and of a role's mailbox at this domain."""
+        disposable = self.is_disposable(domain)
+        free = domain in self.free_providers
+        blocked = domain in self.smtp_blocked
+        suggestion = self.suggestion(domain)
+        return (
+            Signals(disposable, False, free, blocked, suggestion),
+            Signals(disposable, True, free, blocked, suggestion),
+        )
 
 
-def load_lists() -> Lists:
-    return Lists()
+def load_lists(folder: Path = DATA) -> Lists:
+    """Read every list. Raises OSError where one is missing: without them we cannot work."""
+    free_providers = read_names(folder / "free_providers.txt")
+    return Lists(
+        disposable=read_names(folder / "disposable.txt"),
+        allowed=read_names(folder / "allow.txt"),
+        relays=read_names(folder / "relays.txt"),
+        free_providers=free_providers,
+        smtp_blocked=read_names(folder / "smtp_blocked.txt"),
+        roles=read_names(folder / "roles.txt"),
+        typos=load_typos(folder),
+    )
+
+
+def load_typos(folder: Path = DATA) -> Typos:
+    """Read what the suggestions need."""
+    table = tomllib.loads((folder / "typos.toml").read_text("utf-8"))
+    return Typos(
+        TypoTable(
+            mark=table["mark"],
+            name=table["name"],
+            word=table["word"],
+            known=table["known"],
+            never=frozenset(table["never"]),
+        ),
+        tlds=read_names(folder / "tlds.txt"),
+    )
+
+
+def read_names(path: Path) -> frozenset[str]:
+    """A list file: one name a line, sorted, lower case, nothing else."""
+    return frozenset(path.read_text("ascii").split())
+
+
+def _with_parents(domain: str) -> Iterator[str]:
+    """The domain and every parent that has a dot of its own."""
+    while "." in domain:
+        yield domain
+        domain = domain.partition(".")[2]
+
+
+def _unquoted(local: str) -> str:
+    """`"sales"` is the mailbox sales (RFC 5321 4.1.2); a backslash only shields what follows."""
+    inner = local[1:-1]
+    kept = []
+    shielded = False
+    for char in inner:
+        if char == "\\" and not shielded:
+            shielded = True
+            continue
+        kept.append(char)
+        shielded = False
+    return "".join(kept)

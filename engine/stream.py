@@ -1,12 +1,39 @@
-"""open_answers(): many addresses -> a stream of Answer, in completion order."""
+"""open_answers(): many addresses -> a stream of Answer, in completion order.
 
-from collections.abc import AsyncIterator, Iterable
+Every door collects from this stream. What several addresses need in common (a
+look-up, a conversation, the same mailbox) is asked once. A patient asker, which
+cleans a list, holds addresses back until their exchange has a seat free; an
+impatient one's clock runs at once. Memory is bounded whatever the list's length.
+Leaving the block cancels what is unfinished.
+"""
+
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 
+import trio
+
+from engine.dns import MailExchange, Route, RouteAnswer
+from engine.egress import Dial, Dialer
 from engine.evidence import Evidence
+from engine.lists import Lists, load_lists
+from engine.routes import DohTransport, Routes, open_routes
 from engine.settings import EngineSettings
+from engine.sites import load_sites
+from engine.smtp.probe import Prober, open_prober
+from engine.smtp.question import Notes, Question
+from engine.smtp.replies import load_rules
 from engine.verdict import Verdict
+from engine.verify import Inquiry, read_route, read_text
+
+OPEN_MAX = 20_000  # addresses taken up and not answered; enough to find work for every host
+UNREAD_MAX = 1_000  # answers that the reader has not taken
+LOOK_UPS_MAX = 100  # of routes, at a time; HTTP/2 bears as many streams
+ORDERS_MAX = 10_000  # domains whose shuffled exchanges are remembered
+FEED_STEP = 64  # addresses taken up between two looks at the rest of the world
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +45,273 @@ class Answer:
     evidence: Evidence | None = None
 
 
-class Engine: ...
-
-
 class Answers:
+    """The stream's reading end: an async iterator, for one reader."""
+
+    def __init__(self, on_taken: Callable[[], None]) -> None:
+        self._ready: deque[Answer] = deque()
+        self._ended = False
+        self._arrived = trio.lowlevel.ParkingLot()
+        self._on_taken = on_taken
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
     def __aiter__(self) -> "Answers":
         return self
 
     async def __anext__(self) -> Answer:
-        raise StopAsyncIteration
+        await self._wait()
+        if not self._ready:
+            raise StopAsyncIteration
+        answer = self._ready.popleft()
+        self._on_taken()
+        return answer
+
+    async def next_ready(self) -> list[Answer]:
+        """All answers that are there, at least one; an empty list at the end."""
+        await self._wait()
+        ready = list(self._ready)
+        self._ready.clear()
+        self._on_taken()
+        return ready
+
+    async def _wait(self) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not self._ready and not self._ended:
+            await self._arrived.park()
+
+    def put(self, answer: Answer) -> None:
+        self._ready.append(answer)
+        self._arrived.unpark()
+
+    def end(self) -> None:
+        self._ended = True
+        self._arrived.unpark_all()
 
 
-@asynccontextmanager
-async def open_engine(settings: EngineSettings) -> AsyncIterator[Engine]:
-    yield Engine()
+async def in_order(answers: Answers, count: int) -> list[Verdict]:
+    """Collect a finished stream: the verdicts in the order of the addresses."""
+    verdicts: list[Verdict | None] = [None] * count
+    async for answer in answers:
+        verdicts[answer.place] = answer.verdict
+    return [verdict for verdict in verdicts if verdict is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What the five layers need; opened by open_engine()."""
+
+    settings: EngineSettings
+    lists: Lists
+    routes: Routes
+    prober: Prober
+    rng: random.Random
+
+
+@dataclass(slots=True, eq=False)
+class _Backlog:
+    """What a patient asker holds back for one exchange."""
+
+    exchange: MailExchange
+    held: deque[Inquiry] = field(default_factory=deque)
+    under_way: int = 0
+    releasing: bool = False
+
+
+class _Errand:
+    """One call of open_answers: what was taken up, is held back, is under way."""
+
+    def __init__(
+        self, engine: Engine, asker: str, nursery: trio.Nursery, *, patient: bool, explain: bool
+    ) -> None:
+        self.answers = Answers(self._look_for_room)
+        self._engine = engine
+        self._asker = asker
+        self._nursery = nursery
+        self._patient = patient
+        self._explain = explain
+        self._open: dict[str, Inquiry] = {}  # by mailbox: the same one is asked once
+        self._by_domain: dict[str, list[Inquiry]] = {}  # waiting for a route
+        self._orders: dict[str, list[MailExchange]] = {}
+        self._backlogs: dict[str, _Backlog] = {}
+        self._stalled: dict[str, None] = {}  # backlogs that wait for room at the desk
+        self._room = trio.Event()
+        self._fed = False
+
+    # -- taking up ---------------------------------------------------------------------------
+
+    async def feed(self, texts: Iterable[str]) -> None:
+        """Take up the texts as there is room for them."""
+        for place, text in enumerate(texts):
+            while self._crowded():
+                self._room = trio.Event()
+                await self._room.wait()
+            self._take_up(place, text)
+            if place % FEED_STEP == FEED_STEP - 1:
+                await trio.lowlevel.checkpoint()
+        self._fed = True
+        self._end_if_done()
+
+    def _crowded(self) -> bool:
+        return (
+            len(self._open) >= OPEN_MAX
+            or len(self.answers) >= UNREAD_MAX
+            or len(self._by_domain) >= LOOK_UPS_MAX
+        )
+
+    def _look_for_room(self) -> None:
+        if not self._fed and not self._crowded():
+            self._room.set()
+
+    def _end_if_done(self) -> None:
+        if self._fed and not self._open:
+            self.answers.end()
+
+    def _take_up(self, place: int, text: str) -> None:
+        inquiry = Inquiry(text, [(place, text)], began=trio.current_time())
+        if self._explain:
+            inquiry.notes = Notes()
+        read_text(inquiry, self._engine.lists)
+        if inquiry.address is None or inquiry.outcome is not None:
+            self._tell(inquiry)
+            return
+        twin = self._open.get(inquiry.address.mailbox)
+        if twin is not None:
+            twin.places.append((place, text))
+            return
+        self._open[inquiry.address.mailbox] = inquiry
+        self._find_route(inquiry, inquiry.address.domain)
+
+    def _tell(self, inquiry: Inquiry) -> None:
+        now = trio.current_time()
+        evidence = inquiry.evidence()
+        for place, text in inquiry.places:
+            self.answers.put(Answer(place, inquiry.verdict(text, now), evidence))
+
+    def _finish(self, inquiry: Inquiry) -> None:
+        assert inquiry.address is not None
+        del self._open[inquiry.address.mailbox]
+        self._tell(inquiry)
+        self._look_for_room()
+        self._end_if_done()
+
+    # -- layer 3 -----------------------------------------------------------------------------
+
+    def _find_route(self, inquiry: Inquiry, domain: str) -> None:
+        known = self._engine.routes.known(domain)
+        if known is not None:
+            if inquiry.notes is not None:
+                inquiry.notes.cached.append("mx")
+            self._routed(inquiry, known)
+        elif domain in self._by_domain:
+            self._by_domain[domain].append(inquiry)
+        else:
+            self._by_domain[domain] = [inquiry]
+            self._nursery.start_soon(self._look_up, domain)
+
+    async def _look_up(self, domain: str) -> None:
+        answer = await self._engine.routes.find(domain)
+        for inquiry in self._by_domain.pop(domain):
+            self._routed(inquiry, answer)
+        self._look_for_room()
+
+    def _routed(self, inquiry: Inquiry, answer: RouteAnswer) -> None:
+        read_route(inquiry, answer)
+        if inquiry.route is None or inquiry.outcome is not None:
+            self._finish(inquiry)
+            return
+        exchanges = self._order(inquiry.route)
+        if self._patient and exchanges:
+            self._hold(inquiry, exchanges[0])
+        else:
+            self._ask(inquiry)
+
+    def _order(self, route: Route) -> list[MailExchange]:
+        """The route's exchanges, equal ones shuffled; the same for the domain's next address."""
+        order = self._orders.get(route.domain)
+        if order is None:
+            if len(self._orders) >= ORDERS_MAX:
+                self._orders.clear()
+            order = self._orders[route.domain] = route.in_order(self._engine.rng)
+        return order
+
+    # -- layer 4 -----------------------------------------------------------------------------
+
+    def _ask(self, inquiry: Inquiry, backlog: _Backlog | None = None) -> None:
+        address, route = inquiry.address, inquiry.route
+        assert address is not None
+        assert route is not None
+        inquiry.question = Question(
+            address.mailbox,
+            address.domain,
+            self._asker,
+            self._order(route),
+            self._settled,
+            owner=(inquiry, backlog),
+            smtputf8=address.needs_smtputf8,
+            notes=inquiry.notes,
+            behind=len(backlog.held) if backlog else 0,
+        )
+        self._engine.prober.ask(inquiry.question)
+
+    def _settled(self, question: Question) -> None:
+        inquiry, backlog = question.owner
+        assert question.outcome is not None
+        inquiry.decide(question.outcome, question.rule)
+        self._finish(inquiry)
+        if backlog is not None:
+            backlog.under_way -= 1
+            self._release(backlog)
+
+    # -- patience ----------------------------------------------------------------------------
+
+    def _hold(self, inquiry: Inquiry, exchange: MailExchange) -> None:
+        inquiry.held_since = trio.current_time()
+        backlog = self._backlogs.get(exchange.name)
+        if backlog is None:
+            backlog = self._backlogs[exchange.name] = _Backlog(exchange)
+        backlog.held.append(inquiry)
+        self._release(backlog)
+
+    def _release(self, backlog: _Backlog) -> None:
+        """Ask as many of those held back as the exchange and the desk have room for."""
+        if backlog.releasing:
+            return
+        prober = self._engine.prober
+        backlog.releasing = True
+        while (
+            backlog.held
+            and not prober.full
+            and backlog.under_way < prober.capacity(backlog.exchange)
+        ):
+            inquiry = backlog.held.popleft()
+            assert inquiry.held_since is not None
+            inquiry.began += trio.current_time() - inquiry.held_since
+            backlog.under_way += 1
+            self._ask(inquiry, backlog)
+        backlog.releasing = False
+        if backlog.held and prober.full:
+            self._stalled[backlog.exchange.name] = None
+            prober.want_room(self._release_stalled)
+        elif not backlog.held and not backlog.under_way:
+            self._backlogs.pop(backlog.exchange.name, None)
+
+    def _release_stalled(self) -> None:
+        prober = self._engine.prober
+        while self._stalled and not prober.full:
+            name = next(iter(self._stalled))
+            del self._stalled[name]
+            if (backlog := self._backlogs.get(name)) is not None:
+                self._release(backlog)
+
+    def abandon(self) -> None:
+        """Nothing that is unfinished is wanted any more."""
+        prober = self._engine.prober
+        prober.forget_room(self._release_stalled)
+        for inquiry in self._open.values():
+            if inquiry.question is not None:
+                prober.abandon(inquiry.question)
 
 
 @asynccontextmanager
@@ -43,4 +323,52 @@ async def open_answers(
     patient: bool = False,
     explain: bool = False,
 ) -> AsyncIterator[Answers]:
-    yield Answers()
+    """Verify each text; the block's value gives an Answer for every one, as they are found.
+
+    `asker` names the account for fairness. `patient`: the 3000 ms of an address
+    begin when it is admitted, not when it is taken from `texts`, which is read
+    as there is room. `explain` adds evidence. Leaving the block cancels the rest.
+    """
+    async with trio.open_nursery() as nursery:
+        errand = _Errand(engine, asker, nursery, patient=patient, explain=explain)
+        nursery.start_soon(errand.feed, texts)
+        try:
+            yield errand.answers
+        finally:
+            errand.abandon()
+            nursery.cancel_scope.cancel()
+
+
+_lists = cache(load_lists)
+_rules = cache(load_rules)
+_sites = cache(load_sites)
+
+
+@asynccontextmanager
+async def open_engine(
+    settings: EngineSettings,
+    *,
+    transport: DohTransport | None = None,
+    dial: Dial | None = None,
+    rng: random.Random | None = None,
+    mint: Callable[[], str] | None = None,
+) -> AsyncIterator[Engine]:
+    """An engine with its caches and connections; leaving it says QUIT on each of them.
+
+    `transport`, `dial`, `rng` and `mint` (the random address's local part) are
+    the world and chance; left out, they are the real ones.
+    """
+    rng = rng or random.Random()
+    lists, rules, sites = _lists(), _rules(), _sites()
+    async with (
+        open_routes(settings, transport=transport, rng=rng) as routes,
+        open_prober(
+            settings,
+            routes=routes,
+            dial=dial or Dialer(settings.proxies, allow_private=settings.allow_private),
+            rules=rules,
+            sites=sites,
+            mint=mint,
+        ) as prober,
+    ):
+        yield Engine(settings, lists, routes, prober, rng)

@@ -1,9 +1,29 @@
-"""Reply -> Meaning, by the rules in data/replies.toml."""
+"""Reply -> Meaning, by the rules in data/replies.toml.
 
+The first rule that matches wins, and their order is fixed: words about us,
+greylisting and rate, quota, disabled, relaying, no such mailbox, then the enhanced
+code (RFC 3463), then the bare code. Two things stand above the order: a positive
+reply accepts, and only a reply to RCPT speaks of a mailbox.
+
+Rules read words, and names are no words: addresses, host names and links are
+taken out before a pattern sees the text, or `<spam.block@shop.test>: user unknown`
+would be read by its address. Pure: no clock, no network.
+"""
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from importlib.resources import files
+from typing import Any
 
 from engine.smtp.wire import Reply
+
+TEXT_MAX = 2000  # characters that are read: the longest real reply has about 900
+READINGS_MAX = 1024  # kept: hosts repeat themselves, and what they vary is mostly names
+BARE_WORDS_MAX = 4  # a reply with more words than this says something, if not to us
 
 
 class Step(Enum):
@@ -34,6 +54,12 @@ class Meaning(Enum):
     UNKNOWN = "unknown"
 
 
+# What a reply to anything but RCPT never says.
+OF_A_RECIPIENT = frozenset(
+    {Meaning.NO_MAILBOX, Meaning.DISABLED, Meaning.MAILBOX_FULL, Meaning.ANOTHER_RECIPIENT}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What a reply was read as, and by which rule."""
@@ -43,10 +69,186 @@ class Reading:
     about_us: bool = False  # speaks of our address, name or standing: the host wants rest
 
 
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A reply's text made ready for patterns.
+
+    `words` is lower case, without accents, punctuation but full stops, and with `@`
+    for each address and `%` for each host name; `links` are those host names and
+    the links.
+    """
+
+    words: str
+    links: str
+
+
+_NAMES = re.compile(
+    r"""(?P<link> (?:https?|ftp)://[^\s<>"]+ | \bwww\.[^\s<>"]+ )
+    | (?P<address>
+        <(?:"[^"<>]*"|[^<>\s"])*>
+      | "[^"]{1,64}"@[\w.*-]+
+      | (?<![\w.*+-])[^\s<>()\[\]:;,"'=|@]{1,64}@[\w.*-]* )
+    | (?P<code> (?<![\w.])[245]\.\d{1,3}\.\d{1,3}(?!\.?\w) )
+    | (?P<host>
+        (?<![\w.-]) (?:[A-Za-z0-9_*-]{1,63}\.)+
+        (?!(?:please|see|for|try|the|your|this|contact|visit|if|check|we|you)\b)
+        (?:[a-z]{2,24}|[A-Z]{2,24}|\d{1,3}|xn--[\w-]+)(?![\w-])
+      | \[(?:ipv6:)?[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f.]{0,15}){2,8}\] )""",
+    re.VERBOSE,
+)
+# Sendmail names the user so: `spam... User unknown`.
+_DOTTED = re.compile(r"^(?:[245]\.\d{1,3}\.\d{1,3} )?[^\s<>@]{1,64}\.\.\.(?= )")
+_WITHIN = re.compile(r"(?<![\w.])([245]\.\d{1,2}\.\d{1,3})(?!\.?\w)")
+_STOPS = re.compile(r"\s*\.[\s.]*")
+_PUNCTUATION = str.maketrans(
+    {mark: " " for mark in '!"#$&()*+,-/:<=>[\\]^_`{|}~\u00a0\u2013\u2014\u201c\u201d'}
+    | {mark: "." for mark in "!?;"}
+    | {mark: "'" for mark in "\u2018\u2019\u00b4`"}
+)
+
+
+def _strip_names(text: str) -> tuple[str, str]:
+    """Take addresses, host names, links and enhanced codes out; give hosts and links apart."""
+    links: list[str] = []
+
+    def replace(found: re.Match[str]) -> str:
+        kind, name = found.lastgroup, found[0]
+        if kind == "code":
+            return " "
+        if kind == "address" and "://" not in name:
+            return " @ "
+        links.append(name)
+        return " % " if kind == "host" else " "
+
+    if "..." in text:
+        text = _DOTTED.sub(" @ ", text)
+    return _NAMES.sub(replace, text), " ".join(links)
+
+
+def _fold(text: str) -> str:
+    """Lower case, no accents, no punctuation but full stops, `not` for `n't`."""
+    if not text.isascii():
+        parts = unicodedata.normalize("NFKD", text)
+        text = "".join(part for part in parts if not unicodedata.combining(part))
+    text = text.lower().translate(_PUNCTUATION).replace("n't", " not").replace("'", "")
+    return _STOPS.sub(". ", " ".join(text.replace("e mail", "email").split())).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the table: everything that is given must match."""
+
+    reading: Reading
+    steps: frozenset[Step]
+    codes: tuple[str, ...]  # beginnings: "5", "55", "550"; none: any
+    enhanced: re.Pattern[str] | None
+    text: re.Pattern[str] | None
+    link: re.Pattern[str] | None
+    words_max: int | None
+    site: str | None
+    source: str
+    examples: tuple[str, ...]
+
+    def claims(self, code: str, enhanced: str, plain: Plain, site: str | None) -> bool:
+        return (
+            (not self.codes or code.startswith(self.codes))
+            and (self.site is None or self.site == site)
+            and (self.enhanced is None or self.enhanced.fullmatch(enhanced) is not None)
+            and (self.text is None or self.text.search(plain.words) is not None)
+            and (self.link is None or self.link.search(plain.links) is not None)
+            and (self.words_max is None or plain.words.count(" ") < self.words_max)
+        )
+
+
 class Rules:
-    def read(self, step: Step, reply: Reply) -> Reading:
-        raise LookupError(step, reply)
+    """The rules in their order, with the latest readings kept."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._by_step = {
+            step: tuple(rule for rule in self.rules if step in rule.steps) for step in Step
+        }
+        self._kept: dict[tuple[Step, int, str, str, str, str | None], Reading] = {}
+
+    def read(self, step: Step, reply: Reply, site: str | None = None) -> Reading:
+        """Say what the reply to this step means; never fails, and costs the same for any text.
+
+        A positive reply is ACCEPTED, whatever its words. A 4xx is read like a 5xx:
+        that it condemns no address is for the caller to know.
+        """
+        if reply.positive:
+            return ACCEPTED
+        text = " ".join(reply.lines)[:TEXT_MAX]
+        found = _WITHIN.search(text)
+        enhanced = found[1] if found else ""
+        stripped, links = _strip_names(text)
+        key = (step, reply.code, enhanced, stripped, links, site)
+        reading = self._kept.get(key)
+        if reading is None:
+            plain = Plain(_fold(stripped), links.lower())
+            reading = self._search(step, str(reply.code), enhanced, plain, site)
+            if len(self._kept) >= READINGS_MAX:
+                self._kept.clear()
+            self._kept[key] = reading
+        return reading
+
+    def _search(
+        self, step: Step, code: str, enhanced: str, plain: Plain, site: str | None
+    ) -> Reading:
+        for rule in self._by_step[step]:
+            if rule.claims(code, enhanced, plain, site):
+                return rule.reading
+        return NOT_UNDERSTOOD
+
+
+ACCEPTED = Reading(Meaning.ACCEPTED, "accepted")
+NOT_UNDERSTOOD = Reading(Meaning.UNKNOWN, "not-understood")
+
+
+def parse_rules(toml: str) -> Rules:
+    """Rules from a TOML text; raises KeyError, ValueError or re.error for one that is wrong."""
+    table = tomllib.loads(toml)
+    return Rules(_rule(row, table.get("words", {})) for row in table["rule"])
 
 
 def load_rules() -> Rules:
-    return Rules()
+    """The rules that come with the engine."""
+    return parse_rules(files("engine").joinpath("data/replies.toml").read_text("utf-8"))
+
+
+def _rule(row: Mapping[str, Any], words: Mapping[str, str]) -> Rule:
+    if strange := row.keys() - KEYS:
+        raise ValueError(f"rule {row['id']}: no such keys: {', '.join(sorted(strange))}")
+    meaning = Meaning(row["meaning"])
+    steps = frozenset(Step(step) for step in _several(row.get("step", [])))
+    return Rule(
+        reading=Reading(meaning, row["id"], row.get("about_us", False)),
+        steps=frozenset({Step.RCPT}) if meaning in OF_A_RECIPIENT else steps or frozenset(Step),
+        codes=tuple(_several(row.get("code", []))),
+        enhanced=_pattern(row.get("enhanced"), {}),
+        text=_pattern(row.get("text"), words),
+        link=_pattern(row.get("link"), {}),
+        words_max=row.get("words_max"),
+        site=row.get("site"),
+        source=row["source"],
+        examples=tuple(row["examples"]),
+    )
+
+
+KEYS = frozenset(
+    "id step code enhanced text link words_max site meaning about_us source examples".split()
+)
+
+
+def _several(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def _pattern(value: str | list[str] | None, words: Mapping[str, str]) -> re.Pattern[str] | None:
+    """One pattern of all alternatives; `{name}` stands for one of the table of words."""
+    if value is None:
+        return None
+    pattern = "|".join(_several(value))
+    for name, alternatives in words.items():
+        pattern = pattern.replace(f"{{{name}}}", f"(?:{alternatives})")
+    return re.compile(pattern)

@@ -133,7 +133,7 @@ class ReplyReader:
         """Nothing is buffered, not even a part of a line."""
         return not self._buffer and not self._lines
 
-    def feed(self, octets: bytes) -> None:
+    def feed(self, octets: bytes | bytearray) -> None:
         self._buffer += octets
 
     def next_reply(self) -> Reply | None:
@@ -277,7 +277,7 @@ class Conversation:
             and (command.verb in PIPELINED or command is QUIT)
         )
 
-    def receive(self, octets: bytes) -> None:
+    def receive(self, octets: bytes | bytearray) -> None:
         self._reader.feed(octets)
 
     def next_turn(self) -> Turn | None:

@@ -1,0 +1,299 @@
+"""Which addresses may be connected to, and the connection: direct or by a SOCKS5 proxy.
+
+The guard of probes and callbacks alike. It is applied inside the dialer, on the
+very address that is then connected to, so nothing that resolves, caches or
+redirects can get round it. Names are never taken: the system's resolver is not asked.
+"""
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Protocol
+from urllib.parse import unquote_to_bytes, urlsplit
+
+import trio
+
+# Special-purpose addresses by the registries of RFC 6890, as of 2025. Not
+# ipaddress.is_global: it lets NAT64, multicast, 3fff::/20 and more through, and
+# what it says changes with Python's version.
+NOT_PUBLIC_4 = tuple(
+    IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # carrier-grade NAT
+        "127.0.0.0/8",  # loopback
+        "169.254.0.0/16",  # link-local, and clouds' metadata
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # IETF protocols
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and the broadcast
+    )
+)
+PUBLIC_6 = IPv6Network("2000::/3")  # all that IANA gives out; the rest wraps, maps or is local
+NOT_PUBLIC_6 = tuple(
+    IPv6Network(network)
+    for network in (
+        "2001::/23",  # IETF protocols, Teredo (which wraps IPv4)
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4, which wraps IPv4
+        "3fff::/20",  # documentation
+    )
+)
+
+
+def is_public(ip: str) -> bool:
+    """Is this the address of a host on the public Internet? False for what is no address."""
+    try:
+        address = ip_address(ip)
+    except ValueError:
+        return False
+    if address.version == 4:
+        return not any(address in network for network in NOT_PUBLIC_4)
+    if address.scope_id is not None or address not in PUBLIC_6:
+        return False
+    return not any(address in network for network in NOT_PUBLIC_6)
+
+
+class CannotConnect(OSError):
+    """No connection; the message is a few words for the evidence."""
+
+
+class NotPublic(CannotConnect):
+    """An address that may not be connected to; nothing was sent to it."""
+
+
+class Dial(Protocol):
+    """Opens a connection to an address, or raises OSError; the time limit is the caller's."""
+
+    async def __call__(self, address: str, port: int) -> trio.abc.Stream: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A SOCKS5 proxy (RFC 1928), and who we are to it (RFC 1929)."""
+
+    host: str  # an IP address
+    port: int
+    user: bytes | None = None
+    password: bytes = b""
+
+    def __repr__(self) -> str:  # no password in tracebacks and logs
+        return f"Proxy({self.host!r}, {self.port})"
+
+
+def check_proxy_url(url: str) -> Proxy:
+    """Read `socks5://[user:pass@]address:port`, or ValueError in words for the operator."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ValueError(f"{error}; it takes socks5://[user:pass@]address:port") from None
+    if parts.scheme != "socks5" or not host or not port or parts.path.strip("/") or parts.query:
+        raise ValueError("it takes socks5://[user:pass@]address:port")
+    try:
+        address = ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        raise ValueError(
+            f"name the proxy by its address, not as {host}: the system's resolver is not asked"
+        ) from None
+    if parts.username is None:
+        return Proxy(str(address), port)
+    user, password = unquote_to_bytes(parts.username), unquote_to_bytes(parts.password or "")
+    if not 0 < len(user) < 256 or len(password) > 255:
+        raise ValueError("a user has 1 to 255 octets, a password at most 255")
+    return Proxy(str(address), port, user, password)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """How long a proxy that failed is left alone: from 5 s, doubling, to 5 minutes."""
+
+    until: float = float("-inf")
+    length_s: float = 2.5
+
+    def after_failure(self, now: float) -> "Rest":
+        length_s = min(self.length_s * 2, 300.0)
+        return Rest(now + length_s, length_s)
+
+
+AWAKE = Rest()
+HANDSHAKE_S = 0.6  # a proxy's own part, so that the next has a chance in a connect's second
+
+
+class Dialer:
+    """The `Dial` of real sockets: guarded, numeric, through the proxies where there are any.
+
+    Proxies are used in turn; one that fails is left alone for a while and the next
+    is tried. When all are at rest the one that wakes first is used all the same. A
+    target that a proxy reports as refusing or unreachable is the target's failure.
+    """
+
+    def __init__(self, proxies: Sequence[str] = (), *, allow_private: bool = False) -> None:
+        self._proxies = [check_proxy_url(url) for url in proxies]
+        self._rests = dict.fromkeys(self._proxies, AWAKE)
+        self._allow_private = allow_private
+
+    async def __call__(self, address: str, port: int) -> trio.abc.Stream:
+        """Connect; NotPublic before anything is sent, else CannotConnect."""
+        self._guard(address)
+        if not self._proxies:
+            return await _connect(address, port)
+        failed: _ProxyFailed | None = None
+        for proxy in self._in_turn():
+            try:
+                stream = await _connect_through(proxy, address, port)
+            except _ProxyFailed as error:
+                failed = error
+                if error.rest:
+                    self._rests[proxy] = self._rests[proxy].after_failure(trio.current_time())
+            except CannotConnect:
+                self._rests[proxy] = AWAKE
+                raise
+            else:
+                self._rests[proxy] = AWAKE
+                return stream
+        raise CannotConnect(f"no proxy could be used: {failed}") from failed
+
+    def _guard(self, address: str) -> None:
+        try:
+            ip_address(address)
+        except ValueError:
+            raise NotPublic(f"not an IP address: {address[:80]!r}") from None
+        if not self._allow_private and not is_public(address):
+            raise NotPublic("not a public address")
+
+    def _in_turn(self) -> list[Proxy]:
+        """The proxies to try for this connection; the first goes to the end of the line."""
+        self._proxies.append(self._proxies.pop(0))
+        now = trio.current_time()
+        awake = [proxy for proxy in self._proxies if self._rests[proxy].until <= now]
+        return awake or [min(self._proxies, key=lambda proxy: self._rests[proxy].until)]
+
+
+# errno -> what evidence says; anything else in the system's own words
+_WORDS = {
+    errno.ECONNREFUSED: "connection refused",
+    errno.ECONNRESET: "connection reset",
+    errno.EHOSTUNREACH: "no route to host",
+    errno.ENETUNREACH: "network unreachable",
+    errno.ETIMEDOUT: "connection timed out",
+}
+
+
+async def _connect(address: str, port: int) -> trio.SocketStream:
+    """A TCP connection to a numeric address, TCP_NODELAY set (by SocketStream)."""
+    family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
+    try:
+        connection = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+        try:
+            await connection.connect((address, port))
+        except BaseException:
+            connection.close()
+            raise
+    except OSError as error:
+        number = error.errno or 0
+        raise CannotConnect(_WORDS.get(number) or os.strerror(number).lower()) from error
+    return trio.SocketStream(connection)
+
+
+class _ProxyFailed(Exception):
+    """The proxy's own failure; `rest` where it should be left alone for a while."""
+
+    def __init__(self, words: str, *, rest: bool = True) -> None:
+        super().__init__(words)
+        self.rest = rest
+
+
+# reply (RFC 1928 6) -> the target's failure, in words
+_TARGET_SAYS = {
+    3: "network unreachable",
+    4: "no route to host",
+    5: "connection refused",
+    6: "connection timed out",
+}
+_PROXY_SAYS = {
+    1: "general failure",
+    2: "not allowed by its rules",
+    7: "command not supported",
+    8: "address type not supported",
+}
+_NO_SUCH_ADDRESSES = 8  # it has no IPv6, say: nothing else is wrong with it
+_ADDRESS_OCTETS = {1: 4, 4: 16}
+
+
+async def _connect_through(proxy: Proxy, address: str, port: int) -> trio.SocketStream:
+    """A connection to the target through this proxy, or _ProxyFailed, or CannotConnect."""
+    stream: trio.SocketStream | None = None
+    try:
+        with trio.move_on_after(HANDSHAKE_S) as handshake:
+            stream = await _connect_to_proxy(proxy)
+            await _introduce(stream, proxy)
+        if stream is None or handshake.cancelled_caught:
+            raise _ProxyFailed(f"no answer within {HANDSHAKE_S:g} s")
+        await _request(stream, address, port)
+    except BaseException as error:
+        if stream is not None:
+            stream.socket.close()
+        if isinstance(error, trio.BrokenResourceError):
+            raise _ProxyFailed("connection reset") from error
+        raise
+    return stream
+
+
+async def _connect_to_proxy(proxy: Proxy) -> trio.SocketStream:
+    try:
+        return await _connect(proxy.host, proxy.port)
+    except CannotConnect as error:
+        raise _ProxyFailed(str(error)) from error
+
+
+async def _introduce(stream: trio.SocketStream, proxy: Proxy) -> None:
+    """Agree on a way to authenticate, and do so."""
+    methods = b"\0" if proxy.user is None else b"\0\2"
+    await stream.send_all(bytes([5, len(methods)]) + methods)
+    version, method = await _read(stream, 2)
+    if version != 5 or method not in methods:
+        raise _ProxyFailed("it wants another way to authenticate")
+    if method == 2 and proxy.user is not None:
+        user, password = proxy.user, proxy.password
+        await stream.send_all(bytes([1, len(user)]) + user + bytes([len(password)]) + password)
+        if (await _read(stream, 2))[1] != 0:
+            raise _ProxyFailed("user or password refused")
+
+
+async def _request(stream: trio.SocketStream, address: str, port: int) -> None:
+    """Ask for the connection, always by address."""
+    target = ip_address(address)
+    kind = 1 if target.version == 4 else 4
+    await stream.send_all(bytes([5, 1, 0, kind]) + target.packed + port.to_bytes(2, "big"))
+    version, reply, _, kind = await _read(stream, 4)
+    if version != 5:
+        raise _ProxyFailed("not a SOCKS5 reply")
+    if reply in _TARGET_SAYS:
+        raise CannotConnect(_TARGET_SAYS[reply])
+    if reply != 0:
+        words = _PROXY_SAYS.get(reply, f"reply {reply}")
+        raise _ProxyFailed(words, rest=reply != _NO_SUCH_ADDRESSES)
+    # The address it connects from: of no use to us, but what the target says follows it.
+    octets = _ADDRESS_OCTETS.get(kind) or (await _read(stream, 1))[0]
+    await _read(stream, octets + 2)
+
+
+async def _read(stream: trio.SocketStream, octets: int) -> bytes:
+    """Exactly so many octets, and none of what the target says after them."""
+    read = bytearray()
+    while len(read) < octets:
+        more = await stream.receive_some(octets - len(read))
+        if not more:
+            raise _ProxyFailed("it closed the connection")
+        read += more
+    return bytes(read)

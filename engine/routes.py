@@ -1,0 +1,478 @@
+"""Layer 3: where a domain's mail goes, asked over HTTPS and remembered (RFC 8484).
+
+    async with open_routes(settings, rng=rng) as routes:
+        answer = routes.known("example.org") or await routes.find("example.org")
+
+One look-up at a time for each name however many ask; it belongs to the block, not
+to an asker, so one who gives up takes nothing from the others. Endpoints are asked
+in order, the next one as well when the first is slow, and only when all have failed
+has the look-up failed. The system's resolver is never asked for anything, which is
+why endpoints are named by address.
+"""
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import trio
+
+from engine.dns import (
+    MESSAGE_OCTETS_MAX,
+    AddressAnswer,
+    Addresses,
+    LookupFailed,
+    MailExchange,
+    NoAddress,
+    Route,
+    RouteAnswer,
+    ask,
+    read_addresses,
+    read_route,
+)
+from engine.egress import is_public
+from engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+ENDPOINT_S = 1.5  # one endpoint, connecting included
+HEDGE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
+LOOKUP_S = 3.0  # all endpoints together
+LINE_S = 3.0  # waiting for one of LOOKUPS_MAX to end
+LOOKUPS_MAX = 100  # what one HTTP/2 connection carries; more would only make each slower
+DOMAINS_MAX = 100_000  # remembered, of domains and of exchanges each; about 500 octets apiece
+FAILURE_KEPT_S = 5.0
+ADDRESSES_KEPT_MIN_S = 300.0
+ADDRESSES_KEPT_MAX_S = 6 * 3600.0
+CONNECTIONS_MAX = 32  # to all endpoints; HTTP/2 needs one each, HTTP/1.1 one a question
+IDLE_S = 30.0
+
+
+class TransportFailed(OSError):
+    """No DNS message came back: not reached, not HTTP 200, no DNS, too long."""
+
+
+class DohTransport(Protocol):
+    """Carries one question to one endpoint; the time limit is the caller's."""
+
+    async def exchange(self, url: str, query: bytes) -> bytes:
+        """The answer's octets, or TransportFailed."""
+        ...
+
+
+def check_doh_url(url: str) -> str:
+    """The endpoint's URL as it will be asked, or ValueError in words for the operator.
+
+    `localhost` becomes 127.0.0.1; any other name would need the resolver that this
+    endpoint is.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ValueError(f"{error}; it takes https://address/path") from None
+    if not (url.isascii() and url.isprintable() and " " not in url):
+        raise ValueError("a URL has no spaces, control characters or letters beyond ASCII")
+    if parts.scheme not in ("https", "http") or not host:
+        raise ValueError("it takes https://address/path, such as https://9.9.9.9/dns-query")
+    if parts.username is not None or parts.fragment:
+        raise ValueError("it takes neither a user nor a fragment")
+    try:
+        address = ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        raise ValueError(
+            f"name the endpoint by its address, not as {host}: no other resolver is asked"
+        ) from None
+    if parts.scheme == "http" and not address.is_loopback:
+        raise ValueError("http:// is taken for loopback addresses alone; use https://")
+    where = f"[{address}]" if address.version == 6 else str(address)
+    where += f":{port}" if port is not None else ""
+    return f"{parts.scheme}://{where}{parts.path}" + (f"?{parts.query}" if parts.query else "")
+
+
+@dataclass(frozen=True, slots=True)
+class DohResponse:
+    """What an endpoint sent: the DNS message, and its Date header."""
+
+    octets: bytes
+    date: str | None
+
+
+class HttpxTransport:
+    """DNS over HTTPS with httpx: HTTP/2 where TLS agrees on it, HTTP/1.1 where not.
+
+    httpx's transport is used without its client: there is no redirect, no cookie and
+    no proxy from the environment, and a question costs a third less.
+    """
+
+    def __init__(self, http: "httpx.AsyncHTTPTransport") -> None:
+        self._http = http
+        self._urls: dict[str, httpx.URL] = {}
+
+    async def exchange(self, url: str, query: bytes) -> bytes:
+        return (await self.post(url, query)).octets
+
+    async def post(self, url: str, query: bytes) -> DohResponse:
+        """Ask once; once more where the connection ended under the question (GOAWAY)."""
+        import httpx
+
+        # ReadTimeout: httpcore reports it to all who share the silent connection,
+        # those too who asked a moment ago.
+        ended = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.ReadTimeout)
+        try:
+            try:
+                return await self._post_once(url, query)
+            except ended:
+                return await self._post_once(url, query)
+        except TransportFailed:
+            raise
+        except Exception as error:
+            # Everything: besides its own errors httpx lets some of h2 and of the
+            # status line's int() through, and all of them are the endpoint's doing.
+            raise TransportFailed(str(error) or type(error).__name__) from error
+
+    async def _post_once(self, url: str, query: bytes) -> DohResponse:
+        import httpx
+
+        if url not in self._urls:
+            self._urls[url] = httpx.URL(check_doh_url(url))
+        # A little less than our own limit, so that httpcore learns of a connection
+        # that has gone silent: when it is cancelled instead, it keeps it for the next.
+        limits = dict.fromkeys(("connect", "read", "write", "pool"), ENDPOINT_S - 0.1)
+        request = httpx.Request(
+            "POST",
+            self._urls[url],
+            headers={"accept": "application/dns-message", "content-type": _DNS_MESSAGE},
+            content=query,
+            extensions={"timeout": limits},
+        )
+        response = await self._http.handle_async_request(request)
+        try:
+            return DohResponse(await _body(response), response.headers.get("date"))
+        finally:
+            await response.aclose()
+
+
+_DNS_MESSAGE = "application/dns-message"
+
+
+async def _body(response: "httpx.Response") -> bytes:
+    """The DNS message in this response, or TransportFailed."""
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if response.status_code != 200:
+        raise TransportFailed(f"HTTP status {response.status_code}")
+    if kind != _DNS_MESSAGE:
+        raise TransportFailed(f"an answer of type {kind[:40] or 'unknown'}, not DNS")
+    octets = bytearray()
+    async for chunk in response.aiter_raw():
+        octets += chunk
+        if len(octets) > MESSAGE_OCTETS_MAX:
+            raise TransportFailed(f"an answer of more than {MESSAGE_OCTETS_MAX} octets")
+    return bytes(octets)
+
+
+@asynccontextmanager
+async def open_transport(ca_file: str | None = None) -> AsyncIterator[HttpxTransport]:
+    """A transport to real endpoints; its connections end with the block.
+
+    Endpoints must show a certificate for their address by an authority of `ca_file`,
+    or else of the system.
+    """
+    import httpx  # here, not above: 100 ms that no other part of the engine needs
+
+    limits = httpx.Limits(
+        max_connections=CONNECTIONS_MAX,
+        max_keepalive_connections=CONNECTIONS_MAX,
+        keepalive_expiry=IDLE_S,
+    )
+    tls = _tls_context(ca_file)
+    async with httpx.AsyncHTTPTransport(
+        verify=tls, http2=True, limits=limits, trust_env=False
+    ) as http:
+        yield HttpxTransport(http)
+
+
+def _tls_context(ca_file: str | None) -> "ssl.SSLContext":
+    import ssl
+
+    context = ssl.create_default_context(cafile=ca_file)
+    known = ssl.get_default_verify_paths()
+    if ca_file is None and known.cafile is None and known.capath is None:
+        import certifi  # a container without the system's authorities; httpx brings these
+
+        context.load_verify_locations(certifi.where())
+    return context
+
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class _Flight(Generic[Answer]):
+    """A look-up under way, and those who wait for it."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: Answer | None = None
+
+
+class Remembered(Generic[Answer]):
+    """Answers by name until they are too old, and one look-up at a time for each name.
+
+    `kept_s` says how long an answer may be told again. Beyond `names_max` the one
+    learned first is forgotten.
+    """
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        look_up: Callable[[str], Awaitable[Answer]],
+        kept_s: Callable[[Answer], float],
+        *,
+        names_max: int = DOMAINS_MAX,
+    ) -> None:
+        self._nursery = nursery
+        self._look_up = look_up
+        self._kept_s = kept_s
+        self._names_max = names_max
+        self._answers: dict[str, tuple[float, Answer]] = {}  # until when; oldest first
+        self._flights: dict[str, _Flight[Answer]] = {}
+
+    def known(self, name: str) -> Answer | None:
+        until, answer = self._answers.get(name, _NEVER)
+        return answer if trio.current_time() < until else None
+
+    async def find(self, name: str) -> Answer:
+        """The answer, from memory or from the one look-up that all who ask now share."""
+        if (answer := self.known(name)) is not None:
+            await trio.lowlevel.checkpoint()
+            return answer
+        flight = self._flights.get(name)
+        if flight is None:
+            flight = self._flights[name] = _Flight()
+            self._nursery.start_soon(self._fly, name, flight)
+        await flight.done.wait()
+        assert flight.answer is not None  # else the look-up crashed, and we with it
+        return flight.answer
+
+    async def _fly(self, name: str, flight: _Flight[Answer]) -> None:
+        try:
+            flight.answer = await self._look_up(name)
+            self._keep(name, flight.answer)
+        finally:
+            del self._flights[name]
+            flight.done.set()
+
+    def _keep(self, name: str, answer: Answer) -> None:
+        self._answers.pop(name, None)  # so that it goes to the end
+        self._answers[name] = (trio.current_time() + self._kept_s(answer), answer)
+        if len(self._answers) > self._names_max:
+            del self._answers[next(iter(self._answers))]
+
+
+_NEVER = (float("-inf"), None)
+
+
+@dataclass(slots=True)
+class _Endpoint:
+    """A resolver's URL, and whether its last exchange came to nothing."""
+
+    url: str
+    failing: bool = False
+
+
+# What came of asking one endpoint, and whom.
+_Outcome = tuple[_Endpoint, Answer | LookupFailed]
+
+
+class Resolvers:
+    """All endpoints as one: the first certain answer wins."""
+
+    def __init__(
+        self, urls: tuple[str, ...], transport: DohTransport, nursery: trio.Nursery
+    ) -> None:
+        self._endpoints = [_Endpoint(url) for url in urls]
+        self._transport = transport
+        self._nursery = nursery
+        self._seats = trio.Semaphore(LOOKUPS_MAX)
+
+    async def ask(
+        self, question: bytes, read: Callable[[bytes], Answer | LookupFailed]
+    ) -> Answer | LookupFailed:
+        """A certain answer, or LookupFailed with what each endpoint did."""
+        with trio.move_on_after(LINE_S) as line:
+            await self._seats.acquire()
+        if line.cancelled_caught:
+            return LookupFailed("too many look-ups under way")
+        try:
+            with trio.move_on_after(LOOKUP_S):
+                return await self._race(question, read)
+            return LookupFailed(f"no answer within {LOOKUP_S:g} s")
+        finally:
+            self._seats.release()
+
+    async def _race(
+        self, question: bytes, read: Callable[[bytes], Answer | LookupFailed]
+    ) -> Answer | LookupFailed:
+        """Ask in order; the next at once after a failure, or when the last asked is slow.
+
+        Those still asked when one has answered are let go on until their limit: a
+        connection half made serves the next question.
+        """
+        waiting = list(reversed(self._endpoints))
+        reasons: list[str] = []
+        send, outcomes = trio.open_memory_channel[_Outcome[Answer]](len(waiting))
+        with send, outcomes:
+            under_way = 0
+            while waiting or under_way:
+                patience = float("inf")
+                if waiting:
+                    endpoint = waiting.pop()
+                    under_way += 1
+                    self._nursery.start_soon(self._attempt, endpoint, question, read, send.clone())
+                    if waiting:
+                        patience = 0.0 if endpoint.failing else HEDGE_S
+                with trio.move_on_after(patience):
+                    asked, answer = await outcomes.receive()
+                    under_way -= 1
+                    if not isinstance(answer, LookupFailed):
+                        return answer
+                    reasons.append(f"{urlsplit(asked.url).netloc}: {answer.reason}")
+        return LookupFailed("; ".join(reasons))
+
+    async def _attempt(
+        self,
+        endpoint: _Endpoint,
+        question: bytes,
+        read: Callable[[bytes], Answer | LookupFailed],
+        send: "trio.MemorySendChannel[_Outcome[Answer]]",
+    ) -> None:
+        answer: Answer | LookupFailed = LookupFailed(f"no answer within {ENDPOINT_S:g} s")
+        failing = True
+        with send:
+            with trio.move_on_after(ENDPOINT_S):
+                try:
+                    octets = await self._transport.exchange(endpoint.url, question)
+                except OSError as error:  # TransportFailed is one
+                    answer = LookupFailed(str(error) or type(error).__name__)
+                else:
+                    failing, answer = False, read(octets)
+            endpoint.failing = failing
+            with suppress(trio.BrokenResourceError):  # another one was first
+                send.send_nowait((endpoint, answer))
+
+
+class Routes:
+    """What is known and can be found of domains and of their exchanges."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        resolvers: Resolvers,
+        nursery: trio.Nursery,
+        rng: random.Random,
+    ) -> None:
+        self._resolvers = resolvers
+        self._rng = rng
+        self._allow_private = settings.allow_private
+        self._mx_kept_s = settings.cache_s
+        self._routes = Remembered(nursery, self._look_up_route, self._route_kept_s)
+        self._addresses = Remembered(nursery, self._look_up_addresses, _addresses_kept_s)
+
+    def known(self, domain: str) -> RouteAnswer | None:
+        """What memory holds; None means that `find` will have to ask."""
+        return self._routes.known(domain.lower())
+
+    async def find(self, domain: str) -> RouteAnswer:
+        """Where this domain's mail goes. Raises ValueError for what is no domain name."""
+        ask(domain, "MX")  # a name that cannot be asked about is its caller's mistake
+        return await self._routes.find(domain.lower())
+
+    def known_addresses(self, name: str) -> AddressAnswer | None:
+        return self._addresses.known(name.lower())
+
+    async def addresses(self, name: str) -> AddressAnswer:
+        """An exchange's addresses: IPv4, or IPv6 too where no IPv4 one may be used.
+
+        NoAddress only when the resolver says so of both. They may all be private;
+        whoever connects has the guard.
+        """
+        ask(name, "A")
+        return await self._addresses.find(name.lower())
+
+    def in_order(self, route: Route) -> list[MailExchange]:
+        """The exchanges in the order to try them now, equal ones shuffled."""
+        return route.in_order(self._rng)
+
+    async def _look_up_route(self, domain: str) -> RouteAnswer:
+        return await self._resolvers.ask(
+            ask(domain, "MX"), lambda octets: read_route(octets, domain)
+        )
+
+    def _route_kept_s(self, answer: RouteAnswer) -> float:
+        return FAILURE_KEPT_S if isinstance(answer, LookupFailed) else self._mx_kept_s
+
+    async def _look_up_addresses(self, name: str) -> AddressAnswer:
+        four = await self._ask_addresses(name, "A")
+        if isinstance(four, Addresses) and self._any_usable(four):
+            return four
+        return _both(four, await self._ask_addresses(name, "AAAA"))
+
+    def _any_usable(self, addresses: Addresses) -> bool:
+        return self._allow_private or any(map(is_public, addresses.ips))
+
+    async def _ask_addresses(self, name: str, kind: Literal["A", "AAAA"]) -> AddressAnswer:
+        return await self._resolvers.ask(
+            ask(name, kind), lambda octets: read_addresses(octets, name, kind)
+        )
+
+
+def _both(four: AddressAnswer, six: AddressAnswer) -> AddressAnswer:
+    """One answer of two, where the first alone was no help."""
+    if isinstance(six, LookupFailed):
+        return four if isinstance(four, LookupFailed) else six
+    if isinstance(four, LookupFailed):
+        # Known in part: good for now, but asked again as soon as a failure would be.
+        return Addresses(six.ips, PARTLY_S) if isinstance(six, Addresses) else four
+    ttl_s = min(four.ttl_s, six.ttl_s)
+    if isinstance(four, NoAddress):
+        return replace(six, ttl_s=ttl_s)
+    others = six.ips if isinstance(six, Addresses) else ()
+    return Addresses(four.ips + others, ttl_s)
+
+
+PARTLY_S = -1  # marks an answer that lacks the half whose look-up failed
+
+
+def _addresses_kept_s(answer: AddressAnswer) -> float:
+    if isinstance(answer, LookupFailed) or answer.ttl_s == PARTLY_S:
+        return FAILURE_KEPT_S
+    return min(max(float(answer.ttl_s), ADDRESSES_KEPT_MIN_S), ADDRESSES_KEPT_MAX_S)
+
+
+@asynccontextmanager
+async def open_routes(
+    settings: EngineSettings, *, transport: DohTransport | None = None, rng: random.Random
+) -> AsyncIterator[Routes]:
+    """Routes that live as long as the block; without a transport, over the network.
+
+    Raises ValueError for an endpoint that cannot be asked.
+    """
+    if transport is None:
+        for url in settings.doh_urls:
+            check_doh_url(url)
+        async with (
+            open_transport(settings.doh_ca_file) as opened,
+            open_routes(settings, transport=opened, rng=rng) as routes,
+        ):
+            yield routes
+        return
+    async with trio.open_nursery() as nursery:
+        resolvers = Resolvers(settings.doh_urls, transport, nursery)
+        yield Routes(settings, resolvers, nursery, rng)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,328 @@
+"""Layer 4: from a question to what became of it.
+
+The desk at which every question is asked and settled. It keeps the overall
+clock of each, finds the pool of its exchange, sends it on to the next exchange
+when one fails, and counts what is under way. Nothing is reported later than
+the overall clock: whatever a connection is still waiting for, its question is
+settled by then, and the late reply finds nobody.
+"""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from engine.dns import AddressAnswer, Addresses, MailExchange, NoAddress
+from engine.egress import Dial, is_public
+from engine.evidence import Tried
+from engine.routes import Routes
+from engine.settings import EngineSettings
+from engine.sites import Sites
+from engine.smtp.catchall import Domains
+from engine.smtp.pool import Pool
+from engine.smtp.question import Cause, Question
+from engine.smtp.replies import Rules
+from engine.smtp.session import REFUSALS_MAX
+from engine.turnstile import Turnstile
+from engine.verdict import Outcome
+
+POOLS_MAX = 10_000  # hosts remembered; those with nothing to do go first
+PARTING_S = 1.0  # for QUIT and its answers when the engine closes
+
+NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
+NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
+LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its look-up failed")
+
+
+class Prober:
+    """Every question under way, and the pools that answer them."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        routes: Routes,
+        dial: Dial,
+        rules: Rules,
+        sites: Sites,
+        nursery: trio.Nursery,
+        mint: Callable[[], str],
+    ) -> None:
+        self.settings = settings
+        self.rules = rules
+        self.dial = dial
+        self.domains = Domains(settings.cache_s, mint)
+        self.closing = False
+        self._routes = routes
+        self._sites = sites
+        self._nursery = nursery
+        self._clocked: dict[Question, None] = {}  # in the order of their deadlines
+        self._clock_wanted = trio.Event()
+        self._admitted: set[Question] = set()
+        self._waiting: Turnstile[Question] = Turnstile()
+        self._admitting = False
+        self._room_wanted: dict[Callable[[], None], None] = {}
+        self._pools: dict[tuple[str, ...], Pool] = {}
+        self._pools_at: defaultdict[str, set[Pool]] = defaultdict(set)  # by IP address
+        self._seats: Counter[str] = Counter()  # connections, by IP address
+        self._looking_up: dict[str, list[Question]] = {}
+        self._tasks = 0
+        self._all_done = trio.Event()
+
+    # -- asking and settling -----------------------------------------------------------------
+
+    @property
+    def under_way(self) -> int:
+        """Questions that are admitted and not settled."""
+        return len(self._admitted)
+
+    @property
+    def full(self) -> bool:
+        return len(self._admitted) >= self.settings.probes_max
+
+    def ask(self, question: Question) -> None:
+        """Start the question's clock and let it be answered; `on_settled` is called once."""
+        question.deadline = trio.current_time() + self.settings.probe_s
+        self._clocked[question] = None
+        self._clock_wanted.set()
+        self._waiting.join(question.asker, question)
+        self._admit()
+
+    def capacity(self, exchange: MailExchange) -> int:
+        """How many questions may be under way at this exchange without waiting for a seat."""
+        known = self._routes.known_addresses(exchange.name)
+        if not isinstance(known, Addresses):
+            return REFUSALS_MAX
+        pool = self._pools.get(pool_key(self._usable(known.ips)))
+        return pool.capacity() if pool else REFUSALS_MAX
+
+    def settle(self, question: Question, outcome: Outcome, rule: str) -> None:
+        """The first word on a question is the last; whatever comes later is dropped."""
+        if question.settled:
+            return
+        question.outcome = outcome
+        question.rule = rule
+        self._leave(question)
+        question.on_settled(question)
+
+    def abandon(self, question: Question) -> None:
+        """Its asker has gone: nothing more is asked for it, nothing is reported."""
+        if not question.settled:
+            question.outcome = Outcome.TIMED_OUT
+            question.rule = "abandoned"
+            self._leave(question)
+
+    def _leave(self, question: Question) -> None:
+        self._clocked.pop(question, None)
+        self._admitted.discard(question)
+        self._admit()
+        if self._room_wanted and not self.full:
+            tell = next(iter(self._room_wanted))
+            del self._room_wanted[tell]
+            tell()
+
+    def want_room(self, tell: Callable[[], None]) -> None:
+        """Call this once, as soon as the desk is not full any more."""
+        self._room_wanted[tell] = None
+
+    def forget_room(self, tell: Callable[[], None]) -> None:
+        self._room_wanted.pop(tell, None)
+
+    def _admit(self) -> None:
+        """Let waiting questions in while there is room. What they settle at once lets others in."""
+        if self._admitting:
+            return
+        self._admitting = True
+        try:
+            while not self.full and (question := self._waiting.take()) is not None:
+                if not question.settled:
+                    self._admitted.add(question)
+                    self._next_exchange(question)
+        finally:
+            self._admitting = False
+
+    def fail_over(self, question: Question, cause: Cause) -> None:
+        """What was tried last came to nothing: the next exchange, or the end."""
+        if question.settled:
+            return
+        question.cause = cause
+        final = cause.outcome not in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
+        if final or question.exhausted:
+            self.settle(question, cause.outcome, cause.rule)
+        else:
+            self._next_exchange(question)
+
+    # -- the way from exchange to exchange ---------------------------------------------------
+
+    def _next_exchange(self, question: Question) -> None:
+        while question.place + 1 < len(question.exchanges):
+            question.place += 1
+            exchange = question.exchanges[question.place]
+            known = self._routes.known_addresses(exchange.name)
+            if known is None:
+                self._look_up(exchange.name, question)
+                return
+            if question.notes is not None:
+                question.notes.cached.append("addresses")
+            if self._enter(question, exchange.name, known):
+                return
+        cause = question.cause or NO_ADDRESS
+        self.settle(question, cause.outcome, cause.rule)
+
+    def _look_up(self, name: str, question: Question) -> None:
+        asking = self._looking_up.setdefault(name, [])
+        asking.append(question)
+        if len(asking) == 1:
+            self.start(self._find_addresses, name)
+
+    async def _find_addresses(self, name: str) -> None:
+        answer = await self._routes.addresses(name)
+        for question in self._looking_up.pop(name):
+            if not question.settled and not self._enter(question, name, answer):
+                self._next_exchange(question)
+
+    def _enter(self, question: Question, name: str, answer: AddressAnswer) -> bool:
+        """Let the question wait at the exchange's pool; False where it has no address for us."""
+        if isinstance(answer, Addresses):
+            if usable := self._usable(answer.ips):
+                self._pool(usable, name).join(question)
+                return True
+            cause = NOT_PUBLIC
+        else:
+            cause = NO_ADDRESS if isinstance(answer, NoAddress) else LOOKUP_FAILED
+        if question.notes is not None:
+            question.notes.tried.append(Tried(name, None, cause.words))
+        # An exchange that was tried says more than one that could not be: its cause stays.
+        if question.cause in (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED):
+            question.cause = cause
+        return False
+
+    def _usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
+        if self.settings.allow_private:
+            return ips
+        return tuple(ip for ip in ips if is_public(ip))
+
+    # -- pools and seats ---------------------------------------------------------------------
+
+    def _pool(self, addresses: tuple[str, ...], name: str) -> Pool:
+        key = pool_key(addresses)
+        pool = self._pools.pop(key, None)
+        if pool is None:
+            pool = Pool(addresses, name, self._sites.find(name), self)
+            for address in addresses:
+                self._pools_at[address].add(pool)
+        self._pools[key] = pool  # to the end: most recently used
+        if len(self._pools) > POOLS_MAX:
+            self._forget_a_pool()
+        return pool
+
+    def _forget_a_pool(self) -> None:
+        for key, pool in self._pools.items():
+            if not pool.connections and not len(pool.waiting):
+                del self._pools[key]
+                for address in pool.addresses:
+                    self._pools_at[address].discard(pool)
+                    if not self._pools_at[address]:
+                        del self._pools_at[address]
+                return
+
+    def seat_free(self, address: str, pool: Pool) -> bool:
+        """May this pool connect to the address now? Where not, idle ones there are sent home."""
+        if self._seats[address] < self.settings.host_connections:
+            return True
+        for other in self._pools_at[address] - {pool}:
+            for session in other.sessions:
+                if session.idle:
+                    session.leave()
+        return False
+
+    def take_seat(self, address: str) -> None:
+        self._seats[address] += 1
+
+    def give_seat_back(self, address: str) -> None:
+        self._seats[address] -= 1
+        if not self._seats[address]:
+            del self._seats[address]
+        for pool in list(self._pools_at[address]):
+            pool.staff()
+
+    # -- tasks and clocks --------------------------------------------------------------------
+
+    def start(self, task: Callable[..., Any], *args: Any) -> None:
+        self._tasks += 1
+        self._nursery.start_soon(self._run, task, *args)
+
+    async def _run(self, task: Callable[..., Any], *args: Any) -> None:
+        try:
+            await task(*args)
+        finally:
+            self._tasks -= 1
+            if not self._tasks:
+                self._all_done.set()
+
+    async def keep_time(self) -> None:
+        """Settle every question whose overall clock has run out. Runs until cancelled."""
+        while True:
+            first = next(iter(self._clocked), None)
+            if first is None:
+                self._clock_wanted = trio.Event()
+                await self._clock_wanted.wait()
+            elif first.deadline > trio.current_time():
+                await trio.sleep_until(first.deadline)
+            else:
+                self._expire(first)
+
+    def _expire(self, question: Question) -> None:
+        if question.accepted:
+            self.settle(question, Outcome.DELIVERABLE_UNTESTED, question.rule)
+        else:
+            self.settle(question, Outcome.TIMED_OUT, "clock.overall")
+
+    async def part(self) -> None:
+        """Say QUIT on every connection, within PARTING_S; nothing is asked any more."""
+        self.closing = True
+        for pool in self._pools.values():
+            for session in pool.sessions:
+                session.leave()
+        with trio.move_on_after(PARTING_S):
+            while self._tasks:
+                self._all_done = trio.Event()
+                await self._all_done.wait()
+
+
+def pool_key(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Exchanges with the same addresses are one mail host, whatever they are called."""
+    return tuple(sorted(addresses))
+
+
+@asynccontextmanager
+async def open_prober(
+    settings: EngineSettings,
+    *,
+    routes: Routes,
+    dial: Dial,
+    rules: Rules,
+    sites: Sites,
+    mint: Callable[[], str] | None = None,
+) -> AsyncIterator[Prober]:
+    """Layer 4, open for questions; leaving it says QUIT and closes every connection.
+
+    `mint` makes the local part of the random address; the default's are unguessable.
+    """
+    async with trio.open_nursery() as nursery:
+        prober = Prober(settings, routes, dial, rules, sites, nursery, mint or random_local)
+        nursery.start_soon(prober.keep_time)
+        try:
+            yield prober
+            await prober.part()
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+def random_local() -> str:
+    """20 letters and digits that begin with a letter: about 100 random bits."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    system = random.SystemRandom()
+    return system.choice(letters) + "".join(system.choices(letters + "0123456789", k=19))

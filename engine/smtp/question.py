@@ -1,0 +1,81 @@
+"""What is asked of a mail host, and what became of it. Values and records; no I/O.
+
+A `Question` is one address on its way through layer 4. It is settled exactly
+once, by the first of: an answer, a failure with nothing left to try, the
+overall clock, or its asker's leaving. What comes later finds it settled and
+changes nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.dns import MailExchange
+from engine.evidence import Line, Tried
+from engine.verdict import Outcome
+
+ADDRESSES_MAX = 5  # of exchanges, tried for one question
+CONVERSATIONS_MAX = 2  # a greeting of 4xx or 5xx is one
+OBJECTIONS_MAX = 2  # times a host may ask that the question be put by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a conversation came to nothing."""
+
+    outcome: Outcome  # TIMED_OUT, CONVERSATION_FAILED, REFUSED_BY_POLICY, RESOLVER_FAILED
+    rule: str
+    words: str  # for the evidence
+    about_us: bool = False  # the host spoke against us: it wants rest
+    spoke: bool = False  # it counts as a conversation, not only as an address tried
+
+
+@dataclass(slots=True, eq=False)
+class Notes:
+    """What is written down where a question is to be explained; times are trio's clock."""
+
+    tried: list[Tried] = field(default_factory=list)
+    lines: list[tuple[float, bool, str]] = field(default_factory=list)  # when, by us?, text
+    cached: list[str] = field(default_factory=list)
+
+    def lines_since(self, began: float) -> list[Line]:
+        return [
+            Line(round((at - began) * 1000, 1), "client" if by_us else "server", text)
+            for at, by_us, text in self.lines
+        ]
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """One address, asked about by one asker, against the overall clock."""
+
+    mailbox: str  # as it stands in RCPT
+    domain: str
+    asker: str
+    exchanges: list[MailExchange]  # in the order in which they are to be tried
+    on_settled: Callable[["Question"], None]
+    owner: Any = None  # whatever the asker wants to find again
+    smtputf8: bool = False
+    notes: Notes | None = None
+    behind: int = 0  # how many more the asker holds back for the same exchange
+
+    deadline: float = float("inf")  # trio's clock
+    place: int = -1  # of the exchange being tried
+    addresses_tried: int = 0
+    conversations: int = 0
+    objections: int = 0
+    asked_again: bool = False  # after a reused connection failed it
+    accepted: bool = False  # by RCPT; only the catch-all test is awaited
+    cause: Cause | None = None  # of the last failure
+
+    outcome: Outcome | None = None  # set once
+    rule: str = ""
+
+    @property
+    def settled(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def exhausted(self) -> bool:
+        """No address and no conversation is left to it."""
+        return self.addresses_tried >= ADDRESSES_MAX or self.conversations >= CONVERSATIONS_MAX

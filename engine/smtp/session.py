@@ -1,0 +1,520 @@
+"""One connection's life with a mail host: greeting, rounds of questions, QUIT.
+
+A round is what may be written at once: one recipient in step, up to the window
+where PIPELINING is offered. The window never lets the refusals of one session
+pass `REFUSALS_MAX`, were every recipient under way refused: mail servers slow
+down at ten refusals and hang up at twenty. Every reply is taken for the oldest
+unanswered command, and a session that failed in any way is never asked again.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from engine.evidence import Tried
+from engine.smtp import wire
+from engine.smtp.catchall import Acceptance, Domain
+from engine.smtp.connection import Connection, ConnectionLost, ReadTimedOut
+from engine.smtp.question import OBJECTIONS_MAX, Cause, Question
+from engine.smtp.replies import Meaning, Reading, Step
+from engine.smtp.wire import Command, Reply, Stage, TheirMistake, Turn
+from engine.verdict import Outcome
+
+REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
+RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: what every server must bear
+RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
+IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
+
+GONE_WRONG = (ReadTimedOut, ConnectionLost, TheirMistake)
+
+
+@dataclass(slots=True, eq=False)
+class CatchAllTest:
+    """The random address that goes along to tell whether a domain accepts all."""
+
+    domain: Domain
+    mailbox: str
+    objections: int = 0
+    smtputf8: bool = False
+
+
+Asked = Question | CatchAllTest
+
+
+class Host(Protocol):
+    """What a session needs of the mail host it talks to; see pool.Pool."""
+
+    name: str
+    one_each: bool  # the host objects to more than one recipient a transaction
+
+    @property
+    def helo_name(self) -> str: ...
+    @property
+    def mail_from(self) -> str: ...
+    def read(self, step: Step, reply: Reply) -> Reading: ...
+    def window(self, offer: wire.Offer) -> int: ...
+    def next_question(self) -> Question | None: ...
+    def put_back(self, question: Question) -> None: ...
+    def domain(self, name: str) -> Domain: ...
+    def random_mailbox(self, domain: Domain) -> str: ...
+    def learn(self, domain: Domain, acceptance: Acceptance, rule: str) -> None: ...
+    def leave_untested(self, domain: Domain) -> None: ...
+    def settle(self, question: Question, outcome: Outcome, rule: str) -> None: ...
+    def fail_over(self, question: Question, cause: Cause) -> None: ...
+    def recipient_read(self, reply: Reply, reading: Reading) -> None: ...
+    def round_done(self, round_s: float, gap_s: float) -> None: ...
+    def session_failed(self, cause: Cause, *, before_recipients: bool) -> None: ...
+
+
+def cause_of(error: Exception, step: Step, *, spoke: bool = True) -> Cause:
+    """The cause that an exception of a connection stands for."""
+    where = step.value
+    if isinstance(error, ReadTimedOut):
+        return Cause(Outcome.TIMED_OUT, f"clock.{where}", f"silent at {where}", spoke=spoke)
+    if isinstance(error, TheirMistake):
+        return Cause(Outcome.CONVERSATION_FAILED, f"garbage.{where}", str(error), spoke=spoke)
+    return Cause(Outcome.CONVERSATION_FAILED, f"closed.{where}", f"{error} at {where}", spoke=spoke)
+
+
+class Session:
+    """A greeted connection and what has been asked on it."""
+
+    def __init__(
+        self,
+        host: Host,
+        connection: Connection,
+        address: str,
+        preamble: list[tuple[float, bool, str]],
+    ) -> None:
+        self.address = address
+        self._host = host
+        self._connection = connection
+        self._conversation = connection.conversation
+        self._preamble = preamble
+        self._tests: deque[CatchAllTest] = deque()  # that an accepted recipient asks for
+        self._unanswered: deque[Asked] = deque()  # of the round under way
+        self._transaction: set[str] = set()  # domains named in it
+        self._transaction_smtputf8 = False
+        self._transaction_recipients = 0
+        self._transactions = 0
+        self._resets = 0
+        self._refusals = 0
+        self._recipients = 0
+        self._rounds = 0
+        self._leaving = False
+        self._woken = False
+        self._idle: trio.CancelScope | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self._idle is not None
+
+    @property
+    def spent(self) -> bool:
+        """Nothing more may be asked on this connection."""
+        return (
+            self._refusals >= REFUSALS_MAX
+            or self._recipients >= RECIPIENTS_MAX - (not self._tests)
+            or not self._connection.usable
+        )
+
+    def wake(self) -> None:
+        """There may be something to ask."""
+        if self._idle is not None:
+            self._woken = True
+            self._idle.cancel()
+
+    def leave(self) -> None:
+        """Say QUIT as soon as nothing is unanswered."""
+        self._leaving = True
+        self.wake()
+
+    async def serve(self) -> None:
+        """Ask what waits until nothing comes any more or nothing may be asked."""
+        try:
+            while not self.spent and not self._leaving:
+                if asked := self._pick():
+                    await self._ask(asked)
+                elif self.spent or self._leaving or not await self._wait():
+                    break
+            await self._connection.quit()
+        finally:
+            self._give_up_tests()
+            with trio.CancelScope(shield=True):
+                await self._connection.close()
+
+    async def _wait(self) -> bool:
+        """Idle until woken; False when the time is up or the server spoke or closed."""
+        self._woken = False
+        with trio.CancelScope(deadline=trio.current_time() + IDLE_S) as self._idle:
+            try:
+                await self._connection.listen()
+            finally:
+                self._idle = None
+        return self._woken and self._connection.usable
+
+    # -- what is asked next ------------------------------------------------------------------
+
+    def _pick(self) -> list[Asked]:
+        """The recipients of the next round; tests that are due go first."""
+        room = self._room()
+        asked: list[Asked] = []
+        while self._tests and len(asked) < room:
+            asked.append(self._tests.popleft())
+        while len(asked) < room and (question := self._host.next_question()) is not None:
+            if question.smtputf8 and not self._conversation.offer.smtputf8:
+                self._host.settle(question, Outcome.NEEDS_SMTPUTF8, "smtputf8.not-offered")
+            elif asked and not self._same_transaction(asked, question):
+                self._host.put_back(question)
+                break
+            else:
+                asked.append(question)
+        self._add_tests(asked, room)
+        if asked and self._needs_transaction(asked) and not self._may_open(asked):
+            self._hand_back(asked)
+            return []
+        return asked
+
+    def _hand_back(self, asked: Sequence[Asked]) -> None:
+        """The session can't ask these: it ends, and another one will."""
+        self._leaving = True
+        for each in reversed(asked):
+            if isinstance(each, Question):
+                self._host.put_back(each)
+            else:
+                self._host.leave_untested(each.domain)
+
+    def _may_open(self, asked: Sequence[Asked]) -> bool:
+        """Is one more transaction left to this session? The last reset is kept for a test."""
+        transactions_max = self._conversation.offer.transactions_max
+        if transactions_max is not None and self._transactions >= transactions_max:
+            return False
+        if self._conversation.stage is not Stage.MAIL:
+            return True
+        return self._resets < RESETS_MAX - (not isinstance(asked[0], CatchAllTest))
+
+    def _room(self) -> int:
+        offer = self._conversation.offer
+        reserve = 0 if self._tests else 1  # a place for the test that an acceptance asks for
+        room = min(REFUSALS_MAX - self._refusals, RECIPIENTS_MAX - reserve - self._recipients)
+        if self._host.one_each or not offer.pipelining:
+            return min(room, 1)
+        room = min(room, self._host.window(offer))
+        return min(room, offer.recipients_max or room)
+
+    def _same_transaction(self, asked: Sequence[Asked], question: Question) -> bool:
+        """May this question go with those, by the host's LIMITS and its need of SMTPUTF8?"""
+        if question.smtputf8 != any(each.smtputf8 for each in asked):
+            return False
+        domains_max = self._conversation.offer.domains_max
+        if domains_max is None:
+            return True
+        domains = {domain_of(each) for each in asked} | {question.domain}
+        return len(domains) <= domains_max
+
+    def _add_tests(self, asked: list[Asked], room: int) -> None:
+        """Let the random address go right behind the real ones where there is a place for it.
+
+        A round that is full leaves it to the next one: it is asked then only
+        if a real address was accepted.
+        """
+        now = trio.current_time()
+        for question in list(asked):
+            if len(asked) >= room:
+                return
+            if isinstance(question, Question):
+                domain = self._host.domain(question.domain)
+                if domain.wants_test(now):
+                    asked.append(self._new_test(domain))
+
+    def _new_test(self, domain: Domain) -> CatchAllTest:
+        domain.testing = True
+        return CatchAllTest(domain, self._host.random_mailbox(domain))
+
+    # -- a round -----------------------------------------------------------------------------
+
+    async def _ask(self, asked: list[Asked]) -> None:
+        self._unanswered = deque(asked)
+        reused = self._rounds > 0
+        self._rounds += 1
+        for each in asked:
+            if isinstance(each, Question):
+                each.conversations += 1
+                each.addresses_tried += 1
+                self._note_start(each, reused)
+        heard = _Heard()
+        try:
+            await self._put(self._opening(asked), asked, heard)
+        except GONE_WRONG as error:
+            step = Step.RCPT if heard.transaction else Step.MAIL
+            self._fail(cause_of(error, step), heard, reused=reused)
+            return
+        if heard.refusal is not None:
+            self._fail(heard.refusal, heard, reused=reused)
+            return
+        self._host.round_done(heard.round_s, heard.gap_s)
+
+    def _opening(self, asked: Sequence[Asked]) -> list[Command]:
+        """RSET and MAIL where this round can't go on with the transaction there is."""
+        smtputf8 = any(each.smtputf8 for each in asked)
+        if not self._needs_transaction(asked):
+            return []
+        opening = []
+        if self._conversation.stage is Stage.MAIL:
+            self._resets += 1
+            opening = [wire.RSET]
+        self._transactions += 1
+        self._transaction = set()
+        self._transaction_recipients = 0
+        self._transaction_smtputf8 = smtputf8
+        return [*opening, wire.mail(self._host.mail_from, smtputf8=smtputf8)]
+
+    def _needs_transaction(self, asked: Sequence[Asked]) -> bool:
+        """Must MAIL be said before these, because there is none that bears them?"""
+        if self._conversation.stage is not Stage.MAIL or self._host.one_each:
+            return True
+        if any(each.smtputf8 for each in asked) and not self._transaction_smtputf8:
+            return True
+        offer = self._conversation.offer
+        if self._transaction_recipients + len(asked) > (offer.recipients_max or RECIPIENTS_MAX):
+            return True
+        domains = self._transaction | {domain_of(each) for each in asked}
+        return offer.domains_max is not None and len(domains) > offer.domains_max
+
+    async def _put(self, opening: list[Command], asked: Sequence[Asked], heard: "_Heard") -> None:
+        """Write the round, in one go or in step, and take its replies as they come."""
+        until = self._last_deadline()
+        recipients = [wire.rcpt(each.mailbox) for each in asked]
+        heard.transaction = not opening
+        heard.began = trio.current_time()
+        if self._conversation.offer.pipelining:
+            await self._connection.say(*opening, *recipients)
+        for command in opening:
+            turn = await self._next(command, until)
+            self._note_opening(turn)
+            heard.first = heard.first or turn.reply.code != 421
+            if not turn.reply.positive:
+                self._read_refusal(turn, heard)
+                if turn.reply.code == 421 or not self._conversation.offer.pipelining:
+                    return
+        heard.transaction = heard.refusal is None
+        for command in recipients:
+            turn = await self._next(command, until)
+            heard.replied(self._connection.heard_at)
+            if heard.transaction:  # else the reply speaks of the MAIL that was refused
+                self._recipient_answered(self._unanswered[0], turn, heard)
+                if heard.refusal is not None:
+                    return
+
+    async def _next(self, command: Command, until: float) -> Turn:
+        """The reply to this command, which is written first where nothing may be written ahead."""
+        if not self._conversation.offer.pipelining:
+            await self._connection.say(command)
+        return await self._connection.hear(until=until)
+
+    def _last_deadline(self) -> float:
+        """When the last of the round's questions is past its clock: no need to listen longer."""
+        deadlines = [each.deadline for each in self._unanswered if isinstance(each, Question)]
+        return max(deadlines, default=float("inf"))
+
+    def _read_refusal(self, turn: Turn, heard: "_Heard") -> None:
+        if heard.refusal is None:
+            reading = self._host.read(Step.MAIL, turn.reply)
+            heard.refusal = Cause(
+                Outcome.CONVERSATION_FAILED,
+                reading.rule,
+                f"{turn.command.verb} refused: {turn.reply.code} {turn.reply.text[:80]}",
+                about_us=reading.about_us,
+                spoke=True,
+            )
+
+    # -- replies to recipients ---------------------------------------------------------------
+
+    def _recipient_answered(self, asked: Asked, turn: Turn, heard: "_Heard") -> None:
+        reply = turn.reply
+        if 300 <= reply.code < 400:
+            raise TheirMistake(f"{reply.code} in answer to RCPT")
+        reading = self._host.read(Step.RCPT, reply)
+        self._recipients += 1
+        self._transaction_recipients += 1
+        self._transaction.add(domain_of(asked))
+        if not reply.positive:
+            self._refusals += 1
+        if reply.code == 421:
+            heard.refusal = Cause(
+                Outcome.CONVERSATION_FAILED,
+                reading.rule,
+                f"the server closes: 421 {reply.text[:80]}",
+                about_us=reading.about_us,
+                spoke=True,
+            )
+            heard.goodbye = True
+            if isinstance(asked, Question):
+                self._note_turn(asked, turn)
+            return
+        heard.first = True
+        self._unanswered.popleft()
+        self._host.recipient_read(reply, reading)
+        if isinstance(asked, CatchAllTest):
+            for question in asked.domain.awaiting:
+                self._note_turn(question, turn)
+            self._test_answered(asked, reply, reading)
+        else:
+            self._note_turn(asked, turn)
+            self._question_answered(asked, reply, reading)
+
+    def _objected(self, asked: Asked, reading: Reading) -> bool:
+        """Does the host want this recipient by itself, and can it have that?"""
+        if reading.meaning is not Meaning.ANOTHER_RECIPIENT or self._transaction_recipients < 2:
+            return False
+        self._host.one_each = True
+        asked.objections += 1
+        return asked.objections <= OBJECTIONS_MAX
+
+    def _test_answered(self, test: CatchAllTest, reply: Reply, reading: Reading) -> None:
+        if self._objected(test, reading):
+            self._tests.append(test)
+            return
+        if reply.positive:
+            acceptance = Acceptance.ALL
+        elif reply.code >= 500 and reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
+            acceptance = Acceptance.SOME
+        else:
+            acceptance = Acceptance.UNTOLD
+        self._host.learn(test.domain, acceptance, reading.rule)
+
+    def _question_answered(self, question: Question, reply: Reply, reading: Reading) -> None:
+        if question.settled:
+            return
+        if self._objected(question, reading):
+            question.conversations -= 1  # it is the same conversation, one transaction later
+            self._host.put_back(question)
+        elif reply.positive:
+            self._accepted(question, reading)
+        else:
+            self._host.settle(question, refusal_outcome(reply, reading), reading.rule)
+
+    def _accepted(self, question: Question, reading: Reading) -> None:
+        domain = self._host.domain(question.domain)
+        known = domain.known(trio.current_time())
+        if known is not None:
+            if question.notes:
+                question.notes.cached.append("catch_all")
+            self._host.settle(question, known.value, domain.rule or reading.rule)
+            return
+        question.accepted = True
+        question.rule = reading.rule
+        domain.awaiting.append(question)
+        if not domain.testing:
+            self._tests.append(self._new_test(domain))
+
+    # -- when it goes wrong ------------------------------------------------------------------
+
+    def _fail(self, cause: Cause, heard: "_Heard", *, reused: bool) -> None:
+        """Give each question of the round that was not answered its way on.
+
+        On a reused connection that fails before its first reply all of them are
+        asked once more on a fresh one. Otherwise what failed is the oldest
+        unanswered one's; those behind it were only in its way.
+        """
+        self._leaving = True
+        self._host.session_failed(cause, before_recipients=not (reused or heard.transaction))
+        unanswered, self._unanswered = self._unanswered, deque()
+        head = True
+        for asked in unanswered:
+            if isinstance(asked, CatchAllTest):
+                if head and heard.transaction and heard.first:
+                    self._host.learn(asked.domain, Acceptance.UNTOLD, cause.rule)
+                else:
+                    self._host.leave_untested(asked.domain)
+            elif asked.settled:
+                pass
+            elif reused and not heard.first and not asked.asked_again:
+                asked.asked_again = True
+                asked.conversations -= 1
+                self._host.put_back(asked)
+            elif not heard.transaction:
+                self._host.fail_over(asked, cause)
+            elif head and (cause.outcome is Outcome.TIMED_OUT or heard.goodbye):
+                self._host.settle(asked, cause.outcome, cause.rule)
+            elif head or asked.exhausted:
+                self._host.fail_over(asked, cause)
+            else:
+                self._host.put_back(asked)
+            head = False
+
+    def _give_up_tests(self) -> None:
+        """The tests that were still to be asked here are nobody's any more."""
+        for asked in (*self._unanswered, *self._tests):
+            if isinstance(asked, CatchAllTest):
+                self._host.leave_untested(asked.domain)
+        self._unanswered.clear()
+        self._tests.clear()
+
+    # -- what is written down for an explanation ---------------------------------------------
+
+    def _note_start(self, question: Question, reused: bool) -> None:
+        if question.notes is not None:
+            question.notes.tried.append(Tried(self._host.name, self.address, "answered"))
+            question.notes.lines.extend(self._preamble)
+            if reused:
+                question.notes.cached.append("connection")
+
+    def _note_opening(self, turn: Turn) -> None:
+        for asked in self._unanswered:
+            if isinstance(asked, Question):
+                self._note_turn(asked, turn)
+
+    def _note_turn(self, question: Question, turn: Turn) -> None:
+        if question.notes is not None:
+            heard_at, said_at = self._connection.heard_at, self._connection.said_at
+            question.notes.lines.append((said_at, True, turn.command.line))
+            question.notes.lines += [
+                (heard_at, False, line) for line in str(turn.reply).split("\n")
+            ]
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What has been heard of a round so far."""
+
+    first: bool = False  # any reply at all
+    transaction: bool = False  # MAIL was accepted: replies speak of recipients
+    goodbye: bool = False  # 421 in answer to a recipient
+    refusal: Cause | None = None
+    began: float = 0.0
+    first_at: float = 0.0
+    last_at: float = 0.0
+    count: int = 0
+
+    def replied(self, at: float) -> None:
+        self.first_at = self.first_at or at
+        self.last_at = at
+        self.count += 1
+
+    @property
+    def round_s(self) -> float:
+        return self.last_at - self.began
+
+    @property
+    def gap_s(self) -> float:
+        """Between two replies of the round; a round of one says nothing and gives -1."""
+        return (self.last_at - self.first_at) / (self.count - 1) if self.count > 1 else -1.0
+
+
+def domain_of(asked: Asked) -> str:
+    return asked.domain if isinstance(asked, Question) else asked.domain.name
+
+
+def refusal_outcome(reply: Reply, reading: Reading) -> Outcome:
+    """What a 4xx (but 421) or 5xx to RCPT makes of an address."""
+    if reading.meaning is Meaning.MAILBOX_FULL:
+        return Outcome.MAILBOX_FULL
+    if reply.code < 500:
+        return Outcome.TEMPORARY
+    if reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
+        return Outcome.UNDELIVERABLE
+    return Outcome.REFUSED_BY_POLICY

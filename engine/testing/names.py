@@ -1,0 +1,176 @@
+"""DNS as a table: which question gets which answer, as wire messages (RFC 1035, 8484).
+
+A zone answers as a recursive resolver would: whatever it does not hold is
+NXDOMAIN. It never asks anybody.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import dns.exception
+import dns.flags
+import dns.message
+import dns.name
+import dns.rcode
+import dns.rdatatype
+import dns.rrset
+
+ASKED_KEPT = 100_000  # different questions counted
+CHAIN_MAX = 20  # steps of CNAME that are put into one answer
+HTML = b"<!DOCTYPE html><html><body>Please sign in to the network</body></html>"
+
+
+class Mood(Enum):
+    """How the resolver goes wrong about a name (or, in a world, an endpoint about every name)."""
+
+    NXDOMAIN = "NXDOMAIN"
+    SERVFAIL = "SERVFAIL"
+    REFUSED = "REFUSED"
+    WRONG_QUESTION = "wrong question"  # an answer to something that nobody asked
+    GARBAGE = "garbage"  # octets that are no DNS message
+    HANG = "hang"  # no answer, ever
+    HTML = "html"  # a sign-in page in place of DNS
+    HTTP_ERROR = "http error"  # status 503
+    UNREACHABLE = "unreachable"  # the connection fails
+
+
+# What can't be told by a DNS message: the transport has to act it out.
+Behaviour = Mood
+ACTED = frozenset({Mood.HANG, Mood.HTML, Mood.HTTP_ERROR, Mood.UNREACHABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """All that is known of one name. An exchange of "" is a null MX (RFC 7505)."""
+
+    mx: tuple[tuple[int, str], ...] = ()
+    addresses: tuple[str, ...] = ()  # IPv4 and IPv6
+    cname: str | None = None
+    mood: Mood | None = None
+    mood_types: frozenset[str] = frozenset()  # record types the mood holds for; empty: all
+    ttl_s: int = 3600
+
+
+NOTHING = Name()
+NULL_MX = ((0, ""),)
+
+
+@dataclass(slots=True)
+class Zone:
+    """Names -> what is known of them; lower case, no dot at the end."""
+
+    names: dict[str, Name] = field(default_factory=dict)
+    asked: Counter[tuple[str, str]] = field(default_factory=Counter)  # (name, "MX")
+
+    def mx(self, domain: str, *exchanges: str | tuple[int, str], ttl_s: int = 3600) -> None:
+        """Give a domain its exchanges, at preference 10, 20, … where only names are given."""
+        pairs = tuple(
+            (10 * (place + 1), exchange) if isinstance(exchange, str) else exchange
+            for place, exchange in enumerate(exchanges)
+        )
+        self._change(domain, mx=pairs, ttl_s=ttl_s)
+
+    def null_mx(self, domain: str) -> None:
+        self._change(domain, mx=NULL_MX)
+
+    def exists(self, domain: str) -> None:
+        """A name with nothing under it: every question gets an empty answer."""
+        self._change(domain)
+
+    def host(self, name: str, *addresses: str, ttl_s: int = 3600) -> None:
+        self._change(name, addresses=addresses, ttl_s=ttl_s)
+
+    def cname(self, name: str, target: str) -> None:
+        self._change(name, cname=_plain(target))
+
+    def mood(self, name: str, mood: Mood | None, *types: str) -> None:
+        """Go wrong about this name; with types, only when asked for one of these."""
+        self._change(name, mood=mood, mood_types=frozenset(types))
+
+    def _change(self, name: str, **changes: object) -> None:
+        name = _plain(name)
+        self.names[name] = replace(self.names.get(name, NOTHING), **changes)  # type: ignore[arg-type]  # typed by the callers above
+
+    def answer(self, query: bytes) -> bytes | Behaviour:
+        """Answer a wire message with another, or say how the transport must behave.
+
+        Raises ValueError for octets that are no question.
+        """
+        try:
+            question = dns.message.from_wire(query)
+            asked = question.question[0]
+        except (dns.exception.DNSException, IndexError) as wrong:
+            raise ValueError("not a DNS question") from wrong
+        name, kind = _plain(asked.name.to_text()), dns.rdatatype.to_text(asked.rdtype)
+        if (name, kind) in self.asked or len(self.asked) < ASKED_KEPT:
+            self.asked[name, kind] += 1
+        known = self.names.get(name)
+        mood = known.mood if known else Mood.NXDOMAIN
+        if mood is not None and (known is None or not known.mood_types or kind in known.mood_types):
+            return answer_in_mood(question, mood)
+        return _response(question, self._chain(name, kind)).to_wire()
+
+    def _chain(self, name: str, kind: str) -> "list[dns.rrset.RRset] | None":
+        """The records that answer, through its CNAMEs; None where the chain ends in nothing."""
+        found: list[dns.rrset.RRset] = []
+        for _ in range(CHAIN_MAX):
+            known = self.names.get(name)
+            if known is None:
+                return found or None
+            if known.cname is None or kind == "CNAME":
+                return found + _records(name, known, kind)
+            found.append(_rrset(name, known.ttl_s, "CNAME", [f"{known.cname}."]))
+            name = known.cname
+        return found
+
+
+def answer_in_mood(question: dns.message.Message, mood: Mood) -> bytes | Behaviour:
+    """What a resolver in this mood says to the question."""
+    if mood in ACTED:
+        return mood
+    if mood is Mood.GARBAGE:
+        return b"\x00\x00\x81\x80\xff\xff\xff\xffgarbage"
+    if mood is Mood.WRONG_QUESTION:
+        other = dns.message.make_query("somewhere.else.test", "MX", id=question.id)
+        return _response(
+            other, [_rrset("somewhere.else.test", 60, "MX", ["10 mx.else.test."])]
+        ).to_wire()
+    response = _response(question, None)
+    response.set_rcode(dns.rcode.from_text(mood.value))
+    return response.to_wire()
+
+
+def _response(
+    question: dns.message.Message, records: Sequence[dns.rrset.RRset] | None
+) -> dns.message.Message:
+    """A recursive resolver's response; None means that the name does not exist."""
+    response = dns.message.make_response(question, recursion_available=True)
+    if records is None:
+        response.set_rcode(dns.rcode.NXDOMAIN)
+    response.answer.extend(records or ())
+    if not records:  # RFC 2308: how long the nothing may be kept
+        soa = "ns.test. hostmaster.test. 1 7200 3600 86400 300"
+        response.authority.append(_rrset("test", 300, "SOA", [soa]))
+    return response
+
+
+def _records(name: str, known: Name, kind: str) -> list[dns.rrset.RRset]:
+    texts: Mapping[str, list[str]] = {
+        "MX": [f"{preference} {exchange}." for preference, exchange in known.mx],
+        "A": [a for a in known.addresses if ":" not in a],
+        "AAAA": [a for a in known.addresses if ":" in a],
+        "CNAME": [f"{known.cname}."] if known.cname else [],
+    }
+    if not (lines := texts.get(kind, [])):
+        return []
+    return [_rrset(name, known.ttl_s, kind, lines)]
+
+
+def _rrset(name: str, ttl_s: int, kind: str, texts: Sequence[str]) -> dns.rrset.RRset:
+    return dns.rrset.from_text_list(f"{name}.", ttl_s, "IN", kind, texts)
+
+
+def _plain(name: str) -> str:
+    return name.rstrip(".").lower()

@@ -1,0 +1,177 @@
+"""How a mail host can go wrong in the middle of a reply.
+
+A trouble takes the place of the plain sending of one reply. It says whether the
+session goes on after it. None of them knows SMTP; the host says when it happens.
+Every pause is trio's, so that virtual time moves them.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol, runtime_checkable
+
+import trio
+
+ENDLESS_OCTETS_MAX = 8 * 1024 * 1024  # a reader that goes on so far has no bound at all
+ENDLESS_PAUSE_S = 0.001  # so that virtual time moves, and a real reader gets its turn
+
+
+@runtime_checkable
+class CanReset(Protocol):
+    """A stream of ours that can break instead of ending."""
+
+    def reset(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mouth:
+    """The host's end of the stream, which may fall into pieces at random."""
+
+    stream: trio.abc.Stream
+    rng: Random
+    splits: bool = False
+
+    async def say(self, octets: bytes) -> None:
+        """Send these octets; where the host splits, in up to eight pieces 1 ms apart."""
+        if not self.splits or len(octets) < 2:
+            await self.stream.send_all(octets)
+            return
+        cuts = sorted(self.rng.sample(range(1, len(octets)), min(7, len(octets) - 1)))
+        for start, end in zip([0, *cuts], [*cuts, len(octets)], strict=True):
+            await self.stream.send_all(octets[start:end])
+            await trio.sleep(0.001)
+
+    def reset(self) -> None:
+        """Let the close that follows reach the client as a reset, not as an end."""
+        if isinstance(self.stream, trio.SocketStream):
+            # l_onoff 1, l_linger 0: close() sends RST (socket(7))
+            linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
+            self.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, linger)
+        elif isinstance(self.stream, CanReset):
+            self.stream.reset()
+
+
+class Trouble(Protocol):
+    """One way not to send a reply as one should."""
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        """Send (or not) this reply; say whether the session goes on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Never speak again, and keep the connection."""
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        await trio.sleep_forever()
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Hang up instead of answering."""
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Break the connection (RST) instead of answering."""
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        mouth.reset()
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Another reply than the right one, lines separated by newlines; perhaps the last one."""
+
+    text: str
+    close: bool = False
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        await mouth.say(as_octets(self.text))
+        return not self.close
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The right reply, but so many seconds later; what waits behind it waits too."""
+
+    by_s: float = 1.5
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        await trio.sleep(self.by_s)
+        await mouth.say(octets)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Drip:
+    """The right reply, one octet at a time."""
+
+    every_s: float = 0.2
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        for octet in octets:
+            await mouth.stream.send_all(bytes([octet]))
+            await trio.sleep(self.every_s)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Endless:
+    """A reply of many lines that never comes to its last one; `line_octets` long each."""
+
+    line_octets: int = 60
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        code = octets[:3] if octets[:3].isdigit() else b"250"
+        lines = (code + b"-" + b"x" * self.line_octets + b"\r\n") * 20
+        for _ in range(ENDLESS_OCTETS_MAX // len(lines)):
+            await mouth.say(lines)
+            await trio.sleep(ENDLESS_PAUSE_S)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Octets that are no SMTP, in the place of the reply."""
+
+    octets: bytes = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\n\r\n<html>\xff\x00\r\n"
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        await mouth.say(self.octets)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """The first half of the reply, then hang up; or, stalling, never another octet."""
+
+    stall: bool = False
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        await mouth.say(octets[: max(1, len(octets) // 2)])
+        if self.stall:
+            await trio.sleep_forever()
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """The right reply, two times: one answer more than was asked for."""
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        await mouth.say(octets + octets)
+        return True
+
+
+SHUTTING_DOWN = Say("421 4.3.2 Service shutting down and closing transmission channel", close=True)
+
+
+def as_octets(text: str, encoding: str = "utf-8") -> bytes:
+    """Reply lines as they go on the wire."""
+    return ("\r\n".join(text.split("\n")) + "\r\n").encode(encoding, "replace")

@@ -1,0 +1,62 @@
+"""Seats shared fairly between askers.
+
+Whoever waits is served round-robin by asker, not first come, first served: a
+batch of 50 must not make a neighbour's single request wait for all of them.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Turnstile(Generic[T]):
+    """A queue with one lane an asker; lanes take turns, each lane is in order.
+
+    All operations are synchronous and O(1), but those that speak of everyone.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, deque[T]] = {}  # in the order of their turns
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def join(self, asker: str, item: T) -> None:
+        """Wait at the end of the asker's lane; a new lane is served last."""
+        lane = self._lanes.get(asker)
+        if lane is None:
+            lane = self._lanes[asker] = deque()
+        lane.append(item)
+        self._waiting += 1
+
+    def put_back(self, asker: str, item: T) -> None:
+        """Wait at the head of the asker's lane, which is served next."""
+        lane = self._lanes.pop(asker, None) or deque()
+        lane.appendleft(item)
+        self._lanes = {asker: lane, **self._lanes}
+        self._waiting += 1
+
+    def take(self) -> T | None:
+        """The next item; its asker goes to the end of the turns."""
+        for asker in self._lanes:
+            lane = self._lanes.pop(asker)
+            item = lane.popleft()
+            if lane:
+                self._lanes[asker] = lane
+            self._waiting -= 1
+            return item
+        return None
+
+    def take_all(self) -> list[T]:
+        """Everything that waits, lane by lane; nobody waits afterwards."""
+        items = list(self)
+        self._lanes.clear()
+        self._waiting = 0
+        return items
+
+    def __iter__(self) -> Iterator[T]:
+        """Lane by lane; nobody may join or leave meanwhile."""
+        return (item for lane in self._lanes.values() for item in lane)

@@ -1,0 +1,83 @@
+"""The five layers, in order, for one address; the first that fails ends it.
+
+An `Inquiry` is one address of one asker on its way. Each step is synchronous
+and gives the verdict or what is needed next, so that a thousand addresses of a
+domain can share the one look-up and the one conversation they need.
+"""
+
+from dataclasses import dataclass
+
+from engine.address import Address, NotAnAddress, parse
+from engine.dns import LookupFailed, NoMail, Route, RouteAnswer
+from engine.evidence import Evidence
+from engine.lists import Lists
+from engine.smtp.question import Notes, Question
+from engine.verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
+
+
+@dataclass(slots=True, eq=False)
+class Inquiry:
+    """One address under way; `began` is on trio's clock, without the time it was held back."""
+
+    text: str
+    places: list[tuple[int, str]]  # where the answer goes, and the text as it was sent there
+    began: float
+    address: Address | None = None
+    signals: Signals = NO_SIGNALS
+    route: Route | None = None
+    question: Question | None = None
+    notes: Notes | None = None
+    outcome: Outcome | None = None
+    rule: str | None = None
+    held_since: float | None = None  # by a patient asker, until its exchange has a seat
+
+    def decide(self, outcome: Outcome, rule: str) -> None:
+        self.outcome = outcome
+        self.rule = rule
+
+    def verdict(self, text: str, now: float) -> Verdict:
+        """The decided outcome, told of the text as it was sent."""
+        assert self.outcome is not None
+        return judge(
+            text,
+            self.outcome,
+            signals=self.signals,
+            mx_found=self.route is not None,
+            mx_host=self.route.mx_host if self.route else None,
+            latency_ms=round((now - self.began) * 1000),
+        )
+
+    def evidence(self) -> Evidence | None:
+        if self.notes is None:
+            return None
+        return Evidence(
+            exchanges=self.notes.tried,
+            conversation=self.notes.lines_since(self.began),
+            rule=self.rule,
+            cached=list(dict.fromkeys(self.notes.cached)),
+        )
+
+
+def read_text(inquiry: Inquiry, lists: Lists) -> None:
+    """Layers 1, 2 and 5: decided, or an address whose domain is to be looked up."""
+    try:
+        inquiry.address = parse(inquiry.text)
+    except NotAnAddress as error:
+        inquiry.decide(Outcome.SYNTAX, f"syntax: {error}")
+        return
+    inquiry.signals = lists.signals(inquiry.address)
+    if inquiry.signals.disposable:
+        inquiry.decide(Outcome.DISPOSABLE, "disposable")
+
+
+def read_route(inquiry: Inquiry, answer: RouteAnswer) -> None:
+    """Layer 3: decided, or a route on which the exchanges are to be asked."""
+    match answer:
+        case NoMail(reason):
+            inquiry.decide(Outcome.NO_MX, f"no_mx: {reason}")
+        case LookupFailed(reason):
+            inquiry.decide(Outcome.RESOLVER_FAILED, f"resolver: {reason}")
+        case Route():
+            inquiry.route = answer
+            if inquiry.signals.smtp_blocked:
+                inquiry.decide(Outcome.SMTP_BLOCKED, "smtp_blocked")
