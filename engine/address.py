@@ -13,13 +13,15 @@ import re
 from dataclasses import dataclass
 from unicodedata import bidirectional, category, name, normalize
 
+import idna
+
 TEXT_CHARACTERS_MAX = 320  # 64 + 1 + 255, RFC 5321 4.5.3.1 at its widest: no work beyond it
 LOCAL_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1, in UTF-8 and quotes included: as sent
 MAILBOX_OCTETS_MAX = 254  # RFC 5321 4.5.3.1.3 less the angle brackets (RFC 3696, erratum 1690)
 LABEL_OCTETS_MAX = 63  # RFC 1035 2.3.4
 
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]++"
-_LABEL = r"(?![A-Za-z0-9]{2}--)[A-Za-z0-9][A-Za-z0-9-]{0,62}+(?<!-)"
+_LABEL = r"(?!..--)[A-Za-z0-9][A-Za-z0-9-]{0,62}+(?<!-)"
 _PLAIN = re.compile(
     rf"({_ATOM}(?:\.{_ATOM})*+)@((?:{_LABEL}\.)++(?![0-9]+\Z){_LABEL})",
 )
@@ -201,14 +203,12 @@ def _read_label(label: str) -> _Label:
 
 def _read_idna_label(label: str) -> _Label:
     """A U-label or an A-label, checked by IDNA 2008 and turned into the other too."""
-    import idna  # takes 5 ms, and few addresses need it
-
     try:
         shown = idna.ulabel(label)
         sent = idna.alabel(shown).decode("ascii")
     except UnicodeError as error:
         raise _breaks_idna(error) from error
-    if label not in (shown, sent):  # an xn-- that another spelling stands for (RFC 5891 5.4)
+    if label not in (shown, sent):  # an xn-- that another spelling stands for (RFC 5891 5.3)
         raise NotAnAddress(f"the domain breaks IDNA 2008: {label} should be {sent}")
     return _Label(sent, shown)
 
@@ -217,8 +217,6 @@ def _check_directions(labels: list[_Label]) -> None:
     """In a domain with a right-to-left label the Bidi rule binds all of them (RFC 5893 1.4)."""
     if not any(bidirectional(each) in _RIGHT_TO_LEFT for label in labels for each in label.shown):
         return
-    import idna
-
     try:
         for label in labels:
             idna.check_bidi(label.shown, check_ltr=True)

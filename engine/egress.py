@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Protocol
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -63,6 +63,13 @@ def is_public(ip: str) -> bool:
     return not any(address in network for network in NOT_PUBLIC_6)
 
 
+def numeric(host: str) -> IPv4Address | IPv6Address:
+    """The address that a URL's host is, or ValueError; `localhost` is 127.0.0.1 to us."""
+    if "%" in host:
+        raise ValueError("an address without a zone is needed")
+    return ip_address("127.0.0.1" if host == "localhost" else host)
+
+
 class CannotConnect(OSError):
     """No connection; the message is a few words for the evidence."""
 
@@ -100,7 +107,7 @@ def check_proxy_url(url: str) -> Proxy:
     if parts.scheme != "socks5" or not host or not port or parts.path.strip("/") or parts.query:
         raise ValueError("it takes socks5://[user:pass@]address:port")
     try:
-        address = ip_address("127.0.0.1" if host == "localhost" else host)
+        address = numeric(host)
     except ValueError:
         raise ValueError(
             f"name the proxy by its address, not as {host}: the system's resolver is not asked"

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import idna
 from publicsuffixlist import PublicSuffixList
 
-from engine.typos import Typos
+from engine.typos import Typos, TypoTable
 
 DISPOSABLE_MIN = 50_000  # fewer than this, and an upstream is broken, not cleaner
 MEMBER_OCTETS_MAX = 32 * 1024 * 1024  # the largest member today has one million
@@ -31,7 +31,7 @@ ACADEMIC = re.compile(r"(?:^|\.)(?:edu|(?:edu|ac)\.[a-z]{2})$")
 OLD_ENDINGS = ("com", "net", "org", "info", "biz")
 
 
-class BadUpstream(ValueError):
+class BadUpstream(Exception):
     """An upstream archive is not what it was; the message says which and how."""
 
 
@@ -70,7 +70,7 @@ class Curated:
     free_core: frozenset[str]
     not_free: frozenset[str]
     smtp_blocked: frozenset[str]
-    typos: Typos
+    typos: TypoTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,7 @@ def _json_array(octets: bytes) -> list[str]:
     return [str(item) for item in items]
 
 
-MAILCHECKER = Source(
-    "mailchecker", "PyPI", "MIT", "MailChecker.py", _python_literal("blacklist")
-)
+MAILCHECKER = Source("mailchecker", "PyPI", "MIT", "MailChecker.py", _python_literal("blacklist"))
 DISPOSABLE_EMAIL_DOMAINS = Source(
     "disposable-email-domains",
     "PyPI",
@@ -110,9 +108,7 @@ DISPOSABLE_EMAIL_DOMAINS = Source(
     "disposable_email_domains/__init__.py",
     _python_literal("blocklist"),
 )
-FREE_EMAIL_DOMAINS = Source(
-    "free-email-domains", "npm", "MIT", "package/domains.json", _json_array
-)
+FREE_EMAIL_DOMAINS = Source("free-email-domains", "npm", "MIT", "package/domains.json", _json_array)
 DISPOSABLE_SOURCES = (MAILCHECKER, DISPOSABLE_EMAIL_DOMAINS)
 
 
@@ -132,7 +128,9 @@ def read_upstream(source: Source, file_name: str, octets: bytes) -> Upstream:
 
 
 def _version(source: Source, file_name: str) -> str:
-    found = re.match(r"\d+(?:\.\w+)*?(?=-|\.tgz$|\.tar\.gz$|\.whl$)", file_name[len(source.archive_stem) :])
+    found = re.match(
+        r"\d+(?:\.\w+)*?(?=-|\.tgz$|\.tar\.gz$|\.whl$)", file_name[len(source.archive_stem) :]
+    )
     if not file_name.startswith(source.archive_stem) or found is None:
         raise BadUpstream(f"{file_name} is not named like an archive of {source.package}")
     return found.group()
@@ -168,25 +166,47 @@ def as_domain(text: str) -> str | None:
 
 
 def make_lists(
-    disposable: Iterable[Upstream],
-    free: frozenset[str],
-    curated: Curated,
-    *,
-    suffixes: PublicSuffixList | None = None,
+    disposable: Iterable[Upstream], free: frozenset[str], curated: Curated, suffix_list: str
 ) -> Made:
-    """Merge the upstreams. `free` is upstream's list, or the present one where there is none."""
-    suffixes = suffixes or PublicSuffixList()
-    # Not isolated by kind on purpose: a suffix of the private section (a dynamic
-    # DNS service) has as many owners below it as a country's has.
-    above = _above_suffixes(suffixes)
-    spared = (
-        curated.allow
-        | curated.relays
-        | curated.free_core
-        | curated.smtp_blocked
-        | curated.typos.targets
+    """Merge the upstreams.
+
+    `free` is upstream's list of free providers, or the present list where
+    upstream is out of reach; `suffix_list` is the text of the public suffix list.
+    """
+    rules = _rules(suffix_list)
+    tlds = frozenset(rule for rule in rules if "." not in rule)
+    typos = Typos(curated.typos, tlds)
+    listed = frozenset[str]().union(*(upstream.domains for upstream in disposable))
+    throwaways, refused = _throwaways(listed, curated, typos.targets, suffix_list)
+    icann = PublicSuffixList(suffix_list, only_icann=True)
+    providers = {
+        domain
+        for domain in free - listed
+        if _plausible_provider(domain, icann) and typos.correct(domain) is None
+    }
+    providers |= curated.free_core
+    providers -= curated.not_free | curated.relays | throwaways
+    return Made(
+        files={
+            "disposable.txt": tuple(sorted(throwaways)),
+            "free_providers.txt": tuple(sorted(providers)),
+            "tlds.txt": tuple(sorted(tlds)),
+        },
+        refused=refused,
     )
-    listed = frozenset().union(*(upstream.domains for upstream in disposable))
+
+
+def _throwaways(
+    listed: frozenset[str], curated: Curated, targets: frozenset[str], suffix_list: str
+) -> tuple[set[str], dict[str, int]]:
+    """What of upstream's throwaways we believe; and how many we don't, by reason.
+
+    Both sections of the suffix list count: below a dynamic-DNS service live as
+    many strangers as below a country.
+    """
+    suffixes = PublicSuffixList(suffix_list)
+    above = _above_suffixes(_rules(suffix_list))
+    spared = curated.allow | curated.relays | curated.free_core | curated.smtp_blocked | targets
     refused = {"public suffix": 0, "academic": 0, "provider, relay or allowed": 0}
     throwaways = set()
     for domain in listed:
@@ -198,29 +218,7 @@ def make_lists(
             refused["provider, relay or allowed"] += 1
         else:
             throwaways.add(domain)
-    providers = {
-        domain
-        for domain in free - listed
-        if _plausible_provider(domain, suffixes) and curated.typos.correct(domain) is None
-    }
-    providers |= curated.free_core
-    providers -= curated.not_free | curated.relays | throwaways
-    tlds = {rule.removeprefix("*.") for rule in _rules(suffixes)}
-    return Made(
-        files={
-            "disposable.txt": tuple(sorted(throwaways)),
-            "free_providers.txt": tuple(sorted(providers)),
-            "tlds.txt": tuple(sorted(tld for tld in map(as_tld, tlds) if tld is not None)),
-        },
-        refused=refused,
-    )
-
-
-def as_tld(rule: str) -> str | None:
-    """A rule of one label, as an A-label."""
-    if "." in rule or rule.startswith("!"):
-        return None
-    return rule if rule.isascii() else idna.encode(rule, uts46=True).decode("ascii")
+    return throwaways, refused
 
 
 def check(made: Made) -> None:
@@ -232,27 +230,34 @@ def check(made: Made) -> None:
         )
 
 
-def _plausible_provider(domain: str, suffixes: PublicSuffixList) -> bool:
-    """Upstream's free list is full of throwaways' subdomains and of new endings' one-day names."""
+def _plausible_provider(domain: str, icann: PublicSuffixList) -> bool:
+    """Upstream's list is full of throwaways' subdomains and of new endings' one-day names."""
     ending = domain.rpartition(".")[2]
-    registrable = suffixes.privatesuffix(domain) == domain
-    return registrable and (ending in OLD_ENDINGS or len(ending) == 2) and not ACADEMIC.search(domain)
+    return (
+        icann.privatesuffix(domain) == domain
+        and (ending in OLD_ENDINGS or len(ending) == 2)
+        and not ACADEMIC.search(domain)
+    )
 
 
-def _rules(suffixes: PublicSuffixList) -> Iterator[str]:
-    yield from suffixes._publicsuffix
+def _rules(suffix_list: str) -> frozenset[str]:
+    """The rules of the public suffix list, in A-labels, exceptions left out."""
+    rules = set()
+    for line in suffix_list.splitlines():
+        rule = line.split(" ")[0].strip().lower()
+        if rule and not rule.startswith(("//", "!")):
+            rules.add(rule if rule.isascii() else _a_labels(rule))
+    return frozenset(rules)
 
 
-def _above_suffixes(suffixes: PublicSuffixList) -> frozenset[str]:
+def _a_labels(rule: str) -> str:
+    star, name = ("*.", rule[2:]) if rule.startswith("*.") else ("", rule)
+    return star + idna.encode(name, uts46=True).decode("ascii")
+
+
+def _above_suffixes(rules: frozenset[str]) -> frozenset[str]:
     """Every name under which a public suffix lies: listed, it would hit strangers."""
-    above = set()
-    for rule in _rules(suffixes):
-        if rule.startswith("!"):
-            continue
-        if rule.startswith("*."):
-            above.add(rule[2:])
-        above.update(_with_parents(rule.partition(".")[2]))
-    return frozenset(above)
+    return frozenset(name for rule in rules for name in _with_parents(rule.partition(".")[2]))
 
 
 def _with_parents(domain: str) -> Iterator[str]:

@@ -19,8 +19,8 @@ from engine.verdict import Signals
 
 DATA = Path(__file__).with_name("data")
 
-# A list of addresses holds most of its rows at few domains; 65,536 answers are about 15 MB.
-DOMAINS_REMEMBERED_MAX = 65_536
+# A list holds most of its rows at few domains; so many answers take about 6 MB.
+DOMAINS_REMEMBERED_MAX = 32_768
 
 
 class Lists:
@@ -60,53 +60,64 @@ class Lists:
 
     def is_disposable(self, domain: str) -> bool:
         """Is the domain, or one that it belongs to, a throwaway? The allow list wins."""
-        names = tuple(_with_parents(domain))
-        return not self.disposable.isdisjoint(names) and self.allowed.isdisjoint(names)
+        name = domain
+        while name not in self.disposable:
+            name = name.partition(".")[2]
+            if not name:
+                return False
+        return self.allowed.isdisjoint(_with_parents(domain))
 
     def suggestion(self, domain: str) -> str | None:
         """The big provider's domain that was meant; None for every provider and relay."""
-        if domain in self._known or not self.relays.isdisjoint(_with_parents(domain)):
+        if domain in self._known:
             return None
-        return self.typos.correct(domain)
+        meant = self.typos.correct(domain)
+        if meant is None or not self.relays.isdisjoint(_with_parents(domain)):
+            return None
+        return meant
 
     def _ask_both(self, domain: str) -> tuple[Signals, Signals]:
         """The signals of a person's and of a role's mailbox at this domain."""
-        disposable = self.is_disposable(domain)
-        free = domain in self.free_providers
-        blocked = domain in self.smtp_blocked
-        suggestion = self.suggestion(domain)
-        return (
-            Signals(disposable, False, free, blocked, suggestion),
-            Signals(disposable, True, free, blocked, suggestion),
+        return _both(
+            self.is_disposable(domain),
+            domain in self.free_providers,
+            domain in self.smtp_blocked,
+            self.suggestion(domain),
         )
+
+
+@lru_cache(1024)  # most domains share the plainest pair of all
+def _both(
+    disposable: bool, free: bool, blocked: bool, suggestion: str | None
+) -> tuple[Signals, Signals]:
+    return (
+        Signals(disposable, False, free, blocked, suggestion),
+        Signals(disposable, True, free, blocked, suggestion),
+    )
 
 
 def load_lists(folder: Path = DATA) -> Lists:
     """Read every list. Raises OSError where one is missing: without them we cannot work."""
-    free_providers = read_names(folder / "free_providers.txt")
     return Lists(
         disposable=read_names(folder / "disposable.txt"),
         allowed=read_names(folder / "allow.txt"),
         relays=read_names(folder / "relays.txt"),
-        free_providers=free_providers,
+        free_providers=read_names(folder / "free_providers.txt"),
         smtp_blocked=read_names(folder / "smtp_blocked.txt"),
         roles=read_names(folder / "roles.txt"),
-        typos=load_typos(folder),
+        typos=Typos(load_typos(folder), read_names(folder / "tlds.txt")),
     )
 
 
-def load_typos(folder: Path = DATA) -> Typos:
+def load_typos(folder: Path = DATA) -> TypoTable:
     """Read what the suggestions need."""
     table = tomllib.loads((folder / "typos.toml").read_text("utf-8"))
-    return Typos(
-        TypoTable(
-            mark=table["mark"],
-            name=table["name"],
-            word=table["word"],
-            known=table["known"],
-            never=frozenset(table["never"]),
-        ),
-        tlds=read_names(folder / "tlds.txt"),
+    return TypoTable(
+        mark=table["mark"],
+        name=table["name"],
+        word=table["word"],
+        known=table["known"],
+        never=frozenset(table["never"]),
     )
 
 

@@ -14,7 +14,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
+from functools import cache
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -33,7 +33,7 @@ from engine.dns import (
     read_addresses,
     read_route,
 )
-from engine.egress import is_public
+from engine.egress import is_public, numeric
 from engine.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 ENDPOINT_S = 1.5  # one endpoint, connecting included
 HEDGE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 LOOKUP_S = 3.0  # all endpoints together
-LINE_S = 3.0  # waiting for one of LOOKUPS_MAX to end
+LINE_S = 10.0  # waiting for one of LOOKUPS_MAX to end: 2,000 domains at once take about 5
 LOOKUPS_MAX = 100  # what one HTTP/2 connection carries; more would only make each slower
 DOMAINS_MAX = 100_000  # remembered, of domains and of exchanges each; about 500 octets apiece
 FAILURE_KEPT_S = 5.0
 ADDRESSES_KEPT_MIN_S = 300.0
 ADDRESSES_KEPT_MAX_S = 6 * 3600.0
-CONNECTIONS_MAX = 32  # to all endpoints; HTTP/2 needs one each, HTTP/1.1 one a question
+CONNECTIONS_MAX = 128  # to all endpoints; HTTP/2 needs one each, HTTP/1.1 one a question
 IDLE_S = 30.0
 
 
@@ -84,7 +84,7 @@ def check_doh_url(url: str) -> str:
     if parts.username is not None or parts.fragment:
         raise ValueError("it takes neither a user nor a fragment")
     try:
-        address = ip_address("127.0.0.1" if host == "localhost" else host)
+        address = numeric(host)
     except ValueError:
         raise ValueError(
             f"name the endpoint by its address, not as {host}: no other resolver is asked"
@@ -119,37 +119,46 @@ class HttpxTransport:
         return (await self.post(url, query)).octets
 
     async def post(self, url: str, query: bytes) -> DohResponse:
-        """Ask once; once more where the connection ended under the question (GOAWAY)."""
+        """Ask once; once more where the connection ended under the question (GOAWAY).
+
+        Raises TransportFailed, or ValueError for a URL that check_doh_url refuses.
+        """
         import httpx
 
+        if url not in self._urls:
+            self._urls[url] = httpx.URL(check_doh_url(url))
         # ReadTimeout: httpcore reports it to all who share the silent connection,
         # those too who asked a moment ago.
         ended = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.ReadTimeout)
         try:
-            try:
+            with suppress(*ended):
                 return await self._post_once(url, query)
-            except ended:
-                return await self._post_once(url, query)
+            return await self._post_once(url, query)
         except TransportFailed:
             raise
         except Exception as error:
             # Everything: besides its own errors httpx lets some of h2 and of the
             # status line's int() through, and all of them are the endpoint's doing.
-            raise TransportFailed(str(error) or type(error).__name__) from error
+            raise TransportFailed(_reason(error)) from error
 
     async def _post_once(self, url: str, query: bytes) -> DohResponse:
         import httpx
 
-        if url not in self._urls:
-            self._urls[url] = httpx.URL(check_doh_url(url))
+        asked = self._urls[url]
         # A little less than our own limit, so that httpcore learns of a connection
         # that has gone silent: when it is cancelled instead, it keeps it for the next.
         limits = dict.fromkeys(("connect", "read", "write", "pool"), ENDPOINT_S - 0.1)
+        headers = {
+            "accept": _DNS_MESSAGE,
+            "content-type": _DNS_MESSAGE,
+            "content-length": str(len(query)),
+            "host": asked.netloc.decode(),
+        }
         request = httpx.Request(
             "POST",
-            self._urls[url],
-            headers={"accept": "application/dns-message", "content-type": _DNS_MESSAGE},
-            content=query,
+            asked,
+            headers=headers,
+            stream=_body_type()(query),
             extensions={"timeout": limits},
         )
         response = await self._http.handle_async_request(request)
@@ -162,6 +171,26 @@ class HttpxTransport:
 _DNS_MESSAGE = "application/dns-message"
 
 
+@cache
+def _body_type() -> "Callable[[bytes], httpx.AsyncByteStream]":
+    """A request's body that is no generator: httpx's own is one, left unclosed by a failure."""
+    import httpx
+
+    class Body(httpx.AsyncByteStream):
+        def __init__(self, octets: bytes) -> None:
+            self._left = [octets]
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return self
+
+        async def __anext__(self) -> bytes:
+            if not self._left:
+                raise StopAsyncIteration
+            return self._left.pop()
+
+    return Body
+
+
 async def _body(response: "httpx.Response") -> bytes:
     """The DNS message in this response, or TransportFailed."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -170,11 +199,26 @@ async def _body(response: "httpx.Response") -> bytes:
     if kind != _DNS_MESSAGE:
         raise TransportFailed(f"an answer of type {kind[:40] or 'unknown'}, not DNS")
     octets = bytearray()
-    async for chunk in response.aiter_raw():
-        octets += chunk
-        if len(octets) > MESSAGE_OCTETS_MAX:
-            raise TransportFailed(f"an answer of more than {MESSAGE_OCTETS_MAX} octets")
+    with trio.CancelScope() as too_long:
+        async for chunk in response.aiter_raw():
+            octets += chunk
+            if len(octets) > MESSAGE_OCTETS_MAX:
+                too_long.cancel()  # not break: it would leave httpcore's generators unclosed
+    if too_long.cancel_called:
+        raise TransportFailed(f"an answer of more than {MESSAGE_OCTETS_MAX} octets")
     return bytes(octets)
+
+
+def _reason(error: BaseException) -> str:
+    """The first cause in words: an untrusted certificate comes wrapped in three errors."""
+    words = type(error).__name__
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, trio.Cancelled):
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        words = getattr(cause, "strerror", None) or str(cause) or words
+        cause = cause.__cause__ or cause.__context__  # httpcore raises "from None"
+    return words
 
 
 @asynccontextmanager
@@ -224,21 +268,19 @@ class _Flight(Generic[Answer]):
 class Remembered(Generic[Answer]):
     """Answers by name until they are too old, and one look-up at a time for each name.
 
-    `kept_s` says how long an answer may be told again. Beyond `names_max` the one
-    learned first is forgotten.
+    A look-up gives its answer and for how many seconds that may be told again.
+    Beyond `names_max` the one learned first is forgotten.
     """
 
     def __init__(
         self,
         nursery: trio.Nursery,
-        look_up: Callable[[str], Awaitable[Answer]],
-        kept_s: Callable[[Answer], float],
+        look_up: Callable[[str], Awaitable[tuple[Answer, float]]],
         *,
         names_max: int = DOMAINS_MAX,
     ) -> None:
         self._nursery = nursery
         self._look_up = look_up
-        self._kept_s = kept_s
         self._names_max = names_max
         self._answers: dict[str, tuple[float, Answer]] = {}  # until when; oldest first
         self._flights: dict[str, _Flight[Answer]] = {}
@@ -262,15 +304,15 @@ class Remembered(Generic[Answer]):
 
     async def _fly(self, name: str, flight: _Flight[Answer]) -> None:
         try:
-            flight.answer = await self._look_up(name)
-            self._keep(name, flight.answer)
+            flight.answer, kept_s = await self._look_up(name)
+            self._keep(name, flight.answer, kept_s)
         finally:
             del self._flights[name]
             flight.done.set()
 
-    def _keep(self, name: str, answer: Answer) -> None:
+    def _keep(self, name: str, answer: Answer, kept_s: float) -> None:
         self._answers.pop(name, None)  # so that it goes to the end
-        self._answers[name] = (trio.current_time() + self._kept_s(answer), answer)
+        self._answers[name] = (trio.current_time() + kept_s, answer)
         if len(self._answers) > self._names_max:
             del self._answers[next(iter(self._answers))]
 
@@ -280,10 +322,17 @@ _NEVER = (float("-inf"), None)
 
 @dataclass(slots=True)
 class _Endpoint:
-    """A resolver's URL, and whether its last exchange came to nothing."""
+    """A resolver's URL, and whether it has been silent since it last spoke."""
 
     url: str
     failing: bool = False
+    answered_at: float = float("-inf")
+
+    def after_answer(self) -> None:
+        self.failing, self.answered_at = False, trio.current_time()
+
+    def after_silence(self, since: float) -> None:
+        self.failing = self.failing or self.answered_at < since
 
 
 # What came of asking one endpoint, and whom.
@@ -353,7 +402,8 @@ class Resolvers:
         send: "trio.MemorySendChannel[_Outcome[Answer]]",
     ) -> None:
         answer: Answer | LookupFailed = LookupFailed(f"no answer within {ENDPOINT_S:g} s")
-        failing = True
+        began = trio.current_time()
+        answered = False
         with send:
             with trio.move_on_after(ENDPOINT_S):
                 try:
@@ -361,8 +411,11 @@ class Resolvers:
                 except OSError as error:  # TransportFailed is one
                     answer = LookupFailed(str(error) or type(error).__name__)
                 else:
-                    failing, answer = False, read(octets)
-            endpoint.failing = failing
+                    answered, answer = True, read(octets)
+            if answered:
+                endpoint.after_answer()
+            else:
+                endpoint.after_silence(began)
             with suppress(trio.BrokenResourceError):  # another one was first
                 send.send_nowait((endpoint, answer))
 
@@ -381,8 +434,8 @@ class Routes:
         self._rng = rng
         self._allow_private = settings.allow_private
         self._mx_kept_s = settings.cache_s
-        self._routes = Remembered(nursery, self._look_up_route, self._route_kept_s)
-        self._addresses = Remembered(nursery, self._look_up_addresses, _addresses_kept_s)
+        self._routes = Remembered(nursery, self._look_up_route)
+        self._addresses = Remembered(nursery, self._look_up_addresses)
 
     def known(self, domain: str) -> RouteAnswer | None:
         """What memory holds; None means that `find` will have to ask."""
@@ -409,18 +462,17 @@ class Routes:
         """The exchanges in the order to try them now, equal ones shuffled."""
         return route.in_order(self._rng)
 
-    async def _look_up_route(self, domain: str) -> RouteAnswer:
-        return await self._resolvers.ask(
+    async def _look_up_route(self, domain: str) -> tuple[RouteAnswer, float]:
+        answer: RouteAnswer = await self._resolvers.ask(
             ask(domain, "MX"), lambda octets: read_route(octets, domain)
         )
+        failed = isinstance(answer, LookupFailed)
+        return answer, FAILURE_KEPT_S if failed else self._mx_kept_s
 
-    def _route_kept_s(self, answer: RouteAnswer) -> float:
-        return FAILURE_KEPT_S if isinstance(answer, LookupFailed) else self._mx_kept_s
-
-    async def _look_up_addresses(self, name: str) -> AddressAnswer:
+    async def _look_up_addresses(self, name: str) -> tuple[AddressAnswer, float]:
         four = await self._ask_addresses(name, "A")
         if isinstance(four, Addresses) and self._any_usable(four):
-            return four
+            return four, _held(four.ttl_s)
         return _both(four, await self._ask_addresses(name, "AAAA"))
 
     def _any_usable(self, addresses: Addresses) -> bool:
@@ -432,27 +484,26 @@ class Routes:
         )
 
 
-def _both(four: AddressAnswer, six: AddressAnswer) -> AddressAnswer:
-    """One answer of two, where the first alone was no help."""
-    if isinstance(six, LookupFailed):
-        return four if isinstance(four, LookupFailed) else six
+def _both(four: AddressAnswer, six: AddressAnswer) -> tuple[AddressAnswer, float]:
+    """One answer of two, where the first alone was no help; and how long to keep it."""
     if isinstance(four, LookupFailed):
-        # Known in part: good for now, but asked again as soon as a failure would be.
-        return Addresses(six.ips, PARTLY_S) if isinstance(six, Addresses) else four
+        # IPv6 alone will do for now; the other half is asked again soon.
+        return (six if isinstance(six, Addresses) else four), FAILURE_KEPT_S
+    if isinstance(six, LookupFailed):
+        return six, FAILURE_KEPT_S
     ttl_s = min(four.ttl_s, six.ttl_s)
+    if isinstance(four, NoAddress) and isinstance(six, NoAddress):
+        reasons = dict.fromkeys((four.reason, six.reason))
+        return NoAddress(", ".join(reasons), ttl_s), _held(ttl_s)
     if isinstance(four, NoAddress):
-        return replace(six, ttl_s=ttl_s)
+        return replace(six, ttl_s=ttl_s), _held(ttl_s)
     others = six.ips if isinstance(six, Addresses) else ()
-    return Addresses(four.ips + others, ttl_s)
+    return Addresses(four.ips + others, ttl_s), _held(ttl_s)
 
 
-PARTLY_S = -1  # marks an answer that lacks the half whose look-up failed
-
-
-def _addresses_kept_s(answer: AddressAnswer) -> float:
-    if isinstance(answer, LookupFailed) or answer.ttl_s == PARTLY_S:
-        return FAILURE_KEPT_S
-    return min(max(float(answer.ttl_s), ADDRESSES_KEPT_MIN_S), ADDRESSES_KEPT_MAX_S)
+def _held(ttl_s: int) -> float:
+    """A time to live, held to what is worth remembering and still true."""
+    return min(max(float(ttl_s), ADDRESSES_KEPT_MIN_S), ADDRESSES_KEPT_MAX_S)
 
 
 @asynccontextmanager

@@ -304,12 +304,16 @@ class _Errand:
             del self._stalled[name]
             if (backlog := self._backlogs.get(name)) is not None:
                 self._release(backlog)
+        if self._stalled:
+            prober.want_room(self._release_stalled)
 
     def abandon(self) -> None:
         """Nothing that is unfinished is wanted any more."""
         prober = self._engine.prober
         prober.forget_room(self._release_stalled)
-        for inquiry in self._open.values():
+        for backlog in self._backlogs.values():
+            backlog.held.clear()
+        for inquiry in list(self._open.values()):  # one's leaving may let others in and settle them
             if inquiry.question is not None:
                 prober.abandon(inquiry.question)
 

@@ -8,27 +8,50 @@ else's, the more is believed: see `data/typos.toml` for the three degrees.
 Pure; nothing here says whether a domain is itself a provider: Lists asks that first.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rapidfuzz.distance import OSA
-
 FUZZY_LETTERS_MIN = 5  # "aol", "live": half of all words lie one slip away
-TWO_SLIPS_LETTERS_MIN = 7
+FIRST_LETTER_LETTERS_MIN = 7  # a wrong first letter is believed of long names alone
+TWO_SLIPS_LETTERS_MIN = {"mark": 7, "name": 8}  # "foodmail" is no "foxmail"
 SQUEEZED_LETTERS_MIN = 8  # "g.mail.com"; shorter ones fall together with real names
 
 # Endings that exist but are far oftener a slip: gmail.co, comcast.ne
+COUNTRY_ENDING = re.compile(r"[a-z0-9]+|[a-z]{2,3}\.[a-z]{2}")
+REAL_SECOND_LEVELS = ("ac", "ca", "go", "or", "org")
 REAL_ENDING_SLIPS = {"com": ("co", "cm", "om"), "net": ("ne", "et")}
 
+# letter -> the keys around it on a QWERTY keyboard
 NEIGHBOURS = {
-    letter: near
-    for letter, near in zip(
-        "qwertyuiopasdfghjklzxcvbnm-",
-        "wa qase wsdr etdf rfgy tghu yhji ujko iklp ol qwsz weadzx erfscx rtdgcv tyfhvb yugjbn"
-        " uihknm iojlm opk asx zsdc xdfv cfgb vghn bhjm njk p0".split(),
-        strict=True,
-    )
+    "q": "wa",
+    "w": "qase",
+    "e": "wsdr",
+    "r": "etdf",
+    "t": "rfgy",
+    "y": "tghu",
+    "u": "yhji",
+    "i": "ujko",
+    "o": "iklp",
+    "p": "ol",
+    "a": "qwsz",
+    "s": "weadzx",
+    "d": "erfscx",
+    "f": "rtdgcv",
+    "g": "tyfhvb",
+    "h": "yugjbn",
+    "j": "uihknm",
+    "k": "iojlm",
+    "l": "opk",
+    "z": "asx",
+    "x": "zsdc",
+    "c": "xdfv",
+    "v": "cfgb",
+    "b": "vghn",
+    "n": "bhjm",
+    "m": "njk",
+    "-": "p0",
 }
 VOWELS = "aeiou"
 
@@ -99,7 +122,10 @@ class Typos:
             return
         for slip in _slips(name, mark=name in self._table.mark, word=name in self._table.word):
             self._slips.setdefault(slip, name)
-        if len(name) >= TWO_SLIPS_LETTERS_MIN and name not in self._table.word:
+        if name in self._table.word:
+            return
+        degree = "mark" if name in self._table.mark else "name"
+        if len(name) >= TWO_SLIPS_LETTERS_MIN[degree]:
             self._long.setdefault(name[0], []).append(name)
 
     def correct(self, domain: str) -> str | None:
@@ -122,7 +148,7 @@ class Typos:
         name = self._named(label)
         if name is None:
             return None
-        return self._slipped_twice(name, ending)
+        return self._with_mended_name(name, ending)
 
     def _seen_as(self, domain: str) -> str | None:
         """An international domain that looks exactly like a provider's."""
@@ -135,37 +161,42 @@ class Typos:
         endings = self._endings[name]
         if ending in endings:
             return f"{name}.{ending}"
-        near = self._near_ending(endings, ending, short=len(name) < FUZZY_LETTERS_MIN)
+        near = self._near_ending(endings, ending, word=name in self._table.word)
         if near is not None:
             return f"{name}.{near}"
         if name in self._table.word:
             return None
         for own in endings:
-            if ending.startswith(own + "."):  # gmail.com.com, icloud.com.br
-                return f"{name}.{own}"
-        if name not in self._table.mark:
-            return None
+            if ending.startswith(own + ".") and "." not in ending[len(own) + 1 :]:
+                return f"{name}.{own}"  # gmail.com.com, icloud.com.br
+        if name not in self._table.mark or COUNTRY_ENDING.fullmatch(ending) is None:
+            return None  # outlook.shop.example is somebody's host
         country = "." + ending.rpartition(".")[2]
         same = [own for own in endings if own.endswith(country)]  # hotmail.uk -> co.uk
         return f"{name}.{same[0] if same else endings[0]}"
 
-    def _near_ending(self, endings: list[str], ending: str, *, short: bool) -> str | None:
+    def _near_ending(self, endings: list[str], ending: str, *, word: bool) -> str | None:
         """An ending one slip away, provided that what stands there can be nobody's."""
+        first, _, rest = ending.partition(".")
         if ending.rpartition(".")[2] in self._tlds:
-            if short:
+            for own in endings:  # uol.con.br: below .br stand com, net, org, but never con
+                of_same = rest and rest == own.partition(".")[2] and first not in REAL_SECOND_LEVELS
+                if of_same and _is_one_edit(own, ending):
+                    return own
+            if word:
                 return None
             return next((e for e in endings if ending in REAL_ENDING_SLIPS.get(e, ())), None)
         for own in endings:
-            if OSA.distance(own, ending, score_cutoff=1) == 1:
+            if _is_one_edit(own, ending):
                 return own
         return None
 
-    def _slipped_twice(self, name: str, ending: str) -> str | None:
-        """The name was mended already: its ending must be right, or clearly nobody's."""
+    def _with_mended_name(self, name: str, ending: str) -> str | None:
+        """The name was mended: then its ending must be right, or clearly nobody's."""
         endings = self._endings[name]
         if ending in endings:
             return f"{name}.{ending}"
-        near = self._near_ending(endings, ending, short=name in self._table.word)
+        near = self._near_ending(endings, ending, word=name in self._table.word)
         return None if near is None else f"{name}.{near}"
 
     def _named(self, label: str) -> str | None:
@@ -176,13 +207,18 @@ class Typos:
         for fold in (_fold(label, "l"), _fold(label, "i"), label.replace("-", "")):
             if fold != label and self._may_fold(fold):
                 return fold
+        bare = label.strip("0123456789")  # 07gmail.com: the year went to the wrong side of the @
+        if bare in self._table.mark:
+            return bare
         for suffix in ("com", "net"):  # gmailcom.com: a dot lost, and put in again
             if label.endswith(suffix) and self._may_fold(label[: -len(suffix)]):
                 return label[: -len(suffix)]
         for name in self._long.get(label[:1], ()):
-            if abs(len(name) - len(label)) <= 1 and OSA.distance(name, label, score_cutoff=2) == 2:
-                if any(self._slips.get(half) == name for half in _unslips(label)):
-                    return name
+            near = abs(len(name) - len(label)) <= 1 and len(set(label) - set(name)) <= 2
+            if not near or _is_one_edit(name, label):
+                continue  # one edit that is no slip: earthling.net is no earthlink.net
+            if any(self._slips.get(half) == name for half in _unslips(label)):
+                return name
         return None
 
     def _may_fold(self, name: str) -> bool:
@@ -201,12 +237,17 @@ def _slips(name: str, *, mark: bool, word: bool) -> Iterator[str]:
     for i, letter in enumerate(name):
         yield name[:i] + letter * 2 + name[i + 1 :]
         yield name[:i] + letter * 3 + name[i + 1 :]
+    for i in range(len(name) - 1):
+        if name[i] == name[i + 1]:  # the other letter doubled: yahho
+            single = name[:i] + name[i + 1 :]
+            for j in range(len(single)):
+                yield single[:j] + single[j] * 2 + single[j + 1 :]
     if word:
         return
     first = 0 if len(name) > FUZZY_LETTERS_MIN else 1
     for i in range(first, len(name)):
         yield name[:i] + name[i + 1 :]
-    first = 0 if len(name) >= TWO_SLIPS_LETTERS_MIN else 1
+    first = 0 if len(name) >= FIRST_LETTER_LETTERS_MIN else 1
     for i in range(first, len(name)):
         for other in NEIGHBOURS.get(name[i], ""):
             yield name[:i] + other + name[i + 1 :]
@@ -232,6 +273,21 @@ def _unslips(label: str) -> Iterator[str]:
         yield label[:i] + label[i + 1 :]
         for other in NEIGHBOURS.get(label[i], ""):
             yield label[:i] + other + label[i + 1 :]
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    """Is a single letter lost, added, changed, or swapped with its neighbour?"""
+    shorter = min(len(one), len(other))
+    start = 0
+    while start < shorter and one[start] == other[start]:
+        start += 1
+    end = 0
+    while end < shorter - start and one[-1 - end] == other[-1 - end]:
+        end += 1
+    left, right = one[start : len(one) - end], other[start : len(other) - end]
+    if len(left) == len(right) == 2:
+        return left == right[::-1]
+    return max(len(left), len(right)) == 1
 
 
 def _squeeze(domain: str) -> str:

@@ -1,0 +1,93 @@
+"""The lab: a resolver and mail servers on loopback, on real sockets, in a process of their own.
+
+    with start_lab("default") as lab:
+        environ.update(lab.env)
+        ... lab.addresses["deliverable"] ...
+        print(lab.records())
+
+This file imports nothing heavy; the lab itself lives in the other process.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+SCENARIO_NAMES = ("default", "hostile", "slow", "many", "strict", "restless")
+STOP_S = 10.0
+
+
+class LabFailed(Exception):
+    """The lab did not start, or has gone; it has said why on standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A running lab: the settings that reach it, and addresses by outcome."""
+
+    env: dict[str, str]
+    addresses: dict[str, list[str]]
+    process: subprocess.Popen[str]
+
+    def records(self) -> dict[str, Any]:
+        """What its hosts and its resolver have seen (bench.lab.records)."""
+        return self._ask("records")
+
+    def forget(self) -> None:
+        """Let the records begin anew."""
+        self._ask("forget")
+
+    def _ask(self, command: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(f"{command}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError as gone:
+            raise LabFailed("the lab has gone") from gone
+        return _read_line(self.process)
+
+
+@contextmanager
+def start_lab(scenario: str = "default", seed: int = 0) -> Iterator[Lab]:
+    """Run a lab as long as the block lasts; it never outlives this process.
+
+    Its standard input is a pipe from us: when we end, however that comes, the
+    pipe ends and so does the lab. (Linux' PDEATHSIG would fire when the
+    thread that started it ends, which need not be the process.)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.lab", scenario, str(seed)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+    try:
+        first = _read_line(process)
+        yield Lab(first["env"], first["addresses"], process)
+    finally:
+        _stop(process)
+
+
+def _read_line(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line.endswith("\n"):
+        raise LabFailed("the lab has gone")
+    read: dict[str, Any] = json.loads(line)
+    return read
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

@@ -41,8 +41,12 @@ class Connection:
     async def say(self, *commands: Command) -> None:
         """Write a group of commands in one go.
 
-        Raises ReadTimedOut where the server does not take them in time, ConnectionLost.
+        Raises ReadTimedOut where the server does not take them in time, ConnectionLost,
+        and TheirMistake where it spoke without being asked.
         """
+        if self.conversation.unread and not self.conversation.unanswered:
+            self._failed = True
+            raise TheirMistake("it spoke without being asked")
         octets = self.conversation.send(*commands)
         self.said_at = trio.current_time()
         try:
@@ -67,6 +71,17 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             pass
         return False
+
+    def heard_already(self) -> Turn | None:
+        """The next reply where it has come already. Raises TheirMistake."""
+        try:
+            turn = self.conversation.next_turn()
+        except TheirMistake:
+            self._failed = True
+            raise
+        if turn is not None:
+            self.heard_at = trio.current_time()
+        return turn
 
     async def hear(self, *, until: float = float("inf")) -> Turn:
         """The reply to the oldest unanswered command, with that command.

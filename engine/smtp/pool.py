@@ -164,7 +164,7 @@ class Pool:
                 self.sessions.discard(session)
                 self._desk.give_seat_back(session.address)
             self.connections -= 1
-            self.staff()
+        self.staff()
 
     async def _reach(self) -> Session | None:
         """A greeted connection; while a greeting takes long, others may be opened beside it."""

@@ -318,6 +318,7 @@ async def open_prober(
             yield prober
             await prober.part()
         finally:
+            prober.closing = True
             nursery.cancel_scope.cancel()
 
 

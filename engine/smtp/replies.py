@@ -14,16 +14,16 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from importlib.resources import files
 from typing import Any
 
 from engine.smtp.wire import Reply
 
-TEXT_MAX = 2000  # characters that are read: the longest real reply has about 900
+TEXT_MAX = 1200  # characters that are read: the longest real reply has about 900
 READINGS_MAX = 1024  # kept: hosts repeat themselves, and what they vary is mostly names
-BARE_WORDS_MAX = 4  # a reply with more words than this says something, if not to us
+LATIN_END = "\u0250"  # in other scripts an accent may be half the letter: й is no и
 
 
 class Step(Enum):
@@ -69,69 +69,8 @@ class Reading:
     about_us: bool = False  # speaks of our address, name or standing: the host wants rest
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """A reply's text made ready for patterns.
-
-    `words` is lower case, without accents, punctuation but full stops, and with `@`
-    for each address and `%` for each host name; `links` are those host names and
-    the links.
-    """
-
-    words: str
-    links: str
-
-
-_NAMES = re.compile(
-    r"""(?P<link> (?:https?|ftp)://[^\s<>"]+ | \bwww\.[^\s<>"]+ )
-    | (?P<address>
-        <(?:"[^"<>]*"|[^<>\s"])*>
-      | "[^"]{1,64}"@[\w.*-]+
-      | (?<![\w.*+-])[^\s<>()\[\]:;,"'=|@]{1,64}@[\w.*-]* )
-    | (?P<code> (?<![\w.])[245]\.\d{1,3}\.\d{1,3}(?!\.?\w) )
-    | (?P<host>
-        (?<![\w.-]) (?:[A-Za-z0-9_*-]{1,63}\.)+
-        (?!(?:please|see|for|try|the|your|this|contact|visit|if|check|we|you)\b)
-        (?:[a-z]{2,24}|[A-Z]{2,24}|\d{1,3}|xn--[\w-]+)(?![\w-])
-      | \[(?:ipv6:)?[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f.]{0,15}){2,8}\] )""",
-    re.VERBOSE,
-)
-# Sendmail names the user so: `spam... User unknown`.
-_DOTTED = re.compile(r"^(?:[245]\.\d{1,3}\.\d{1,3} )?[^\s<>@]{1,64}\.\.\.(?= )")
-_WITHIN = re.compile(r"(?<![\w.])([245]\.\d{1,2}\.\d{1,3})(?!\.?\w)")
-_STOPS = re.compile(r"\s*\.[\s.]*")
-_PUNCTUATION = str.maketrans(
-    {mark: " " for mark in '!"#$&()*+,-/:<=>[\\]^_`{|}~\u00a0\u2013\u2014\u201c\u201d'}
-    | {mark: "." for mark in "!?;"}
-    | {mark: "'" for mark in "\u2018\u2019\u00b4`"}
-)
-
-
-def _strip_names(text: str) -> tuple[str, str]:
-    """Take addresses, host names, links and enhanced codes out; give hosts and links apart."""
-    links: list[str] = []
-
-    def replace(found: re.Match[str]) -> str:
-        kind, name = found.lastgroup, found[0]
-        if kind == "code":
-            return " "
-        if kind == "address" and "://" not in name:
-            return " @ "
-        links.append(name)
-        return " % " if kind == "host" else " "
-
-    if "..." in text:
-        text = _DOTTED.sub(" @ ", text)
-    return _NAMES.sub(replace, text), " ".join(links)
-
-
-def _fold(text: str) -> str:
-    """Lower case, no accents, no punctuation but full stops, `not` for `n't`."""
-    if not text.isascii():
-        parts = unicodedata.normalize("NFKD", text)
-        text = "".join(part for part in parts if not unicodedata.combining(part))
-    text = text.lower().translate(_PUNCTUATION).replace("n't", " not").replace("'", "")
-    return _STOPS.sub(". ", " ".join(text.replace("e mail", "email").split())).strip()
+ACCEPTED = Reading(Meaning.ACCEPTED, "accepted")
+NOT_UNDERSTOOD = Reading(Meaning.UNKNOWN, "not-understood")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +83,17 @@ class Rule:
     enhanced: re.Pattern[str] | None
     text: re.Pattern[str] | None
     link: re.Pattern[str] | None
-    words_max: int | None
     site: str | None
     source: str
     examples: tuple[str, ...]
 
-    def claims(self, code: str, enhanced: str, plain: Plain, site: str | None) -> bool:
+    def claims(self, code: str, enhanced: str, words: str, links: str, site: str | None) -> bool:
         return (
             (not self.codes or code.startswith(self.codes))
             and (self.site is None or self.site == site)
             and (self.enhanced is None or self.enhanced.fullmatch(enhanced) is not None)
-            and (self.text is None or self.text.search(plain.words) is not None)
-            and (self.link is None or self.link.search(plain.links) is not None)
-            and (self.words_max is None or plain.words.count(" ") < self.words_max)
+            and (self.text is None or self.text.search(words) is not None)
+            and (self.link is None or self.link.search(links) is not None)
         )
 
 
@@ -168,41 +105,120 @@ class Rules:
         self._by_step = {
             step: tuple(rule for rule in self.rules if step in rule.steps) for step in Step
         }
+        links = "|".join(rule.link.pattern for rule in self.rules if rule.link)
+        self._links = re.compile(links) if links else None
         self._kept: dict[tuple[Step, int, str, str, str, str | None], Reading] = {}
 
     def read(self, step: Step, reply: Reply, site: str | None = None) -> Reading:
-        """Say what the reply to this step means; never fails, and costs the same for any text.
+        """Say what the reply to this step means; never fails, whatever the text.
 
         A positive reply is ACCEPTED, whatever its words. A 4xx is read like a 5xx:
         that it condemns no address is for the caller to know.
         """
         if reply.positive:
             return ACCEPTED
-        text = " ".join(reply.lines)[:TEXT_MAX]
-        found = _WITHIN.search(text)
-        enhanced = found[1] if found else ""
-        stripped, links = _strip_names(text)
-        key = (step, reply.code, enhanced, stripped, links, site)
+        if not 400 <= reply.code < 600:
+            return NOT_UNDERSTOOD
+        names = Names()
+        text = names.take_from(" ".join(reply.lines)[:TEXT_MAX])
+        links = " ".join(names.links).lower()
+        if self._links is None or not self._links.search(links):
+            links = ""  # nothing that a rule would know
+        key = (step, reply.code, names.enhanced, text, links, site)
         reading = self._kept.get(key)
         if reading is None:
-            plain = Plain(_fold(stripped), links.lower())
-            reading = self._search(step, str(reply.code), enhanced, plain, site)
+            reading = self._search(step, str(reply.code), names.enhanced, fold(text), links, site)
             if len(self._kept) >= READINGS_MAX:
                 self._kept.clear()
             self._kept[key] = reading
         return reading
 
     def _search(
-        self, step: Step, code: str, enhanced: str, plain: Plain, site: str | None
+        self, step: Step, code: str, enhanced: str, words: str, links: str, site: str | None
     ) -> Reading:
         for rule in self._by_step[step]:
-            if rule.claims(code, enhanced, plain, site):
+            if rule.claims(code, enhanced, words, links, site):
                 return rule.reading
         return NOT_UNDERSTOOD
 
 
-ACCEPTED = Reading(Meaning.ACCEPTED, "accepted")
-NOT_UNDERSTOOD = Reading(Meaning.UNKNOWN, "not-understood")
+_NAME = re.compile(
+    r"""(?P<link> (?:https?|ftp)://[^\s<>"]+ | \bwww\.[^\s<>"]+ )
+    | (?P<address>
+        <[^<>]*>
+      | (?<![\w.*+-])[^<>()\[\]:;,"'=|@]{1,64}@[\w.*-]* )
+    | (?P<code> (?<![\w.])[245]\.\d{1,3}\.\d{1,3}(?!\.?\w) )
+    | (?P<host>
+        (?<![\w.-]) (?:[A-Za-z0-9_*-]{1,63}\.){1,12}
+        (?!(?:please|see|for|try|the|your|this|contact|visit|if|check|we|you)\b)
+        (?:[a-z]{2,24}|[A-Z]{2,24}|\d{1,3}|xn--[\w-]+)(?![\w-])
+      | \[(?:ipv6:)?[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f.]{0,15}){2,8}\] )""",
+    re.VERBOSE,
+)
+_MARKED = re.compile(r"[@./:<\[]")  # a word without any of these holds no name
+_QUOTED = re.compile(r'<?"[^"]{1,64}"@[\w.*-]+>?')
+# Sendmail names the user so: `spam... User unknown`.
+_DOTTED = re.compile(r"^(?:[245]\.\d{1,3}\.\d{1,3} )?[^\s<>@]{1,64}\.\.\.(?= )")
+_TICKET = re.compile(r"(?=[\w-]*\d)[\w-]{12,}")  # a queue id: says nothing, never comes again
+
+
+@dataclass(slots=True)
+class Names:
+    """The names that a reply holds, once they are taken out of its text."""
+
+    enhanced: str = ""  # the first enhanced code, wherever it stands
+    links: list[str] = field(default_factory=list)  # links and host names
+
+    def take_from(self, text: str) -> str:
+        """The text without them: `@` stands for an address, `%` for a host."""
+        if "..." in text:
+            text = _DOTTED.sub(self._dotted, text)
+        if '"' in text:
+            text = _QUOTED.sub(" @ ", text)
+        return " ".join(
+            [word if word.isalpha() else self._take_from_word(word) for word in text.split()]
+        )
+
+    def _take_from_word(self, word: str) -> str:
+        if _MARKED.search(word):
+            return _NAME.sub(self._replaced, word)
+        return "" if _TICKET.fullmatch(word) else word
+
+    def _dotted(self, found: re.Match[str]) -> str:
+        return found[0].rpartition(" ")[0] + " @ "
+
+    def _replaced(self, found: re.Match[str]) -> str:
+        kind, name = found.lastgroup, found[0]
+        if kind == "code":
+            self.enhanced = self.enhanced or name
+            return " "
+        if kind == "address" and "://" not in name:
+            return " @ "
+        self.links.append(name)
+        return " % " if kind == "host" else " "
+
+
+_E_MAIL = re.compile(r"\be mail")
+_STOPS = re.compile(r" *\.[ .]*")
+_NAMES_IN_A_ROW = re.compile(r"([@%])(?: [@%])+")
+_PUNCTUATION = str.maketrans(
+    dict.fromkeys('"#$&()*+,-/:<=>[\\]^_{|}~\u2013\u2014\u201c\u201d', " ")
+    | dict.fromkeys("!?;", ".")
+    | dict.fromkeys("`\u2018\u2019\u00b4", "'")
+)
+
+
+def fold(text: str) -> str:
+    """Lower case, no accents, no punctuation but full stops, `not` for `n't`."""
+    if not text.isascii():
+        text = "".join([_bare(letter) if letter < LATIN_END else letter for letter in text])
+    text = text.lower().translate(_PUNCTUATION).replace("n't", " not").replace("'", "")
+    text = _E_MAIL.sub("email", " ".join(text.split()))
+    return _NAMES_IN_A_ROW.sub(r"\1", _STOPS.sub(". ", text).strip())
+
+
+def _bare(letter: str) -> str:
+    return unicodedata.normalize("NFKD", letter)[0]
 
 
 def parse_rules(toml: str) -> Rules:
@@ -214,6 +230,12 @@ def parse_rules(toml: str) -> Rules:
 def load_rules() -> Rules:
     """The rules that come with the engine."""
     return parse_rules(files("engine").joinpath("data/replies.toml").read_text("utf-8"))
+
+
+KEYS = frozenset(
+    {"id", "step", "code", "enhanced", "text", "link", "site"}
+    | {"meaning", "about_us", "source", "examples"}
+)
 
 
 def _rule(row: Mapping[str, Any], words: Mapping[str, str]) -> Rule:
@@ -228,16 +250,10 @@ def _rule(row: Mapping[str, Any], words: Mapping[str, str]) -> Rule:
         enhanced=_pattern(row.get("enhanced"), {}),
         text=_pattern(row.get("text"), words),
         link=_pattern(row.get("link"), {}),
-        words_max=row.get("words_max"),
         site=row.get("site"),
         source=row["source"],
         examples=tuple(row["examples"]),
     )
-
-
-KEYS = frozenset(
-    "id step code enhanced text link words_max site meaning about_us source examples".split()
-)
 
 
 def _several(value: str | list[str]) -> list[str]:

@@ -9,7 +9,7 @@ unanswered command, and a session that failed in any way is never asked again.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
@@ -67,6 +67,28 @@ class Host(Protocol):
     def recipient_read(self, reply: Reply, reading: Reading) -> None: ...
     def round_done(self, round_s: float, gap_s: float) -> None: ...
     def session_failed(self, cause: Cause, *, before_recipients: bool) -> None: ...
+
+
+class OutOfStep(TheirMistake):
+    """Replies and commands can't be paired any more: none of the round's is to be trusted."""
+
+
+def check_recipient_reply(reply: Reply, asked: Sequence[Asked], place: int) -> None:
+    """May this be the reply to the recipient at this place of the round?
+
+    Raises TheirMistake for a code that is none for RCPT, and OutOfStep for a
+    refusal that names another recipient of the round and not this one.
+    """
+    if 300 <= reply.code < 400:
+        raise TheirMistake(f"{reply.code} in answer to RCPT")
+    if len(asked) < 2 or reply.positive:
+        return
+    text = str(reply).lower()
+    if "@" not in text or asked[place].mailbox.lower() in text:
+        return
+    for other in asked:
+        if f"<{other.mailbox.lower()}>" in text:
+            raise OutOfStep("it speaks of another recipient")
 
 
 def cause_of(error: Exception, step: Step, *, spoke: bool = True) -> Cause:
@@ -249,6 +271,8 @@ class Session:
         try:
             await self._put(self._opening(asked), asked, heard)
         except GONE_WRONG as error:
+            if not isinstance(error, OutOfStep):
+                self._take(heard)
             step = Step.RCPT if heard.transaction else Step.MAIL
             self._fail(cause_of(error, step), heard, reused=reused)
             return
@@ -290,7 +314,8 @@ class Session:
         recipients = [wire.rcpt(each.mailbox) for each in asked]
         heard.transaction = not opening
         heard.began = trio.current_time()
-        if self._conversation.offer.pipelining:
+        pipelined = self._conversation.offer.pipelining
+        if pipelined:
             await self._connection.say(*opening, *recipients)
         for command in opening:
             turn = await self._next(command, until)
@@ -298,16 +323,33 @@ class Session:
             heard.first = heard.first or turn.reply.code != 421
             if not turn.reply.positive:
                 self._read_refusal(turn, heard)
-                if turn.reply.code == 421 or not self._conversation.offer.pipelining:
+                if turn.reply.code == 421 or not pipelined:
                     return
         heard.transaction = heard.refusal is None
-        for command in recipients:
-            turn = await self._next(command, until)
-            heard.replied(self._connection.heard_at)
-            if heard.transaction:  # else the reply speaks of the MAIL that was refused
+        for place, command in enumerate(recipients):
+            arrived = self._connection.heard_already() if pipelined else None
+            if arrived is None:
+                self._take(heard)  # nothing more has come: these were as many as were asked for
+            turn = arrived or await self._next(command, until)
+            check_recipient_reply(turn.reply, asked, place)
+            heard.replied(turn, self._connection.heard_at)
+            if turn.reply.code == 421:
+                break
+        else:
+            if self._conversation.unread:
+                raise OutOfStep("more replies than commands")
+        self._take(heard)
+
+    def _take(self, heard: "_Heard") -> None:
+        """Give each question the reply to its recipient.
+
+        Done when no octet is left over, for a host that answers twice must not
+        have its second answer taken for the next address's.
+        """
+        turns, heard.turns = heard.turns, []
+        if heard.transaction:  # else the replies speak of the MAIL that was refused
+            for turn in turns:
                 self._recipient_answered(self._unanswered[0], turn, heard)
-                if heard.refusal is not None:
-                    return
 
     async def _next(self, command: Command, until: float) -> Turn:
         """The reply to this command, which is written first where nothing may be written ahead."""
@@ -335,8 +377,6 @@ class Session:
 
     def _recipient_answered(self, asked: Asked, turn: Turn, heard: "_Heard") -> None:
         reply = turn.reply
-        if 300 <= reply.code < 400:
-            raise TheirMistake(f"{reply.code} in answer to RCPT")
         reading = self._host.read(Step.RCPT, reply)
         self._recipients += 1
         self._transaction_recipients += 1
@@ -485,12 +525,14 @@ class _Heard:
     transaction: bool = False  # MAIL was accepted: replies speak of recipients
     goodbye: bool = False  # 421 in answer to a recipient
     refusal: Cause | None = None
+    turns: list[Turn] = field(default_factory=list)  # replies to recipients, not yet given out
     began: float = 0.0
     first_at: float = 0.0
     last_at: float = 0.0
     count: int = 0
 
-    def replied(self, at: float) -> None:
+    def replied(self, turn: Turn, at: float) -> None:
+        self.turns.append(turn)
         self.first_at = self.first_at or at
         self.last_at = at
         self.count += 1

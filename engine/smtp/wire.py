@@ -39,7 +39,7 @@ class Stage(Enum):
 
 # stage -> what we may say there -> where a positive reply takes us
 TALK: dict[Stage, dict[str, Stage]] = {
-    Stage.BANNER: {"CONNECT": Stage.HELLO},
+    Stage.BANNER: {"CONNECT": Stage.HELLO, "QUIT": Stage.CLOSED},  # after a 554 (3.1)
     Stage.HELLO: {"EHLO": Stage.READY, "HELO": Stage.READY, "QUIT": Stage.CLOSED},
     Stage.READY: {
         "EHLO": Stage.READY,
@@ -101,7 +101,7 @@ class Reply:
     @cached_property
     def text(self) -> str:
         """All lines' words in one, the enhanced code left out where it leads a line."""
-        return " ".join(_ENHANCED.sub("", line, count=1).lstrip(" )]-") for line in self.lines)
+        return " ".join(_without_enhanced(line) for line in self.lines)
 
     @cached_property
     def enhanced(self) -> str | None:
@@ -117,6 +117,11 @@ class Reply:
             f"{self.code}{'-' if place < last else ' '}{line}".rstrip()
             for place, line in enumerate(self.lines)
         )
+
+
+def _without_enhanced(line: str) -> str:
+    found = _ENHANCED.match(line)
+    return line[found.end() :].lstrip(" )]-") if found else line.lstrip()
 
 
 class ReplyReader:
@@ -276,6 +281,11 @@ class Conversation:
             and before.verb in PIPELINED
             and (command.verb in PIPELINED or command is QUIT)
         )
+
+    @property
+    def unread(self) -> bool:
+        """Octets have come that belong to no reply taken yet."""
+        return not self._reader.empty
 
     def receive(self, octets: bytes | bytearray) -> None:
         self._reader.feed(octets)

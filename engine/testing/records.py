@@ -112,6 +112,7 @@ class Record:
         self.first_asked_at_s.clear()
         self.answered.clear()
         self.connections_peak = self.connections_now
+        self.sessions_seen = 0
 
 
 def rcpt_mailbox(line: str) -> str | None:

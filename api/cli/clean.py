@@ -1,0 +1,55 @@
+"""`mailprobe clean`: every address of a list verified, every row kept."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from api.cli.running import raise_open_files, sigterm_as_sigint
+from api.settings import Settings
+
+
+@click.command()
+@click.argument("input_", metavar="INPUT")
+@click.option("-o", "--output", metavar="FILE", help="Where to; the ending says the format.")
+@click.option("--column", metavar="NAME", help="The column with the addresses, or its number.")
+@click.option("--resume", is_flag=True, help="Go on where an interrupted run ended.")
+def clean(input_: str, output: str | None, column: str | None, resume: bool) -> None:
+    """Verify every address of a list: CSV, TSV, XLSX, NDJSON or plain lines.
+
+    Each row of INPUT (- for standard input) appears once in the output with the
+    result and a light: GREEN_LIGHT, YELLOW_LIGHT or RED_LIGHT. Without -o the
+    output is INPUT's name with .verified before its ending.
+    """
+    from api.cli.cleaning import Order, clean_list, output_path
+    from api.cli.progress import show_progress
+    from api.cli.source import open_own_engine
+
+    settings = Settings.read(os.environ)
+    raise_open_files()
+    source = None if input_ == "-" else Path(input_)
+    target = source and output_path(source)
+    if output is not None:
+        target = None if output == "-" else Path(os.path.realpath(output))
+    with sigterm_as_sigint():
+        summary = clean_list(
+            Order(source, target, column, resume),
+            lambda: open_own_engine(settings.engine),
+            standard_output=sys.stdout.buffer,
+            show_progress=show_progress,
+            how_to_go_on=_command(input_, output, column),
+        )
+        from api.cli.report import print_summary
+
+        print_summary(summary, sys.stderr)
+
+
+def _command(input_: str, output: str | None, column: str | None) -> str:
+    words = ["mailprobe", "clean", input_]
+    if output is not None:
+        words += ["-o", output]
+    if column is not None:
+        words += ["--column", column]
+    return shlex.join([*words, "--resume"])

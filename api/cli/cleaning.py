@@ -1,0 +1,297 @@
+"""A list cleaned: read twice, asked once, written whole.
+
+The first reading finds the distinct addresses, the answers go to the journal as
+they come, the second reading writes each row with its answer. In memory are the
+addresses and the offsets of their answers, nothing else that grows.
+"""
+
+import time
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from api.cli.journal import Header, Journal, open_journal
+from api.cli.listfile import (
+    BadList,
+    List,
+    Manner,
+    check_fits_sheet,
+    open_list,
+    open_writer,
+    output_manner,
+    replacing,
+    writing_to,
+)
+from api.cli.running import run
+from api.cli.source import OpenSource, Source
+from api.cli.tally import Tally
+from api.cli.terminal import plain
+from api.cli.trouble import Interrupted, Misuse, Trouble, say
+
+NOT_ASKED = -1
+DOMAIN_RUN = 20  # addresses of one domain that are asked one after the other
+
+# What is shown while addresses are asked: told the tally and the number of addresses.
+ShowProgress = Callable[[Tally, int], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def no_progress(tally: Tally, total: int) -> AsyncIterator[None]:
+    yield
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be cleaned, and into what. None: standard input, standard output."""
+
+    input: Path | None
+    output: Path | None
+    column: str | None = None
+    resume: bool = False
+
+    @property
+    def journal(self) -> Path | None:
+        """Beside the output; none where there is no output to be beside."""
+        return self.output and self.output.with_name(f"{self.output.name}.journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What came of it; `tally` counts rows, `asked` the addresses asked in this run."""
+
+    output: Path | None
+    rows: int
+    blank: int
+    addresses: int
+    asked: int
+    took_s: float
+    tally: Tally
+
+
+@dataclass(slots=True)
+class Addresses:
+    """The distinct addresses of a list, each with the offset of its answer."""
+
+    rows: int = 0
+    numbers: dict[str, int] = field(default_factory=dict)
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    answered: int = 0
+
+    def add(self, address: str) -> None:
+        self.rows += 1
+        if address and address not in self.numbers:
+            self.numbers[address] = len(self.offsets)
+            self.offsets.append(NOT_ASKED)
+
+    def answer(self, address: str, offset: int) -> None:
+        number = self.numbers[address]
+        self.answered += self.offsets[number] == NOT_ASKED
+        self.offsets[number] = offset
+
+    def unanswered(self) -> list[str]:
+        return [
+            address for address, number in self.numbers.items() if self.offsets[number] == NOT_ASKED
+        ]
+
+
+def in_asking_order(addresses: Sequence[str]) -> list[str]:
+    """The addresses of a domain together, so that they share connections, but not all at once.
+
+    Each domain has its turn with DOMAIN_RUN addresses: one with half of the list
+    leaves room for the others.
+    """
+    domains: dict[str, int] = {}
+    met: list[int] = []
+    keys = array("q")  # the turn, and within it the domain
+    for address in addresses:
+        domain = address.rpartition("@")[2].lower()
+        number = domains.setdefault(domain, len(domains))
+        if number == len(met):
+            met.append(0)
+        keys.append((met[number] // DOMAIN_RUN << 32) + number)
+        met[number] += 1
+    return [addresses[place] for place in sorted(range(len(addresses)), key=keys.__getitem__)]
+
+
+def output_path(source: Path) -> Path:
+    """The input's name with `.verified` before the ending."""
+    ending = ".xlsx" if source.suffix.lower() == ".xlsm" else source.suffix
+    return source.with_name(f"{source.stem}.verified{ending}")
+
+
+def clean_list(
+    order: Order,
+    open_source: OpenSource,
+    *,
+    standard_output: BinaryIO,
+    show_progress: ShowProgress = no_progress,
+    how_to_go_on: str = "the same command with --resume",
+) -> Summary:
+    """Clean a list; raise Trouble where that cannot be done, or not to the end.
+
+    What was answered before an end that came early is in the journal. Nothing is
+    left behind where nothing was answered, and no output that is not whole.
+    """
+    started = time.monotonic()
+    _check_output(order)
+    with open_list(order.input, column=order.column) as source:
+        manner = output_manner(order.output, source.manner)
+        addresses = _read_addresses(source, manner)
+        header = Header(1, source.survey.octets, source.survey.sha256)
+        with (
+            open_journal(order.journal, header, resume=order.resume) as journal,
+            _kept_for_later(order, journal, addresses, how_to_go_on),
+        ):
+            known = _replay(journal, addresses)
+            before = addresses.answered
+            _ask(addresses, journal, open_source, known, show_progress)
+            tally = _write(order, source, manner, journal, addresses, standard_output)
+            if order.journal:
+                order.journal.unlink(missing_ok=True)
+    return Summary(
+        output=order.output,
+        rows=addresses.rows,
+        blank=addresses.rows - tally.done,
+        addresses=len(addresses.numbers),
+        asked=addresses.answered - before,
+        took_s=time.monotonic() - started,
+        tally=tally,
+    )
+
+
+def _check_output(order: Order) -> None:
+    output = order.output
+    if output is None:
+        if order.resume:
+            raise Misuse("--resume needs an output file to go on with; name it with -o")
+        return
+    name = plain(str(output))
+    if output.is_dir():
+        raise Misuse(f"{name} is a directory; name a file with -o")
+    if output.exists() and not output.is_file():
+        raise Misuse(f"{name} is no regular file; for standard output name - with -o")
+    if order.input and output.exists() and order.input.exists() and output.samefile(order.input):
+        raise Misuse(f"{name} is the list itself; name another output with -o")
+
+
+def _read_addresses(source: List, manner: Manner) -> Addresses:
+    """The first reading: all that is wrong with the list comes out here, before any question."""
+    addresses = Addresses()
+    for row in source.rows():
+        addresses.add(row.address)
+        if manner.kind == "xlsx":
+            check_fits_sheet(row, addresses.rows, source.name)
+    if not addresses.numbers:
+        raise BadList(f"{source.name} has no address in the column that was taken")
+    return addresses
+
+
+def _replay(journal: Journal, addresses: Addresses) -> Tally:
+    """Take up what an earlier run was answered."""
+    tally = Tally()
+    for offset, verdict in journal.answers():
+        if verdict.email in addresses.numbers:
+            addresses.answer(verdict.email, offset)
+            tally.count(verdict)
+    return tally
+
+
+def _ask(
+    addresses: Addresses,
+    journal: Journal,
+    open_source: OpenSource,
+    tally: Tally,
+    show: ShowProgress,
+) -> None:
+    """Ask what is unanswered; `tally` goes on from what is known."""
+    texts = in_asking_order(addresses.unanswered())
+    if not texts:
+        return
+
+    async def ask() -> None:
+        async with open_source() as source, show(tally, len(addresses.numbers)):
+            await _collect(source, texts, addresses, journal, tally)
+
+    run(ask)
+    if addresses.answered < len(addresses.numbers):
+        raise Trouble("the answers ended early")
+
+
+async def _collect(
+    source: Source, texts: list[str], addresses: Addresses, journal: Journal, tally: Tally
+) -> None:
+    async with source.open_answers(texts) as answers:
+        async for answer in answers:
+            offset = journal.append(answer.verdict)
+            addresses.answer(answer.verdict.email, offset)
+            tally.count(answer.verdict)
+
+
+def _write(
+    order: Order,
+    source: List,
+    manner: Manner,
+    journal: Journal,
+    addresses: Addresses,
+    standard_output: BinaryIO,
+) -> Tally:
+    if order.output is None:
+        with writing_to("standard output"):
+            return _write_rows(standard_output, source, manner, journal, addresses)
+    with replacing(order.output) as file:
+        return _write_rows(file, source, manner, journal, addresses)
+
+
+def _write_rows(
+    file: BinaryIO, source: List, manner: Manner, journal: Journal, addresses: Addresses
+) -> Tally:
+    """The second reading: every row with its answer."""
+    tally = Tally()
+    with journal.reading() as pages, open_writer(file, manner, source) as write:
+        for row in source.rows():
+            if not row.address:
+                write(row, None)
+                continue
+            number = addresses.numbers.get(row.address)
+            if number is None:
+                raise Trouble(f"{source.name} was changed while it was cleaned; clean it again")
+            verdict = pages.answer(addresses.offsets[number])
+            tally.count(verdict)
+            write(row, verdict)
+    file.flush()
+    return tally
+
+
+@contextmanager
+def _kept_for_later(
+    order: Order, journal: Journal, addresses: Addresses, how_to_go_on: str
+) -> Iterator[None]:
+    """Where the block ends early: keep the journal if it holds an answer, and say how to go on."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader of our standard output has enough
+        raise
+    except BaseException as error:
+        left = _what_is_left(order, journal, addresses, how_to_go_on)
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"interrupted; {left}") from None
+        if isinstance(error, Trouble):
+            raise Trouble(f"{error.message}; {left}") from error
+        say(left)
+        raise
+
+
+def _what_is_left(order: Order, journal: Journal, addresses: Addresses, how_to_go_on: str) -> str:
+    if order.journal is None:
+        return "nothing is kept without an output file (-o)"
+    if not addresses.answered:
+        order.journal.unlink(missing_ok=True)
+        return "nothing was answered yet, and nothing is left behind"
+    journal.sync()
+    return (
+        f"{addresses.answered:,} of {len(addresses.numbers):,} addresses are answered and kept; "
+        f"go on with: {how_to_go_on}"
+    )

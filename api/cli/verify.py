@@ -1,0 +1,101 @@
+"""`mailprobe verify`: a few addresses, at once, for a person or for a script."""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from api.cli.running import raise_open_files, run
+from api.settings import Settings
+
+if TYPE_CHECKING:
+    from api.cli.source import OpenSource
+    from engine.stream import Answer
+
+
+@click.command()
+@click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as they come.")
+@click.option("--explain", is_flag=True, help="Add what was tried, said and remembered.")
+def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
+    """Verify each ADDRESS and say what became of it.
+
+    An ADDRESS of - stands for the lines of standard input.
+    """
+    from api.cli.source import open_own_engine
+
+    settings = Settings.read(os.environ)
+    raise_open_files()
+    texts = list(_texts(addresses))
+    show = print_json if as_json else print_table
+    show(texts, lambda: open_own_engine(settings.engine), explain=explain)
+
+
+def _texts(addresses: Iterable[str]) -> Iterable[str]:
+    for address in addresses:
+        if address == "-":
+            lines = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+            yield from (line.decode("utf-8", "replace") for line in lines if line.strip())
+        else:
+            yield _unicode(address)
+
+
+def _unicode(text: str) -> str:
+    """Octets of the command line that are no UTF-8 can be neither asked about nor written."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def print_json(texts: Sequence[str], open_source: "OpenSource", *, explain: bool) -> None:
+    """One result a line on standard output, in completion order, each at once."""
+    import msgspec
+    import trio
+
+    from engine.evidence import Evidence
+    from engine.verdict import as_row
+
+    def line_of(answer: "Answer") -> bytes:
+        if not explain:
+            return msgspec.json.encode(answer.verdict) + b"\n"
+        evidence = answer.evidence or Evidence()
+        return msgspec.json.encode({**as_row(answer.verdict), "evidence": evidence}) + b"\n"
+
+    async def main() -> None:
+        async with open_source() as source, source.open_answers(texts, explain=explain) as answers:
+            async for answer in answers:
+                # In a thread: a reader that is slow must not stop the probes' clocks.
+                await trio.to_thread.run_sync(_write_all, line_of(answer), abandon_on_cancel=True)
+
+    run(main)
+
+
+def _write_all(octets: bytes) -> None:
+    """Write to standard output, past Python's buffer: its lock would outlive a Ctrl-C."""
+    while octets:
+        octets = octets[os.write(sys.stdout.fileno(), octets) :]
+
+
+def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: bool) -> None:
+    """A table, in the order asked, when all are answered; how many are, until then."""
+    from api.cli.report import console_on, explanation, verdict_table, waiting
+    from engine.evidence import Evidence
+
+    found: dict[int, Answer] = {}
+
+    async def main() -> None:
+        async with open_source() as source, source.open_answers(texts, explain=explain) as answers:
+            with waiting(len(texts)) as show:
+                async for answer in answers:
+                    found[answer.place] = answer
+                    show(len(found))
+
+    run(main)
+    console = console_on(sys.stdout)
+    in_order = [found[place] for place in sorted(found)]
+    if explain:
+        for answer in in_order:
+            for line in explanation(answer.verdict, answer.evidence or Evidence()):
+                console.print(line, overflow="fold")
+    else:
+        console.print(verdict_table(answer.verdict for answer in in_order))

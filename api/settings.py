@@ -1,0 +1,326 @@
+"""What the operator says: the environment and `mailprobe.toml`, read once, checked whole.
+
+The only reader of the environment. The environment wins over the file; what
+neither says keeps the default of the operator's contract. A setting is one row
+of `TABLE`. The first wrong one ends the reading with one line for a person.
+"""
+
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.settings import DOH_URLS, EngineSettings
+
+PREFIX = "MAILPROBE_"
+FILE = "mailprobe.toml"
+HOSTS_FILE = Path("/etc/hosts")
+
+HOST_NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
+REVERSE_PATH_OCTETS_MAX = 254  # RFC 5321 4.5.3.1.3, less the angle brackets
+HOST_CONNECTIONS_MAX = 100  # no exchange on earth welcomes more from one address
+PROBES_MAX = 100_000  # each is a socket and about 30 KiB: beyond it memory is the limit
+SHOWN_MAX = 80  # characters of a wrong value that are repeated to the operator
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+class WrongSetting(ValueError):
+    """A setting that cannot be used: one line that names it, its value and what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row: the name without prefix, its default, how it is read, what it takes.
+
+    `read` raises ValueError for a value that will not do; a message of its own
+    replaces `takes` in what the operator is told.
+    """
+
+    name: str
+    default: Callable[[], Any]
+    read: Callable[[str], Any]
+    takes: str
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name
+
+    @property
+    def key(self) -> str:
+        return self.name.lower()
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        text = text.strip()
+        # int() would take "٢٥", "2_5" and "+25" too.
+        if not (text.isascii() and text.isdigit() and low <= int(text[:12]) <= high):
+            raise ValueError
+        return int(text)
+
+    return read
+
+
+def _yes_or_no(text: str) -> bool:
+    answers = {"0": False, "1": True, "false": False, "true": True}
+    try:
+        return answers[text.strip().lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ValueError
+        return text.strip().lower()
+
+    return read
+
+
+def _list_of(read_item: Callable[[str], str], *, empty: bool) -> Callable[[str], tuple[str, ...]]:
+    def read(text: str) -> tuple[str, ...]:
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        if not items and not empty:
+            raise ValueError
+        return tuple(map(read_item, items))
+
+    return read
+
+
+def _doh_url(url: str) -> str:
+    from engine.routes import check_doh_url  # brings a DNS and an HTTP library along
+
+    return check_doh_url(url)
+
+
+def _proxy_url(url: str) -> str:
+    from engine.egress import check_proxy_url  # brings a SOCKS library along
+
+    check_proxy_url(url)
+    return url
+
+
+def _authority_file(text: str) -> str | None:
+    if not text:
+        return None
+    try:
+        pem = Path(text).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no such path"
+        raise ValueError(f"the file cannot be read ({reason})") from None
+    if b"-----BEGIN CERTIFICATE-----" not in pem:
+        raise ValueError("the file holds no PEM certificate")
+    return text
+
+
+def _spoken(text: str) -> bool:
+    """May this stand in a line to a mail server?"""
+    return text.isascii() and text.isprintable() and not set(text) & set(" <>")
+
+
+def _helo(text: str) -> str:
+    if not text or len(text) > HOST_NAME_OCTETS_MAX or not _spoken(text):
+        raise ValueError
+    return text
+
+
+def _mail_from(text: str) -> str:
+    if text in ("", "<>"):
+        return ""
+    local, at, domain = text.rpartition("@")
+    if not (local and at and domain and _spoken(text) and len(text) <= REVERSE_PATH_OCTETS_MAX):
+        raise ValueError
+    return text
+
+
+def _database(text: str) -> str:
+    scheme, url, _ = text.partition("://")
+    if not text.strip() or "\0" in text or (url and scheme != "postgresql"):
+        raise ValueError
+    return text
+
+
+def host_name() -> str:
+    """This host's full name, without asking any resolver: the kernel's, or /etc/hosts'.
+
+    socket.getfqdn() would ask the system's resolver, which may go to the network.
+    """
+    name = socket.gethostname().strip().rstrip(".")
+    if "." not in name:
+        name = next(_full_names(name), name)
+    try:
+        return _helo(name)
+    except ValueError:
+        return EngineSettings().helo_name
+
+
+def _full_names(short: str) -> Iterator[str]:
+    try:
+        lines = HOSTS_FILE.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        names = line.partition("#")[0].split()[1:]
+        if short and short in names:
+            yield from (name for name in names if name.startswith(f"{short}."))
+
+
+TABLE: tuple[Setting, ...] = (
+    Setting("DATABASE", lambda: "data/mailprobe.db", _database, "a path or a postgresql:// URL"),
+    Setting(
+        "DOH_URLS",
+        lambda: DOH_URLS,
+        _list_of(_doh_url, empty=False),
+        "comma-separated https:// addresses of DNS-over-HTTPS endpoints",
+    ),
+    Setting("DOH_CA_FILE", lambda: None, _authority_file, "the path of a PEM file"),
+    Setting("SMTP_PORT", lambda: 25, _whole(1, 65535), "a port, 1 to 65535"),
+    Setting("SMTP_HELO", host_name, _helo, "a host name, in ASCII and without spaces"),
+    Setting(
+        "SMTP_MAIL_FROM",
+        lambda: "",
+        _mail_from,
+        "an address, in ASCII and without spaces, or nothing",
+    ),
+    Setting(
+        "SMTP_PROXIES",
+        lambda: (),
+        _list_of(_proxy_url, empty=True),
+        "comma-separated socks5://[user:pass@]host:port",
+    ),
+    Setting(
+        "HOST_CONNECTIONS",
+        lambda: 4,
+        _whole(1, HOST_CONNECTIONS_MAX),
+        f"a whole number, 1 to {HOST_CONNECTIONS_MAX}",
+    ),
+    Setting(
+        "MAX_PROBES",
+        lambda: 2000,
+        _whole(1, PROBES_MAX),
+        f"a whole number, 1 to {PROBES_MAX}",
+    ),
+    Setting("ALLOW_PRIVATE", lambda: False, _yes_or_no, "0 or 1"),
+    Setting("LOG", lambda: "info", _one_of(*LEVELS), f"one of {', '.join(LEVELS)}"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that the operator can say, checked."""
+
+    engine: EngineSettings
+    database: str
+    log: str
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str], directory: Path | None = None) -> "Settings":
+        """Read `environ`, and the file that it names or that lies in `directory`.
+
+        Raises WrongSetting. A MAILPROBE_ name in the environment that is none of
+        ours is let be (another version's, or another program's); in the file,
+        which is ours alone, it is an error.
+        """
+        said = _read_file(environ.get(f"{PREFIX}CONFIG"), directory or Path())
+        value = {row.name: _value(row, environ, said) for row in TABLE}
+        return cls(
+            engine=EngineSettings(
+                doh_urls=value["DOH_URLS"],
+                doh_ca_file=value["DOH_CA_FILE"],
+                smtp_port=value["SMTP_PORT"],
+                helo_name=value["SMTP_HELO"],
+                mail_from=value["SMTP_MAIL_FROM"],
+                proxies=value["SMTP_PROXIES"],
+                host_connections=value["HOST_CONNECTIONS"],
+                probes_max=value["MAX_PROBES"],
+                allow_private=value["ALLOW_PRIVATE"],
+            ),
+            database=value["DATABASE"],
+            log=value["LOG"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the file says: names in lower case, and the path to blame."""
+
+    path: Path
+    values: Mapping[str, Any]
+
+
+def _value(row: Setting, environ: Mapping[str, str], said: _Said) -> Any:
+    if row.variable in environ:
+        name, text = row.variable, environ[row.variable]
+    elif row.key in said.values:
+        name, text = f"{row.key} in {said.path}", _as_text(row, said)
+    else:
+        return row.default()
+    try:
+        return row.read(text)
+    except ValueError as error:
+        raise _wrong(name, text, str(error) or f"it takes {row.takes}") from None
+
+
+def _as_text(row: Setting, said: _Said) -> str:
+    """A value of the file as the environment would have it."""
+    value = said.values[row.key]
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, str | int):
+        return str(value)
+    raise _wrong(f"{row.key} in {said.path}", str(value), f"it takes {row.takes}")
+
+
+def _read_file(named: str | None, directory: Path) -> _Said:
+    path = Path(named) if named else directory / FILE
+    if not named and not path.exists():
+        return _Said(path, {})
+    import tomllib  # most runs have no file
+
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise WrongSetting(f"{path} is no TOML: {_one_line(str(error))}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not in UTF-8"
+        whose = f"{PREFIX}CONFIG names {path}, which" if named else str(path)
+        raise WrongSetting(f"{whose} cannot be read: {reason}") from None
+    _check_names(path, values)
+    return _Said(path, values)
+
+
+def _check_names(path: Path, values: Mapping[str, Any]) -> None:
+    known = [row.key for row in TABLE]
+    for name in values:
+        if name in known:
+            continue
+        import difflib
+
+        wanted = name.lower().removeprefix(PREFIX.lower())
+        near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+        raise WrongSetting(f"{path} has a name that is no setting: {_one_line(name)}; {hint}")
+
+
+def _wrong(name: str, text: str, why: str) -> WrongSetting:
+    return WrongSetting(f"{name} is {_shown(text)}: {_one_line(_covered(why))}")
+
+
+def _shown(text: str) -> str:
+    """The value, quoted, cut, on one line, any password in it covered."""
+    text = _covered(text)
+    return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…")
+
+
+def _covered(text: str) -> str:
+    """Hide the password of each `user:password@host`, with a scheme before it or without."""
+    return re.sub(r"(://|^|,)([^:@/\s,]*):(?!//)[^\s,]*@", r"\1\2:***@", text)
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

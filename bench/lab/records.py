@@ -1,0 +1,51 @@
+"""What the lab has seen, as one JSON object for a bench."""
+
+from collections import Counter
+from typing import Any
+
+from bench.lab.doh import Resolver
+from bench.lab.scenarios import Scenario
+from engine.testing.hosts import MailHost
+
+
+def summary(scenario: Scenario, resolver: Resolver) -> dict[str, Any]:
+    """Every host that was spoken to, by its IP address, and the resolver's counts."""
+    questions: Counter[str] = Counter()
+    for (_, kind), times in scenario.zone.asked.items():
+        questions[kind] += times
+    return {
+        "hosts": {
+            address: _host(host)
+            for address, host in scenario.hosts.items()
+            if host.record.sessions_seen
+        },
+        "questions": dict(questions),
+        "doh_connections": resolver.connections_seen,
+    }
+
+
+def forget(scenario: Scenario, resolver: Resolver) -> None:
+    for host in scenario.hosts.values():
+        host.record.forget()
+    scenario.zone.asked.clear()
+    resolver.connections_seen = 0
+
+
+def _host(host: MailHost) -> dict[str, Any]:
+    record = host.record
+    sessions = list(record.sessions)
+    return {
+        "name": host.name,
+        "sessions": record.sessions_seen,
+        "connections_now": record.connections_now,
+        "connections_peak": record.connections_peak,
+        "turnarounds": [session.turnarounds for session in sessions],
+        "commands": sum(session.commands for session in sessions),
+        "recipients": sum(len(session.recipients) for session in sessions),
+        "mailboxes": len(record.asked),
+        "asked_most": max(record.asked.values(), default=0),
+        "refusals_most": max((session.refusals for session in sessions), default=0),
+        "quits": sum(session.quit for session in sessions),
+        "closed": dict(Counter(session.closed for session in sessions)),
+        "mistakes": record.mistakes[:20],
+    }

@@ -1,0 +1,114 @@
+"""The lab's composition: a resolver and mail hosts, until somebody says stop.
+
+Speaks JSON lines on standard output. The first says how to use the lab; after
+that each line of standard input (`records`, `forget`) is answered by one.
+"""
+
+import json
+import os
+import signal
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from bench.lab import doh, records
+from bench.lab.doors import Doors, TooFewDescriptors, allow_descriptors
+from bench.lab.scenarios import Scenario, build
+
+RESOLVER_ADDRESS = "127.0.0.1"
+HELO = "probe.lab.test"
+INTERRUPTED = 130
+COMMAND_OCTETS_MAX = 4_096
+
+
+def run(name: str, seed: int, *, until_eof: bool = False) -> int:
+    """Run the lab until SIGINT (130) or SIGTERM (0), or the end of standard input; exit code."""
+    scenario = build(name, seed)
+    try:
+        allow_descriptors(len(scenario.hosts))
+        with (
+            tempfile.TemporaryDirectory(prefix="mailprobe-lab-") as folder,
+            Doors(scenario.hosts) as doors,
+        ):
+            return trio.run(_play, scenario, doors, Path(folder), seed, until_eof)
+    except TooFewDescriptors as wrong:
+        print(f"mailprobe lab: {wrong}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever started us reads no more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+async def _play(scenario: Scenario, doors: Doors, folder: Path, seed: int, until_eof: bool) -> int:
+    tls, authority = doh.make_authority(folder, RESOLVER_ADDRESS)
+    resolver = doh.Resolver(scenario.zone, requests_max=scenario.doh_requests_max)
+    tcp = await trio.open_tcp_listeners(0, host=RESOLVER_ADDRESS)
+    port = tcp[0].socket.getsockname()[1]
+    encrypted = [trio.SSLListener(listener, tls, https_compatible=True) for listener in tcp]
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, resolver.serve, encrypted)
+            nursery.start_soon(doors.serve, seed)
+            nursery.start_soon(_listen, scenario, resolver, nursery.cancel_scope, until_eof)
+            _tell(
+                {
+                    "env": {
+                        "MAILPROBE_DOH_URLS": f"https://{RESOLVER_ADDRESS}:{port}{doh.PATH}",
+                        "MAILPROBE_DOH_CA_FILE": str(authority),
+                        "MAILPROBE_SMTP_PORT": str(doors.port),
+                        "MAILPROBE_SMTP_HELO": HELO,
+                        "MAILPROBE_ALLOW_PRIVATE": "1",
+                    },
+                    "addresses": {o.value: known for o, known in scenario.addresses.items()},
+                }
+            )
+            async for number in signals:
+                nursery.cancel_scope.cancel()
+                return INTERRUPTED if number == signal.SIGINT else 0
+    return 0
+
+
+def _tell(line: dict[str, Any]) -> None:
+    """One whole line, in ASCII whatever the locale; a reader that is slow holds the lab up, for it is its only reader."""
+    print(json.dumps(line), flush=True)
+
+
+async def _listen(
+    scenario: Scenario, resolver: doh.Resolver, stop: trio.CancelScope, until_eof: bool
+) -> None:
+    """Answer the lines of standard input.
+
+    A terminal is left alone, for reading it would stop a lab in the background;
+    so is what can't be waited for (a file, the null device). The descriptor is
+    not made non-blocking: others may share it.
+    """
+    descriptor = sys.stdin.fileno()
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return
+    buffer = b""
+    while True:
+        await trio.lowlevel.wait_readable(descriptor)
+        octets = os.read(descriptor, COMMAND_OCTETS_MAX)
+        if not octets:
+            break
+        *lines, buffer = (buffer[-COMMAND_OCTETS_MAX:] + octets).split(b"\n")
+        for line in lines:
+            _obey(line.strip(), scenario, resolver)
+    if until_eof:
+        stop.cancel()
+
+
+def _obey(line: bytes, scenario: Scenario, resolver: doh.Resolver) -> None:
+    match line:
+        case b"records":
+            _tell(records.summary(scenario, resolver))
+        case b"forget":
+            records.forget(scenario, resolver)
+            _tell({})
+        case _:
+            _tell({"error": "known commands: records, forget"})

@@ -1,0 +1,326 @@
+"""What the lab plays, by name: a zone, mail hosts, and what becomes of which address."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from random import Random
+
+import idna
+
+from bench.lab import town
+from engine.testing.hosts import MailHost
+from engine.testing.names import Mood, Zone
+from engine.testing.personalities import NO_PTR, new_host
+from engine.verdict import Outcome
+
+FIRST_ADDRESS = IPv4Address("127.10.0.1")
+HUB_KIND = "hub"  # of the firms that share a provider
+HUB_HOSTS = 2
+
+
+@dataclass(slots=True)
+class Scenario:
+    """Built once, before anything listens."""
+
+    zone: Zone = field(default_factory=Zone)
+    hosts: dict[str, MailHost] = field(default_factory=dict)  # by IP address
+    addresses: dict[Outcome, list[str]] = field(default_factory=lambda: defaultdict(list))
+    doh_requests_max: int | None = None  # questions on one connection before GOAWAY
+    _next_address: IPv4Address = FIRST_ADDRESS
+
+    def settle(self, exchange: str, host: MailHost) -> None:
+        """Give a host an address, and its exchange's name the address."""
+        address, self._next_address = str(self._next_address), self._next_address + 1
+        self.hosts[address] = host
+        self.zone.host(exchange, address)
+
+    def move_in(self, domain: str, *hosts: MailHost) -> None:
+        """Give a domain exchanges of its own, by preference, mx1 first."""
+        exchanges = [f"mx{place}.{domain}" for place in range(1, len(hosts) + 1)]
+        self.zone.mx(domain, *exchanges)
+        for exchange, host in zip(exchanges, hosts, strict=True):
+            self.settle(exchange, host)
+
+    def expect(self, outcome: Outcome, *addresses: str) -> None:
+        self.addresses[outcome].extend(addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a firm's mail is like, and what its staff's addresses turn out to be."""
+
+    outcome: Outcome
+    personality: str = ""  # of its one host
+    tells_leavers: bool = False  # does it say that a mailbox is unknown?
+    settle: Callable[[Scenario, str, frozenset[str]], None] | None = (
+        None  # where it is not one host
+    )
+
+
+def _spare_exchange(scenario: Scenario, domain: str, people: frozenset[str]) -> None:
+    good = new_host("postfix", f"mx2.{domain}", mailboxes=people)
+    scenario.move_in(domain, new_host("refused"), good)
+
+
+def _slow_first_exchange(scenario: Scenario, domain: str, people: frozenset[str]) -> None:
+    good = new_host("postfix", f"mx2.{domain}", mailboxes=people)
+    scenario.move_in(domain, new_host("silent"), good)
+
+
+def _wary(scenario: Scenario, domain: str, people: frozenset[str]) -> None:
+    scenario.move_in(domain, MailHost(mailboxes=people, default_unknown=NO_PTR))
+
+
+def _unverifying(scenario: Scenario, domain: str, people: frozenset[str]) -> None:
+    unsure = "450 4.1.1 <{rcpt}>: Recipient address rejected: unverified address: try later"
+    scenario.move_in(domain, MailHost(mailboxes=people, default_unknown=unsure))
+
+
+def _relaying(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
+    scenario.move_in(domain, MailHost(domains=frozenset()))
+
+
+def _no_address(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
+    scenario.zone.mx(domain, f"mx1.{domain}")
+
+
+def _exchange_servfail(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
+    scenario.zone.mx(domain, f"mx1.{domain}")
+    scenario.zone.mood(f"mx1.{domain}", Mood.SERVFAIL)
+
+
+def _null_mx(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
+    scenario.zone.null_mx(domain)
+
+
+def _no_records(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
+    scenario.zone.exists(domain)
+
+
+def _no_such_name(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
+    scenario.zone.mood(domain, Mood.NXDOMAIN)
+
+
+def _alias_loop(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
+    scenario.zone.cname(domain, f"www.{domain}")
+    scenario.zone.cname(f"www.{domain}", domain)
+
+
+def _mood(mood: Mood) -> Callable[[Scenario, str, frozenset[str]], None]:
+    def settle(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
+        scenario.zone.mood(domain, mood)
+
+    return settle
+
+
+GOOD = (
+    *("postfix", "exim", "opensmtpd", "exchange", "google"),
+    *("helo only", "no pipelining", "one recipient", "one recipient declared"),
+    *("far away", "splitting", "latin-1"),
+)
+FAILING = (
+    *("refused", "closing", "closing at ehlo", "closing at mail", "closing in mid reply"),
+    *("shutting down", "shutting down at rcpt", "blocked at banner", "blocked at mail"),
+    *("garbage", "resetting", "endless ehlo"),
+)
+OUTLASTING = ("silent", "unanswered", "dripping", "stalling at rcpt", "late")
+
+KINDS: Mapping[str, Kind] = {
+    **{name: Kind(Outcome.DELIVERABLE, name, tells_leavers=True) for name in GOOD},
+    "spare exchange": Kind(Outcome.DELIVERABLE, tells_leavers=True, settle=_spare_exchange),
+    "slow first exchange": Kind(Outcome.DELIVERABLE, settle=_slow_first_exchange),
+    "free provider": Kind(Outcome.DELIVERABLE, "postfix", tells_leavers=True),
+    "catch all": Kind(Outcome.CATCH_ALL, "catch all"),
+    "wary": Kind(Outcome.DELIVERABLE_UNTESTED, settle=_wary),
+    "unverifying": Kind(Outcome.DELIVERABLE_UNTESTED, settle=_unverifying),
+    "greylisting": Kind(Outcome.TEMPORARY, "greylisting"),
+    "not now": Kind(Outcome.TEMPORARY, "not now"),
+    "blocklisted": Kind(Outcome.REFUSED_BY_POLICY, "blocklisted"),
+    "no reverse name": Kind(Outcome.REFUSED_BY_POLICY, "no reverse name"),
+    "banned": Kind(Outcome.REFUSED_BY_POLICY, "banned"),
+    "relaying": Kind(Outcome.REFUSED_BY_POLICY, settle=_relaying),
+    "full": Kind(Outcome.MAILBOX_FULL, "full"),
+    "over quota": Kind(Outcome.MAILBOX_FULL, "over quota"),
+    "disabled": Kind(Outcome.UNDELIVERABLE, "disabled"),
+    **{name: Kind(Outcome.CONVERSATION_FAILED, name) for name in FAILING},
+    "exchange without address": Kind(Outcome.CONVERSATION_FAILED, settle=_no_address),
+    **{name: Kind(Outcome.TIMED_OUT, name) for name in OUTLASTING},
+    "null mx": Kind(Outcome.NO_MX, settle=_null_mx),
+    "no records": Kind(Outcome.NO_MX, settle=_no_records),
+    "no such name": Kind(Outcome.NO_MX, settle=_no_such_name),
+    "servfail": Kind(Outcome.RESOLVER_FAILED, settle=_mood(Mood.SERVFAIL)),
+    "refused name": Kind(Outcome.RESOLVER_FAILED, settle=_mood(Mood.REFUSED)),
+    "html": Kind(Outcome.RESOLVER_FAILED, settle=_mood(Mood.HTML)),
+    "wrong question": Kind(Outcome.RESOLVER_FAILED, settle=_mood(Mood.WRONG_QUESTION)),
+    "alias loop": Kind(Outcome.RESOLVER_FAILED, settle=_alias_loop),
+    "exchange servfail": Kind(Outcome.RESOLVER_FAILED, settle=_exchange_servfail),
+    "throwaway": Kind(Outcome.DISPOSABLE, "friendly"),
+}
+
+
+def default(_: Random) -> Scenario:
+    """The town: every outcome, over realistic firms."""
+    scenario = Scenario()
+    _open_hub(scenario)
+    for firm in town.FIRMS:
+        _open_firm(scenario, firm)
+    scenario.expect(Outcome.SYNTAX, *town.NOT_ADDRESSES)
+    return scenario
+
+
+def _open_hub(scenario: Scenario) -> None:
+    """A provider's two exchanges, which know the staff of all its customers."""
+    people = frozenset[str]().union(
+        *(_mailboxes(firm) for firm in town.FIRMS if firm.kind == HUB_KIND)
+    )
+    domains = frozenset(alabel(firm.domain) for firm in town.FIRMS if firm.kind == HUB_KIND)
+    for place in range(1, HUB_HOSTS + 1):
+        name = f"mx{place}.mailhub.test"
+        host = new_host("postfix", name, mailboxes=people, domains=domains, latency_s=0.01)
+        scenario.settle(name, host)
+
+
+def _open_firm(scenario: Scenario, firm: town.Firm) -> None:
+    domain, people = alabel(firm.domain), _mailboxes(firm)
+    staff = [person.address for person in (*town.staff(firm), *town.offices(firm))]
+    if firm.kind == HUB_KIND:
+        scenario.zone.mx(domain, *(f"mx{n}.mailhub.test" for n in range(1, HUB_HOSTS + 1)))
+        scenario.expect(Outcome.DELIVERABLE, *staff)
+        scenario.expect(Outcome.UNDELIVERABLE, *(p.address for p in town.leavers(firm)))
+    elif firm.kind == "no smtputf8":
+        scenario.move_in(domain, new_host("no smtputf8", f"mx1.{domain}", mailboxes=people))
+        scenario.expect(Outcome.DELIVERABLE, *staff)
+        needing = (f"{local}@{firm.domain}" for local in town.INTERNATIONAL)
+        scenario.expect(Outcome.NEEDS_SMTPUTF8, *needing)
+    elif firm.kind.startswith("provider "):
+        exchange = firm.kind.removeprefix("provider ")
+        scenario.zone.mx(domain, exchange)
+        if exchange not in scenario.zone.names:
+            scenario.settle(exchange, new_host("blocklisted", exchange))
+        scenario.expect(Outcome.SMTP_BLOCKED, *staff)
+    else:
+        kind = KINDS[firm.kind]
+        if kind.settle is not None:
+            kind.settle(scenario, domain, people)
+        else:
+            scenario.move_in(domain, new_host(kind.personality, f"mx1.{domain}", mailboxes=people))
+        scenario.expect(kind.outcome, *staff)
+        if kind.tells_leavers:
+            scenario.expect(Outcome.UNDELIVERABLE, *(p.address for p in town.leavers(firm)))
+
+
+def _mailboxes(firm: town.Firm) -> frozenset[str]:
+    everyone = (*town.staff(firm), *town.offices(firm))
+    return frozenset(p.address.partition("@")[0] for p in everyone) | set(town.INTERNATIONAL)
+
+
+def alabel(domain: str) -> str:
+    return domain if domain.isascii() else idna.encode(domain).decode()
+
+
+HOSTILE: tuple[tuple[str, Outcome], ...] = (
+    # four in five outlast the clocks
+    ("silent", Outcome.TIMED_OUT),
+    ("silent at ehlo", Outcome.TIMED_OUT),
+    ("silent at mail", Outcome.TIMED_OUT),
+    ("silent at rcpt", Outcome.TIMED_OUT),
+    ("dripping", Outcome.TIMED_OUT),
+    ("dripping at ehlo", Outcome.TIMED_OUT),
+    ("dripping at rcpt", Outcome.TIMED_OUT),
+    ("stalling", Outcome.TIMED_OUT),
+    ("stalling at rcpt", Outcome.TIMED_OUT),
+    ("late", Outcome.TIMED_OUT),
+    ("late banner", Outcome.TIMED_OUT),
+    ("unanswered", Outcome.TIMED_OUT),
+    ("silent", Outcome.TIMED_OUT),
+    ("dripping", Outcome.TIMED_OUT),
+    ("stalling", Outcome.TIMED_OUT),
+    ("silent at rcpt", Outcome.TIMED_OUT),
+    ("endless banner", Outcome.CONVERSATION_FAILED),
+    ("endless line", Outcome.CONVERSATION_FAILED),
+    ("garbage", Outcome.CONVERSATION_FAILED),
+    ("resetting", Outcome.CONVERSATION_FAILED),
+)
+HEALTHY = ("postfix", "exim", "opensmtpd", "exchange", "google", "no pipelining", "one recipient")
+HOSTILE_HOSTS = 1_000
+HEALTHY_HOSTS = 1_000
+HEALTHY_LATENCY_S_MAX = 0.1
+
+
+def hostile(rng: Random) -> Scenario:
+    """1,000 hosts that outlast, drip, stall or lie, and 1,000 that answer within 100 ms."""
+    scenario = Scenario()
+    for place in range(HOSTILE_HOSTS):
+        personality, outcome = HOSTILE[place % len(HOSTILE)]
+        domain = f"hostile{place:04}.test"
+        scenario.move_in(domain, new_host(personality))
+        scenario.expect(outcome, f"known.ann@{domain}")
+    for place in range(HEALTHY_HOSTS):
+        domain = f"healthy{place:04}.test"
+        latency_s = rng.uniform(0, HEALTHY_LATENCY_S_MAX)
+        host = new_host(HEALTHY[place % len(HEALTHY)], f"mx1.{domain}", latency_s=latency_s)
+        scenario.move_in(domain, host)
+        scenario.expect(Outcome.DELIVERABLE, f"known.ann@{domain}")
+    return scenario
+
+
+def slow(_: Random) -> Scenario:
+    """Fifty addresses of one domain whose host's replies take 50 ms, pipelined ones together."""
+    scenario = Scenario()
+    scenario.move_in("slow.test", new_host("postfix", "mx1.slow.test", latency_s=0.05))
+    scenario.expect(Outcome.DELIVERABLE, *(f"known.{n:02}@slow.test" for n in range(50)))
+    return scenario
+
+
+MANY_DOMAINS = 10_000
+MANY_HOSTS = 200
+
+
+def many(_: Random) -> Scenario:
+    """10,000 domains with one address each, on 200 shared hosts."""
+    scenario = Scenario()
+    for place in range(MANY_HOSTS):
+        name = f"mx{place}.hub.test"
+        scenario.settle(name, new_host("postfix", name))
+    for place in range(MANY_DOMAINS):
+        domain = f"shop{place:05}.test"
+        scenario.zone.mx(domain, f"mx{place % MANY_HOSTS}.hub.test")
+        scenario.expect(Outcome.DELIVERABLE, f"known.ann@{domain}")
+    return scenario
+
+
+STRICT = ("postfix", "exim", "opensmtpd", "one recipient", "few connections")
+
+
+def strict(_: Random) -> Scenario:
+    """Hosts that enforce their limits, with 40 real and 40 unknown mailboxes each."""
+    scenario = Scenario()
+    for personality in STRICT:
+        domain = f"{personality.replace(' ', '-')}.test"
+        scenario.move_in(domain, new_host(personality, f"mx1.{domain}"))
+        scenario.expect(Outcome.DELIVERABLE, *(f"known.{n:02}@{domain}" for n in range(40)))
+        scenario.expect(Outcome.UNDELIVERABLE, *(f"gone.{n:02}@{domain}" for n in range(40)))
+    return scenario
+
+
+def restless(rng: Random) -> Scenario:
+    """The town, with a resolver that ends each connection after 50 questions (GOAWAY)."""
+    scenario = default(rng)
+    scenario.doh_requests_max = 50
+    return scenario
+
+
+SCENARIOS: Mapping[str, Callable[[Random], Scenario]] = {
+    "default": default,
+    "hostile": hostile,
+    "slow": slow,
+    "many": many,
+    "strict": strict,
+    "restless": restless,
+}
+
+
+def build(name: str, seed: int) -> Scenario:
+    """The scenario of this name; KeyError where there is none."""
+    return SCENARIOS[name](Random(f"{name}/{seed}"))

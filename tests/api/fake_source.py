@@ -1,0 +1,120 @@
+"""A source without a network: what an address turns out to be stands in its local part.
+
+`full+1@shop.test` gets what Outcome.MAILBOX_FULL says; any other word is accepted.
+As a program it is `mailprobe` with this source for an engine:
+
+    python -m tests.api.fake_source [--hang-after N] [--fail-after N] -- clean list.csv
+
+It writes each address that is asked to the descriptor that FAKE_SOURCE_FD names,
+and `ready` there before it hangs.
+"""
+
+import math
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+import trio.testing
+
+import api.cli
+import api.cli.source
+from api.cli.trouble import Trouble
+from engine.evidence import Evidence, Line, Tried
+from engine.stream import Answer
+from engine.verdict import Outcome, Signals, Verdict, judge
+
+OUTCOMES = {
+    "syntax": Outcome.SYNTAX,
+    "throwaway": Outcome.DISPOSABLE,
+    "nomx": Outcome.NO_MX,
+    "resolver": Outcome.RESOLVER_FAILED,
+    "blocked": Outcome.SMTP_BLOCKED,
+    "catchall": Outcome.CATCH_ALL,
+    "nobody": Outcome.UNDELIVERABLE,
+    "full": Outcome.MAILBOX_FULL,
+    "slow": Outcome.TIMED_OUT,
+    "broken": Outcome.CONVERSATION_FAILED,
+}
+NO_HOST = (Outcome.SYNTAX, Outcome.DISPOSABLE, Outcome.NO_MX, Outcome.RESOLVER_FAILED)
+
+EVIDENCE = Evidence(
+    exchanges=[Tried("mx.shop.test", "192.0.2.1", "answered")],
+    conversation=[
+        Line(1.0, "server", "220 mx.shop.test \x1b[31mESMTP [bold]"),
+        Line(2.5, "client", "EHLO here.test"),
+    ],
+    rule="no-such-mailbox.enhanced",
+    cached=["mx"],
+)
+
+
+def verdict_of(text: str) -> Verdict:
+    local, at, _ = text.partition("@")
+    outcome = OUTCOMES.get(local.partition("+")[0], Outcome.DELIVERABLE)
+    if not at:
+        outcome = Outcome.SYNTAX
+    found = outcome not in NO_HOST
+    typo = Signals(
+        disposable=outcome is Outcome.DISPOSABLE,
+        suggestion="gmail.com" if text.endswith("@gmial.com") else None,
+    )
+    host = "mx.shop.test" if found else None
+    return judge(text, outcome, signals=typo, mx_host=host, mx_found=found, latency_ms=12)
+
+
+@dataclass
+class FakeSource:
+    """Answers each text with what it says; then, if told, hangs or fails."""
+
+    hang_after: float = math.inf
+    fail_after: float = math.inf
+    asked: list[str] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["FakeSource"]:
+        yield self
+
+    @asynccontextmanager
+    async def open_answers(
+        self, texts: Sequence[str], *, explain: bool = False
+    ) -> AsyncIterator[Any]:
+        send, receive = trio.open_memory_channel[Answer](0)
+        async with trio.open_nursery() as nursery, receive:
+            nursery.start_soon(self._answer, texts, explain, send)
+            yield receive
+            nursery.cancel_scope.cancel()
+
+    async def _answer(
+        self, texts: Sequence[str], explain: bool, send: trio.MemorySendChannel[Answer]
+    ) -> None:
+        async with send:
+            for place, text in enumerate(texts):
+                if place >= self.fail_after:
+                    raise Trouble("the service is gone")
+                if place >= self.hang_after:
+                    await trio.testing.wait_all_tasks_blocked()  # all that was sent is taken
+                    self.tell("ready")
+                    await trio.sleep_forever()
+                self.asked.append(text)
+                self.tell(text)
+                await send.send(Answer(place, verdict_of(text), EVIDENCE if explain else None))
+
+    def tell(self, line: str) -> None:
+        if "FAKE_SOURCE_FD" in os.environ:
+            os.write(int(os.environ["FAKE_SOURCE_FD"]), f"{line}\n".encode())
+
+
+def main(words: list[str]) -> None:
+    source = FakeSource()
+    while (word := words.pop(0)) != "--":
+        setattr(source, word.removeprefix("--").replace("-", "_"), int(words.pop(0)))
+    api.cli.source.open_own_engine = lambda settings: source.open()  # type: ignore[assignment]
+    api.cli.main(words)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,193 @@
+"""The environment and mailprobe.toml: what is taken, and the one line for what is not."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+import api.settings
+from api.settings import Settings, WrongSetting
+from engine.settings import DOH_URLS, EngineSettings
+
+
+def read(tmp_path: Path, toml: str | None = None, **environ: str) -> Settings:
+    if toml is not None:
+        (tmp_path / "mailprobe.toml").write_text(toml)
+    return Settings.read({f"MAILPROBE_{k}": v for k, v in environ.items()}, tmp_path)
+
+
+def test_nothing_said_gives_the_contracts_defaults(tmp_path: Path) -> None:
+    settings = read(tmp_path)
+    assert settings.database == "data/mailprobe.db"
+    assert settings.log == "info"
+    engine = settings.engine
+    assert engine.doh_urls == DOH_URLS
+    assert (engine.smtp_port, engine.host_connections, engine.probes_max) == (25, 4, 2000)
+    assert (engine.mail_from, engine.proxies, engine.allow_private) == ("", (), False)
+    assert engine.doh_ca_file is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("DOH_URLS", "https://192.0.2.1/q, https://192.0.2.2/q", "doh_urls",
+         ("https://192.0.2.1/q", "https://192.0.2.2/q")),
+        ("SMTP_PORT", "2525", "smtp_port", 2525),
+        ("SMTP_PORT", " 65535 ", "smtp_port", 65535),
+        ("SMTP_HELO", "probe.example.org", "helo_name", "probe.example.org"),
+        ("SMTP_HELO", "[192.0.2.1]", "helo_name", "[192.0.2.1]"),
+        ("SMTP_MAIL_FROM", "probe@example.org", "mail_from", "probe@example.org"),
+        ("SMTP_MAIL_FROM", "<>", "mail_from", ""),
+        ("SMTP_PROXIES", "socks5://u:p@192.0.2.1:1080", "proxies",
+         ("socks5://u:p@192.0.2.1:1080",)),
+        ("SMTP_PROXIES", "", "proxies", ()),
+        ("HOST_CONNECTIONS", "1", "host_connections", 1),
+        ("MAX_PROBES", "50", "probes_max", 50),
+        ("ALLOW_PRIVATE", "1", "allow_private", True),
+        ("ALLOW_PRIVATE", "0", "allow_private", False),
+        ("DOH_CA_FILE", "", "doh_ca_file", None),
+    ],
+)  # fmt: skip
+def test_the_environment_is_taken(
+    tmp_path: Path, name: str, text: str, field: str, value: object
+) -> None:
+    assert getattr(read(tmp_path, **{name: text}).engine, field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("SMTP_PORT", ""),
+        ("SMTP_PORT", "0"),
+        ("SMTP_PORT", "65536"),
+        ("SMTP_PORT", "-1"),
+        ("SMTP_PORT", "smtp"),
+        ("SMTP_PORT", "٢٥"),
+        ("SMTP_PORT", "2_5"),
+        ("SMTP_PORT", "9" * 5000),
+        ("HOST_CONNECTIONS", "0"),
+        ("MAX_PROBES", "1e3"),
+        ("ALLOW_PRIVATE", "yes"),
+        ("LOG", "loud"),
+        ("DATABASE", ""),
+        ("DATABASE", "mysql://localhost/x"),
+        ("DOH_URLS", ""),
+        ("DOH_URLS", "https://192.0.2.1/q,gopher://192.0.2.1"),
+        ("DOH_CA_FILE", "/nowhere/ca.pem"),
+        ("SMTP_HELO", ""),
+        ("SMTP_HELO", "two words"),
+        ("SMTP_HELO", "a\r\nRCPT"),
+        ("SMTP_HELO", "bücher.example"),
+        ("SMTP_MAIL_FROM", "nobody"),
+        ("SMTP_MAIL_FROM", "a@b> SIZE=1"),
+        ("SMTP_PROXIES", "http://192.0.2.1:80"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_value_on_one_line(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    with pytest.raises(WrongSetting) as wrong:
+        read(tmp_path, **{name: text})
+    line = str(wrong.value)
+    assert line.startswith(f"MAILPROBE_{name} is ")
+    assert line.isprintable()
+    assert repr(text)[1:9] in line
+    assert len(line) < 300
+
+
+def test_a_wrong_setting_says_what_it_takes(tmp_path: Path) -> None:
+    with pytest.raises(WrongSetting) as wrong:
+        read(tmp_path, SMTP_PORT="smtp")
+    assert str(wrong.value) == "MAILPROBE_SMTP_PORT is 'smtp': it takes a port, 1 to 65535"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["socks4://ann:s3cret@192.0.2.1:1", "ann:s3cret@192.0.2.1", "socks5://ann:s3cret@h:1,x:s3cret@y"],
+)  # fmt: skip
+def test_no_password_is_repeated_to_the_screen(tmp_path: Path, text: str) -> None:
+    with pytest.raises(WrongSetting) as wrong:
+        read(tmp_path, SMTP_PROXIES=text)
+    assert "s3cret" not in str(wrong.value)
+
+
+def test_the_authority_file_must_hold_a_certificate(tmp_path: Path) -> None:
+    pem = tmp_path / "ca.pem"
+    pem.write_text("hello")
+    with pytest.raises(WrongSetting, match="no PEM certificate"):
+        read(tmp_path, DOH_CA_FILE=str(pem))
+    pem.write_text("-----BEGIN CERTIFICATE-----\n")
+    assert read(tmp_path, DOH_CA_FILE=str(pem)).engine.doh_ca_file == str(pem)
+
+
+def test_the_file_gives_the_same_names_in_lower_case(tmp_path: Path) -> None:
+    settings = read(
+        tmp_path,
+        'smtp_port = 2525\nallow_private = true\nlog = "debug"\n'
+        'doh_urls = ["https://192.0.2.1/q", "https://192.0.2.2/q"]\n',
+    )
+    assert settings.engine.smtp_port == 2525
+    assert settings.engine.allow_private is True
+    assert settings.log == "debug"
+    assert len(settings.engine.doh_urls) == 2
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    assert read(tmp_path, "smtp_port = 2525", SMTP_PORT="26").engine.smtp_port == 26
+
+
+def test_a_file_can_be_named(tmp_path: Path) -> None:
+    named = tmp_path / "other.toml"
+    named.write_text("smtp_port = 27")
+    assert read(tmp_path, "smtp_port = 28", CONFIG=str(named)).engine.smtp_port == 27
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("smtp_prot = 25", "smtp_prot; did you mean smtp_port?"),
+        ("SMTP_PORT = 25", "SMTP_PORT; did you mean smtp_port?"),
+        ("mailprobe_log = 'info'", "did you mean log?"),
+        ("zzzzzzzz = 1", "it takes database, doh_urls"),
+        ("smtp_port = 0", "smtp_port in "),
+        ("smtp_port = 1.5", "'1.5': it takes a port"),
+        ("[smtp_port]\nx = 1", "it takes a port"),
+        ("smtp_port", "is no TOML"),
+    ],
+)
+def test_a_wrong_file_gets_one_line_that_helps(tmp_path: Path, toml: str, message: str) -> None:
+    with pytest.raises(WrongSetting) as wrong:
+        read(tmp_path, toml)
+    assert message in str(wrong.value)
+    assert "mailprobe.toml" in str(wrong.value)
+    assert str(wrong.value).isprintable()
+
+
+def test_a_named_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WrongSetting, match=r"MAILPROBE_CONFIG names .* cannot be read"):
+        read(tmp_path, CONFIG=str(tmp_path / "none.toml"))
+
+
+def test_another_programs_variables_are_let_be(tmp_path: Path) -> None:
+    assert read(tmp_path, FUTURE="x") == read(tmp_path)
+
+
+def test_this_hosts_name_is_found_without_a_resolver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """getfqdn and its kin ask the system's resolver, which nothing of ours may do."""
+
+    def resolver(*_: object) -> None:
+        raise AssertionError("the resolver was asked")
+
+    for name in ("getfqdn", "gethostbyname", "gethostbyaddr", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, resolver)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n127.0.1.1 probe.example.org probe # us\n")
+    monkeypatch.setattr(api.settings, "HOSTS_FILE", hosts)
+    monkeypatch.setattr(socket, "gethostname", lambda: "probe")
+    assert read(tmp_path).engine.helo_name == "probe.example.org"
+    monkeypatch.setattr(socket, "gethostname", lambda: "mail.example.net")
+    assert read(tmp_path).engine.helo_name == "mail.example.net"
+    monkeypatch.setattr(socket, "gethostname", lambda: "no good\n")
+    assert read(tmp_path).engine.helo_name == EngineSettings().helo_name

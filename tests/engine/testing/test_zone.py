@@ -1,0 +1,164 @@
+"""The zone answers as a recursive resolver would, and goes wrong in every known way."""
+
+import dns.message
+import dns.rcode
+import dns.rdatatype
+import pytest
+import trio
+
+from engine.testing.hosts import MailHost
+from engine.testing.names import HTML, Mood, Zone
+from engine.testing.world import Endpoint, open_world
+
+URL = "https://9.9.9.9/dns-query"
+
+
+def ask(zone: Zone, name: str, kind: str = "MX") -> dns.message.Message:
+    question = dns.message.make_query(name, kind, id=0)
+    answer = zone.answer(question.to_wire())
+    assert isinstance(answer, bytes)
+    return dns.message.from_wire(answer)
+
+
+def texts(answer: dns.message.Message) -> list[str]:
+    return sorted(
+        f"{s.name} {dns.rdatatype.to_text(s.rdtype)} {r}" for s in answer.answer for r in s
+    )
+
+
+@pytest.fixture
+def zone() -> Zone:
+    zone = Zone()
+    zone.mx("shop.test", "mx1.shop.test", "mx2.shop.test", (10, "mx3.shop.test"))
+    zone.host("mx1.shop.test", "11.0.0.1", "11.0.0.2", "2a00::1")
+    zone.null_mx("nomail.test")
+    zone.exists("parked.test")
+    zone.cname("alias.test", "alias2.test")
+    zone.cname("alias2.test", "shop.test")
+    zone.cname("loop.test", "pool.test")
+    zone.cname("pool.test", "loop.test")
+    zone.cname("dangling.test", "nowhere.test")
+    return zone
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "records"),
+    [
+        (
+            "SHOP.test.",
+            "MX",
+            [
+                "shop.test. MX 10 mx1.shop.test.",
+                "shop.test. MX 10 mx3.shop.test.",
+                "shop.test. MX 20 mx2.shop.test.",
+            ],
+        ),
+        ("mx1.shop.test", "A", ["mx1.shop.test. A 11.0.0.1", "mx1.shop.test. A 11.0.0.2"]),
+        ("mx1.shop.test", "AAAA", ["mx1.shop.test. AAAA 2a00::1"]),
+        ("nomail.test", "MX", ["nomail.test. MX 0 ."]),
+        ("parked.test", "MX", []),
+        ("shop.test", "A", []),
+        ("dangling.test", "MX", ["dangling.test. CNAME nowhere.test."]),
+    ],
+)
+def test_a_name_answers_with_its_records(zone, name, kind, records):
+    answer = ask(zone, name, kind)
+    question = dns.message.make_query(name, kind, id=0)
+    assert question.is_response(answer)
+    assert [text.replace("SHOP", "shop") for text in texts(answer)] == records
+    assert answer.rcode() == dns.rcode.NOERROR
+    assert bool(answer.authority) == (not records)
+
+
+def test_an_unknown_name_does_not_exist(zone):
+    answer = ask(zone, "elsewhere.example")
+    assert answer.rcode() == dns.rcode.NXDOMAIN
+    assert answer.authority  # RFC 2308: with the SOA that says how long
+
+
+def test_a_chain_of_aliases_comes_in_one_answer(zone):
+    chain = ask(zone, "alias.test").resolve_chaining()
+    assert len(chain.cnames) == 2
+    assert chain.canonical_name.to_text() == "shop.test."
+
+
+def test_a_loop_of_aliases_is_bounded(zone):
+    assert len(ask(zone, "loop.test").answer) >= 2
+
+
+@pytest.mark.parametrize(
+    ("mood", "rcode"),
+    [(Mood.SERVFAIL, "SERVFAIL"), (Mood.REFUSED, "REFUSED"), (Mood.NXDOMAIN, "NXDOMAIN")],
+)
+def test_a_mood_has_its_rcode(zone, mood, rcode):
+    zone.mood("shop.test", mood)
+    assert dns.rcode.to_text(ask(zone, "shop.test").rcode()) == rcode
+
+
+def test_a_mood_can_be_for_one_type_alone(zone):
+    zone.mood("mx1.shop.test", Mood.SERVFAIL, "AAAA")
+    assert ask(zone, "mx1.shop.test", "A").rcode() == dns.rcode.NOERROR
+    assert ask(zone, "mx1.shop.test", "AAAA").rcode() == dns.rcode.SERVFAIL
+
+
+def test_an_answer_to_another_question_can_be_told_apart(zone):
+    zone.mood("shop.test", Mood.WRONG_QUESTION)
+    question = dns.message.make_query("shop.test", "MX", id=0)
+    answer = zone.answer(question.to_wire())
+    assert isinstance(answer, bytes)
+    assert not question.is_response(dns.message.from_wire(answer))
+
+
+@pytest.mark.parametrize("mood", [Mood.HANG, Mood.HTML, Mood.HTTP_ERROR, Mood.UNREACHABLE])
+def test_what_no_message_can_say_is_a_behaviour(zone, mood):
+    zone.mood("shop.test", mood)
+    assert zone.answer(dns.message.make_query("shop.test", "MX").to_wire()) is mood
+
+
+def test_octets_that_are_no_question_are_refused(zone):
+    with pytest.raises(ValueError, match="not a DNS question"):
+        zone.answer(b"GET / HTTP/1.1")
+
+
+def test_questions_are_counted(zone):
+    for kind in ("MX", "MX", "A"):
+        ask(zone, "Shop.test", kind)
+    assert zone.asked == {("shop.test", "MX"): 2, ("shop.test", "A"): 1}
+
+
+async def test_the_transport_acts_out_what_the_zone_says(autojump_clock):
+    async with open_world() as world:
+        query = dns.message.make_query("shop.test", "MX", id=0)
+        world.add("shop.test", MailHost())
+        world.transport.endpoints["https://slow.test/"] = Endpoint(delay_s=2.0)
+        start = trio.current_time()
+        answer = dns.message.from_wire(
+            await world.transport.exchange("https://slow.test/", query.to_wire())
+        )
+        assert trio.current_time() - start == 2.0
+        assert texts(answer) == ["shop.test. MX 10 mx.shop.test."]
+        world.zone.mood("shop.test", Mood.HTML)
+        assert await world.transport.exchange(URL, query.to_wire()) == HTML
+        world.zone.mood("shop.test", Mood.UNREACHABLE)
+        with pytest.raises(ConnectionError):
+            await world.transport.exchange(URL, query.to_wire())
+        world.zone.mood("shop.test", Mood.HANG)
+        with pytest.raises(trio.TooSlowError), trio.fail_after(1000):
+            await world.transport.exchange(URL, query.to_wire())
+        world.transport.endpoints[URL] = Endpoint(mood=Mood.SERVFAIL)
+        failed = dns.message.from_wire(await world.transport.exchange(URL, query.to_wire()))
+        assert failed.rcode() == dns.rcode.SERVFAIL
+        assert world.transport.exchanged[URL] == 4
+
+
+async def test_domains_can_share_hosts_and_have_several(autojump_clock):
+    async with open_world() as world:
+        shared, spare = MailHost(), MailHost()
+        first = world.add("a.test", shared, mx="mx.hub.test")
+        assert world.add("b.test", shared, mx="mx.hub.test") == first
+        assert world.add("b.test", spare, preference=20, mx="mx2.hub.test") != first
+        assert texts(ask(world.zone, "b.test")) == [
+            "b.test. MX 10 mx.hub.test.",
+            "b.test. MX 20 mx2.hub.test.",
+        ]
+        assert texts(ask(world.zone, "mx.hub.test", "A")) == [f"mx.hub.test. A {first}"]
