@@ -32,6 +32,7 @@ QUESTION_OCTETS_MAX = 4_096
 READ_OCTETS = 64 * 1024
 STREAMS_MAX = 250  # at a time on one connection
 HANG_S = 30.0  # then a question that is never answered is reset: its stream is wanted again
+GOODBYE_S = 5.0
 MESSAGE = "application/dns-message"
 
 
@@ -102,14 +103,24 @@ class _Connection:
                 await self._flush()  # h2 has put its GOAWAY there
                 return
             if self._tired():
-                self._h2.close_connection()
-                await self._flush()
-                return
+                return await self._say_goodbye()
             await self._flush()
 
     def _tired(self) -> bool:
+        """Enough was answered, and no question is half told: GOAWAY will lose none."""
         most = self._resolver.requests_max
-        return most is not None and self._answered >= most
+        return most is not None and self._answered >= most and not self._asked
+
+    async def _say_goodbye(self) -> None:
+        """GOAWAY (RFC 9113 6.8), then let the client close.
+
+        Closing over unread octets would be a reset, which takes answers under way with it.
+        """
+        self._h2.close_connection()
+        await self._flush()
+        with trio.move_on_after(GOODBYE_S):
+            while await self._stream.receive_some(READ_OCTETS):
+                pass
 
     async def _flush(self) -> None:
         async with self._writing:

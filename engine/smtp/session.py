@@ -186,7 +186,9 @@ class Session:
         asked: list[Asked] = []
         while self._tests and len(asked) < room:
             asked.append(self._tests.popleft())
-        while len(asked) < room and (question := self._host.next_question()) is not None:
+        # Where transactions are counted, the test must find a place in this one.
+        spare = int(self._conversation.offer.transactions_max is not None and room > 1)
+        while len(asked) < room - spare and (question := self._host.next_question()) is not None:
             if question.smtputf8 and not self._conversation.offer.smtputf8:
                 self._host.settle(question, Outcome.NEEDS_SMTPUTF8, "smtputf8.not-offered")
             elif asked and not self._same_transaction(asked, question):

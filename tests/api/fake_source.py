@@ -83,7 +83,7 @@ class FakeSource:
         self, texts: Sequence[str], *, explain: bool = False
     ) -> AsyncIterator[Any]:
         send, receive = trio.open_memory_channel[Answer](0)
-        async with trio.open_nursery() as nursery, receive:
+        async with receive, trio.open_nursery() as nursery:
             nursery.start_soon(self._answer, texts, explain, send)
             yield receive
             nursery.cancel_scope.cancel()

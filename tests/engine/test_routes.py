@@ -3,7 +3,7 @@
 import socket
 import ssl
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -515,6 +515,10 @@ class PlainServer:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
+        with suppress(trio.BrokenResourceError):  # the client went away
+            await self.converse(stream)
+
+    async def converse(self, stream: trio.SocketStream) -> None:
         async with stream:
             buffer = b""
             while True:
@@ -561,17 +565,11 @@ class PlainServer:
             case "/endless":
                 head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked"
                 await stream.send_all(head.encode() + b"\r\n\r\n")
-                try:
-                    while True:
-                        await stream.send_all(b"1000\r\n" + bytes(0x1000) + b"\r\n")
-                except trio.BrokenResourceError:
-                    return True
+                while True:
+                    await stream.send_all(b"1000\r\n" + bytes(0x1000) + b"\r\n")
         head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n"
         head += "Date: Tue, 01 Jul 2025 10:00:00 GMT\r\n\r\n"
-        try:
-            await stream.send_all(head.encode() + octets)
-        except trio.BrokenResourceError:
-            return True
+        await stream.send_all(head.encode() + octets)
         return hang_up
 
 

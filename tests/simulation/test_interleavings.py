@@ -92,7 +92,9 @@ def check(email: str, status: str, *, catch_all: bool) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
     rng = random.Random(seed)
-    settings = EngineSettings(host_connections=rng.choice((1, 2, 4)), probes_max=rng.choice((5, 2000)))
+    settings = EngineSettings(
+        host_connections=rng.choice((1, 2, 4)), probes_max=rng.choice((5, 2000))
+    )
     async with open_world(seed=seed) as world:
         catch_all = make_world(world, rng)
         domains = list(catch_all)
@@ -106,14 +108,20 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
                     seen = []
                     async for answer in answers:
                         verdict = answer.verdict
-                        check(verdict.email, verdict.status, catch_all=catch_all[verdict.email.split("@")[1]])
+                        check(
+                            verdict.email,
+                            verdict.status,
+                            catch_all=catch_all[verdict.email.split("@")[1]],
+                        )
                         seen.append(answer.place)
                         assert verdict.latency_ms <= 3050
                         if not patient:
                             assert trio.current_time() - asked_at <= 3.05
                 assert sorted(seen) == list(range(len(texts)))
 
-        async with open_engine(settings, transport=world.transport, dial=world.dial, rng=rng) as engine:
+        async with open_engine(
+            settings, transport=world.transport, dial=world.dial, rng=rng
+        ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 5)):
                     name = "patient" if number == 4 else f"asker{number}"
