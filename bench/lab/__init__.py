@@ -64,6 +64,7 @@ def start_lab(scenario: str = "default", seed: int = 0) -> Iterator[Lab]:
         stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
+        start_new_session=True,  # a Ctrl-C is for us alone: whoever uses the lab ends first
     )
     try:
         first = _read_line(process)

@@ -50,26 +50,33 @@ async def _play(scenario: Scenario, doors: Doors, folder: Path, seed: int, until
     port = tcp[0].socket.getsockname()[1]
     encrypted = [trio.SSLListener(listener, tls, https_compatible=True) for listener in tcp]
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        # Before the doors are served: the kernel lets callers wait, and a reader that
+        # has gone is a plain BrokenPipeError here.
+        _tell(_introduction(scenario, f"https://{RESOLVER_ADDRESS}:{port}", authority, doors.port))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, resolver.serve, encrypted)
             nursery.start_soon(doors.serve, seed)
             nursery.start_soon(_listen, scenario, resolver, nursery.cancel_scope, until_eof)
-            _tell(
-                {
-                    "env": {
-                        "MAILPROBE_DOH_URLS": f"https://{RESOLVER_ADDRESS}:{port}{doh.PATH}",
-                        "MAILPROBE_DOH_CA_FILE": str(authority),
-                        "MAILPROBE_SMTP_PORT": str(doors.port),
-                        "MAILPROBE_SMTP_HELO": HELO,
-                        "MAILPROBE_ALLOW_PRIVATE": "1",
-                    },
-                    "addresses": {o.value: known for o, known in scenario.addresses.items()},
-                }
-            )
             async for number in signals:
                 nursery.cancel_scope.cancel()
                 return INTERRUPTED if number == signal.SIGINT else 0
     return 0
+
+
+def _introduction(
+    scenario: Scenario, resolver_url: str, authority: Path, smtp_port: int
+) -> dict[str, Any]:
+    """The first line: settings that reach the lab, and what there is to verify."""
+    return {
+        "env": {
+            "MAILPROBE_DOH_URLS": resolver_url + doh.PATH,
+            "MAILPROBE_DOH_CA_FILE": str(authority),
+            "MAILPROBE_SMTP_PORT": str(smtp_port),
+            "MAILPROBE_SMTP_HELO": HELO,
+            "MAILPROBE_ALLOW_PRIVATE": "1",
+        },
+        "addresses": {outcome.value: known for outcome, known in scenario.addresses.items()},
+    }
 
 
 def _tell(line: dict[str, Any]) -> None:
@@ -97,8 +104,11 @@ async def _listen(
         if not octets:
             break
         *lines, buffer = (buffer[-COMMAND_OCTETS_MAX:] + octets).split(b"\n")
-        for line in lines:
-            _obey(line.strip(), scenario, resolver)
+        try:
+            for line in lines:
+                _obey(line.strip(), scenario, resolver)
+        except BrokenPipeError:  # whoever asks reads no more
+            return stop.cancel()
     if until_eof:
         stop.cancel()
 

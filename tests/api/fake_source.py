@@ -91,7 +91,7 @@ class FakeSource:
     async def _answer(
         self, texts: Sequence[str], explain: bool, send: trio.MemorySendChannel[Answer]
     ) -> None:
-        async with send:
+        with send:
             for place, text in enumerate(texts):
                 if place >= self.fail_after:
                     raise Trouble("the service is gone")

@@ -233,6 +233,22 @@ def test_the_end_of_its_input_does_not_end_a_persons_lab():
             process.wait(0.2)
 
 
+def test_a_reader_that_has_gone_ends_it_quietly():
+    code = "from api.cli import main; main()"
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "lab"],
+        stdin=subprocess.DEVNULL,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
 def test_a_lab_never_outlives_the_process_that_started_it():
     """Not even one that was killed; two labs run side by side meanwhile."""
     code = (

@@ -1,0 +1,39 @@
+"""1,000 hosts that are silent, drip, stall or lie beside 1,000 healthy ones, all at once."""
+
+import time
+
+import trio
+
+from bench.asking import ask_all, look_up_all, open_watched, wrong
+from bench.figures import Figure
+from bench.lab import start_lab
+
+
+def run() -> list[Figure]:
+    return trio.run(_run)
+
+
+async def _run() -> list[Figure]:
+    with start_lab("hostile") as lab:
+        healthy = lab.addresses["deliverable"]
+        hostile = [*lab.addresses["timed_out"], *lab.addresses["conversation_failed"]]
+        texts = [text for pair in zip(healthy, hostile, strict=True) for text in pair]
+        expected = dict.fromkeys(healthy, "deliverable/None")
+        expected |= dict.fromkeys(lab.addresses["timed_out"], "unknown/smtp_timeout")
+        expected |= dict.fromkeys(lab.addresses["conversation_failed"], "unknown/smtp")
+        async with open_watched(lab) as (engine, watch):
+            await look_up_all(engine, texts)
+            began = time.perf_counter()
+            verdicts = await ask_all(engine, texts)
+            took_s = time.perf_counter() - began
+    mistaken = wrong(verdicts, expected)
+    for what, count in mistaken.items():
+        print(f"# {count} × {what}")
+    healthy_wrong = sum(count for what, count in mistaken.items() if what.startswith("deliverable"))
+    return [
+        Figure("the latest verdict, after layer 4 began", max(watch.layer4_ms), "ms", at_most=3050),
+        Figure("healthy hosts told wrong", healthy_wrong, f"of {len(healthy)}", at_most=0),
+        Figure("hostile hosts told wrong", mistaken.total() - healthy_wrong, f"of {len(hostile)}"),
+        Figure("probes under way, at most", watch.under_way_most, ""),
+        Figure("in all", took_s, "s"),
+    ]
