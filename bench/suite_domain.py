@@ -33,4 +33,4 @@ async def _run() -> list[Figure]:
 
 def _turnarounds(host: dict[str, Any]) -> int:
     """The banner, and every write of ours that the host answered but QUIT, which nobody waits for."""
-    return sum(1 + count for count in host["turnarounds"]) - int(host["quits"])
+    return sum(1 + int(count) for count in host["turnarounds"]) - int(host["quits"])

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import httpx
 
 ENDPOINT_S = 1.5  # one endpoint, connecting included
+EXCHANGE_S = 5.0  # a body that drips; long after its asker has gone
 HANDSHAKE_S = 0.7  # of these for TCP, and as much for TLS
 HEDGE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 LOOKUP_S = 3.0  # all endpoints together
@@ -105,15 +106,26 @@ class DohResponse:
     date: str | None
 
 
+@dataclass(slots=True)
+class _Exchange:
+    """A question under way, and what came of it."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    outcome: DohResponse | TransportFailed = TransportFailed("cut off")
+
+
 class HttpxTransport:
     """DNS over HTTPS with httpx: HTTP/2 where TLS agrees on it, HTTP/1.1 where not.
 
     httpx's transport is used without its client: there is no redirect, no cookie and
-    no proxy from the environment, and a question costs a third less.
+    no proxy from the environment, and a question costs a third less. Each exchange is
+    a task of its own that whoever asks does not cancel: httpcore, cancelled while it
+    writes, loses the frames, and with them the connection and everybody else on it.
     """
 
-    def __init__(self, http: "httpx.AsyncHTTPTransport") -> None:
+    def __init__(self, http: "httpx.AsyncHTTPTransport", nursery: trio.Nursery) -> None:
         self._http = http
+        self._nursery = nursery
         self._urls: dict[str, httpx.URL] = {}
 
     async def exchange(self, url: str, query: bytes) -> bytes:
@@ -128,27 +140,41 @@ class HttpxTransport:
 
         if url not in self._urls:
             self._urls[url] = httpx.URL(check_doh_url(url))
+        exchange = _Exchange()
+        self._nursery.start_soon(self._carry, exchange, url, query)
+        await exchange.done.wait()
+        if isinstance(exchange.outcome, TransportFailed):
+            raise exchange.outcome
+        return exchange.outcome
+
+    async def _carry(self, exchange: _Exchange, url: str, query: bytes) -> None:
+        import httpx
+
         # ReadTimeout: httpcore reports it to all who share the silent connection,
         # those too who asked a moment ago.
         ended = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.ReadTimeout)
         try:
-            with suppress(*ended):
-                return await self._post_once(url, query)
-            return await self._post_once(url, query)
-        except TransportFailed:
-            raise
+            with trio.move_on_after(EXCHANGE_S):
+                with suppress(*ended):
+                    exchange.outcome = await self._post_once(url, query)
+                    return
+                exchange.outcome = await self._post_once(url, query)
+        except TransportFailed as failed:
+            exchange.outcome = failed
         except Exception as error:
             # Everything: besides its own errors httpx lets some of h2 and of the
             # status line's int() through, and all of them are the endpoint's doing.
-            raise TransportFailed(_reason(error)) from error
+            exchange.outcome = TransportFailed(_reason(error))
+        finally:
+            exchange.done.set()
 
     async def _post_once(self, url: str, query: bytes) -> DohResponse:
         with trio.CancelScope() as scope:
 
             async def shield_handshake(event: str, _: object) -> None:
-                # Cancelled in its TLS handshake, httpcore leaves the socket unclosed.
-                if event.startswith("connection.start_tls."):
-                    scope.shield = event.endswith(".started")
+                # Cancelled from here to its first frame, httpcore would leave the
+                # socket unclosed.
+                scope.shield = event in _SHAKING_HANDS
 
             response = await self._http.handle_async_request(
                 self._request(url, query, shield_handshake)
@@ -182,6 +208,7 @@ class HttpxTransport:
 
 
 _DNS_MESSAGE = "application/dns-message"
+_SHAKING_HANDS = frozenset({"connection.start_tls.started", "connection.start_tls.complete"})
 
 
 @cache
@@ -249,10 +276,12 @@ async def open_transport(ca_file: str | None = None) -> AsyncIterator[HttpxTrans
         keepalive_expiry=IDLE_S,
     )
     tls = _tls_context(ca_file)
-    async with httpx.AsyncHTTPTransport(
-        verify=tls, http2=True, limits=limits, trust_env=False
-    ) as http:
-        yield HttpxTransport(http)
+    async with (
+        httpx.AsyncHTTPTransport(verify=tls, http2=True, limits=limits, trust_env=False) as http,
+        trio.open_nursery() as nursery,
+    ):
+        yield HttpxTransport(http, nursery)
+        nursery.cancel_scope.cancel()
 
 
 def _tls_context(ca_file: str | None) -> "ssl.SSLContext":

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from api.cli.running import raise_open_files, sigterm_as_sigint
-from api.settings import Settings
 
 
 @click.command()
@@ -26,6 +25,7 @@ def clean(input_: str, output: str | None, column: str | None, resume: bool) -> 
     from api.cli.cleaning import Order, clean_list, output_path
     from api.cli.progress import show_progress
     from api.cli.source import open_own_engine
+    from api.settings import Settings
 
     settings = Settings.read(os.environ)
     raise_open_files()

@@ -21,6 +21,7 @@ from api.cli.terminal import plain
 from engine.evidence import Evidence, Line
 from engine.verdict import Verdict
 
+WIDE_COLUMNS = 110  # enough for a mail host beside its address
 PIPE_COLUMNS = 200  # where no terminal says how wide it is, nothing is squeezed
 
 STYLES = {
@@ -41,20 +42,23 @@ def console_on(stream: TextIO) -> Console:
     return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
-def verdict_table(verdicts: Iterable[Verdict]) -> Table:
-    """One row an address, readable at 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+def verdict_table(verdicts: Iterable[Verdict], columns: int) -> Table:
+    """One row an address; on a narrow screen the mail host stands under the reason."""
+    wide = columns >= WIDE_COLUMNS
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     table.add_column("address", overflow="fold", min_width=16)
     table.add_column("status", no_wrap=True)
-    table.add_column("why", overflow="fold", min_width=14)
-    table.add_column("mail host", overflow="fold", min_width=12)
+    table.add_column("why", overflow="fold", min_width=20)
+    if wide:
+        table.add_column("mail host", overflow="fold", min_width=12)
     table.add_column("ms", justify="right", no_wrap=True)
     for verdict in verdicts:
+        why, host = Text(_why(verdict)), Text(plain(verdict.mx_host or ""), style="dim")
+        reasons = [why, host] if wide else [Text("\n").join(filter(None, (why, host)))]
         table.add_row(
             Text(plain(verdict.email)),
             Text(verdict.status, style=STYLES[verdict.status]),
-            Text(_why(verdict)),
-            Text(plain(verdict.mx_host or "")),
+            *reasons,
             Text(f"{verdict.latency_ms:,}"),
         )
     return table

@@ -33,7 +33,7 @@ class Pace:
 
     def mark(self, now: float, done: int) -> None:
         self._marks.append((now, done))
-        while now - self._marks[0][0] > PACE_SPAN_S and len(self._marks) > 2:
+        while len(self._marks) > 2 and now - self._marks[1][0] > PACE_SPAN_S:
             self._marks.popleft()
 
     @property

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from api.cli.running import raise_open_files, run
-from api.settings import Settings
 
 if TYPE_CHECKING:
     from api.cli.source import OpenSource
@@ -25,6 +24,7 @@ def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
     An ADDRESS of - stands for the lines of standard input.
     """
     from api.cli.source import open_own_engine
+    from api.settings import Settings
 
     settings = Settings.read(os.environ)
     raise_open_files()
@@ -98,4 +98,4 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
             for line in explanation(answer.verdict, answer.evidence or Evidence()):
                 console.print(line, overflow="fold")
     else:
-        console.print(verdict_table(answer.verdict for answer in in_order))
+        console.print(verdict_table((a.verdict for a in in_order), console.width))

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-SCENARIO_NAMES = ("default", "hostile", "slow", "many", "strict", "restless")
+SCENARIO_NAMES = ("default", "hostile", "slow", "many", "strict", "restless", "waiting")
 STOP_S = 10.0
 
 

@@ -290,6 +290,19 @@ def many(_: Random) -> Scenario:
     return scenario
 
 
+WAITING_HOSTS = 2_000
+
+
+def waiting(_: Random) -> Scenario:
+    """2,000 hosts that greet us and say no more: every probe stays under way."""
+    scenario = Scenario()
+    for place in range(WAITING_HOSTS):
+        domain = f"waiting{place:04}.test"
+        scenario.move_in(domain, new_host("silent at rcpt", f"mx1.{domain}", reply_s=0.6))
+        scenario.expect(Outcome.TIMED_OUT, f"known.ann@{domain}")
+    return scenario
+
+
 STRICT = ("postfix", "exim", "opensmtpd", "one recipient", "few connections")
 
 
@@ -317,6 +330,7 @@ SCENARIOS: Mapping[str, Callable[[Random], Scenario]] = {
     "slow": slow,
     "many": many,
     "strict": strict,
+    "waiting": waiting,
     "restless": restless,
 }
 

@@ -24,6 +24,11 @@ class Acceptance(Enum):
     UNTOLD = Outcome.DELIVERABLE_UNTESTED
 
 
+def deciding_rule(acceptance: Acceptance, accepted_by: str) -> str:
+    """The rule that decided an accepted address: its own, unless the domain accepts all."""
+    return "catch-all.random-accepted" if acceptance is Acceptance.ALL else accepted_by
+
+
 @dataclass(slots=True, eq=False)
 class Domain:
     """What is known of one domain's acceptance."""
@@ -32,7 +37,6 @@ class Domain:
     acceptance: Acceptance | None = None
     known_until: float = 0.0  # trio's clock
     testing: bool = False
-    rule: str = ""  # by which the random address's reply was read
     awaiting: list[Question] = field(default_factory=list)  # accepted, until the test is answered
 
     def known(self, now: float) -> Acceptance | None:
@@ -63,13 +67,10 @@ class Domains:
                 del self._domains[name]
                 return
 
-    def learn(
-        self, domain: Domain, acceptance: Acceptance, rule: str, now: float
-    ) -> list[Question]:
+    def learn(self, domain: Domain, acceptance: Acceptance, now: float) -> list[Question]:
         """Keep the test's answer; gives the questions that waited for it."""
         domain.testing = False
         domain.acceptance = acceptance
-        domain.rule = rule
         domain.known_until = now + (
             INCONCLUSIVE_S if acceptance is Acceptance.UNTOLD else self._keep_s
         )

@@ -18,7 +18,7 @@ from engine.evidence import Tried
 from engine.settings import EngineSettings
 from engine.sites import Site
 from engine.smtp import wire
-from engine.smtp.catchall import Acceptance, Domain, Domains
+from engine.smtp.catchall import Acceptance, Domain, Domains, deciding_rule
 from engine.smtp.connection import Connection
 from engine.smtp.question import ADDRESSES_MAX, Cause, Question
 from engine.smtp.replies import Reading, Rules, Step
@@ -352,9 +352,10 @@ class Pool:
     def random_mailbox(self, domain: Domain) -> str:
         return self._desk.domains.random_mailbox(domain)
 
-    def learn(self, domain: Domain, acceptance: Acceptance, rule: str) -> None:
+    def learn(self, domain: Domain, acceptance: Acceptance) -> None:
         now = trio.current_time()
-        for question in self._desk.domains.learn(domain, acceptance, rule, now):
+        for question in self._desk.domains.learn(domain, acceptance, now):
+            rule = deciding_rule(acceptance, question.rule)
             self._desk.settle(question, acceptance.value, rule)
 
     def leave_untested(self, domain: Domain) -> None:

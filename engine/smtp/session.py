@@ -16,7 +16,7 @@ import trio
 
 from engine.evidence import Tried
 from engine.smtp import wire
-from engine.smtp.catchall import Acceptance, Domain
+from engine.smtp.catchall import Acceptance, Domain, deciding_rule
 from engine.smtp.connection import Connection, ConnectionLost, ReadTimedOut
 from engine.smtp.question import OBJECTIONS_MAX, Cause, Question
 from engine.smtp.replies import Meaning, Reading, Step
@@ -60,7 +60,7 @@ class Host(Protocol):
     def put_back(self, question: Question) -> None: ...
     def domain(self, name: str) -> Domain: ...
     def random_mailbox(self, domain: Domain) -> str: ...
-    def learn(self, domain: Domain, acceptance: Acceptance, rule: str) -> None: ...
+    def learn(self, domain: Domain, acceptance: Acceptance) -> None: ...
     def leave_untested(self, domain: Domain) -> None: ...
     def settle(self, question: Question, outcome: Outcome, rule: str) -> None: ...
     def fail_over(self, question: Question, cause: Cause) -> None: ...
@@ -426,7 +426,7 @@ class Session:
             acceptance = Acceptance.SOME
         else:
             acceptance = Acceptance.UNTOLD
-        self._host.learn(test.domain, acceptance, reading.rule)
+        self._host.learn(test.domain, acceptance)
 
     def _question_answered(self, question: Question, reply: Reply, reading: Reading) -> None:
         if question.settled:
@@ -445,7 +445,7 @@ class Session:
         if known is not None:
             if question.notes:
                 question.notes.cached.append("catch_all")
-            self._host.settle(question, known.value, domain.rule or reading.rule)
+            self._host.settle(question, known.value, deciding_rule(known, reading.rule))
             return
         question.accepted = True
         question.rule = reading.rule
@@ -469,7 +469,7 @@ class Session:
         for asked in unanswered:
             if isinstance(asked, CatchAllTest):
                 if head and heard.transaction and heard.first:
-                    self._host.learn(asked.domain, Acceptance.UNTOLD, cause.rule)
+                    self._host.learn(asked.domain, Acceptance.UNTOLD)
                 else:
                     self._host.leave_untested(asked.domain)
             elif asked.settled:

@@ -263,8 +263,9 @@ def mailprobe(
 
     read, write = os.pipe()
     knobs = [] if hang_after is None else ["--hang-after", str(hang_after)]
-    with os.fdopen(read, "rb") as told:
-        with subprocess.Popen(
+    with (
+        os.fdopen(read, "rb") as told,
+        subprocess.Popen(
             [sys.executable, "-m", "tests.api.fake_source", *knobs, "--", *map(str, words)],
             cwd=directory,
             env={**os.environ, "PYTHONPATH": str(ROOT), "FAKE_SOURCE_FD": str(write)},
@@ -273,16 +274,17 @@ def mailprobe(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             preexec_fn=limit,
-        ) as process:
-            os.close(write)
-            assert process.stdin
-            process.stdin.write(stdin)
-            process.stdin.close()
-            process.stdin = None
-            try:
-                yield Child(process, told)
-            finally:
-                process.kill()
+        ) as process,
+    ):
+        os.close(write)
+        assert process.stdin
+        process.stdin.write(stdin)
+        process.stdin.close()
+        process.stdin = None
+        try:
+            yield Child(process, told)
+        finally:
+            process.kill()
 
 
 def test_the_command_says_what_it_did_on_standard_error_alone(tmp_path: Path) -> None:

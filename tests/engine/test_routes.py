@@ -772,10 +772,9 @@ async def test_what_a_goaway_leaves_unanswered_is_asked_again(authority, ca_file
         assert server.connections > 1
 
 
-async def test_exchanges_cancelled_at_any_moment_leave_the_connection_whole(authority, ca_file):
+async def test_askers_who_give_up_at_any_moment_leave_the_connection_whole(authority, ca_file):
     async with open_tls(authority) as server, open_transport(ca_file) as transport:
         rng = Random(5)
-        await transport.exchange(server.url, ask("warm.test", "MX"))
 
         async def impatient(place: int) -> None:
             with trio.move_on_after(rng.random() / 20):
@@ -786,6 +785,16 @@ async def test_exchanges_cancelled_at_any_moment_leave_the_connection_whole(auth
                 nursery.start_soon(impatient, place)
         octets = await transport.exchange(server.url, ask("shop.test", "MX"))
         assert read_route(octets, "shop.test") == ROUTE
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("after_ms", [0, 1, 2, 5, 10, 20, 40])
+async def test_closing_in_mid_question_leaves_no_socket(authority, ca_file, after_ms):
+    async with open_tls(authority) as server, open_transport(ca_file) as transport:
+        with trio.move_on_after(after_ms / 1000):
+            async with trio.open_nursery() as nursery:
+                for place in range(20):
+                    nursery.start_soon(transport.exchange, server.url, ask(f"d{place}.test", "MX"))
 
 
 async def test_an_endpoint_that_never_shakes_hands_is_let_go(ca_file):
@@ -798,9 +807,7 @@ async def test_an_endpoint_that_never_shakes_hands_is_let_go(ca_file):
         async with open_transport(ca_file) as transport:
             with trio.move_on_after(0.05) as limit:
                 await transport.exchange(url, ask("shop.test", "MX"))
-            assert limit.cancelled_caught or limit.cancel_called
-            with pytest.raises(TransportFailed):
-                await transport.exchange(url, ask("shop.test", "MX"))
+            assert limit.cancelled_caught
 
 
 async def test_no_name_is_ever_given_to_the_systems_resolver(authority, ca_file, monkeypatch):

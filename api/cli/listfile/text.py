@@ -12,7 +12,8 @@ def text_lines(file: BinaryIO, encoding: str) -> Iterator[str]:
     file.seek(0)
     text = io.TextIOWrapper(file, encoding, newline="")
     try:
-        for line in text:  # `yield from` would close the text, and the file with it
+        # `yield from` would close the text, and the file with it, when reading stops early.
+        for line in text:  # noqa: UP028
             yield line
     finally:
         if not file.closed:  # as it is where an error keeps this reading alive

@@ -1,0 +1,84 @@
+"""`mailprobe demo`: the main job with nothing outside this machine.
+
+A lab stands in for the Internet, the example list is cleaned through an engine in
+this process, and all that was started is stopped, however the command ends.
+"""
+
+import dataclasses
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from api.cli.running import raise_open_files, sigterm_as_sigint
+from api.cli.trouble import Interrupted, Misuse, Trouble, say
+
+if TYPE_CHECKING:
+    from api.cli.cleaning import Summary
+    from api.settings import Settings
+
+LIST = Path("examples/list.csv")
+ROOT = Path(__file__).parents[2]
+
+
+@click.command()
+def demo() -> None:
+    """Clean an example list, with a resolver and mail servers on this machine.
+
+    Nothing outside this machine is asked. The cleaned list lies beside the example.
+    """
+    source = _example()
+    raise_open_files()
+    with sigterm_as_sigint():
+        try:
+            summary = _clean_in_lab(source)
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted("interrupted; nothing runs on and nothing is left behind") from None
+        from api.cli.report import print_summary
+
+        print_summary(summary, sys.stdout)
+
+
+def _example() -> Path:
+    """The example list, of the working directory or of this checkout."""
+    for directory in (Path(), ROOT):
+        if (directory / LIST).is_file():
+            return directory / LIST
+    raise Misuse(f"{LIST} is not here; run the demo in a checkout of mailprobe")
+
+
+def _clean_in_lab(source: Path) -> "Summary":
+    """Clean `source` by a lab's hosts alone: no setting of the operator's reaches in."""
+    from api.settings import Settings
+    from bench.lab import LabFailed, start_lab
+
+    say("starting the lab: a resolver and mail servers on loopback addresses")
+    with tempfile.TemporaryDirectory(prefix="mailprobe-demo-") as directory:
+        try:
+            with start_lab() as lab:
+                settings = Settings.read(lab.env, Path(directory))
+                return _clean(source, settings, Path(directory))
+        except LabFailed as error:
+            raise Trouble(f"the demo needs its lab: {error}") from error
+
+
+def _clean(source: Path, settings: "Settings", directory: Path) -> "Summary":
+    """Clean in `directory`, so that no unfinished run of a person's is in the way; then publish."""
+    from api.cli.cleaning import Order, clean_list, output_path
+    from api.cli.listfile import replacing
+    from api.cli.progress import show_progress
+    from api.cli.source import open_own_engine
+
+    draft, target = output_path(directory / source.name), output_path(source)
+    say(f"cleaning {source}")
+    summary = clean_list(
+        Order(source, draft),
+        lambda: open_own_engine(settings.engine),
+        standard_output=sys.stdout.buffer,
+        show_progress=show_progress,
+    )
+    with replacing(target) as file:
+        file.write(draft.read_bytes())
+    return dataclasses.replace(summary, output=target)

@@ -1,0 +1,603 @@
+"""The client's half of SMTP: what may be said when, and how replies are framed."""
+
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from engine.smtp import wire
+from engine.smtp.wire import (
+    CONNECT,
+    NO_OFFER,
+    QUIT,
+    REPLY_LINES_MAX,
+    REPLY_OCTETS_MAX,
+    RSET,
+    TALK,
+    Command,
+    Conversation,
+    Offer,
+    OurMistake,
+    Reply,
+    ReplyReader,
+    Stage,
+    TheirMistake,
+    read_offer,
+)
+
+EHLO = wire.ehlo("probe.example.org")
+HELO = wire.helo("probe.example.org")
+MAIL = wire.mail("")
+ANN = wire.rcpt("ann@shop.test")
+BOB = wire.rcpt("bob@shop.test")
+COMMANDS = {
+    "CONNECT": CONNECT,
+    "EHLO": EHLO,
+    "HELO": HELO,
+    "MAIL": MAIL,
+    "RCPT": ANN,
+    "RSET": RSET,
+    "QUIT": QUIT,
+    "DATA": Command("DATA", "DATA"),
+    "VRFY": Command("VRFY", "VRFY ann"),
+    "AUTH": Command("AUTH", "AUTH PLAIN"),
+    "STARTTLS": Command("STARTTLS", "STARTTLS"),
+}
+PIPELINING = b"250-mx.shop.test\r\n250 PIPELINING\r\n"
+WAYS = {  # how a conversation comes to a stage
+    Stage.BANNER: [],
+    Stage.HELLO: [(None, b"220 hello\r\n")],
+    Stage.READY: [(None, b"220 hello\r\n"), (EHLO, b"250 hello\r\n")],
+    Stage.MAIL: [(None, b"220 hello\r\n"), (EHLO, b"250 hello\r\n"), (MAIL, b"250 Ok\r\n")],
+    Stage.CLOSED: [(None, b"220 hello\r\n"), (QUIT, b"221 Bye\r\n")],
+}
+
+
+def walk(conversation: Conversation, *steps: tuple[Command | None, bytes]) -> Conversation:
+    """Say each command, where there is one, and hear its reply."""
+    for command, reply in steps:
+        if command is not None:
+            conversation.send(command)
+        conversation.receive(reply)
+        assert conversation.next_turn() is not None
+    return conversation
+
+
+def at_stage(stage: Stage) -> Conversation:
+    """A quiet conversation that has come so far; in BANNER the greeting was a refusal."""
+    conversation = Conversation()
+    if stage is Stage.BANNER:
+        return walk(conversation, (None, b"554 No SMTP service here\r\n"))
+    walk(conversation, *WAYS[stage])
+    assert conversation.stage is stage
+    return conversation
+
+
+def pipelining(*steps: tuple[Command | None, bytes]) -> Conversation:
+    """A conversation with a host that offers PIPELINING."""
+    return walk(Conversation(), (None, b"220 hello\r\n"), (EHLO, PIPELINING), *steps)
+
+
+def read_all(*pieces: bytes) -> list[Reply]:
+    """The replies of these octets, fed piece by piece."""
+    reader, replies = ReplyReader(), []
+    for piece in pieces:
+        reader.feed(piece)
+        while (reply := reader.next_reply()) is not None:
+            replies.append(reply)
+    return replies
+
+
+# -- which command may follow which ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("stage", "verb"), list(product(Stage, COMMANDS)))
+def test_the_talk_table_is_kept(stage, verb):
+    """Every command in every stage: what the table has is said, all else is our mistake."""
+    conversation = at_stage(stage)
+    command = COMMANDS[verb]
+    if verb not in TALK[stage]:
+        with pytest.raises(OurMistake):
+            conversation.send(command)
+        return
+    assert conversation.send(command) == f"{command.line}\r\n".encode()
+    conversation.receive(b"250 Ok\r\n")
+    turn = conversation.next_turn()
+    assert turn is not None
+    assert turn.command is command
+    assert conversation.stage is TALK[stage][verb]
+
+
+@pytest.mark.parametrize(
+    ("stage", "verb"), [(stage, verb) for stage in Stage for verb in TALK[stage]]
+)
+@pytest.mark.parametrize("code", [354, 450, 500, 550])
+def test_a_refusal_leaves_the_stage_as_it_was(stage, verb, code):
+    conversation = at_stage(stage)
+    conversation.send(COMMANDS[verb])
+    conversation.receive(f"{code} No\r\n".encode())
+    assert conversation.next_turn() is not None
+    assert conversation.stage is stage
+
+
+@pytest.mark.parametrize("stage", [Stage.HELLO, Stage.READY, Stage.MAIL])
+def test_421_closes_whatever_was_asked(stage):
+    conversation = at_stage(stage)
+    conversation.send(*(COMMANDS[verb] for verb in list(TALK[stage])[:1]))
+    conversation.receive(b"421 4.3.2 Shutting down\r\n")
+    assert conversation.next_turn() is not None
+    assert conversation.stage is Stage.CLOSED
+    with pytest.raises(OurMistake):
+        conversation.send(QUIT)
+
+
+def test_nothing_may_be_said_before_the_banner():
+    for command in COMMANDS.values():
+        with pytest.raises(OurMistake):
+            Conversation().send(command)
+
+
+def test_helo_offers_nothing():
+    conversation = walk(Conversation(), (None, b"220 hello\r\n"), (HELO, PIPELINING))
+    assert conversation.offer == NO_OFFER
+
+
+def test_a_second_ehlo_replaces_the_offer():
+    conversation = pipelining((EHLO, b"250-mx\r\n250 SMTPUTF8\r\n"))
+    assert conversation.offer == Offer(smtputf8=True)
+
+
+# -- PIPELINING ------------------------------------------------------------------------------
+
+
+def test_a_group_is_one_write_and_is_answered_in_its_order():
+    conversation = pipelining()
+    octets = conversation.send(MAIL, ANN, BOB)
+    assert octets == b"MAIL FROM:<>\r\nRCPT TO:<ann@shop.test>\r\nRCPT TO:<bob@shop.test>\r\n"
+    conversation.receive(b"250 Ok\r\n550 5.1.1 No ann\r\n250 Bob\r\n")
+    turns = [conversation.next_turn() for _ in range(3)]
+    assert [(turn.command, turn.reply.code) for turn in turns if turn] == [
+        (MAIL, 250),
+        (ANN, 550),
+        (BOB, 250),
+    ]
+    assert conversation.quiet
+
+
+PAIRS = {  # a command, and those that may stand behind it before it is answered
+    "MAIL": {"RCPT", "RSET", "QUIT"},
+    "RCPT": {"RCPT", "RSET", "QUIT"},
+    "RSET": {"MAIL", "RSET", "QUIT"},
+    "EHLO": set(),
+    "QUIT": set(),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(PAIRS, COMMANDS)))
+def test_what_may_stand_behind_what_in_a_group(before, after):
+    """RFC 2920: EHLO and QUIT are always the last of their group."""
+    conversation = pipelining() if before != "RCPT" else pipelining((MAIL, b"250 Ok\r\n"))
+    conversation.send(COMMANDS[before])
+    if after in PAIRS[before]:
+        conversation.send(COMMANDS[after])
+        assert len(conversation.unanswered) == 2
+    else:
+        with pytest.raises(OurMistake):
+            conversation.send(COMMANDS[after])
+
+
+def test_without_pipelining_every_command_waits_for_the_reply_before():
+    conversation = at_stage(Stage.READY)
+    with pytest.raises(OurMistake):
+        conversation.send(MAIL, ANN)
+    conversation = at_stage(Stage.MAIL)
+    conversation.send(ANN)
+    with pytest.raises(OurMistake):
+        conversation.send(BOB)
+
+
+def test_recipients_answered_after_their_mail_was_refused_leave_no_transaction():
+    conversation = pipelining()
+    conversation.send(MAIL, ANN)
+    conversation.receive(b"550 5.7.1 Go away\r\n503 5.5.1 Need MAIL\r\n")
+    assert conversation.next_turn()
+    assert conversation.next_turn()
+    assert conversation.stage is Stage.READY
+    with pytest.raises(OurMistake):
+        conversation.send(ANN)
+
+
+def test_a_recipient_accepted_after_its_mail_was_refused_opens_no_transaction():
+    conversation = pipelining()
+    conversation.send(MAIL, ANN)
+    conversation.receive(b"451 4.3.0 Later\r\n250 Ok\r\n")
+    assert conversation.next_turn()
+    assert conversation.next_turn()
+    assert conversation.stage is Stage.READY
+
+
+# -- what is never written -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "mailbox",
+    [
+        "ann\r\nDATA@shop.test",
+        "ann\n@shop.test",
+        "ann\r@shop.test",
+        "ann\0@shop.test",
+        "ann\x7f@shop.test",
+        "ann\t@shop.test",
+        "ann\x85@shop.test",
+        "ann\u2028@shop.test",
+        "ann\u202e@shop.test",
+        "ann\ufeff@shop.test",
+    ],
+)
+@pytest.mark.parametrize("make", [wire.rcpt, wire.mail, wire.ehlo, wire.helo])
+def test_a_control_character_is_never_written(make, mailbox):
+    command = make(mailbox)
+    stage = {"RCPT": Stage.MAIL, "MAIL": Stage.READY}.get(command.verb, Stage.HELLO)
+    with pytest.raises(OurMistake):
+        at_stage(stage).send(command)
+
+
+@given(st.text(max_size=600))
+def test_whatever_is_asked_about_at_most_one_line_is_written(mailbox):
+    conversation = at_stage(Stage.MAIL)
+    try:
+        octets = conversation.send(wire.rcpt(mailbox))
+    except (OurMistake, UnicodeEncodeError):
+        return
+    assert octets.endswith(b">\r\n")
+    assert len(octets) <= wire.COMMAND_OCTETS_MAX + 2
+    assert not any(octet < 32 or octet == 127 for octet in octets[:-2])
+
+
+def test_the_longest_address_fits_a_line_and_a_longer_line_is_our_mistake():
+    longest = "RCPT TO:<" + "a" * (wire.COMMAND_OCTETS_MAX - 10) + ">"
+    assert at_stage(Stage.MAIL).send(Command("RCPT", longest))
+    with pytest.raises(OurMistake):
+        at_stage(Stage.MAIL).send(Command("RCPT", longest + "a"))
+    with pytest.raises(OurMistake):  # octets are counted, not characters
+        at_stage(Stage.MAIL).send(Command("RCPT", longest[:-2] + "ü>"))
+
+
+def test_smtputf8_is_declared_with_mail():
+    assert wire.mail("me@example.org", smtputf8=True).line == "MAIL FROM:<me@example.org> SMTPUTF8"
+
+
+# -- framing ---------------------------------------------------------------------------------
+
+line_texts = st.text(
+    st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)), max_size=60
+)
+replies = st.builds(
+    Reply,
+    st.integers(200, 599),
+    st.lists(line_texts, min_size=1, max_size=8).map(tuple),
+)
+
+
+def encode(reply: Reply, end: bytes = b"\r\n") -> bytes:
+    last = len(reply.lines) - 1
+    return b"".join(
+        f"{reply.code}{'-' if place < last else ' '}{line}".encode() + end
+        for place, line in enumerate(reply.lines)
+    )
+
+
+@given(st.lists(replies, max_size=6), st.lists(st.integers(0, 3000)), st.booleans())
+def test_replies_cut_anywhere_are_the_same_replies(said, cuts, bare):
+    """However the octets arrive, whichever way the lines end."""
+    octets = b"".join(encode(reply, b"\n" if bare else b"\r\n") for reply in said)
+    places = sorted({0, len(octets), *(min(cut, len(octets)) for cut in cuts)})
+    pieces = [octets[start:end] for start, end in pairwise(places)]
+    assert read_all(*pieces) == said
+
+
+@given(st.lists(replies, min_size=1, max_size=4))
+def test_replies_octet_by_octet_are_the_same_replies(said):
+    octets = b"".join(map(encode, said))
+    assert read_all(*(octets[place : place + 1] for place in range(len(octets)))) == said
+
+
+wild_pieces = st.lists(
+    st.one_of(
+        st.binary(max_size=400),
+        st.sampled_from(
+            [b"250 ", b"250-", b"\r\n", b"\n", b"\r", b"2", b"25", b"250", b"-", b"\0"]
+        ),
+        st.binary(min_size=1, max_size=3).map(lambda octets: octets * 6_000),
+        st.just(b"250-x\r\n").map(lambda octets: octets * 60),
+    ),
+    max_size=12,
+)
+
+
+@given(wild_pieces)
+@example([b"\xb2\xb3\xb9 superscripts\r\n"])
+@example(["٢٥٠ arabic digits\r\n".encode()])
+@example([b"+25 x\r\n"])
+@example([b" 250 x\r\n"])
+def test_any_octets_are_replies_or_their_mistake(pieces):
+    """Never another exception, never more kept than one reply may have."""
+    reader = ReplyReader()
+    for piece in pieces:
+        reader.feed(piece)
+        try:
+            while (reply := reader.next_reply()) is not None:
+                assert len(reply.lines) <= REPLY_LINES_MAX
+                assert sum(len(line) for line in reply.lines) <= REPLY_OCTETS_MAX
+                assert isinstance(reply.text, str)
+                assert reply.enhanced is None or reply.enhanced[0] in "245"
+        except TheirMistake:
+            return
+        assert len(reader._buffer) + reader._octets <= REPLY_OCTETS_MAX
+
+
+@given(wild_pieces)
+def test_any_octets_leave_a_conversation_sound(pieces):
+    """One command unanswered: at most one reply is paired, all else is their mistake."""
+    conversation = at_stage(Stage.MAIL)
+    conversation.send(ANN)
+    turns = []
+    try:
+        for piece in pieces:
+            conversation.receive(piece)
+            while (turn := conversation.next_turn()) is not None:
+                turns.append(turn)
+    except TheirMistake:
+        pass
+    assert [turn.command for turn in turns] in ([], [ANN])
+
+
+@pytest.mark.parametrize(
+    ("octets", "reply"),
+    [
+        (b"250 Ok\r\n", Reply(250, ("Ok",))),
+        (b"250 Ok\n", Reply(250, ("Ok",))),
+        (b"250\r\n", Reply(250, ("",))),
+        (b"250 \r\n", Reply(250, ("",))),
+        (b"250\n", Reply(250, ("",))),
+        (b"250-One\r\n250 Two\r\n", Reply(250, ("One", "Two"))),
+        (b"250-One\n250-\n250\n", Reply(250, ("One", "", ""))),
+        (b"250-One\r\n250 Two\n", Reply(250, ("One", "Two"))),
+        (b"550 caf\xe9\r\n", Reply(550, ("café",))),
+        ("550 café\r\n".encode(), Reply(550, ("café",))),
+        (b"550-caf\xe9\r\n550 \xc3\xa9\r\n", Reply(550, ("café", "é"))),
+        (b"250  two spaces\r\n", Reply(250, (" two spaces",))),
+        (b"250 Ok\r\r\n", Reply(250, ("Ok",))),
+        (b"250 nul\0 inside\r\n", Reply(250, ("nul\0 inside",))),
+    ],
+)
+def test_a_reply_as_it_comes(octets, reply):
+    assert read_all(octets) == [reply]
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"\r\n",
+        b"\n",
+        b"hello\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n",
+        b"\x16\x03\x01\x02\x00\x01\r\n",
+        b"\xff\xfd\x18\r\n",
+        b"199 Too low\r\n",
+        b"100-x\r\n",
+        b"600 Too high\r\n",
+        b"999 x\r\n",
+        b"2500 x\r\n",
+        b"250x\r\n",
+        b"250\tTab\r\n",
+        b"250_x\r\n",
+        b"-250 x\r\n",
+        b" 250 x\r\n",
+        b"25O letter\r\n",
+        b"250-One\r\n251 Two\r\n",
+        b"250-One\r\n250-Two\r\n550 Three\r\n",
+        b"250-One\r\nTwo\r\n",
+        b"250-One\r\n\r\n",
+    ],
+)
+def test_what_is_no_reply_is_their_mistake(octets):
+    with pytest.raises(TheirMistake):
+        read_all(octets)
+
+
+# -- bounds ----------------------------------------------------------------------------------
+
+
+def test_a_reply_has_a_hundred_lines_at_most():
+    [reply] = read_all(b"250-x\r\n" * 99 + b"250 x\r\n")
+    assert len(reply.lines) == REPLY_LINES_MAX == 100
+    with pytest.raises(TheirMistake):
+        read_all(b"250-x\r\n" * 100 + b"250 x\r\n")
+    with pytest.raises(TheirMistake):  # before its end is known
+        read_all(b"250-x\r\n" * 101)
+
+
+def line_of(octets: int, mark: bytes = b" ", end: bytes = b"\r\n") -> bytes:
+    """One reply line of exactly so many octets, its end included."""
+    return b"250" + mark + b"x" * (octets - 4 - len(end)) + end
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+def test_a_reply_has_16_kib_at_most(end):
+    assert REPLY_OCTETS_MAX == 16 * 1024
+    whole = line_of(8192, b"-", end) + line_of(8192, b" ", end)
+    assert len(read_all(whole)) == 1
+    assert len(read_all(line_of(REPLY_OCTETS_MAX, end=end))) == 1
+    for octets in (
+        line_of(8192, b"-", end) + line_of(8193, b" ", end),
+        line_of(REPLY_OCTETS_MAX + 1, end=end),
+    ):
+        with pytest.raises(TheirMistake):
+            read_all(octets)
+        with pytest.raises(TheirMistake):
+            read_all(*(octets[place : place + 1000] for place in range(0, len(octets), 1000)))
+
+
+def test_a_line_without_an_end_is_given_up_at_16_kib():
+    assert read_all(b"x" * REPLY_OCTETS_MAX) == []
+    with pytest.raises(TheirMistake):
+        read_all(b"x" * (REPLY_OCTETS_MAX + 1))
+
+
+def test_the_bound_is_of_one_reply_not_of_a_session():
+    assert len(read_all(*[line_of(REPLY_OCTETS_MAX)] * 5)) == 5
+    assert len(read_all(line_of(10_000) * 5)) == 5
+
+
+# -- what a reply says -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "enhanced", "text"),
+    [
+        (("5.1.1 User unknown",), "5.1.1", "User unknown"),
+        (("User unknown",), None, "User unknown"),
+        (("",), None, ""),
+        (("5.1.1",), "5.1.1", ""),
+        ((" 5.1.1 User unknown",), "5.1.1", "User unknown"),
+        (("#5.1.1 User unknown",), "5.1.1", "User unknown"),
+        (("(5.1.1) User unknown",), "5.1.1", "User unknown"),
+        (("[5.1.1] User unknown",), "5.1.1", "User unknown"),
+        (("5.1.10 Not found",), "5.1.10", "Not found"),
+        (("5.7.606 Banned",), "5.7.606", "Banned"),
+        (("2.1.5 Ok",), "2.1.5", "Ok"),
+        (("3.1.1 no class",), None, "3.1.1 no class"),
+        (("5.1.1.1 an address",), None, "5.1.1.1 an address"),
+        (("5.1.1000 too long",), None, "5.1.1000 too long"),
+        (("192.0.2.25 blocked",), None, "192.0.2.25 blocked"),
+        (("User 5.1.1 unknown",), None, "User 5.1.1 unknown"),
+        (("Words first", "5.1.1 then the code"), "5.1.1", "Words first then the code"),
+        (("5.1.1 One", "5.1.1 Two"), "5.1.1", "One Two"),
+        (("5.1.1 One", "5.7.1 Two"), "5.1.1", "One Two"),
+    ],
+)
+def test_the_enhanced_code_leads_a_line(lines, enhanced, text):
+    reply = Reply(550, lines)
+    assert reply.enhanced == enhanced
+    assert reply.text == text
+
+
+@pytest.mark.parametrize(
+    ("code", "positive"), [(199, False), (200, True), (299, True), (300, False), (550, False)]
+)
+def test_only_2xx_is_positive(code, positive):
+    assert Reply(code).positive is positive
+
+
+def test_a_reply_is_written_as_it_was_heard():
+    octets = b"550-5.1.1 One\r\n550-\r\n550 5.1.1 Two\r\n"
+    [reply] = read_all(octets)
+    assert str(reply) == "550-5.1.1 One\n550-\n550 5.1.1 Two"
+
+
+# -- LIMITS and the other offers -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "offer"),
+    [
+        ((), Offer()),
+        (("PIPELINING",), Offer(pipelining=True)),
+        (("pipelining", "SmtpUtf8"), Offer(pipelining=True, smtputf8=True)),
+        ((" PIPELINING ",), Offer(pipelining=True)),
+        (("PIPELINING yes",), Offer(pipelining=True)),
+        (("XPIPELINING", "PIPELINING2", "NOPIPELINING"), Offer()),
+        (("LIMITS RCPTMAX=20",), Offer(recipients_max=20)),
+        (("limits rcptmax=20",), Offer(recipients_max=20)),
+        (
+            ("LIMITS RCPTMAX=20 MAILMAX=5 RCPTDOMAINMAX=1",),
+            Offer(recipients_max=20, transactions_max=5, domains_max=1),
+        ),
+        (("LIMITS   RCPTMAX=20    MAILMAX=5 ",), Offer(recipients_max=20, transactions_max=5)),
+        (("LIMITS",), Offer()),
+        (("LIMITS RCPTMAX",), Offer()),
+        (("LIMITS RCPTMAX=",), Offer()),
+        (("LIMITS RCPTMAX=0",), Offer()),
+        (("LIMITS RCPTMAX=000",), Offer()),
+        (("LIMITS RCPTMAX=-1",), Offer()),
+        (("LIMITS RCPTMAX=+5",), Offer()),
+        (("LIMITS RCPTMAX=5.0",), Offer()),
+        (("LIMITS RCPTMAX=many",), Offer()),
+        (("LIMITS RCPTMAX=²",), Offer()),
+        (("LIMITS RCPTMAX=٥",), Offer()),
+        (("LIMITS RCPTMAX==5",), Offer()),
+        (("LIMITS RCPTMAX=5=5",), Offer()),
+        (("LIMITS =5",), Offer()),
+        (("LIMITS RCPTMAX= 5",), Offer()),
+        (("LIMITS nonsense RCPTMAX=7 =",), Offer(recipients_max=7)),
+        (("LIMITS RCPTMAX=x MAILMAX=3",), Offer(transactions_max=3)),
+        (("LIMITS OTHER=3",), Offer()),
+        (("SIZE 100", "LIMITS RCPTMAX=2", "PIPELINING"), Offer(True, recipients_max=2)),
+    ],
+)
+def test_what_an_ehlo_answer_offers(lines, offer):
+    assert read_offer(Reply(250, ("mx.shop.test", *lines))) == offer
+
+
+def test_the_first_line_of_an_ehlo_answer_is_a_name_not_an_offer():
+    assert read_offer(Reply(250, ("PIPELINING",))) == NO_OFFER
+
+
+def test_a_limit_of_any_length_is_a_number():
+    offer = read_offer(Reply(250, ("mx", f"LIMITS RCPTMAX={'9' * 5_000}")))
+    assert offer.recipients_max is not None
+    assert offer.recipients_max > 1_000_000
+
+
+@given(st.lists(line_texts, max_size=8))
+def test_any_ehlo_answer_can_be_read(lines):
+    offer = read_offer(Reply(250, ("mx", *(f"LIMITS {line}" for line in lines))))
+    for limit in (offer.recipients_max, offer.transactions_max, offer.domains_max):
+        assert limit is None or limit > 0
+
+
+# -- out of turn -----------------------------------------------------------------------------
+
+
+def test_a_reply_nobody_asked_for_is_their_mistake():
+    conversation = at_stage(Stage.READY)
+    conversation.receive(b"250 Ok\r\n")
+    with pytest.raises(TheirMistake):
+        conversation.next_turn()
+
+
+def test_a_second_reply_is_not_taken_for_the_next_commands():
+    """What is left over must be seen before anything else is asked."""
+    conversation = at_stage(Stage.MAIL)
+    conversation.send(ANN)
+    conversation.receive(b"550 5.1.1 No ann\r\n250 Ok\r\n")
+    assert conversation.next_turn()
+    assert conversation.unread
+    assert not conversation.quiet
+    with pytest.raises(OurMistake):
+        conversation.send(BOB)
+
+
+@pytest.mark.parametrize("octets", [b"2", b"250", b"250-x\r\n", b"250 Ok\r\n", b"\n"])
+def test_even_a_part_of_a_line_is_unread(octets):
+    conversation = at_stage(Stage.READY)
+    assert conversation.quiet
+    conversation.receive(octets)
+    assert conversation.unread
+    assert not conversation.quiet
+
+
+def test_a_conversation_is_quiet_when_all_is_answered_and_all_is_read():
+    conversation = Conversation()
+    assert not conversation.quiet  # the banner is awaited
+    conversation.receive(b"220-hello\r\n220 ")
+    assert conversation.next_turn() is None
+    assert not conversation.quiet
+    conversation.receive(b"there\r\n")
+    assert conversation.next_turn()
+    assert conversation.quiet
+    conversation.send(EHLO)
+    assert not conversation.quiet
+    assert not conversation.unread
