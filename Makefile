@@ -4,7 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check bench format lock clean
+# Further interpreters that this machine has, of those we support.
+OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
+	for each in python$(version) $$HOME/.pyenv/versions/$(version).*/bin/python$(version); do \
+		$$each -c 'import sys; print(sys.executable)' 2>/dev/null; done)))
+
+.PHONY: setup demo test test-others check bench format lock clean
 
 setup: $(STAMP)
 
@@ -21,6 +26,16 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest
 
+# The same suite on every other supported interpreter that is here, each in its own .venv-*.
+test-others:
+	@for each in $(OTHERS); do \
+		venv=.venv-$$($$each -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		$(MAKE) --no-print-directory test PYTHON=$$each VENV=$$venv || exit 1; \
+	done
+
+bench: setup
+	@$(BIN)/mailprobe bench
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -36,4 +51,4 @@ lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-header --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf .venv .venv-* build dist *.egg-info

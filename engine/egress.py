@@ -53,21 +53,24 @@ NOT_PUBLIC_6 = tuple(
 def is_public(ip: str) -> bool:
     """Is this the address of a host on the public Internet? False for what is no address."""
     try:
-        address = ip_address(ip)
+        address = _plain(ip)
     except ValueError:
         return False
     if address.version == 4:
         return not any(address in network for network in NOT_PUBLIC_4)
-    if address.scope_id is not None or address not in PUBLIC_6:
-        return False
-    return not any(address in network for network in NOT_PUBLIC_6)
+    return address in PUBLIC_6 and not any(address in network for network in NOT_PUBLIC_6)
+
+
+def _plain(ip: str) -> IPv4Address | IPv6Address:
+    """Read an address in its one spelling, or ValueError; a zone is no part of it."""
+    if "%" in ip:
+        raise ValueError("an address with a zone")
+    return ip_address(ip)
 
 
 def numeric(host: str) -> IPv4Address | IPv6Address:
     """The address that a URL's host is, or ValueError; `localhost` is 127.0.0.1 to us."""
-    if "%" in host:
-        raise ValueError("an address without a zone is needed")
-    return ip_address("127.0.0.1" if host == "localhost" else host)
+    return _plain("127.0.0.1" if host == "localhost" else host)
 
 
 class CannotConnect(OSError):
@@ -172,7 +175,7 @@ class Dialer:
 
     def _guard(self, address: str) -> None:
         try:
-            ip_address(address)
+            _plain(address)
         except ValueError:
             raise NotPublic(f"not an IP address: {address[:80]!r}") from None
         if not self._allow_private and not is_public(address):

@@ -31,7 +31,9 @@ from engine.dns import (
     RouteAnswer,
     ask,
     read_addresses,
+    read_pointers,
     read_route,
+    reverse_name,
 )
 from engine.egress import is_public, numeric
 from engine.settings import EngineSettings
@@ -111,7 +113,9 @@ class _Exchange:
     """A question under way, and what came of it."""
 
     done: trio.Event = field(default_factory=trio.Event)
-    outcome: DohResponse | TransportFailed = TransportFailed("cut off")
+    outcome: DohResponse | TransportFailed = field(
+        default_factory=lambda: TransportFailed("the answer was too slow")
+    )
 
 
 class HttpxTransport:
@@ -256,6 +260,9 @@ def _reason(error: BaseException) -> str:
     while cause is not None and not isinstance(cause, trio.Cancelled):
         if isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
+        refused = getattr(cause, "verify_message", None)  # of an ssl.SSLCertVerificationError
+        if refused:
+            return f"certificate not accepted: {refused}"
         words = getattr(cause, "strerror", None) or str(cause) or words
         cause = cause.__cause__ or cause.__context__  # httpcore raises "from None"
     return words
@@ -499,6 +506,12 @@ class Routes:
         """
         ask(name, "A")
         return await self._addresses.find(name.lower())
+
+    async def pointers(self, ip: str) -> tuple[str, ...] | LookupFailed:
+        """The names that an address's reverse records give; asked each time."""
+        return await self._resolvers.ask(
+            ask(reverse_name(ip), "PTR"), lambda octets: read_pointers(octets, ip)
+        )
 
     def in_order(self, route: Route) -> list[MailExchange]:
         """The exchanges in the order to try them now, equal ones shuffled."""

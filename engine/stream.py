@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 import trio
@@ -23,6 +23,7 @@ from engine.lists import Lists, load_lists
 from engine.routes import DohTransport, Routes, open_routes
 from engine.settings import EngineSettings
 from engine.sites import load_sites
+from engine.smtp.pool import Pool
 from engine.smtp.probe import Prober, open_prober
 from engine.smtp.question import Notes, Question
 from engine.smtp.replies import load_rules
@@ -33,6 +34,8 @@ OPEN_MAX = 20_000  # addresses taken up and not answered; enough to find work fo
 UNREAD_MAX = 1_000  # answers that the reader has not taken
 LOOK_UPS_MAX = 100  # of routes, at a time; HTTP/2 bears as many streams
 ORDERS_MAX = 10_000  # domains whose shuffled exchanges are remembered
+FIRST_EXCHANGES = 2  # of a route, that a patient asker may wait for
+REST_LOOK_S = 0.5  # between two looks at the hosts that rest
 FEED_STEP = 64  # addresses taken up between two looks at the rest of the world
 
 
@@ -109,16 +112,6 @@ class Engine:
     rng: random.Random
 
 
-@dataclass(slots=True, eq=False)
-class _Backlog:
-    """What a patient asker holds back for one exchange."""
-
-    exchange: MailExchange
-    held: deque[Inquiry] = field(default_factory=deque)
-    under_way: int = 0
-    releasing: bool = False
-
-
 class _Errand:
     """One call of open_answers: what was taken up, is held back, is under way."""
 
@@ -134,16 +127,24 @@ class _Errand:
         self._open: dict[str, Inquiry] = {}  # by mailbox: the same one is asked once
         self._by_domain: dict[str, list[Inquiry]] = {}  # waiting for a route
         self._orders: dict[str, list[MailExchange]] = {}
-        self._backlogs: dict[str, _Backlog] = {}
-        self._stalled: dict[str, None] = {}  # backlogs that wait for room at the desk
+        self._held: dict[Pool, deque[Inquiry]] = {}  # until their host has a seat free
+        self._releasing: set[Pool] = set()
+        self._was_full = False  # the desk, when we last looked
+        self._places = 0  # texts taken up and not answered
         self._room = trio.Event()
         self._fed = False
+        self._gone = False
+        if patient:
+            engine.prober.listen_for_room(self._on_room)
+            nursery.start_soon(self.watch_rests)
 
     # -- taking up ---------------------------------------------------------------------------
 
     async def feed(self, texts: Iterable[str]) -> None:
         """Take up the texts as there is room for them."""
         for place, text in enumerate(texts):
+            if self._gone:
+                return
             while self._crowded():
                 self._room = trio.Event()
                 await self._room.wait()
@@ -155,7 +156,7 @@ class _Errand:
 
     def _crowded(self) -> bool:
         return (
-            len(self._open) >= OPEN_MAX
+            self._places >= OPEN_MAX
             or len(self.answers) >= UNREAD_MAX
             or len(self._by_domain) >= LOOK_UPS_MAX
         )
@@ -169,6 +170,7 @@ class _Errand:
             self.answers.end()
 
     def _take_up(self, place: int, text: str) -> None:
+        self._places += 1
         inquiry = Inquiry(text, [(place, text)], began=trio.current_time())
         if self._explain:
             inquiry.notes = Notes()
@@ -185,6 +187,7 @@ class _Errand:
 
     def _tell(self, inquiry: Inquiry) -> None:
         now = trio.current_time()
+        self._places -= len(inquiry.places)
         evidence = inquiry.evidence()
         for place, text in inquiry.places:
             self.answers.put(Answer(place, inquiry.verdict(text, now), evidence))
@@ -200,7 +203,7 @@ class _Errand:
 
     def _find_route(self, inquiry: Inquiry, domain: str) -> None:
         known = self._engine.routes.known(domain)
-        if known is not None:
+        if known is not None and self._knows_exchanges(known):
             if inquiry.notes is not None:
                 inquiry.notes.cached.append("mx")
             self._routed(inquiry, known)
@@ -210,8 +213,24 @@ class _Errand:
             self._by_domain[domain] = [inquiry]
             self._nursery.start_soon(self._look_up, domain)
 
+    def _knows_exchanges(self, answer: RouteAnswer) -> bool:
+        """Is all known that this asker needs before layer 4? A patient one needs the hosts."""
+        if not self._patient or not isinstance(answer, Route):
+            return True
+        routes = self._engine.routes
+        return all(routes.known_addresses(each.name) for each in self._first(answer))
+
+    def _first(self, route: Route) -> list[MailExchange]:
+        return self._order(route)[:FIRST_EXCHANGES]
+
     async def _look_up(self, domain: str) -> None:
-        answer = await self._engine.routes.find(domain)
+        routes = self._engine.routes
+        answer = await routes.find(domain)
+        if self._patient and isinstance(answer, Route):
+            for exchange in self._first(answer):
+                await routes.addresses(exchange.name)
+        if self._gone:
+            return
         for inquiry in self._by_domain.pop(domain):
             self._routed(inquiry, answer)
         self._look_for_room()
@@ -223,7 +242,7 @@ class _Errand:
             return
         exchanges = self._order(inquiry.route)
         if self._patient and exchanges:
-            self._hold(inquiry, exchanges[0])
+            self._hold(inquiry, exchanges)
         else:
             self._ask(inquiry)
 
@@ -238,7 +257,7 @@ class _Errand:
 
     # -- layer 4 -----------------------------------------------------------------------------
 
-    def _ask(self, inquiry: Inquiry, backlog: _Backlog | None = None) -> None:
+    def _ask(self, inquiry: Inquiry, *, behind: int = 0) -> None:
         address, route = inquiry.address, inquiry.route
         assert address is not None
         assert route is not None
@@ -246,76 +265,101 @@ class _Errand:
             address.mailbox,
             address.domain,
             self._asker,
-            self._order(route),
+            inquiry.exchanges or self._order(route),
             self._settled,
-            owner=(inquiry, backlog),
+            owner=inquiry,
             smtputf8=address.needs_smtputf8,
             notes=inquiry.notes,
-            behind=len(backlog.held) if backlog else 0,
+            behind=behind,
         )
         self._engine.prober.ask(inquiry.question)
 
     def _settled(self, question: Question) -> None:
-        inquiry, backlog = question.owner
+        inquiry: Inquiry = question.owner
         assert question.outcome is not None
         inquiry.decide(question.outcome, question.rule)
         self._finish(inquiry)
-        if backlog is not None:
-            backlog.under_way -= 1
-            self._release(backlog)
 
     # -- patience ----------------------------------------------------------------------------
 
-    def _hold(self, inquiry: Inquiry, exchange: MailExchange) -> None:
-        inquiry.held_since = trio.current_time()
-        backlog = self._backlogs.get(exchange.name)
-        if backlog is None:
-            backlog = self._backlogs[exchange.name] = _Backlog(exchange)
-        backlog.held.append(inquiry)
-        self._release(backlog)
-
-    def _release(self, backlog: _Backlog) -> None:
-        """Ask as many of those held back as the exchange and the desk have room for."""
-        if backlog.releasing:
+    def _hold(self, inquiry: Inquiry, exchanges: list[MailExchange]) -> None:
+        """Hold the inquiry back at the first of its exchanges that is worth asking now."""
+        pools = [self._engine.prober.pool_of(exchange) for exchange in exchanges[:FIRST_EXCHANGES]]
+        place = next(
+            (n for n, each in enumerate(pools) if each and not each.worth_waiting_for()), 0
+        )
+        pool = pools[place]
+        # One that can't be reached just now is left for the end.
+        inquiry.exchanges = [*exchanges[place:], *exchanges[:place]]
+        if pool is None:  # its addresses are unknown or not for us: that is soon told
+            self._ask(inquiry)
             return
-        prober = self._engine.prober
-        backlog.releasing = True
-        while (
-            backlog.held
-            and not prober.full
-            and backlog.under_way < prober.capacity(backlog.exchange)
-        ):
-            inquiry = backlog.held.popleft()
+        if inquiry.held_since is None:
+            inquiry.held_since = trio.current_time()
+        self._held.setdefault(pool, deque()).append(inquiry)
+        self._release(pool)
+
+    def _release(self, pool: Pool) -> None:
+        """Ask as many of those held back as the host and the desk have room for."""
+        held = self._held.get(pool)
+        if held is None or pool in self._releasing:
+            return
+        self._releasing.add(pool)
+        while held and not self._engine.prober.full and pool.room() > 0:
+            inquiry = held.popleft()
             assert inquiry.held_since is not None
             inquiry.began += trio.current_time() - inquiry.held_since
-            backlog.under_way += 1
-            self._ask(inquiry, backlog)
-        backlog.releasing = False
-        if backlog.held and prober.full:
-            self._stalled[backlog.exchange.name] = None
-            prober.want_room(self._release_stalled)
-        elif not backlog.held and not backlog.under_way:
-            self._backlogs.pop(backlog.exchange.name, None)
+            self._ask(inquiry, behind=len(held))
+        self._releasing.discard(pool)
+        if not held:
+            self._held.pop(pool, None)
 
-    def _release_stalled(self) -> None:
+    def _on_room(self, pool: Pool | None) -> None:
+        """Room was made at this host, and perhaps at a full desk for others too."""
         prober = self._engine.prober
-        while self._stalled and not prober.full:
-            name = next(iter(self._stalled))
-            del self._stalled[name]
-            if (backlog := self._backlogs.get(name)) is not None:
-                self._release(backlog)
-        if self._stalled:
-            prober.want_room(self._release_stalled)
+        if pool is not None:
+            self._release(pool)
+        if self._was_full and not prober.full:
+            for other in list(self._held):
+                if prober.full:
+                    break
+                self._release(other)
+        self._was_full = prober.full
 
-    def abandon(self) -> None:
+    async def watch_rests(self) -> None:
+        """Look now and then at those held back: a rest ends without anybody's doing."""
+        while True:
+            await trio.sleep(REST_LOOK_S)
+            for pool in list(self._held):
+                if pool.worth_waiting_for():
+                    self._hold_elsewhere(pool)
+                else:
+                    self._release(pool)
+
+    def _hold_elsewhere(self, pool: Pool) -> None:
+        """While this host rests, those who have another exchange go there."""
+        held = self._held.pop(pool, deque())
+        for inquiry in held:
+            assert inquiry.route is not None
+            self._hold(inquiry, self._order(inquiry.route))
+
+    def leave(self) -> None:
         """Nothing that is unfinished is wanted any more."""
+        self._gone = True
         prober = self._engine.prober
-        prober.forget_room(self._release_stalled)
-        for backlog in self._backlogs.values():
-            backlog.held.clear()
-        for inquiry in list(self._open.values()):  # one's leaving may let others in and settle them
+        prober.stop_listening(self._on_room)
+        self._held.clear()
+        for inquiry in list(self._open.values()):
             if inquiry.question is not None:
                 prober.abandon(inquiry.question)
+
+
+def lone(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception of a group, for callers that catch it by its name; else the group."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
+        found = found.exceptions[0]
+    return found
 
 
 @asynccontextmanager
@@ -333,14 +377,17 @@ async def open_answers(
     begin when it is admitted, not when it is taken from `texts`, which is read
     as there is room. `explain` adds evidence. Leaving the block cancels the rest.
     """
-    async with trio.open_nursery() as nursery:
-        errand = _Errand(engine, asker, nursery, patient=patient, explain=explain)
-        nursery.start_soon(errand.feed, texts)
-        try:
-            yield errand.answers
-        finally:
-            errand.abandon()
-            nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+            errand = _Errand(engine, asker, nursery, patient=patient, explain=explain)
+            nursery.start_soon(errand.feed, texts)
+            try:
+                yield errand.answers
+            finally:
+                errand.leave()
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise lone(group) from None
 
 
 _lists = cache(load_lists)
@@ -364,15 +411,18 @@ async def open_engine(
     """
     rng = rng or random.Random()
     lists, rules, sites = _lists(), _rules(), _sites()
-    async with (
-        open_routes(settings, transport=transport, rng=rng) as routes,
-        open_prober(
-            settings,
-            routes=routes,
-            dial=dial or Dialer(settings.proxies, allow_private=settings.allow_private),
-            rules=rules,
-            sites=sites,
-            mint=mint,
-        ) as prober,
-    ):
-        yield Engine(settings, lists, routes, prober, rng)
+    try:
+        async with (
+            open_routes(settings, transport=transport, rng=rng) as routes,
+            open_prober(
+                settings,
+                routes=routes,
+                dial=dial or Dialer(settings.proxies, allow_private=settings.allow_private),
+                rules=rules,
+                sites=sites,
+                mint=mint,
+            ) as prober,
+        ):
+            yield Engine(settings, lists, routes, prober, rng)
+    except BaseExceptionGroup as group:
+        raise lone(group) from None

@@ -5,7 +5,7 @@ batch of 50 must not make a neighbour's single request wait for all of them.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -14,7 +14,7 @@ T = TypeVar("T")
 class Turnstile(Generic[T]):
     """A queue with one lane an asker; lanes take turns, each lane is in order.
 
-    All operations are synchronous and O(1), but those that speak of everyone.
+    `join` and `take` are O(1), `put_back` is O(lanes), the others speak of everyone.
     """
 
     def __init__(self) -> None:
@@ -49,6 +49,18 @@ class Turnstile(Generic[T]):
             self._waiting -= 1
             return item
         return None
+
+    def prune(self, gone: Callable[[T], bool]) -> bool:
+        """Drop from the heads who has gone; say whether anyone is left who has not."""
+        while self._lanes:
+            asker, lane = next(iter(self._lanes.items()))
+            while lane and gone(lane[0]):
+                lane.popleft()
+                self._waiting -= 1
+            if lane:
+                return True
+            del self._lanes[asker]
+        return False
 
     def take_all(self) -> list[T]:
         """Everything that waits, lane by lane; nobody waits afterwards."""

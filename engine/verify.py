@@ -8,7 +8,7 @@ domain can share the one look-up and the one conversation they need.
 from dataclasses import dataclass
 
 from engine.address import Address, NotAnAddress, parse
-from engine.dns import LookupFailed, NoMail, Route, RouteAnswer
+from engine.dns import LookupFailed, MailExchange, NoMail, Route, RouteAnswer
 from engine.evidence import Evidence
 from engine.lists import Lists
 from engine.smtp.question import Notes, Question
@@ -25,6 +25,7 @@ class Inquiry:
     address: Address | None = None
     signals: Signals = NO_SIGNALS
     route: Route | None = None
+    exchanges: list[MailExchange] | None = None  # in another order than the route's
     question: Question | None = None
     notes: Notes | None = None
     outcome: Outcome | None = None
@@ -51,7 +52,7 @@ class Inquiry:
         if self.notes is None:
             return None
         return Evidence(
-            exchanges=self.notes.tried,
+            exchanges=list(self.notes.tried),
             conversation=self.notes.lines_since(self.began),
             rule=self.rule,
             cached=list(dict.fromkeys(self.notes.cached)),

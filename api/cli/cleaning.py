@@ -32,6 +32,7 @@ from api.cli.terminal import plain
 from api.cli.trouble import Interrupted, Misuse, Trouble, say
 
 NOT_ASKED = -1
+ROWS_LONG = 50_000  # so many take seconds to write, in a workbook minutes
 DOMAIN_RUN = 20  # addresses of one domain that are asked one after the other
 
 # What is shown while addresses are asked: told the tally and the number of addresses.
@@ -238,6 +239,8 @@ def _write(
     addresses: Addresses,
     standard_output: BinaryIO,
 ) -> Tally:
+    if addresses.rows >= ROWS_LONG:
+        say(f"writing {addresses.rows:,} rows")
     if order.output is None:
         with writing_to("standard output"):
             return _write_rows(standard_output, source, manner, journal, addresses)

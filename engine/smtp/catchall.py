@@ -1,15 +1,18 @@
-"""Whether a domain accepts any address, asked with one that nobody can have.
+"""What is known of a domain at a mail host: whether it accepts any address there.
 
-Once per domain and six hours, one test at a time; both answers are kept. A
-test that told nothing is forgotten soon, so that a short trouble does not
-colour a whole list.
+Asked with an address that nobody can have, once per domain, host and six
+hours, one test at a time; both answers are kept. What one exchange said is
+never used for another: a backup that accepts everything says nothing of a
+primary that does not. A test that told nothing is forgotten soon, so that a
+short trouble does not colour a whole list.
 """
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from engine.smtp.question import Question
+from engine.smtp.question import Cause, Question
 from engine.verdict import Outcome
 
 INCONCLUSIVE_S = 60.0  # long enough for a list to pass, short enough to be asked again
@@ -31,13 +34,16 @@ def deciding_rule(acceptance: Acceptance, accepted_by: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Domain:
-    """What is known of one domain's acceptance."""
+    """What is known of one domain at one host."""
 
     name: str
     acceptance: Acceptance | None = None
     known_until: float = 0.0  # trio's clock
     testing: bool = False
     awaiting: list[Question] = field(default_factory=list)  # accepted, until the test is answered
+    cold: int = 0  # recipients in a row that were refused because of us
+    rest_until: float = 0.0
+    rest_cause: Cause | None = None
 
     def known(self, now: float) -> Acceptance | None:
         return self.acceptance if now < self.known_until else None
@@ -52,19 +58,23 @@ class Domains:
     def __init__(self, keep_s: float, mint: Callable[[], str]) -> None:
         self._keep_s = keep_s
         self._mint = mint
-        self._domains: dict[str, Domain] = {}
+        self._domains: OrderedDict[tuple[Hashable, str], Domain] = OrderedDict()
 
-    def find(self, name: str) -> Domain:
-        domain = self._domains.pop(name, None) or Domain(name)
-        self._domains[name] = domain  # to the end: most recently used
+    def find(self, host: Hashable, name: str) -> Domain:
+        key = (host, name)
+        domain = self._domains.get(key)
+        if domain is None:
+            domain = self._domains[key] = Domain(name)
+        else:
+            self._domains.move_to_end(key)
         if len(self._domains) > DOMAINS_MAX:
             self._forget_oldest()
         return domain
 
     def _forget_oldest(self) -> None:
-        for name, domain in self._domains.items():
+        for key, domain in self._domains.items():
             if not domain.testing:
-                del self._domains[name]
+                del self._domains[key]
                 return
 
     def learn(self, domain: Domain, acceptance: Acceptance, now: float) -> list[Question]:

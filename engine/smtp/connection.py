@@ -11,11 +11,16 @@ import trio
 from engine.smtp.wire import QUIT, Command, Conversation, Stage, TheirMistake, Turn
 
 RECEIVE_OCTETS = 8192  # replies are short; a larger buffer is only dearer to allocate
+QUIT_S = 0.3  # a seat is held meanwhile; a server that has read QUIT needs no more of us
 LATE_GRACE_S = 0.01  # where we came late to listen ourselves: one look at what has arrived
 
 
 class ReadTimedOut(Exception):
     """The read clock ran out before the reply was complete."""
+
+
+class Overdue(ReadTimedOut):
+    """Nobody waits for the reply any more; the host is not to blame."""
 
 
 class ConnectionLost(Exception):
@@ -87,7 +92,7 @@ class Connection:
         """The reply to the oldest unanswered command, with that command.
 
         `until` (trio's clock) ends the wait earlier than the read clock does.
-        Raises ReadTimedOut, ConnectionLost, TheirMistake.
+        Raises ReadTimedOut, or Overdue where it was `until`; ConnectionLost, TheirMistake.
         """
         try:
             turn = self.conversation.next_turn()
@@ -97,7 +102,7 @@ class Connection:
                 with trio.CancelScope(deadline=max(deadline, grace)):
                     turn = await self._receive_turn()
             if turn is None:
-                raise ReadTimedOut
+                raise Overdue if trio.current_time() >= until else ReadTimedOut
         except BaseException:
             self._failed = True
             raise
@@ -126,11 +131,11 @@ class Connection:
         self._failed = True
 
     async def quit(self) -> None:
-        """Say QUIT where that may be said, hear the answer within the read clock, close."""
+        """Say QUIT where that may be said, hear the answer within QUIT_S, close."""
         try:
             if self.usable:
                 await self.say(QUIT)
-                await self.hear()
+                await self.hear(until=trio.current_time() + QUIT_S)
         except (ReadTimedOut, ConnectionLost, TheirMistake):
             pass
         finally:

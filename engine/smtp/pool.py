@@ -23,7 +23,7 @@ from engine.smtp.connection import Connection
 from engine.smtp.question import ADDRESSES_MAX, Cause, Question
 from engine.smtp.replies import Reading, Rules, Step
 from engine.smtp.session import GONE_WRONG, REFUSALS_MAX, Session, cause_of, refusal_outcome
-from engine.smtp.throttle import REST_AFTER, Rest, Throttle
+from engine.smtp.throttle import NEVER, REFUSAL_REST_S, REST_AFTER, Rest, Throttle
 from engine.smtp.wire import Reply
 from engine.turnstile import Turnstile
 from engine.verdict import Outcome
@@ -31,7 +31,11 @@ from engine.verdict import Outcome
 BACKLOG_S = 0.5  # work for longer than this is worth one more connection
 HURRY_S = 0.15  # a greeting that takes longer is not waited for before the next is opened
 ROUND_S = 0.8  # a window's replies, one by one, should not take longer
-COLD_MAX = 3  # recipients in a row refused because of us, then the host is rested
+COLD_MAX = 3  # recipients in a row refused because of us, then the domain is rested here
+COLD_DOMAINS_MAX = 2  # so many domains of a host rested: it is the host that wants rest
+PATIENT_STRIKES_MAX = 3  # an outage longer than this is told, not waited for
+AVOID_S = 5.0  # an address that failed is not the one to wait for
+ANSWERED_AT_ONCE = 64  # questions let in at a time while a resting host's old answer is given
 EWMA = 0.3  # weight of the newest measurement
 
 
@@ -47,9 +51,16 @@ class Desk(Protocol):
     def start(self, task: Callable[..., Any], *args: Any) -> None: ...
     def settle(self, question: Question, outcome: Outcome, rule: str) -> None: ...
     def fail_over(self, question: Question, cause: Cause) -> None: ...
-    def seat_free(self, address: str, pool: "Pool") -> bool: ...
-    def take_seat(self, address: str) -> None: ...
+    def seat_free(self, address: str) -> bool: ...
+    def take_seat(self, address: str, pool: "Pool") -> bool: ...
     def give_seat_back(self, address: str) -> None: ...
+    def is_wanted_by(self, address: str, pool: "Pool") -> None: ...
+    def is_wanted_elsewhere(self, address: str, pool: "Pool") -> bool: ...
+    def room_made(self, pool: "Pool") -> None: ...
+
+
+def is_settled(question: Question) -> bool:
+    return question.settled
 
 
 @dataclass(slots=True)
@@ -69,19 +80,20 @@ class _Pace:
 class Pool:
     """One mail host. See session.Host for what its sessions ask of it."""
 
-    def __init__(self, addresses: tuple[str, ...], name: str, site: Site | None, desk: Desk):
+    def __init__(self, addresses: tuple[str, ...], name: str, desk: Desk) -> None:
         self.addresses = addresses
         self.name = name
-        self.site = site
-        self.one_each = bool(site and site.one_each)
+        self.site: Site | None = None
+        self.one_each = False
+        self.present = 0  # questions that wait here or are asked here
         self.waiting: Turnstile[Question] = Turnstile()
         self.sessions: set[Session] = set()
         self.connections = 0  # sessions, and connections being opened
-        limit = desk.settings.host_connections
-        self.throttle = Throttle(min(limit, (site and site.connections_max) or limit))
+        self.throttle = Throttle(desk.settings.host_connections)
         self.rest = Rest()
         self._rest_cause: Cause | None = None
-        self._cold = 0
+        self._cold_domains: set[str] = set()
+        self._failed_at: dict[str, float] = {}  # addresses, on trio's clock
         self._behind = 0  # what a patient asker holds back for this host
         self._pace = _Pace()
         self._pipelines: bool | None = None
@@ -90,23 +102,58 @@ class Pool:
 
     # -- questions ---------------------------------------------------------------------------
 
+    def belong_to(self, site: Site | None) -> None:
+        """One of the host's names is this operator's: its wishes hold for all of them."""
+        if site is None or site == self.site:
+            return
+        self.site = site
+        self.one_each = self.one_each or site.one_each
+        if site.connections_max is not None:
+            self.throttle = Throttle(min(site.connections_max, self.throttle.limit_max))
+
     def join(self, question: Question) -> None:
         """Let a question wait for a seat; a resting host gives it its old answer at once."""
-        if self._rest_cause is not None and self.rest.resting(trio.current_time()):
-            if question.notes is not None:
-                question.notes.cached.append("rest")
-                words = f"not asked, resting: {self._rest_cause.words}"
-                question.notes.tried.append(Tried(self.name, self.addresses[0], words))
-            self._desk.fail_over(question, self._rest_cause)
+        question.pool = self
+        self.present += 1
+        if (cause := self._resting(question)) is not None:
+            self._turn_away(question, cause)
             return
         self._behind = question.behind
         self.waiting.join(question.asker, question)
         self.staff()
 
-    def capacity(self) -> int:
-        """How many questions may be under way here without waiting for a seat."""
+    def _resting(self, question: Question) -> Cause | None:
+        """The old answer, where the host or the question's domain here is left alone."""
+        now = trio.current_time()
+        if self.rest.resting(now):
+            return self._rest_cause
+        domain = self.domain(question.domain)
+        return domain.rest_cause if now < domain.rest_until else None
+
+    def _turn_away(self, question: Question, cause: Cause) -> None:
+        if question.notes is not None:
+            question.notes.cached.append("rest")
+            words = f"not asked, resting: {cause.words}"
+            question.notes.tried.append(Tried(self.name, self.addresses[0], words))
+        self._desk.fail_over(question, cause)
+
+    def room(self) -> int:
+        """How many more questions may come without waiting for a seat, or for a rest to end."""
+        if self.worth_waiting_for():
+            return 0
+        return self._capacity() - self.present
+
+    def worth_waiting_for(self) -> bool:
+        """The host could not be reached a moment ago, and who has time had better wait."""
+        refused = self._rest_cause is not None and self._rest_cause.about_us
+        patient = not refused and self.rest.strikes < PATIENT_STRIKES_MAX
+        return patient and self.rest.doubtful(trio.current_time())
+
+    def _capacity(self) -> int:
+        if self.rest.resting(trio.current_time()):
+            return ANSWERED_AT_ONCE
         if self._pipelines is None:
-            return REFUSALS_MAX
+            return 1  # see first how it greets
         if self.one_each or not self._pipelines:
             return self.throttle.limit
         return self.throttle.limit * self._window()
@@ -116,7 +163,7 @@ class Pool:
         if not self._any_waiting():
             self.waiting.take_all()
             return
-        if self._desk.closing:
+        if self._desk.closing or self.rest.resting(trio.current_time()):
             return
         for session in self.sessions:
             if session.idle:
@@ -127,7 +174,7 @@ class Pool:
             self._desk.start(self._work)
 
     def _any_waiting(self) -> bool:
-        return any(not question.settled for question in self.waiting)
+        return self.waiting.prune(is_settled)
 
     def _wants_connection(self, hurried: bool) -> bool:
         if self.connections >= self.throttle.limit or not self._free_address():
@@ -157,61 +204,84 @@ class Pool:
                 self.sessions.add(session)
                 if self._desk.closing:
                     session.leave()
+                self._desk.room_made(self)
                 self.staff()
                 await session.serve()
+                self.sessions.discard(session)
+                self.staff()
+                await session.part()
         finally:
             if session is not None:
                 self.sessions.discard(session)
+                with trio.CancelScope(shield=True):
+                    await session.close()
                 self._desk.give_seat_back(session.address)
             self.connections -= 1
         self.staff()
 
     async def _reach(self) -> Session | None:
         """A greeted connection; while a greeting takes long, others may be opened beside it."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._hurry)
-            session = await self._try_addresses()
-            nursery.cancel_scope.cancel()
-        return session
+        greeted = trio.CancelScope()
+        self._desk.start(self._hurry, greeted)
+        try:
+            return await self._try_addresses()
+        finally:
+            greeted.cancel()
 
-    async def _hurry(self) -> None:
+    async def _hurry(self, greeted: trio.CancelScope) -> None:
         """Where a greeting takes long and much waits, let the next connection be opened."""
-        await trio.sleep(HURRY_S)
-        self.staff(hurried=True)
+        with greeted:
+            await trio.sleep(HURRY_S)
+            self.staff(hurried=True)
 
     async def _try_addresses(self) -> Session | None:
         """A session with the first of the addresses that answers; it holds a seat there.
 
         None where none does, once everyone who waits has been told.
         """
-        cause = None
+        cause, seats_taken = None, False
+        alone = self.connections == 1
         for address in self._in_turn():
             if not self._any_waiting():
                 return None
-            if not self._desk.seat_free(address, self):
+            if not self._desk.take_seat(address, self):
+                seats_taken = True
                 continue
-            self._desk.take_seat(address)
-            greeted: Session | Cause | None = None
-            try:
-                greeted = await self._greet(address)
-            finally:
-                if not isinstance(greeted, Session):
-                    self._desk.give_seat_back(address)
+            greeted = await self._greet(address)
             if isinstance(greeted, Session):
+                self._failed_at.pop(address, None)
                 return greeted
             cause = greeted
-            self.throttle = self.throttle.after_failure()
-            if self.sessions:
-                return None  # the others go on; only this one was too many
+            self._failed_at[address] = trio.current_time()
+            if not alone or self.connections > 1 or self.sessions:
+                self._crowded()
+                return None
             self._tell_tried(address, cause)
-        if cause is not None:
+        if cause is not None and not seats_taken:
             self._strike(cause)
             for question in self.waiting.take_all():
                 self._desk.fail_over(question, cause)
         return None
 
+    def _crowded(self) -> None:
+        """The others go on; only this connection was one too many."""
+        now = trio.current_time()
+        self.throttle = self.throttle.after_crowding(len(self.sessions), now)
+
     def _free_address(self) -> bool:
-        return any(self._desk.seat_free(address, self) for address in self.addresses)
+        """Is there an address to connect to? Where not, we are told when a seat is given back."""
+        now = trio.current_time()
+        good = [
+            address
+            for address in self.addresses
+            if now - self._failed_at.get(address, NEVER) >= AVOID_S
+        ]
+        free = [self._desk.seat_free(address) for address in good or self.addresses]
+        if any(free):
+            return True
+        for address in good or self.addresses:
+            self._desk.is_wanted_by(address, self)
+        return False
 
     def _in_turn(self) -> list[str]:
         start = self._turn % len(self.addresses)
@@ -219,26 +289,32 @@ class Pool:
         return [*self.addresses[start:], *self.addresses[:start]][:ADDRESSES_MAX]
 
     async def _greet(self, address: str) -> Session | Cause:
-        """Connect, hear the banner, say EHLO, or HELO where that is refused."""
-        settings = self._desk.settings
+        """Connect, hear the banner, say EHLO, or HELO where that is refused.
+
+        The seat at the address is the session's; without one it is given back
+        when the connection is closed.
+        """
+        connection = None
+        greeted: Session | Cause | None = None
         began = trio.current_time()
         try:
-            with trio.fail_after(settings.read_s):
-                stream = await self._desk.dial(address, settings.smtp_port)
+            with trio.fail_after(self._desk.settings.read_s):
+                stream = await self._desk.dial(address, self._desk.settings.smtp_port)
+            connection = Connection(stream, self._desk.settings.read_s)
+            greeted = await self._introduce(connection, address, began)
         except trio.TooSlowError:
-            return Cause(Outcome.TIMED_OUT, "clock.connect", "no answer to connect")
+            greeted = Cause(Outcome.TIMED_OUT, "clock.connect", "no answer to connect")
         except OSError as error:
             words = str(error) or "can't connect"
-            return Cause(Outcome.CONVERSATION_FAILED, "connect.failed", words)
-        connection = Connection(stream, settings.read_s)
-        try:
-            greeted = await self._introduce(connection, address, began)
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await connection.close()
-            raise
-        if isinstance(greeted, Cause):
-            await connection.quit()
+            greeted = Cause(Outcome.CONVERSATION_FAILED, "connect.failed", words)
+        finally:
+            if isinstance(greeted, Cause) and connection is not None:
+                self._desk.start(self._part, connection, address)
+            elif not isinstance(greeted, Session):
+                if connection is not None:
+                    with trio.CancelScope(shield=True):
+                        await connection.close()
+                self._desk.give_seat_back(address)
         return greeted
 
     async def _introduce(
@@ -292,9 +368,20 @@ class Pool:
             preamble.append((connection.said_at, True, turn.command.line))
         preamble += [(connection.heard_at, False, line) for line in str(turn.reply).split("\n")]
 
+    async def _part(self, connection: Connection, address: str) -> None:
+        """QUIT to who would not have us, while the questions are on their way elsewhere."""
+        try:
+            await connection.quit()
+        finally:
+            with trio.CancelScope(shield=True):
+                await connection.close()
+            self._desk.give_seat_back(address)
+
     def _tell_tried(self, address: str, cause: Cause) -> None:
         """Everyone who waits has had this address tried for it, in vain."""
         for question in list(self.waiting):
+            if question.settled:
+                continue
             question.addresses_tried += 1
             question.conversations += cause.spoke
             question.cause = cause
@@ -306,9 +393,10 @@ class Pool:
     # -- rest --------------------------------------------------------------------------------
 
     def _strike(self, cause: Cause, *, at_once: bool = False) -> None:
-        strikes = max(self.rest.strikes, REST_AFTER - 1) if at_once else self.rest.strikes
         now = trio.current_time()
-        self.rest = Rest(strikes).after_strike(now, refused=cause.about_us)
+        if at_once:
+            self.rest = replace(self.rest, strikes=max(self.rest.strikes, REST_AFTER - 1))
+        self.rest = self.rest.after_strike(now, refused=cause.about_us)
         self._rest_cause = cause
         if self.rest.resting(now):
             for session in self.sessions:
@@ -329,25 +417,36 @@ class Pool:
     def read(self, step: Step, reply: Reply) -> Reading:
         return self._desk.rules.read(step, reply, self.site.id if self.site else None)
 
-    def window(self, offer: wire.Offer) -> int:
+    def window(self) -> int:
         return self._window()
 
     def next_question(self) -> Question | None:
         while (question := self.waiting.take()) is not None:
-            if not question.settled:
+            if question.settled:
+                continue
+            if (cause := self._resting(question)) is None:
                 return question
+            self._turn_away(question, cause)
         return None
 
     def put_back(self, question: Question) -> None:
         if question.settled:
             return
-        if self._rest_cause is not None and self.rest.resting(trio.current_time()):
-            self._desk.fail_over(question, self._rest_cause)
+        if (cause := self._resting(question)) is not None:
+            self._turn_away(question, cause)
         else:
             self.waiting.put_back(question.asker, question)
 
+    def is_wanted_elsewhere(self, address: str) -> bool:
+        return self._desk.is_wanted_elsewhere(address, self)
+
+    def send_idle_home(self) -> None:
+        for session in self.sessions:
+            if session.idle:
+                session.leave()
+
     def domain(self, name: str) -> Domain:
-        return self._desk.domains.find(name)
+        return self._desk.domains.find(self.addresses, name)
 
     def random_mailbox(self, domain: Domain) -> str:
         return self._desk.domains.random_mailbox(domain)
@@ -371,23 +470,33 @@ class Pool:
     def fail_over(self, question: Question, cause: Cause) -> None:
         self._desk.fail_over(question, cause)
 
-    def recipient_read(self, reply: Reply, reading: Reading) -> None:
-        """Learn from a recipient's reply how we stand with the host."""
+    def recipient_read(self, domain: Domain, reply: Reply, reading: Reading) -> None:
+        """Learn from a recipient's reply how we stand with the host, and with the domain there.
+
+        A domain may keep a blocklist of its own: it takes two of them to rest the host.
+        """
         if not reading.about_us:
-            self._cold = 0
+            domain.cold = 0
+            self._cold_domains.clear()
             if self.rest.strikes:
-                self.rest = replace(self.rest, strikes=0)
+                self.rest = Rest()
             return
-        self._cold += 1
-        if self._cold >= COLD_MAX:
-            self._cold = 0
-            words = f"{reply.code} {reply.text[:80]}"
-            outcome = refusal_outcome(reply, reading)
-            self._strike(Cause(outcome, reading.rule, words, about_us=True), at_once=True)
+        domain.cold += 1
+        if domain.cold < COLD_MAX:
+            return
+        domain.cold = 0
+        words = f"{reply.code} {reply.text[:80]}"
+        cause = Cause(refusal_outcome(reply, reading), reading.rule, words, about_us=True)
+        domain.rest_cause = cause
+        domain.rest_until = trio.current_time() + REFUSAL_REST_S
+        self._cold_domains.add(domain.name)
+        if len(self._cold_domains) >= COLD_DOMAINS_MAX:
+            self._cold_domains.clear()
+            self._strike(cause, at_once=True)
 
     def round_done(self, round_s: float, gap_s: float) -> None:
         self._pace.measured(round_s, gap_s)
-        self.throttle = self.throttle.after_success()
+        self.throttle = self.throttle.after_success(trio.current_time())
         self.staff()
 
     def session_failed(self, cause: Cause, *, before_recipients: bool) -> None:

@@ -8,7 +8,7 @@ settled by then, and the late reply finds nobody.
 """
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,7 +25,6 @@ from engine.smtp.catchall import Domains
 from engine.smtp.pool import Pool
 from engine.smtp.question import Cause, Question
 from engine.smtp.replies import Rules
-from engine.smtp.session import REFUSALS_MAX
 from engine.turnstile import Turnstile
 from engine.verdict import Outcome
 
@@ -58,15 +57,16 @@ class Prober:
         self._routes = routes
         self._sites = sites
         self._nursery = nursery
-        self._clocked: dict[Question, None] = {}  # in the order of their deadlines
+        self._clocked: OrderedDict[Question, None] = OrderedDict()  # by their deadlines
         self._clock_wanted = trio.Event()
         self._admitted: set[Question] = set()
         self._waiting: Turnstile[Question] = Turnstile()
         self._admitting = False
-        self._room_wanted: dict[Callable[[], None], None] = {}
-        self._pools: dict[tuple[str, ...], Pool] = {}
+        self._room_listeners: dict[Callable[[Pool | None], None], None] = {}
+        self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
         self._pools_at: defaultdict[str, set[Pool]] = defaultdict(set)  # by IP address
         self._seats: Counter[str] = Counter()  # connections, by IP address
+        self._seats_wanted: defaultdict[str, dict[Pool, None]] = defaultdict(dict)  # in turn
         self._looking_up: dict[str, list[Question]] = {}
         self._tasks = 0
         self._all_done = trio.Event()
@@ -90,13 +90,12 @@ class Prober:
         self._waiting.join(question.asker, question)
         self._admit()
 
-    def capacity(self, exchange: MailExchange) -> int:
-        """How many questions may be under way at this exchange without waiting for a seat."""
+    def pool_of(self, exchange: MailExchange) -> Pool | None:
+        """The exchange's pool; None where its addresses aren't known or aren't for us."""
         known = self._routes.known_addresses(exchange.name)
-        if not isinstance(known, Addresses):
-            return REFUSALS_MAX
-        pool = self._pools.get(pool_key(self._usable(known.ips)))
-        return pool.capacity() if pool else REFUSALS_MAX
+        if not isinstance(known, Addresses) or not (usable := self._usable(known.ips)):
+            return None
+        return self._pool(usable, exchange.name)
 
     def settle(self, question: Question, outcome: Outcome, rule: str) -> None:
         """The first word on a question is the last; whatever comes later is dropped."""
@@ -117,18 +116,27 @@ class Prober:
     def _leave(self, question: Question) -> None:
         self._clocked.pop(question, None)
         self._admitted.discard(question)
+        pool = self._leave_pool(question)
         self._admit()
-        if self._room_wanted and not self.full:
-            tell = next(iter(self._room_wanted))
-            del self._room_wanted[tell]
-            tell()
+        self.room_made(pool)
 
-    def want_room(self, tell: Callable[[], None]) -> None:
-        """Call this once, as soon as the desk is not full any more."""
-        self._room_wanted[tell] = None
+    def _leave_pool(self, question: Question) -> Pool | None:
+        pool: Pool | None = question.pool
+        if pool is not None:
+            pool.present -= 1
+            question.pool = None
+        return pool
 
-    def forget_room(self, tell: Callable[[], None]) -> None:
-        self._room_wanted.pop(tell, None)
+    def room_made(self, pool: Pool | None) -> None:
+        """Tell who holds questions back that one may be let in, at this pool or anywhere."""
+        for tell in list(self._room_listeners):
+            tell(pool)
+
+    def listen_for_room(self, tell: Callable[[Pool | None], None]) -> None:
+        self._room_listeners[tell] = None
+
+    def stop_listening(self, tell: Callable[[Pool | None], None]) -> None:
+        self._room_listeners.pop(tell, None)
 
     def _admit(self) -> None:
         """Let waiting questions in while there is room. What they settle at once lets others in."""
@@ -136,8 +144,9 @@ class Prober:
             return
         self._admitting = True
         try:
+            now = trio.current_time()
             while not self.full and (question := self._waiting.take()) is not None:
-                if not question.settled:
+                if not question.settled and question.deadline > now:
                     self._admitted.add(question)
                     self._next_exchange(question)
         finally:
@@ -157,6 +166,7 @@ class Prober:
     # -- the way from exchange to exchange ---------------------------------------------------
 
     def _next_exchange(self, question: Question) -> None:
+        self._leave_pool(question)
         while question.place + 1 < len(question.exchanges):
             question.place += 1
             exchange = question.exchanges[question.place]
@@ -208,19 +218,21 @@ class Prober:
 
     def _pool(self, addresses: tuple[str, ...], name: str) -> Pool:
         key = pool_key(addresses)
-        pool = self._pools.pop(key, None)
+        pool = self._pools.get(key)
         if pool is None:
-            pool = Pool(addresses, name, self._sites.find(name), self)
+            pool = self._pools[key] = Pool(key, name, self)
             for address in addresses:
                 self._pools_at[address].add(pool)
-        self._pools[key] = pool  # to the end: most recently used
+        else:
+            self._pools.move_to_end(key)
+        pool.belong_to(self._sites.find(name))
         if len(self._pools) > POOLS_MAX:
             self._forget_a_pool()
         return pool
 
     def _forget_a_pool(self) -> None:
         for key, pool in self._pools.items():
-            if not pool.connections and not len(pool.waiting):
+            if not pool.connections and not pool.present:
                 del self._pools[key]
                 for address in pool.addresses:
                     self._pools_at[address].discard(pool)
@@ -228,24 +240,33 @@ class Prober:
                         del self._pools_at[address]
                 return
 
-    def seat_free(self, address: str, pool: Pool) -> bool:
-        """May this pool connect to the address now? Where not, idle ones there are sent home."""
-        if self._seats[address] < self.settings.host_connections:
-            return True
-        for other in self._pools_at[address] - {pool}:
-            for session in other.sessions:
-                if session.idle:
-                    session.leave()
-        return False
+    def seat_free(self, address: str) -> bool:
+        return self._seats[address] < self.settings.host_connections
 
-    def take_seat(self, address: str) -> None:
+    def take_seat(self, address: str, pool: Pool) -> bool:
+        """A seat at the address, where one is free; else the pool is told when one is."""
+        if not self.seat_free(address):
+            self.is_wanted_by(address, pool)
+            return False
         self._seats[address] += 1
+        self._seats_wanted[address].pop(pool, None)
+        return True
+
+    def is_wanted_by(self, address: str, pool: Pool) -> None:
+        """Let the pool wait its turn for a seat here; idle connections of others are sent home."""
+        self._seats_wanted[address][pool] = None
+        for other in self._pools_at[address] - {pool}:
+            other.send_idle_home()
+
+    def is_wanted_elsewhere(self, address: str, pool: Pool) -> bool:
+        """Does another host's pool wait for a seat at this address?"""
+        return any(other is not pool for other in self._seats_wanted.get(address, ()))
 
     def give_seat_back(self, address: str) -> None:
         self._seats[address] -= 1
         if not self._seats[address]:
             del self._seats[address]
-        for pool in list(self._pools_at[address]):
+        for pool in list(self._seats_wanted.pop(address, ())):
             pool.staff()
 
     # -- tasks and clocks --------------------------------------------------------------------

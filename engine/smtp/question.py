@@ -61,6 +61,7 @@ class Question:
 
     deadline: float = float("inf")  # trio's clock
     place: int = -1  # of the exchange being tried
+    pool: Any = None  # of the host at which it waits or is asked (pool.Pool)
     addresses_tried: int = 0
     conversations: int = 0
     objections: int = 0

@@ -1,4 +1,4 @@
-"""One connection's life with a mail host: greeting, rounds of questions, QUIT.
+"""One greeted connection with a mail host: rounds of questions, and QUIT.
 
 A round is what may be written at once: one recipient in step, up to the window
 where PIPELINING is offered. The window never lets the refusals of one session
@@ -17,7 +17,7 @@ import trio
 from engine.evidence import Tried
 from engine.smtp import wire
 from engine.smtp.catchall import Acceptance, Domain, deciding_rule
-from engine.smtp.connection import Connection, ConnectionLost, ReadTimedOut
+from engine.smtp.connection import Connection, ConnectionLost, Overdue, ReadTimedOut
 from engine.smtp.question import OBJECTIONS_MAX, Cause, Question
 from engine.smtp.replies import Meaning, Reading, Step
 from engine.smtp.wire import Command, Reply, Stage, TheirMistake, Turn
@@ -26,6 +26,7 @@ from engine.verdict import Outcome
 REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
 RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: what every server must bear
 RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
+TURN_S = 0.5  # of a connection at an address where another host's questions wait for a seat
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 
 GONE_WRONG = (ReadTimedOut, ConnectionLost, TheirMistake)
@@ -55,7 +56,7 @@ class Host(Protocol):
     @property
     def mail_from(self) -> str: ...
     def read(self, step: Step, reply: Reply) -> Reading: ...
-    def window(self, offer: wire.Offer) -> int: ...
+    def window(self) -> int: ...
     def next_question(self) -> Question | None: ...
     def put_back(self, question: Question) -> None: ...
     def domain(self, name: str) -> Domain: ...
@@ -64,7 +65,9 @@ class Host(Protocol):
     def leave_untested(self, domain: Domain) -> None: ...
     def settle(self, question: Question, outcome: Outcome, rule: str) -> None: ...
     def fail_over(self, question: Question, cause: Cause) -> None: ...
-    def recipient_read(self, reply: Reply, reading: Reading) -> None: ...
+    def recipient_read(self, domain: Domain, reply: Reply, reading: Reading) -> None: ...
+    def is_wanted_elsewhere(self, address: str) -> bool: ...
+    def send_idle_home(self) -> None: ...
     def round_done(self, round_s: float, gap_s: float) -> None: ...
     def session_failed(self, cause: Cause, *, before_recipients: bool) -> None: ...
 
@@ -132,14 +135,14 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        return self._idle is not None
+        return self._idle is not None and not self._leaving
 
     @property
     def spent(self) -> bool:
         """Nothing more may be asked on this connection."""
         return (
             self._refusals >= REFUSALS_MAX
-            or self._recipients >= RECIPIENTS_MAX - (not self._tests)
+            or self._recipients >= RECIPIENTS_MAX - (not self._tests)  # the last is a test's
             or not self._connection.usable
         )
 
@@ -155,18 +158,29 @@ class Session:
         self.wake()
 
     async def serve(self) -> None:
-        """Ask what waits until nothing comes any more or nothing may be asked."""
+        """Ask what waits until nothing comes any more or nothing may be asked.
+
+        The connection is still to be parted with afterwards: see `part`.
+        """
+        began = trio.current_time()
         try:
             while not self.spent and not self._leaving:
                 if asked := self._pick():
                     await self._ask(asked)
                 elif self.spent or self._leaving or not await self._wait():
                     break
-            await self._connection.quit()
+                if trio.current_time() - began > TURN_S:
+                    self._leaving = self._leaving or self._host.is_wanted_elsewhere(self.address)
         finally:
             self._give_up_tests()
-            with trio.CancelScope(shield=True):
-                await self._connection.close()
+
+    async def part(self) -> None:
+        """Say QUIT where that may be said, and close."""
+        await self._connection.quit()
+
+    async def close(self) -> None:
+        """Close at once. Never blocks."""
+        await self._connection.close()
 
     async def _wait(self) -> bool:
         """Idle until woken; False when the time is up or the server spoke or closed."""
@@ -188,7 +202,14 @@ class Session:
             asked.append(self._tests.popleft())
         # Where transactions are counted, the test must find a place in this one.
         spare = int(self._conversation.offer.transactions_max is not None and room > 1)
+        untested: set[str] = set()
         while len(asked) < room - spare and (question := self._host.next_question()) is not None:
+            if self._host.domain(question.domain).wants_test(trio.current_time()):
+                untested.add(question.domain)
+            if self._recipients + len(asked) + 1 + len(untested) > RECIPIENTS_MAX:
+                self._host.put_back(question)  # its domain's test would find no place here
+                self._leaving = self._leaving or not asked
+                break
             if question.smtputf8 and not self._conversation.offer.smtputf8:
                 self._host.settle(question, Outcome.NEEDS_SMTPUTF8, "smtputf8.not-offered")
             elif asked and not self._same_transaction(asked, question):
@@ -222,11 +243,10 @@ class Session:
 
     def _room(self) -> int:
         offer = self._conversation.offer
-        reserve = 0 if self._tests else 1  # a place for the test that an acceptance asks for
-        room = min(REFUSALS_MAX - self._refusals, RECIPIENTS_MAX - reserve - self._recipients)
+        room = min(REFUSALS_MAX - self._refusals, RECIPIENTS_MAX - self._recipients)
         if self._host.one_each or not offer.pipelining:
             return min(room, 1)
-        room = min(room, self._host.window(offer))
+        room = min(room, self._host.window())
         return min(room, offer.recipients_max or room)
 
     def _same_transaction(self, asked: Sequence[Asked], question: Question) -> bool:
@@ -275,8 +295,11 @@ class Session:
         except GONE_WRONG as error:
             if not isinstance(error, OutOfStep):
                 self._take(heard)
+            if isinstance(error, Overdue) and heard.refusal is None:
+                self._let_go()
+                return
             step = Step.RCPT if heard.transaction else Step.MAIL
-            self._fail(cause_of(error, step), heard, reused=reused)
+            self._fail(heard.refusal or cause_of(error, step), heard, reused=reused)
             return
         if heard.refusal is not None:
             self._fail(heard.refusal, heard, reused=reused)
@@ -345,8 +368,8 @@ class Session:
     def _take(self, heard: "_Heard") -> None:
         """Give each question the reply to its recipient.
 
-        Done when no octet is left over, for a host that answers twice must not
-        have its second answer taken for the next address's.
+        Done when no octet is left over, so that a host that answers twice is mostly
+        found out before its second answer is taken for the next address's.
         """
         turns, heard.turns = heard.turns, []
         if heard.transaction:  # else the replies speak of the MAIL that was refused
@@ -399,7 +422,8 @@ class Session:
             return
         heard.first = True
         self._unanswered.popleft()
-        self._host.recipient_read(reply, reading)
+        if isinstance(asked, Question):
+            self._host.recipient_read(self._host.domain(asked.domain), reply, reading)
         if isinstance(asked, CatchAllTest):
             for question in asked.domain.awaiting:
                 self._note_turn(question, turn)
@@ -463,12 +487,15 @@ class Session:
         unanswered one's; those behind it were only in its way.
         """
         self._leaving = True
-        self._host.session_failed(cause, before_recipients=not (reused or heard.transaction))
+        early = not (reused or heard.transaction or self._transaction_smtputf8)
+        self._host.session_failed(cause, before_recipients=early)
+        if reused and not heard.first:
+            self._host.send_idle_home()  # they have been kept as long: hardly any better
         unanswered, self._unanswered = self._unanswered, deque()
         head = True
         for asked in unanswered:
             if isinstance(asked, CatchAllTest):
-                if head and heard.transaction and heard.first:
+                if head and heard.transaction:
                     self._host.learn(asked.domain, Acceptance.UNTOLD)
                 else:
                     self._host.leave_untested(asked.domain)
@@ -487,6 +514,16 @@ class Session:
             else:
                 self._host.put_back(asked)
             head = False
+
+    def _let_go(self) -> None:
+        """The clocks of all that were asked have run out: nobody is to blame, nothing is learnt."""
+        self._leaving = True
+        unanswered, self._unanswered = self._unanswered, deque()
+        for asked in unanswered:
+            if isinstance(asked, Question):
+                self._host.settle(asked, Outcome.TIMED_OUT, "clock.overall")
+            else:
+                self._host.leave_untested(asked.domain)
 
     def _give_up_tests(self) -> None:
         """The tests that were still to be asked here are nobody's any more."""

@@ -1,67 +1,87 @@
 """How many connections a host will bear, and how long it wants to be left alone.
 
 The feedback rule is Postfix's (SCHEDULER_README): one whole round of good news
-adds a connection, one whole round of bad news takes one away. A host that
-refuses us again and again is rested, twice as long each time. Frozen values:
-an event gives a new one.
+adds a connection, one whole round of bad news takes one away. A connection
+refused while others live says at once how many are borne. A host that refuses
+us again and again is rested, twice as long each time. Frozen values: an event
+gives a new one.
 """
 
 from dataclasses import dataclass, replace
 
 LIMIT_AT_FIRST = 2  # as many as a polite stranger opens before it knows better
+CROWDED_S = 30.0  # after one connection too many, before another one more is tried
 
 REST_AFTER = 2  # one failure may be chance, the second one in a row is an answer
+STRIKES_APART_S = 1.0  # an outage's failures in the same instant are one failure
 UNREACHABLE_REST_S = 5.0
 UNREACHABLE_REST_S_MAX = 300.0
 REFUSAL_REST_S = 60.0
 REFUSAL_REST_S_MAX = 3600.0
 
+NEVER = float("-inf")
+
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """The connections that may be open at once: 1 <= limit <= limit_max."""
+    """The connections that may be open at once: 1 <= limit <= limit_max.
+
+    Times are seconds of the clock that the caller keeps.
+    """
 
     limit_max: int
     limit: int = LIMIT_AT_FIRST
-    good: float = 0.0
-    bad: float = 0.0
+    good: int = 0  # successes of the round under way
+    bad: int = 0
+    grow_from: float = NEVER
 
     def __post_init__(self) -> None:
         if self.limit > self.limit_max:
             object.__setattr__(self, "limit", self.limit_max)
 
-    def after_success(self) -> "Throttle":
-        good = self.good + 1 / self.limit
-        if good < 1:
-            return replace(self, good=good, bad=0.0)
-        return replace(self, limit=min(self.limit + 1, self.limit_max), good=0.0, bad=0.0)
+    def after_success(self, now: float) -> "Throttle":
+        if self.good + 1 < self.limit:
+            return replace(self, good=self.good + 1)
+        grown = self.limit + (now >= self.grow_from)
+        return replace(self, limit=min(grown, self.limit_max), good=0, bad=0)
 
     def after_failure(self) -> "Throttle":
-        bad = self.bad + 1 / self.limit
-        if bad < 1:
-            return replace(self, bad=bad, good=0.0)
-        return replace(self, limit=max(self.limit - 1, 1), bad=0.0, good=0.0)
+        if self.bad + 1 < self.limit:
+            return replace(self, bad=self.bad + 1)
+        return replace(self, limit=max(self.limit - 1, 1), good=0, bad=0)
+
+    def after_crowding(self, others: int, now: float) -> "Throttle":
+        """A connection was refused while `others` were open: so many are borne."""
+        limit = max(1, min(self.limit, others))
+        return replace(self, limit=limit, good=0, bad=0, grow_from=now + CROWDED_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Whether a host is left alone, until when (trio's clock), and after how many refusals."""
+    """Whether a host is left alone, until when, and after how many refusals."""
 
     strikes: int = 0
-    until: float = float("-inf")
+    until: float = NEVER
+    struck_at: float = NEVER
 
     def after_strike(self, now: float, *, refused: bool) -> "Rest":
         """`refused`: the host spoke against us; otherwise it could not be reached."""
+        if not refused and now - self.struck_at < STRIKES_APART_S:
+            return self
         strikes = self.strikes + 1
         if strikes < REST_AFTER:
-            return Rest(strikes)
+            return Rest(strikes, struck_at=now)
         first, most = (
             (REFUSAL_REST_S, REFUSAL_REST_S_MAX)
             if refused
             else (UNREACHABLE_REST_S, UNREACHABLE_REST_S_MAX)
         )
         doublings = min(strikes - REST_AFTER, 16)
-        return Rest(strikes, now + min(first * 2**doublings, most))
+        return Rest(strikes, now + min(first * 2**doublings, most), now)
 
     def resting(self, now: float) -> bool:
         return now < self.until
+
+    def doubtful(self, now: float) -> bool:
+        """Resting, or struck a moment ago: who can wait had better do so."""
+        return now < self.until or now - self.struck_at < STRIKES_APART_S

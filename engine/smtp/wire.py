@@ -84,6 +84,7 @@ def rcpt(mailbox: str) -> Command:
     return Command("RCPT", f"RCPT TO:<{mailbox}>")
 
 
+_CODE = re.compile(r"[2-5][0-9]{2}")
 _ENHANCED = re.compile(r"\s*[#(\[]?([245]\.\d{1,3}\.\d{1,3})(?!\.?\d)")
 
 
@@ -167,9 +168,7 @@ class ReplyReader:
         """Add one line to the reply under way; say whether another one follows."""
         line = _decode(octets).rstrip("\r")
         code, mark = line[:3], line[3:4]
-        if not (
-            code.isascii() and code.isdigit() and "2" <= code[0] <= "5" and mark in ("", " ", "-")
-        ):
+        if not (_CODE.fullmatch(code) and mark in ("", " ", "-")):
             raise TheirMistake(f"not a reply: {line[:80]!r}")
         if self._lines and int(code) != self._code:
             raise TheirMistake(f"a reply that changes its code from {self._code} to {code}")
@@ -259,19 +258,19 @@ class Conversation:
             self._ahead = self.stage
             if not self._reader.empty:
                 raise OurMistake("asked while octets nobody asked for are waiting")
-        out = []
+        ahead, before = self._ahead, self.unanswered[-1] if self.unanswered else None
         for command in commands:
-            self._check(command)
-            self._ahead = TALK[self._ahead][command.verb]
-            self.unanswered.append(command)
-            out.append(command.line)
-        return ("\r\n".join(out) + "\r\n").encode()
+            self._check(command, ahead, before)
+            ahead, before = TALK[ahead][command.verb], command
+        self._ahead = ahead
+        self.unanswered.extend(commands)
+        return ("\r\n".join(command.line for command in commands) + "\r\n").encode()
 
-    def _check(self, command: Command) -> None:
-        if command.verb not in TALK[self._ahead]:
-            raise OurMistake(f"{command.verb} in stage {self._ahead.name}")
-        if self.unanswered and not self._may_follow(self.unanswered[-1], command):
-            raise OurMistake(f"{command.verb} before {self.unanswered[-1].verb} was answered")
+    def _check(self, command: Command, ahead: Stage, before: Command | None) -> None:
+        if command.verb not in TALK[ahead]:
+            raise OurMistake(f"{command.verb} in stage {ahead.name}")
+        if before is not None and not self._may_follow(before, command):
+            raise OurMistake(f"{command.verb} before {before.verb} was answered")
         if not command.line.isprintable() or len(command.line.encode()) > COMMAND_OCTETS_MAX:
             raise OurMistake(f"a line that no server may be sent: {command.line!r}")
 

@@ -77,7 +77,7 @@ def address(*records: str, delay_s: float = 0.0) -> Says:
 
 
 def kind_of(query: bytes) -> str:
-    return {1: "A", 15: "MX", 28: "AAAA"}[query[-3]]
+    return {1: "A", 12: "PTR", 15: "MX", 28: "AAAA"}[query[-3]]
 
 
 @dataclass
@@ -434,6 +434,16 @@ async def test_addresses_are_kept_by_their_ttl_within_bounds(autojump_clock, scr
         assert routes.known_addresses("mx.test") is None
 
 
+async def test_an_address_is_asked_for_its_names(autojump_clock):
+    endpoints = Endpoints({"PTR": Says(("60 PTR mail.shop.test.",))})
+    async with open_test(endpoints, FIRST) as routes:
+        assert await routes.pointers("11.0.0.9") == ("mail.shop.test",)
+        endpoints.script["PTR"] = NXDOMAIN
+        assert await routes.pointers("11.0.0.9") == ()
+        endpoints.script["PTR"] = SERVFAIL
+        assert isinstance(await routes.pointers("11.0.0.9"), LookupFailed)
+
+
 @pytest.mark.parametrize(
     ("url", "asked"),
     [
@@ -573,8 +583,8 @@ class PlainServer:
 
 
 @asynccontextmanager
-async def open_plain(host: str = "127.0.0.1"):
-    server = PlainServer()
+async def open_plain(host: str = "127.0.0.1", server: PlainServer | None = None):
+    server = server or PlainServer()
     async with trio.open_nursery() as nursery:
         listener = trio.socket.socket(
             trio.socket.AF_INET6 if ":" in host else trio.socket.AF_INET, trio.socket.SOCK_STREAM

@@ -1,0 +1,383 @@
+"""`mailprobe doctor`: what a prober needs, checked, and what to do about each failure.
+
+No web service is asked who we are: mail hosts say it in their answer to EHLO.
+Nothing lasting is created, and each check has its time limit.
+"""
+
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from ipaddress import ip_address
+from pathlib import Path
+from random import Random
+from typing import Literal, Protocol
+from urllib.parse import urlsplit
+
+import click
+import trio
+
+from api.cli.terminal import plain
+from engine.dns import Addresses, LookupFailed, NoAddress, Route, ask, read_route
+from engine.egress import Dial, Dialer, is_public
+from engine.routes import DohResponse, Routes, TransportFailed, open_routes, open_transport
+from engine.settings import EngineSettings
+from engine.smtp.connection import Connection, ConnectionLost, ReadTimedOut
+from engine.smtp.wire import Reply, TheirMistake, ehlo
+
+# Asked for their mail hosts; the first two tell in their EHLO answer who we are.
+PROVIDERS = ("gmail.com", "outlook.com", "gmx.net")
+ENDPOINT_S = 3.0
+FIND_S = 3.0  # a mail host and its address
+MEET_S = 3.0  # connection and words of one
+HELO_S = 3.0  # after the mail hosts: 9 s in all
+CLOCK_S_MAX = 30.0  # signatures and certificates bear minutes, rate limits and usage less
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at and found; where it failed, what to do about it."""
+
+    check: str
+    status: Literal["ok", "failed", "skipped"]
+    found: str
+    advice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A look at one DNS endpoint; how far ahead its clock is of ours, where it told."""
+
+    check: Check
+    ahead_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """How far we came with a provider's mail host, and the words for it."""
+
+    domain: str
+    came: Literal["not found", "not connected", "refused", "welcome"]
+    words: str
+    our_address: str | None = None
+
+
+class Posts(Protocol):
+    """What we need of engine.routes.HttpxTransport."""
+
+    async def post(self, url: str, query: bytes) -> DohResponse: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the checks reach the world with."""
+
+    transport: Posts
+    routes: Routes
+    dial: Dial
+    now: Callable[[], float] = time.time
+
+
+async def examine(settings: EngineSettings, database: str) -> list[Check]:
+    """Make all checks over the network, as the engine would go there."""
+    dial = Dialer(settings.proxies, allow_private=settings.allow_private)
+    async with (
+        open_transport(settings.doh_ca_file) as transport,
+        open_routes(settings, transport=transport, rng=Random()) as routes,
+    ):
+        return await examine_by(Means(transport, routes, dial), settings, database)
+
+
+async def examine_by(means: Means, settings: EngineSettings, database: str) -> list[Check]:
+    """Make all checks by these means, the slow ones side by side, within 10 s in all."""
+    endpoints: dict[str, Endpoint] = {}
+    greetings: dict[str, Greeting] = {}
+
+    async def look_at(url: str) -> None:
+        endpoints[url] = await look_at_endpoint(means, url)
+
+    async def meet(domain: str) -> None:
+        greetings[domain] = await greeting_of(domain, means, settings)
+
+    async with trio.open_nursery() as nursery:
+        for url in settings.doh_urls:
+            nursery.start_soon(look_at, url)
+        for domain in PROVIDERS:
+            nursery.start_soon(meet, domain)
+    met = [greetings[domain] for domain in PROVIDERS]
+    looked = [endpoints[url] for url in settings.doh_urls]
+    return [
+        *(endpoint.check for endpoint in looked),
+        check_port(settings, met),
+        await check_helo(settings, means.routes, _our_address(met)),
+        check_database(database),
+        check_clock(looked),
+    ]
+
+
+async def look_at_endpoint(means: Means, url: str) -> Endpoint:
+    """Ask one endpoint about a domain that everybody knows."""
+    name = f"DNS over HTTPS, {urlsplit(url).netloc}"
+    trouble, ahead_s = f"no answer within {ENDPOINT_S:g} s", None
+    began = trio.current_time()
+    with trio.move_on_after(ENDPOINT_S):
+        try:
+            response = await means.transport.post(url, ask(PROVIDERS[0], "MX"))
+        except TransportFailed as failed:
+            trouble = str(failed)
+        else:
+            ahead_s = _ahead_s(response.date, means.now())
+            answer = read_route(response.octets, PROVIDERS[0])
+            if not isinstance(answer, LookupFailed):
+                took_ms = 1000 * (trio.current_time() - began)
+                return Endpoint(Check(name, "ok", f"answers in {took_ms:.0f} ms"), ahead_s)
+            trouble = answer.reason
+    return Endpoint(Check(name, "failed", trouble, _endpoint_advice(trouble)), ahead_s)
+
+
+def _endpoint_advice(trouble: str) -> str:
+    if "certificate" in trouble.lower():
+        return (
+            "If the endpoint is yours, name its authority in MAILPROBE_DOH_CA_FILE; "
+            "if not, something on the way answers in its place."
+        )
+    return "Let this machine reach it (HTTPS, outgoing), or name another in MAILPROBE_DOH_URLS."
+
+
+def _ahead_s(date: str | None, now: float) -> float | None:
+    try:
+        told = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    return told.replace(tzinfo=told.tzinfo or UTC).timestamp() - now
+
+
+def check_clock(endpoints: list[Endpoint]) -> Check:
+    """Compare our clock with the endpoints' answers: the one nearest to ours counts."""
+    told = [endpoint.ahead_s for endpoint in endpoints if endpoint.ahead_s is not None]
+    if not told:
+        return Check("clock", "skipped", "no endpoint's answer had a date")
+    ahead_s = min(told, key=abs)
+    if abs(ahead_s) <= CLOCK_S_MAX:
+        return Check("clock", "ok", "agrees with the endpoints")
+    found = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the endpoints"
+    return Check("clock", "failed", found, "Let the machine keep its time by NTP.")
+
+
+async def greeting_of(domain: str, means: Means, settings: EngineSettings) -> Greeting:
+    """Connect to the first mail host of this domain, read its banner, say EHLO and QUIT."""
+    try:
+        with trio.fail_after(FIND_S):
+            host, address = await _find(domain, means.routes)
+    except trio.TooSlowError:
+        return Greeting(domain, "not found", "the look-up took too long")
+    except LookupError as error:
+        return Greeting(domain, "not found", str(error))
+    greeting = Greeting(domain, "not connected", f"{host}: no answer to connect")
+    with trio.move_on_after(MEET_S):
+        try:
+            connection = Connection(await means.dial(address, settings.smtp_port), MEET_S)
+        except OSError as error:
+            return Greeting(domain, "not connected", f"{host}: {error}")
+        greeting = Greeting(domain, "refused", f"{host}: no greeting in time")
+        try:
+            greeting = await _introduce(domain, host, connection, settings)
+            await connection.quit()
+        except (ConnectionLost, TheirMistake) as error:
+            greeting = Greeting(domain, "refused", f"{host}: {error}")
+        except ReadTimedOut:
+            pass
+        finally:
+            await connection.close()
+    return greeting
+
+
+async def _find(domain: str, routes: Routes) -> tuple[str, str]:
+    """The first mail host of a domain and its address, or LookupError with the reason."""
+    route = await routes.find(domain)
+    if not isinstance(route, Route):
+        raise LookupError(route.reason)
+    if not route.exchanges:
+        raise LookupError("no mail host")
+    host = routes.in_order(route)[0].name
+    found = await routes.addresses(host)
+    if not isinstance(found, Addresses):
+        raise LookupError(f"{host}: {found.reason}")
+    return host, found.ips[0]
+
+
+async def _introduce(
+    domain: str, host: str, connection: Connection, settings: EngineSettings
+) -> Greeting:
+    reply = (await connection.hear()).reply
+    if reply.positive:
+        await connection.say(ehlo(settings.helo_name))
+        reply = (await connection.hear()).reply
+    words = f"{host}: {str(reply).splitlines()[0]}"
+    if not reply.positive:
+        return Greeting(domain, "refused", words)
+    return Greeting(domain, "welcome", words, _address_in(reply, settings))
+
+
+_BRACKETED = re.compile(r"\[(?:IPv6:)?([0-9A-Fa-f.:]+)\]")
+
+
+def _address_in(reply: Reply, settings: EngineSettings) -> str | None:
+    """Our address as the host sees it: `mx.google.com at your service, [11.0.0.5]`."""
+    for text in _BRACKETED.findall(reply.lines[0]):
+        try:
+            address = str(ip_address(text))
+        except ValueError:
+            continue
+        if settings.allow_private or is_public(address):
+            return address
+    return None
+
+
+def _our_address(greetings: list[Greeting]) -> str | None:
+    return next((greeting.our_address for greeting in greetings if greeting.our_address), None)
+
+
+def check_port(settings: EngineSettings, greetings: list[Greeting]) -> Check:
+    """One welcome is enough: the port is open, and we are not refused everywhere."""
+    name = f"port {settings.smtp_port}, outgoing" + (", by proxy" if settings.proxies else "")
+    words = "; ".join(f"{greeting.domain}: {greeting.words}" for greeting in greetings)
+    came = {greeting.came: greeting for greeting in reversed(greetings)}
+    if "welcome" in came:
+        return Check(name, "ok", came["welcome"].words)
+    if "refused" in came:
+        return Check(name, "failed", words, PORT_REFUSED)
+    if "not connected" in came:
+        return Check(name, "failed", words, PROXIES_FAIL if settings.proxies else PORT_CLOSED)
+    return Check(name, "skipped", words)
+
+
+PORT_REFUSED = (
+    "The port is open, but they don't want us: read their words, "
+    "and see whether our address is on a block list."
+)
+PROXIES_FAIL = "Check the proxies in MAILPROBE_SMTP_PROXIES, and that they may use this port."
+PORT_CLOSED = (
+    "Ask the provider of this machine to open the port, "
+    "or name SOCKS5 proxies elsewhere in MAILPROBE_SMTP_PROXIES."
+)
+
+
+async def check_helo(settings: EngineSettings, routes: Routes, ours: str | None) -> Check:
+    """Does the name in EHLO lead to our address, and our address back to the name?"""
+    helo = settings.helo_name
+    name = f"HELO name, {helo}"
+    if "." not in helo.strip(".") or helo.lower().startswith("localhost"):
+        advice = "Set MAILPROBE_SMTP_HELO to this machine's full public name."
+        return Check(name, "failed", "not a public host name", advice)
+    with trio.move_on_after(HELO_S):
+        try:
+            found = await routes.addresses(helo)
+        except ValueError:
+            return Check(name, "failed", "not a host name", "Set MAILPROBE_SMTP_HELO to one.")
+        if isinstance(found, LookupFailed):
+            return Check(name, "skipped", f"the look-up failed ({found.reason})")
+        if isinstance(found, NoAddress):
+            advice = f"Give {helo} an address record: {ours or 'the public address of this host'}."
+            return Check(name, "failed", f"does not resolve ({found.reason})", advice)
+        if ours is not None and not _leads_to(found, ours):
+            advice = (
+                f"Let {helo} point to {ours}, or set MAILPROBE_SMTP_HELO to the name of {ours}."
+            )
+            return Check(name, "failed", f"is {found.ips[0]}, but we are seen as {ours}", advice)
+        return await _check_reverse(name, helo, ours or found.ips[0], routes)
+    return Check(name, "skipped", f"no answer within {HELO_S:g} s")
+
+
+def _leads_to(found: Addresses, ours: str) -> bool:
+    """Is our address among these? Where they are of the other family alone, nobody can say."""
+    family = [ip for ip in found.ips if (":" in ip) == (":" in ours)]
+    return ours in family or not family
+
+
+async def _check_reverse(name: str, helo: str, address: str, routes: Routes) -> Check:
+    names = await routes.pointers(address)
+    if isinstance(names, LookupFailed):
+        return Check(name, "skipped", f"the look-up of {address} failed ({names.reason})")
+    if helo.lower().rstrip(".") in names:
+        return Check(name, "ok", f"is {address}, and back")
+    told = f"{address} is called {names[0]}" if names else f"{address} has no reverse name"
+    advice = f"Ask whoever owns {address} to name it {helo} (a PTR record)"
+    advice += f", or set MAILPROBE_SMTP_HELO to {names[0]}." if names else "."
+    return Check(name, "failed", told, advice)
+
+
+def check_database(database: str) -> Check:
+    """May we write where the database is, or will be? What is written is gone at once."""
+    name = "database"
+    if database.startswith("postgresql://"):
+        return Check(name, "skipped", "PostgreSQL is checked at the start of `mailprobe serve`")
+    path = Path(database).absolute()
+    folder = next(parent for parent in path.parents if parent.exists())
+    try:
+        if path.exists():
+            path.open("r+b").close()
+        with tempfile.TemporaryFile(dir=folder) as trial:  # SQLite writes beside the file too
+            trial.write(b"x")
+    except OSError as error:
+        where = error.filename or folder
+        found = f"{where}: {(error.strerror or 'not writable').lower()}"
+        advice = "Let the service's user write there, or name another path in MAILPROBE_DATABASE."
+        return Check(name, "failed", found, advice)
+    return Check(name, "ok", f"{path} " + ("is writable" if path.exists() else "can be made"))
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
+    """Check what this machine lacks for probing, and say what to do about it.
+
+    Ends with 1 where a check failed.
+    """
+    from api.cli.running import run
+    from api.cli.trouble import say
+    from api.settings import Settings
+
+    settings = Settings.read(os.environ)
+    checks = run(lambda: examine(settings.engine, settings.database))
+    failed = sum(check.status == "failed" for check in checks)
+    if as_json:
+        import msgspec
+
+        result = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+        click.echo(msgspec.json.encode(result))
+    else:
+        print_table(checks)
+    if failed:
+        say(f"{failed} of {len(checks)} checks failed")
+        context.exit(1)
+
+
+STYLES = {"ok": "green", "failed": "red", "skipped": "yellow"}
+
+
+def print_table(checks: list[Check]) -> None:
+    """For a person, on standard output; others' words are shown without their escapes."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from api.cli.report import console_on
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("check", overflow="fold", min_width=12)
+    table.add_column("result", no_wrap=True)
+    table.add_column("found, and what to do", overflow="fold", min_width=20)
+    for check in checks:
+        told = Text(plain(check.found))
+        if check.advice:
+            told.append(f"\n→ {plain(check.advice)}", style="bold")
+        status = Text(check.status, style=STYLES[check.status])
+        table.add_row(Text(plain(check.check)), status, told)
+    console_on(sys.stdout).print(table)

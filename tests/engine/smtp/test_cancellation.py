@@ -1,0 +1,295 @@
+"""Whoever leaves, whenever: the engine is whole and the next question gets its right answer.
+
+A scenario is run again and again; the n-th run is cut after the n-th step that any
+task makes, so that there is a run for every await on the way: the route's and the
+exchange's look-up, the connect, the banner, EHLO, HELO, MAIL, each RCPT, the random
+address, RSET, QUIT and the idle wait. Three ways to cut: the asker leaves its block,
+the asker is cancelled, or the engine is closed under it.
+"""
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+import trio
+
+from engine import Engine, EngineSettings, Verdict, in_order, open_answers, open_engine
+from engine.smtp.question import Question
+from engine.testing.hosts import MailHost
+from engine.testing.personalities import new_host
+from engine.testing.troubles import Late, Silence
+from engine.testing.world import Endpoint, World, open_world
+from tests.engine.whole import assert_whole
+
+STEPS_MAX = 2_000  # no scenario is so long
+TRUTHS = {"known": ("deliverable", 0.97), "nobody": ("undeliverable", 0.02)}
+HERS = ("known1@shop.test", "nobody1@shop.test", "known2@shop.test")
+NEIGHBOURS = ("known8@shop.test", "nobody8@shop.test")
+NEXT = ("known9@shop.test", "nobody9@shop.test")
+
+
+class Cutter(trio.abc.Instrument):
+    """Cancels a scope after so many steps of whatever tasks."""
+
+    def __init__(self, steps: int, scope: trio.CancelScope) -> None:
+        self.left = steps
+        self._scope = scope
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self._scope.cancel()
+
+
+@dataclass
+class Tap:
+    """A world's dial, and all that was written to its hosts."""
+
+    world: World
+    written: list[bytes] = field(default_factory=list)
+    open: int = 0
+
+    async def dial(self, address: str, port: int) -> trio.abc.Stream:
+        stream = await self.world.dial(address, port)
+        self.open += 1
+        return Tapped(stream, self)
+
+
+class Tapped(trio.abc.Stream):
+    """A stream whose writes are seen, and whose end is counted."""
+
+    def __init__(self, stream: trio.abc.Stream, tap: Tap) -> None:
+        self._stream = stream
+        self._tap = tap
+        self._closed = False
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self._tap.written.append(bytes(data))
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        self._tap.open -= not self._closed
+        self._closed = True
+        await self._stream.aclose()
+
+
+SETTINGS = EngineSettings()
+FAR = MailHost(latency_s=0.05, connect_s=0.05)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A host, and what is asked of it."""
+
+    host: Callable[[], MailHost] = lambda: FAR
+    texts: tuple[str, ...] = HERS
+    first: Callable[[], MailHost] | None = None  # a better exchange, that fails
+    asked_before: bool = False  # there is an idle connection, the route is known
+    resolver_s: float = 0.0
+    patient: bool = False
+    neighbour: bool = True
+    pause_s: float = 0.0  # until the next one asks
+    stride: int = 3  # cut after every so many steps; an await lasts for several
+    settings: EngineSettings = SETTINGS
+
+    def build(self, world: World) -> list[MailHost]:
+        hosts = [replace(self.host())]
+        world.add("shop.test", hosts[0], mx="mx2.shop.test", preference=20)
+        if self.first is not None:
+            hosts.append(self.first())
+            world.add("shop.test", hosts[1], mx="mx1.shop.test", preference=10)
+        for url in self.settings.doh_urls:
+            world.transport.endpoints[url] = Endpoint(self.resolver_s)
+        return hosts
+
+
+SCENARIOS = {
+    "pipelined": Scenario(),
+    "in step": Scenario(lambda: new_host("no pipelining", latency_s=0.05), neighbour=False),
+    "helo": Scenario(lambda: new_host("helo only", latency_s=0.05), texts=HERS[:2]),
+    "each by itself": Scenario(lambda: new_host("one recipient"), stride=6),
+    "in pieces": Scenario(lambda: new_host("splitting"), texts=HERS[:1], neighbour=False, stride=9),
+    "on an idle connection": Scenario(asked_before=True),
+    "far resolver": Scenario(MailHost, texts=HERS[:2], resolver_s=0.4),
+    "refused at first": Scenario(first=lambda: new_host("refused")),
+    "blocked at first": Scenario(first=lambda: new_host("blocked at banner")),
+    "silent at first": Scenario(first=lambda: new_host("silent")),
+    "one answer late": Scenario(
+        lambda: MailHost(latency_s=0.05, troubles={"nobody1": Late(1.5)}), asked_before=True
+    ),
+    "one answer never": Scenario(
+        lambda: MailHost(latency_s=0.05, troubles={"nobody1": Silence()}),
+        neighbour=False,
+        pause_s=1.1,  # whoever shares the silent round shares its silence
+    ),
+    "quit after eight": Scenario(
+        lambda: MailHost(latency_s=0.05),
+        texts=tuple(f"nobody1{number}@shop.test" for number in range(9)),
+        neighbour=False,
+        stride=6,
+    ),
+    "patient": Scenario(
+        lambda: new_host("no pipelining", latency_s=0.05),
+        texts=tuple(f"known1{number}@shop.test" for number in range(4)),
+        patient=True,
+        neighbour=False,
+        settings=EngineSettings(host_connections=1),
+    ),
+    "one probe at a time": Scenario(settings=EngineSettings(probes_max=1)),
+}
+
+
+def check(verdicts: list[Verdict]) -> None:
+    for verdict in verdicts:
+        kind = verdict.email.partition("@")[0].rstrip("0123456789")
+        assert (verdict.status, verdict.confidence) == TRUTHS[kind], verdict
+
+
+async def ask(engine: Engine, *texts: str, asker: str) -> None:
+    async with open_answers(engine, texts, asker=asker) as answers:
+        check(await in_order(answers, len(texts)))
+
+
+def may_be_said_still(engine: Engine) -> set[str]:
+    """Who is in a round under way: a command of theirs may be on its way."""
+    return {
+        asked.mailbox
+        for pool in engine.prober._pools.values()
+        for session in pool.sessions
+        for asked in session._unanswered
+        if isinstance(asked, Question)
+    }
+
+
+@asynccontextmanager
+async def engine_in(
+    scenario: Scenario, seed: int
+) -> AsyncIterator[tuple[Engine, World, Tap, list[MailHost]]]:
+    async with open_world(seed=seed) as world:
+        hosts = scenario.build(world)
+        tap = Tap(world)
+        async with open_engine(
+            scenario.settings, transport=world.transport, dial=tap.dial, rng=random.Random(0)
+        ) as engine:
+            if scenario.asked_before:
+                await ask(engine, "known0@shop.test", asker="before")
+            yield engine, world, tap, hosts
+        assert tap.open == 0
+
+
+async def leave_after(
+    steps: int, scenario: Scenario, *, cancelled: bool, nothing_late: bool = False
+) -> bool:
+    """Run the scenario with one asker who leaves after so many steps; False if it was done."""
+    async with engine_in(scenario, steps) as (engine, _, tap, hosts):
+        inner, outer = trio.CancelScope(), trio.CancelScope()
+        cutter = Cutter(steps, outer if cancelled else inner)
+        async with trio.open_nursery() as nursery:
+            if scenario.neighbour:
+                nursery.start_soon(lambda: ask(engine, *NEIGHBOURS, asker="neighbour"))
+            trio.lowlevel.add_instrument(cutter)
+            with outer:
+                async with open_answers(
+                    engine, scenario.texts, asker="she", patient=scenario.patient
+                ) as answers:
+                    with inner:
+                        async for _ in answers:
+                            pass
+            trio.lowlevel.remove_instrument(cutter)
+            written, said_still = len(tap.written), may_be_said_still(engine)
+        await trio.sleep(scenario.pause_s)
+        await ask(engine, *NEXT, asker="he")
+        await trio.sleep(30)
+        assert_whole(engine)
+        late = b"".join(tap.written[written:]).decode()
+        asked_late = {text for text in scenario.texts if f"<{text}>" in late}
+        assert not nothing_late or asked_late <= said_still, "asked after the asker had left"
+        for host in hosts:
+            assert host.record.mistakes == []
+            assert host.record.connections_now == 0
+    return cutter.left <= 0
+
+
+async def close_after(
+    steps: int, scenario: Scenario, *, politely: bool, all_closed: bool = True
+) -> bool:
+    """Run the scenario in an engine that is closed after so many steps; False if it was done."""
+    inner, outer = trio.CancelScope(), trio.CancelScope()
+    cutter = Cutter(steps, inner if politely else outer)
+    async with open_world(seed=steps) as world:
+        hosts = scenario.build(world)
+        tap = Tap(world)
+        with outer:
+            async with open_engine(
+                scenario.settings, transport=world.transport, dial=tap.dial, rng=random.Random(0)
+            ) as engine:
+                if scenario.asked_before:
+                    await ask(engine, "known0@shop.test", asker="before")
+                trio.lowlevel.add_instrument(cutter)
+                with inner:
+                    await ask_unchecked(engine, scenario)
+                left_at = trio.current_time()
+        trio.lowlevel.remove_instrument(cutter)
+        if politely:
+            assert trio.current_time() - left_at <= 1.05
+        prober = engine.prober
+        if all_closed:
+            assert tap.open == 0
+            assert not prober._seats
+        assert prober._tasks == 0
+        assert not any(pool.connections or pool.sessions for pool in prober._pools.values())
+        async with open_engine(
+            scenario.settings, transport=world.transport, dial=tap.dial
+        ) as another:
+            await ask(another, *NEXT, asker="he")
+            await trio.sleep(30)
+            assert_whole(another)
+        for host in hosts:
+            assert host.record.mistakes == []
+    return cutter.left <= 0
+
+
+async def ask_unchecked(engine: Engine, scenario: Scenario) -> None:
+    async with open_answers(
+        engine, scenario.texts, asker="she", patient=scenario.patient
+    ) as answers:
+        async for _ in answers:
+            pass
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("cancelled", [False, True], ids=["leaves", "is cancelled"])
+async def test_an_asker_goes_at_any_step(autojump_clock, name, cancelled):
+    """Nobody else notices, nothing more is asked for her, and the engine is whole."""
+    for steps in range(1 + cancelled, STEPS_MAX, SCENARIOS[name].stride):
+        try:
+            cut = await leave_after(steps, SCENARIOS[name], cancelled=cancelled)
+        except BaseException as error:
+            error.add_note(f"cut after {steps} steps")
+            raise
+        if not cut:
+            return
+    raise AssertionError("it never came to its end")
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("politely", [False, True], ids=["is cancelled", "is left"])
+async def test_the_engine_is_closed_at_any_step(autojump_clock, name, politely):
+    """No connection is left open, and a new engine gets its answers from the same host."""
+    for steps in range(1 + politely, STEPS_MAX, SCENARIOS[name].stride):
+        try:
+            cut = await close_after(steps, SCENARIOS[name], politely=politely, all_closed=politely)
+        except BaseException as error:
+            error.add_note(f"cut after {steps} steps")
+            raise
+        if not cut:
+            return
+    raise AssertionError("it never came to its end")

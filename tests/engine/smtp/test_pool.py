@@ -1,0 +1,400 @@
+"""The connections to one mail host: how many, to which address, and when none at all."""
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+
+from engine import Engine, EngineSettings, Verdict, in_order, open_answers, open_engine
+from engine.testing.hosts import EHLO_LINES, MailHost
+from engine.testing.personalities import SPAMHAUS, new_host
+from engine.testing.troubles import Close, Late, Say, Silence
+from engine.testing.world import World, open_world
+from tests.engine.test_outcomes import (
+    CATCH_ALL,
+    DELIVERABLE,
+    FAILED,
+    TIMED_OUT,
+    UNDELIVERABLE,
+    told,
+)
+from tests.engine.whole import assert_whole
+
+
+@asynccontextmanager
+async def engine_over(world: World, **settings: object) -> AsyncIterator[Engine]:
+    """An engine in this world, whole at its end."""
+    async with open_engine(
+        replace(EngineSettings(), **settings),  # type: ignore[arg-type]
+        transport=world.transport,
+        dial=world.dial,
+        rng=random.Random(0),
+    ) as engine:
+        yield engine
+        await trio.sleep(30)
+        assert_whole(engine)
+
+
+async def ask(
+    engine: Engine, *texts: str, asker: str = "me", patient: bool = False
+) -> list[Verdict]:
+    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+        return await in_order(answers, len(texts))
+
+
+async def ask_all(engine: Engine, *lists: list[str], patient: bool = False) -> Counter[object]:
+    """Each list by an asker of its own, all at once; how often each verdict was told."""
+    seen: Counter[object] = Counter()
+
+    async def one(asker: str, texts: list[str]) -> None:
+        seen.update(map(told, await ask(engine, *texts, asker=asker, patient=patient)))
+
+    async with trio.open_nursery() as nursery:
+        for number, texts in enumerate(lists):
+            nursery.start_soon(one, f"asker{number}", texts)
+    return seen
+
+
+def knowns(count: int, domain: str) -> list[str]:
+    return [f"known{number}@{domain}" for number in range(count)]
+
+
+# -- one limit for one host ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host_connections", [1, 2, 4])
+async def test_many_askers_share_one_limit(autojump_clock, host_connections):
+    async with open_world() as world:
+        host = new_host("no pipelining", latency_s=0.1)
+        world.add("shop.test", host)
+        async with engine_over(world, host_connections=host_connections) as engine:
+            lists = [[f"known{a}x{n}@shop.test" for n in range(60)] for a in range(6)]
+            seen = await ask_all(engine, *lists)
+        assert seen[DELIVERABLE] > 10
+        assert host.record.connections_peak == host_connections
+
+
+async def test_exchanges_of_other_names_and_the_same_address_share_one_limit(autojump_clock):
+    async with open_world() as world:
+        host = new_host("no pipelining", latency_s=0.02)
+        domains = [f"d{number}.test" for number in range(10)]
+        for domain in domains:
+            world.add(domain, host)
+        async with engine_over(world, host_connections=3) as engine:
+            await ask_all(engine, *(knowns(30, domain) for domain in domains))
+            assert len(engine.prober._pools) == 1
+        assert host.record.connections_peak == 3
+
+
+async def test_a_connection_serves_the_domains_that_share_its_host(autojump_clock):
+    async with open_world() as world:
+        host = MailHost()
+        for number in range(5):
+            world.add(f"d{number}.test", host)
+        async with engine_over(world) as engine:
+            for number in range(5):
+                [verdict] = await ask(engine, f"known@d{number}.test")
+                assert told(verdict) == DELIVERABLE
+            assert host.record.sessions_seen == 1
+
+
+async def test_an_exchange_of_several_addresses_keeps_one_limit_in_all(autojump_clock):
+    async with open_world() as world:
+        hosts = [new_host("no pipelining", latency_s=0.02) for _ in range(3)]
+        addresses = [world.add(f"other{n}.test", host) for n, host in enumerate(hosts)]
+        world.zone.mx("shop.test", "mx.shop.test")
+        world.zone.host("mx.shop.test", *addresses)
+        peak = 0
+        async with (
+            engine_over(world, host_connections=2) as engine,
+            open_answers(engine, knowns(300, "shop.test"), asker="me", patient=True) as answers,
+        ):
+            async for _ in answers:
+                peak = max(peak, sum(host.record.connections_now for host in hosts))
+        assert peak == 2
+        assert sum(host.record.sessions_seen > 0 for host in hosts) > 1  # in turn
+
+
+@pytest.mark.parametrize("host_connections", [1, 2])
+async def test_sets_of_addresses_that_overlap_keep_the_limit_of_each_address(
+    autojump_clock, host_connections
+):
+    async with open_world() as world:
+        hosts = [new_host("no pipelining", latency_s=0.02) for _ in range(3)]
+        one, two, three = (world.add(f"single{n}.test", host) for n, host in enumerate(hosts))
+        for name, ips in {"ab": (one, two), "bc": (two, three), "abc": (one, two, three)}.items():
+            world.zone.mx(f"{name}.test", f"mx.{name}.test")
+            world.zone.host(f"mx.{name}.test", *ips)
+        async with engine_over(world, host_connections=host_connections) as engine:
+            lists = [
+                knowns(20, f"{name}.test") for name in ("single0", "single1", "ab", "bc", "abc")
+            ]
+            seen = await ask_all(engine, *lists)
+        assert set(seen) <= {DELIVERABLE, TIMED_OUT}
+        for host in hosts:
+            assert host.record.connections_peak <= host_connections
+
+
+async def test_an_idle_connection_gives_its_seat_to_another_pool(autojump_clock):
+    """Three seconds of idling are no reason to let a neighbour wait."""
+    async with open_world() as world:
+        hosts = [MailHost(latency_s=0.01) for _ in range(2)]
+        addresses = [world.add(f"d{number}.test", host) for number, host in enumerate(hosts)]
+        world.zone.mx("both.test", "mx.both.test")
+        world.zone.host("mx.both.test", *addresses)
+        async with engine_over(world, host_connections=1) as engine:
+            for number in range(5):
+                for domain in ("d0.test", "d1.test", "both.test"):
+                    [verdict] = await ask(engine, f"known{number}@{domain}")
+                    assert told(verdict) == DELIVERABLE
+                    assert verdict.latency_ms < 100
+        for host in hosts:
+            assert host.record.connections_peak == 1
+            assert all(session.quit for session in host.record.sessions)
+
+
+async def test_an_idle_connection_is_closed_after_three_seconds(autojump_clock):
+    async with open_world() as world:
+        host = MailHost()
+        world.add("shop.test", host)
+        async with engine_over(world) as engine:
+            await ask(engine, "known@shop.test")
+            await trio.sleep(2.9)
+            assert host.record.connections_now == 1
+            await trio.sleep(0.2)
+            assert host.record.connections_now == 0
+        assert host.record.sessions[0].quit
+
+
+# -- operators -------------------------------------------------------------------------------
+
+
+async def test_an_operator_gets_no_more_connections_than_it_bears(autojump_clock):
+    async with open_world() as world:
+        host = new_host("no pipelining", latency_s=0.02)
+        world.add("shop.test", host, mx="mta5.am0.yahoodns.net")
+        async with engine_over(world, host_connections=10) as engine:
+            seen = await ask_all(engine, knowns(200, "shop.test"), patient=True)
+        assert set(seen) == {DELIVERABLE}
+        assert host.record.connections_peak == 2
+
+
+async def test_an_operator_never_gets_more_than_the_setting_either(autojump_clock):
+    async with open_world() as world:
+        host = new_host("no pipelining", latency_s=0.02)
+        world.add("shop.test", host, mx="mta5.am0.yahoodns.net")
+        async with engine_over(world, host_connections=1) as engine:
+            await ask_all(engine, knowns(50, "shop.test"), patient=True)
+        assert host.record.connections_peak == 1
+
+
+async def test_an_operator_that_wants_each_by_itself_gets_that_from_the_start(autojump_clock):
+    async with open_world() as world:
+        host = MailHost(recipients_max=1)
+        world.add("shop.test", host, mx="shop-test.olc.protection.outlook.com")
+        async with engine_over(world) as engine:
+            seen = await ask_all(engine, knowns(10, "shop.test"))
+        assert set(seen) == {DELIVERABLE}
+        for session in host.record.sessions:
+            lines = [spoken.line.split(" ")[0] for spoken in session.spoken]
+            assert lines.count("MAIL") == lines.count("RCPT")
+            replies = [reply for told_of in session.replies().values() for reply in told_of]
+            assert not any(reply.startswith("452") for reply in replies)
+
+
+# -- slow start ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("connect_s", "took_s", "turnarounds"), [(0.0, 0.45, [8]), (0.05, 0.40, [6, 3])]
+)
+async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
+    autojump_clock, connect_s, took_s, turnarounds
+):
+    """50 ms a turn-around: one or two connections, at most nine turn-arounds, under a second."""
+    async with open_world() as world:
+        host = MailHost(latency_s=0.05, connect_s=connect_s)
+        world.add("shop.test", host)
+        async with engine_over(world) as engine:
+            seen = await ask_all(engine, knowns(50, "shop.test"))
+            assert seen == {DELIVERABLE: 50}
+            assert trio.current_time() == pytest.approx(took_s)
+            assert [session.turnarounds for session in host.record.sessions] == turnarounds
+            assert host.record.turnarounds <= 9
+            assert host.record.connections_peak <= 2
+
+
+async def test_one_address_takes_one_connection(autojump_clock):
+    """Connect, EHLO, then MAIL, RCPT and the random address in one write."""
+    async with open_world() as world:
+        host = MailHost(latency_s=0.05, connect_s=0.05)
+        world.add("shop.test", host)
+        async with engine_over(world) as engine:
+            await ask(engine, "known@shop.test")
+            assert trio.current_time() == pytest.approx(0.2)
+            [session] = host.record.sessions
+            assert session.turnarounds == 2
+
+
+async def test_a_host_that_is_fast_needs_no_second_connection(autojump_clock):
+    async with open_world() as world:
+        host = MailHost(latency_s=0.001)
+        world.add("shop.test", host)
+        async with engine_over(world) as engine:
+            await ask_all(engine, knowns(50, "shop.test"))
+        assert host.record.connections_peak == 1
+
+
+async def test_eight_refusals_a_connection_and_no_more_at_once_than_bearable(autojump_clock):
+    async with open_world() as world:
+        host = MailHost(latency_s=0.05, connect_s=0.05)
+        world.add("shop.test", host)
+        async with engine_over(world) as engine:
+            seen = await ask_all(engine, [f"nobody{n}@shop.test" for n in range(50)])
+        assert seen == {UNDELIVERABLE: 50}
+        assert host.record.connections_peak <= 2
+        assert host.record.sessions_seen == 7
+        assert all(session.refusals <= 8 for session in host.record.sessions)
+
+
+async def test_a_host_that_bears_fewer_gives_all_its_answers(autojump_clock):
+    """A connection too many is turned away; no question suffers for it."""
+    async with open_world() as world:
+        host = new_host("no pipelining", latency_s=0.02, connections_max=1)
+        world.add("shop.test", host)
+        async with engine_over(world) as engine:
+            seen = await ask_all(engine, knowns(200, "shop.test"), patient=True)
+        assert seen == {DELIVERABLE: 200}
+
+
+# -- rest ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [Close(), Silence(), Say("421 4.3.2 Shutting down", close=True), Say(SPAMHAUS, close=True)],
+)
+async def test_a_host_that_fails_once_is_not_rested(autojump_clock, trouble):
+    async with open_world() as world:
+        host = MailHost(troubles={"CONNECT": trouble}, troubled_sessions=1)
+        world.add("shop.test", host)
+        async with engine_over(world) as engine:
+            [first] = await ask(engine, "known1@shop.test")
+            assert told(first) in (FAILED, TIMED_OUT)
+            [second] = await ask(engine, "known2@shop.test")
+            assert told(second) == DELIVERABLE
+
+
+@pytest.mark.parametrize(("personality", "rest_s"), [("refused", 5), ("blocked at banner", 60)])
+async def test_a_host_that_fails_twice_is_rested_for_its_time(autojump_clock, personality, rest_s):
+    async with open_world() as world:
+        address = world.add("shop.test", new_host(personality))
+        async with engine_over(world) as engine:
+            for number in range(2):
+                await ask(engine, f"known{number}@shop.test")
+            began = trio.current_time()
+            dialled = world.dialled.count((address, 25))
+            [verdict] = await ask(engine, "known2@shop.test")
+            assert told(verdict) == FAILED
+            assert trio.current_time() == began
+            await trio.sleep(rest_s - 0.1)
+            await ask(engine, "known3@shop.test")
+            assert world.dialled.count((address, 25)) == dialled
+            await trio.sleep(0.2)
+            await ask(engine, "known4@shop.test")
+            assert world.dialled.count((address, 25)) == dialled + 1
+
+
+async def test_one_good_word_forgets_the_strikes(autojump_clock):
+    """Failing now and then is not failing twice in a row."""
+    async with open_world() as world:
+        hosts = [MailHost(troubles={"CONNECT": Close()}), MailHost()]
+        address = world.add("shop.test", hosts[0])
+        async with engine_over(world) as engine:
+            for number in range(6):
+                world.hosts[address] = hosts[number % 2]
+                [verdict] = await ask(engine, f"known{number}@shop.test")
+                assert told(verdict) == (FAILED, DELIVERABLE)[number % 2]
+                await trio.sleep(10)
+
+
+async def test_a_host_that_rests_is_passed_over_for_the_next_exchange(autojump_clock):
+    async with open_world() as world:
+        address = world.add("shop.test", new_host("refused"), mx="mx1.shop.test", preference=10)
+        world.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
+        async with engine_over(world) as engine:
+            for number in range(10):
+                [verdict] = await ask(engine, f"known{number}@shop.test")
+                assert told(verdict) == DELIVERABLE
+        assert world.dialled.count((address, 25)) == 2
+
+
+# -- one host's trouble is no other's --------------------------------------------------------
+
+
+@pytest.mark.parametrize("personality", ["silent", "unanswered", "dripping", "silent at rcpt"])
+async def test_silent_hosts_hold_up_nobody_else(autojump_clock, personality):
+    async with open_world() as world:
+        for number in range(50):
+            world.add(f"bad{number}.test", new_host(personality))
+            world.add(f"good{number}.test", MailHost(latency_s=0.05))
+        texts = [f"known@{kind}{number}.test" for number in range(50) for kind in ("bad", "good")]
+        async with engine_over(world) as engine:
+            verdicts = await ask(engine, *texts)
+        for verdict in verdicts:
+            if "good" in verdict.email:
+                assert told(verdict) == DELIVERABLE
+                assert verdict.latency_ms <= 250
+            else:
+                assert told(verdict) == TIMED_OUT
+                assert verdict.latency_ms <= 3050
+
+
+async def test_a_host_that_cannot_be_reached_is_asked_once_for_all_who_wait(autojump_clock):
+    async with open_world() as world:
+        address = world.add("shop.test", new_host("unanswered"))
+        async with engine_over(world) as engine:
+            verdicts = await ask(engine, *knowns(50, "shop.test"))
+        assert set(map(told, verdicts)) == {TIMED_OUT}
+        assert world.dialled.count((address, 25)) <= 2
+        assert max(verdict.latency_ms for verdict in verdicts) <= 1200
+
+
+async def test_a_recipient_that_gets_no_answer_costs_its_neighbours_nothing(autojump_clock):
+    """Those behind it in the same write are asked again, each for itself."""
+    async with open_world() as world:
+        host = MailHost(latency_s=0.01, troubles={"known3": Silence()})
+        world.add("shop.test", host)
+        async with engine_over(world) as engine:
+            verdicts = await ask(engine, *knowns(12, "shop.test"))
+        for number, verdict in enumerate(verdicts):
+            assert told(verdict)[0] == ("unknown" if number == 3 else "deliverable")
+        assert told(verdicts[3]) == TIMED_OUT
+
+
+@pytest.mark.parametrize("lines", [EHLO_LINES, ("SIZE 100",)], ids=["pipelined", "in step"])
+async def test_a_late_recipient_is_nobodys_answer(autojump_clock, lines):
+    async with open_world() as world:
+        host = MailHost(ehlo_lines=lines, troubles={"nobody3": Late(1.2)}, latency_s=0.01)
+        world.add("shop.test", host)
+        texts = [f"{'nobody' if n == 3 else 'known'}{n}@shop.test" for n in range(10)]
+        async with engine_over(world, host_connections=1) as engine:
+            verdicts = await ask(engine, *texts)
+        for number, verdict in enumerate(verdicts):
+            assert verdict.status == ("unknown" if number == 3 else "deliverable")
+
+
+async def test_a_domain_that_accepts_all_says_nothing_of_its_hosts_other_domains(autojump_clock):
+    async with open_world() as world:
+        host = MailHost(catch_all=frozenset({"all.test"}))
+        world.add("all.test", host)
+        world.add("some.test", host)
+        async with engine_over(world) as engine:
+            verdicts = await ask(
+                engine, "known@all.test", "known@some.test", "nobody@all.test", "nobody@some.test"
+            )
+        assert list(map(told, verdicts)) == [CATCH_ALL, DELIVERABLE, CATCH_ALL, UNDELIVERABLE]

@@ -1,0 +1,147 @@
+"""How many connections a host bears, and how long it is left alone: step by step."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.smtp.throttle import (
+    LIMIT_AT_FIRST,
+    REFUSAL_REST_S,
+    REFUSAL_REST_S_MAX,
+    REST_AFTER,
+    UNREACHABLE_REST_S,
+    UNREACHABLE_REST_S_MAX,
+    Rest,
+    Throttle,
+)
+
+
+def after(throttle: Throttle, events: str) -> Throttle:
+    """The throttle after these events: `+` for a success, `-` for a failure."""
+    for event in events:
+        throttle = throttle.after_success() if event == "+" else throttle.after_failure()
+    return throttle
+
+
+@pytest.mark.parametrize(
+    ("events", "limit"),
+    [
+        ("", 2),
+        ("+", 2),
+        ("++", 3),  # one whole round of good news: one more
+        ("+++", 3),
+        ("+++++", 4),
+        ("+++++++++", 5),
+        ("-", 2),
+        ("--", 1),  # one whole round of bad news: one fewer
+        ("---", 1),
+        ("----------", 1),
+        ("+-", 2),
+        ("+-+", 2),  # bad news forgets the good before it
+        ("+-++", 3),
+        ("-+-", 2),  # and the other way round
+        ("-+--", 1),
+        ("++-", 3),
+        ("++--", 3),
+        ("++---", 2),
+        ("--+", 2),  # a round at one connection is one success
+        ("--++", 2),
+        ("--+++", 3),
+    ],
+)
+def test_the_feedback_rule_step_by_step(events, limit):
+    assert after(Throttle(limit_max=10), events).limit == limit
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
+def test_a_whole_round_at_each_limit_is_as_many_as_the_limit(limit):
+    throttle = Throttle(limit_max=100, limit=limit)
+    for _ in range(limit - 1):
+        throttle = throttle.after_success()
+        assert throttle.limit == limit
+    assert throttle.after_success().limit == limit + 1
+
+
+def test_it_begins_with_two_or_with_fewer_where_fewer_are_allowed():
+    assert Throttle(limit_max=4).limit == LIMIT_AT_FIRST == 2
+    assert Throttle(limit_max=1).limit == 1
+
+
+@given(st.integers(1, 20), st.text("+-", max_size=200))
+def test_the_limit_keeps_its_bounds(limit_max, events):
+    throttle = Throttle(limit_max)
+    for event in events:
+        before, throttle = throttle, after(throttle, event)
+        assert 1 <= throttle.limit <= limit_max
+        assert abs(throttle.limit - before.limit) <= 1
+        assert (throttle.limit >= before.limit) or event == "-"
+        assert 0 <= throttle.good < 1
+        assert 0 <= throttle.bad < 1
+
+
+@given(st.integers(1, 20), st.text("+-", max_size=100))
+def test_good_news_alone_reach_the_most_and_bad_news_alone_the_least(limit_max, events):
+    throttle = after(Throttle(limit_max), events)
+    assert after(throttle, "+" * limit_max * (limit_max + 1)).limit == limit_max
+    assert after(throttle, "-" * limit_max * (limit_max + 1)).limit == 1
+
+
+def test_an_event_gives_a_new_value():
+    throttle = Throttle(limit_max=4)
+    after(throttle, "++--")
+    assert throttle == Throttle(limit_max=4)
+
+
+# -- rest ------------------------------------------------------------------------------------
+
+
+def strike(*times: tuple[float, bool]) -> Rest:
+    rest = Rest()
+    for now, refused in times:
+        rest = rest.after_strike(now, refused=refused)
+    return rest
+
+
+def test_one_failure_is_chance():
+    assert not strike((100.0, False)).resting(100.0)
+    assert not strike((100.0, True)).resting(100.0)
+
+
+@pytest.mark.parametrize(
+    ("refused", "first_s", "most_s"),
+    [
+        (False, UNREACHABLE_REST_S, UNREACHABLE_REST_S_MAX),
+        (True, REFUSAL_REST_S, REFUSAL_REST_S_MAX),
+    ],
+)
+def test_the_rest_doubles_to_its_most(refused, first_s, most_s):
+    for strikes in range(REST_AFTER, 100):
+        rest = strike(*[(50.0, refused)] * strikes)
+        assert rest.until - 50 == min(first_s * 2 ** (strikes - REST_AFTER), most_s)
+        assert math.isfinite(rest.until)
+
+
+def test_a_refusal_rests_longer_than_a_silence():
+    assert (UNREACHABLE_REST_S, REFUSAL_REST_S) == (5, 60)
+    assert (UNREACHABLE_REST_S_MAX, REFUSAL_REST_S_MAX) == (300, 3600)
+
+
+@pytest.mark.parametrize(
+    ("now", "resting"), [(100.0, True), (104.9, True), (105.0, False), (1e9, False)]
+)
+def test_a_rest_ends_at_its_time(now, resting):
+    rest = strike((90.0, False), (100.0, False))
+    assert rest.until == 105
+    assert rest.resting(now) is resting
+
+
+def test_the_last_strike_says_how_long():
+    assert strike((0.0, True), (0.0, False)).until == UNREACHABLE_REST_S
+    assert strike((0.0, False), (0.0, True)).until == REFUSAL_REST_S
+
+
+def test_nobody_rests_at_first():
+    assert not Rest().resting(-1e9)
+    assert not Rest().resting(0)

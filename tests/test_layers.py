@@ -1,0 +1,142 @@
+"""Who may import whom: pure modules know no clock, no chance, no network, no disk."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+PURE = [
+    "engine.address",
+    "engine.dns",
+    "engine.evidence",
+    "engine.settings",
+    "engine.sites",
+    "engine.turnstile",
+    "engine.typos",
+    "engine.verdict",
+    "engine.smtp.question",
+    "engine.smtp.replies",
+    "engine.smtp.throttle",
+    "engine.smtp.wire",
+]
+IMPURE = {
+    *("trio", "anyio", "asyncio", "threading", "subprocess", "quart", "httpx", "hypercorn"),
+    *("sqlite3", "socket", "ssl", "select", "time", "random", "secrets", "os"),
+}
+# layer -> what it may not import of ours
+FORBIDDEN = {
+    "engine": {"api", "storage", "bench", "tests"},
+    "storage": {"engine", "api", "bench", "tests"},
+    "api": {"tests"},
+    "bench": {"tests"},
+}
+WEB = {"quart", "hypercorn", "quart_trio", "click", "rich", "sqlite3", "psycopg", "stripe"}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {
+        module_name(path): path
+        for top in ("engine", "storage", "api", "bench")
+        for path in sorted((ROOT / top).rglob("*.py"))
+    }
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """Every module that this one's text imports, but for its types alone."""
+    path = modules()[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending.extend(node.orelse)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base]).strip(".")
+            found.add(base)
+            found.update(f"{base}.{alias.name}" for alias in node.names)
+        else:
+            pending.extend(ast.iter_child_nodes(node))
+    return frozenset(found)
+
+
+def ours(module: str) -> set[str]:
+    return {name for name in imports(module) if name in modules()}
+
+
+def tops(module: str) -> set[str]:
+    return {name.partition(".")[0] for name in imports(module)}
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_a_pure_module_imports_nothing_impure(module):
+    assert not tops(module) & IMPURE
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_a_pure_module_imports_only_pure_ones_of_ours(module):
+    """`engine` itself is named wherever one of its modules is."""
+    assert ours(module) - {"engine", "engine.smtp"} <= set(PURE)
+
+
+@pytest.mark.parametrize("layer", FORBIDDEN)
+def test_a_layer_knows_nothing_of_those_above_it(layer):
+    for module in modules():
+        if module.partition(".")[0] == layer:
+            assert not tops(module) & FORBIDDEN[layer], module
+
+
+def test_the_engine_needs_no_web_library_and_no_database():
+    for module in modules():
+        if module.startswith("engine"):
+            assert not tops(module) & WEB, module
+
+
+def test_only_the_bench_and_the_lab_know_the_world_of_tests():
+    for module in modules():
+        if not module.startswith(("bench", "engine.testing")):
+            assert not any(name.startswith("engine.testing") for name in imports(module)), module
+
+
+def test_nothing_of_ours_imports_in_a_circle():
+    """Modules can be understood one after the other."""
+    order: list[str] = []
+    open_now: list[str] = []
+
+    def visit(module: str) -> None:
+        if module in order:
+            return
+        assert module not in open_now, " -> ".join([*open_now, module])
+        open_now.append(module)
+        for other in sorted(ours(module) - {module}):
+            if not module.startswith(f"{other}."):  # a package's face imports its modules
+                visit(other)
+        open_now.pop()
+        order.append(module)
+
+    for module in modules():
+        visit(module)
+
+
+def test_the_parser_of_imports_sees_them_all():
+    """A test of the tests: imports of every kind that there is in the code."""
+    assert "trio" in tops("engine.smtp.pool")
+    assert "engine.smtp.wire" in ours("engine.smtp.pool")
+    assert "engine.smtp.throttle" in ours("engine.smtp.pool")
+    assert "httpx" in tops("engine.routes")  # within a function
+    assert "engine.testing.hosts" not in ours("engine.testing.clerk")  # for its type alone

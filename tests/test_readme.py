@@ -1,0 +1,412 @@
+"""What the README and the docs say is true: commands run, names exist, tables are the code's.
+
+The commands run in a directory of their own, before a lab, with the paths that the
+pages use. No network is needed.
+"""
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import pytest
+
+from api.cli import COMMANDS
+from api.cli import main as mailprobe
+from api.settings import TABLE, Settings
+from bench.lab import SCENARIO_NAMES, Lab, start_lab
+from engine.smtp.replies import Meaning, load_rules
+from engine.verdict import FIELDS, LADDER, Outcome
+
+ROOT = Path(__file__).parents[1]
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    ROOT / "examples/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+)
+RUN_S = 20  # no command of a page takes so long, on the slowest machine
+ROWS = 12  # of the example list, to be quick
+
+# target -> who runs it; a file is the test of what the target runs
+MAKE = {
+    "setup": ".ci/run",  # each target does it first
+    "check": ".ci/run",
+    "test": ".ci/run",
+    "demo": "tests/api/test_cli_demo.py",
+    "bench": "by hand",  # half a minute of a quiet machine
+    "lock": "by hand",  # needs uv and a package index
+}
+MAY_FAIL = "mailprobe doctor"  # it judges the machine: 1 is an answer
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    begun: tuple[int, str] | None = None
+    inside: list[str] = []
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
+        if not line.startswith("```"):
+            inside.append(line)
+        elif begun is None:
+            begun, inside = (number, line[3:]), []
+        else:
+            yield Block(page, *begun, "\n".join(inside) + "\n")
+            begun = None
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def blocks_in(language: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language == language]
+
+
+def without_blocks(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def spans_of(page: Path) -> list[str]:
+    """What stands in backticks in a page's prose."""
+    return re.findall(r"`([^`\n]+)`", without_blocks(page))
+
+
+SPANS = [(page, span) for page in PAGES for span in spans_of(page)]
+
+
+def table_of(page: str, *header: str) -> list[list[str]]:
+    """The cells of all tables of a page that have this header; the page must have one."""
+    rows: list[list[str]] = []
+    inside = False
+    for line in (ROOT / page).read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if tuple(cells) == header:
+            inside = True
+        elif not line.startswith("|"):
+            inside = False
+        elif inside and not set(line) <= set("|-"):
+            rows.append(cells)
+    assert rows, f"{page} has no table of {header}"
+    return rows
+
+
+def bare(cell: str) -> str:
+    return cell.strip("`")
+
+
+# -- commands --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with start_lab() as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A checkout as the pages see it: the program, the example and a list of one's own."""
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "examples").mkdir()
+    lines = (ROOT / "examples/list.csv").read_text("utf-8").splitlines(keepends=True)
+    for path in ("examples/list.csv", "list.csv"):
+        (tmp_path / path).write_text("".join(lines[: ROWS + 1]), "utf-8")
+    return tmp_path
+
+
+def run(words: list[str], place: Path, lab: Lab) -> tuple[int, str]:
+    """Run it to its end; exit code, and all that it said."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAILPROBE_")}
+    env |= {"PATH": f"{sys.prefix}/bin{os.pathsep}{env['PATH']}", "PYTHONPATH": str(ROOT)} | lab.env
+    with subprocess.Popen(
+        words,
+        cwd=place,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=RUN_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, said
+
+
+def bash(script: str, place: Path, lab: Lab) -> tuple[int, str]:
+    """Run a script that ends at its first failure; what it left in the background ends with it."""
+    ending = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"
+    return run(["bash", "-euc", f"{ending}\n{script}"], place, lab)
+
+
+def commands_of(block: Block) -> list[str]:
+    return [line for line in block.text.splitlines() if not line.startswith("make ")]
+
+
+def is_made(block: Block) -> bool:
+    """Is there nothing but `make` in it?"""
+    return not commands_of(block)
+
+
+@pytest.mark.parametrize("block", [b for b in blocks_in("sh") if not is_made(b)], ids=str)
+def test_a_block_of_commands_runs(block: Block, place: Path, lab: Lab) -> None:
+    script = "\n".join(commands_of(block))
+    code, said = bash(script, place, lab)
+    assert code == 0 or (script == MAY_FAIL and code == 1), said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("block", blocks_in("console"), ids=str)
+def test_a_sample_is_what_is_printed(block: Block, place: Path, lab: Lab) -> None:
+    prompt, _, sample = block.text.partition("\n")
+    _, said = bash(prompt.removeprefix("$ "), place, lab)
+    assert without_times(said) == without_times(sample)
+
+
+def without_times(said: str) -> list[str]:
+    """The lines that are not blank, without what differs from run to run."""
+    lines = (re.sub(r"[ ─]+", " ", line).strip() for line in said.splitlines())
+    return [re.sub(r"\b[\d.,]+(?= ms)|(?<= )[\d,]+$", "#", line) for line in lines if line]
+
+
+@pytest.mark.parametrize("block", blocks_in("python"), ids=str)
+def test_a_program_runs(block: Block, place: Path, lab: Lab) -> None:
+    code, said = run([sys.executable, "-c", block.text], place, lab)
+    assert (code, "Traceback" in said) == (0, False), said
+
+
+@pytest.mark.parametrize("block", blocks_in("toml"), ids=str)
+def test_a_settings_file_is_taken(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "mailprobe.toml").write_text(block.text, "utf-8")
+    Settings.read({}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "row", table_of("docs/settings.md", "code", "meaning", "for example"), ids=lambda row: row[0]
+)
+def test_a_command_ends_with_its_exit_code(row: list[str], place: Path, lab: Lab) -> None:
+    code, said = bash(bare(row[2]), place, lab)
+    assert code == int(row[0]), said
+
+
+def test_every_exit_code_is_told() -> None:
+    told = table_of("docs/settings.md", "code", "meaning", "for example")
+    assert [row[0] for row in told] == ["0", "1", "2", "130"]
+
+
+def targets_in(text: str) -> set[str]:
+    return set(re.findall(r"^make ([\w-]+)", text, re.MULTILINE))
+
+
+def test_what_is_made_is_a_target_that_somebody_runs() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    gate = targets_in((ROOT / ".ci/run").read_text("utf-8"))
+    in_blocks = set().union(*(targets_in(block.text) for block in blocks_in("sh")))
+    in_prose = {target for _, span in SPANS for target in targets_in(span)}
+    for target in in_blocks | in_prose:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+    assert in_blocks == set(MAKE)
+    for target, runner in MAKE.items():
+        if runner == ".ci/run":
+            assert target in gate | {"setup"}
+        elif runner != "by hand":
+            assert (ROOT / runner).is_file()
+
+
+def options_of(command: click.Command) -> set[str]:
+    own = {option for param in command.params for option in param.opts if option.startswith("--")}
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    return own.union(*map(options_of, inner))
+
+
+def test_every_command_and_option_exists() -> None:
+    known = {"--help", "--preserve-status"}  # click's, and timeout's
+    for name in COMMANDS:
+        command = mailprobe.get_command(click.Context(mailprobe), name)
+        assert command is not None
+        known |= options_of(command)
+    code = [block.text for block in blocks_in("sh") + blocks_in("console")]
+    for text in [*code, *(span for _, span in SPANS)]:
+        for name in re.findall(r"\bmailprobe ([a-z]+)\b", text):
+            assert name in COMMANDS, text
+        for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", text):
+            assert option in known, text
+
+
+def test_every_command_is_in_the_changelog() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert [name for name in COMMANDS if f"`mailprobe {name}" not in text] == []
+
+
+# -- links, files, names ---------------------------------------------------------------------
+
+
+def headings_of(page: Path) -> set[str]:
+    """A page's headings as the ends of links, the way that hosts of repositories make them."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_blocks(page)):
+        if link.startswith("https://"):
+            continue
+        path, _, heading = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_relative_to(ROOT), link
+        assert target.exists(), link
+        assert not heading or heading in headings_of(target), link
+
+
+def test_files_and_tests_that_are_named_exist() -> None:
+    made = {"examples/list.verified.csv"}
+    for page, span in SPANS:
+        path, _, test = span.partition("::")
+        if not re.fullmatch(r"(engine|api|storage|bench|tests|docs|examples)/[\w./-]*", path):
+            continue
+        if path in made or (page.parent / path).exists():
+            continue
+        assert (ROOT / path).exists(), f"{page.name}: {span}"
+        if test:
+            assert f"def {test}(" in (ROOT / path).read_text("utf-8"), f"{page.name}: {span}"
+
+
+def pictured(page: str) -> set[str]:
+    """The paths in a page's picture of the folders."""
+    [picture] = [block for block in blocks_of(ROOT / page) if block.text.startswith("engine/")]
+    paths: set[str] = set()
+    folders: list[str] = []
+    for line in picture.text.splitlines():
+        found = re.match(r"( *)([\w.]+/?)(?: {2,}|$)", line)
+        assert found, line
+        depth = len(found[1]) // 2
+        folders[depth:] = [found[2]]
+        paths.add("".join(folders))
+    return paths
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/engine.md"])
+def test_what_is_pictured_exists(page: str) -> None:
+    assert {path for path in pictured(page) if not (ROOT / path).exists()} == set()
+
+
+def test_every_file_of_the_engine_is_pictured() -> None:
+    files = {str(path.relative_to(ROOT)) for path in (ROOT / "engine").rglob("*.py")}
+    inner = {path for path in files if path.count("/") > 1 and path.endswith("__init__.py")}
+    assert files - inner - pictured("docs/engine.md") == set()
+
+
+def test_what_is_called_pure_imports_no_world() -> None:
+    text = (ROOT / "docs/engine.md").read_text("utf-8")
+    sentence = text[text.index("These import no") :].partition("\n\n")[0]
+    pure = re.findall(r"`(engine/[\w/]+\.py)`", sentence)
+    assert len(pure) > 10
+    for path in pure:
+        for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            world = {"trio", "socket", "random", "time", "os"}
+            assert not world & {name.partition(".")[0] for name in names}, path
+
+
+# -- tables ----------------------------------------------------------------------------------
+
+
+def test_settings_that_are_named_exist() -> None:
+    known = {row.variable for row in TABLE} | {"MAILPROBE_CONFIG", "MAILPROBE_"}
+    for page in PAGES:
+        named = set(re.findall(r"MAILPROBE_\w*", page.read_text("utf-8")))
+        assert named <= known, page.name
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/settings.md"])
+def test_settings_have_the_defaults_that_are_told(page: str) -> None:
+    rows = {bare(row[0]): row[1] for row in table_of(page, "name", "default", "meaning")}
+    for setting in TABLE:
+        if setting.variable in rows:
+            told, default = rows.pop(setting.variable), setting.default()
+            if told.startswith("`"):
+                assert bare(told) == as_set(default), setting.variable
+        else:
+            assert page == "README.md", f"{setting.variable} is not told"
+    assert rows == {}
+
+
+def as_set(default: object) -> str:
+    """A default as one would write it into the environment."""
+    if isinstance(default, tuple):
+        return ",".join(default)
+    return str(int(default) if isinstance(default, bool) else default)
+
+
+def test_the_ladder_is_the_codes() -> None:
+    header = ("outcome", "what happened", "status", "valid", "confidence", "failed_check")
+    told = {Outcome(bare(row[0])): row[2:] for row in table_of("docs/verdicts.md", *header)}
+    words = {True: "true", False: "false", None: "null"}
+    assert told == {
+        outcome: [rung.status, words[rung.valid], str(rung.confidence), str(rung.failed_check or "null")]
+        for outcome, rung in LADDER.items()
+    }  # fmt: skip
+
+
+def test_the_readme_has_every_field_and_every_confidence() -> None:
+    fields = table_of("README.md", "field", "meaning")
+    assert tuple(bare(row[0]) for row in fields) == FIELDS
+    rungs = table_of("README.md", "confidence", "situation")
+    assert {float(row[0]) for row in rungs} == {rung.confidence for rung in LADDER.values()}
+
+
+def test_replies_are_read_in_the_order_that_is_told() -> None:
+    header = ("order", "what the words speak of", "a rule of that kind")
+    told = [bare(row[2]) for row in table_of("docs/verdicts.md", *header)]
+    ids = [rule.reading.rule for rule in load_rules().rules]
+    assert all(ids.index(one) < ids.index(other) for one, other in pairwise(told))
+
+
+def test_every_meaning_is_told() -> None:
+    rows = table_of("docs/verdicts.md", "meaning", "of a 5xx to RCPT")
+    told = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(told) == sorted(meaning.value for meaning in Meaning)
+
+
+def test_limits_are_the_codes() -> None:
+    for name, value, _ in table_of("docs/engine.md", "constant", "value", "why"):
+        module, _, constant = bare(name).rpartition(".")
+        assert getattr(import_module(module), constant) == float(value), name
+
+
+def test_every_list_is_told() -> None:
+    told = {bare(row[0]) for row in table_of("docs/lists.md", "file", "kept", "says")}
+    files = {path.name for path in (ROOT / "engine/data").iterdir() if path.name[0] != "."}
+    assert told == files - {"SOURCES.md"}
+
+
+def test_the_lab_is_as_told(lab: Lab) -> None:
+    assert [bare(row[0]) for row in table_of("docs/lab.md", "name", "plays")] == [*SCENARIO_NAMES]
+    env = next(row[1] for row in table_of("docs/lab.md", "key", "holds") if row[0] == "`env`")
+    assert re.findall(r"`(\w+)`", env) == [*lab.env]
+    assert {Outcome(name) for name in lab.addresses} <= {*Outcome}
