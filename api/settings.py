@@ -91,7 +91,7 @@ def _list_of(read_item: Callable[[str], str], *, empty: bool) -> Callable[[str],
 
 
 def _doh_url(url: str) -> str:
-    from engine.routes import check_doh_url  # brings a DNS and an HTTP library along
+    from engine.doh import check_doh_url  # brings a DNS and an HTTP library along
 
     return check_doh_url(url)
 

@@ -17,10 +17,11 @@ from functools import cache
 import trio
 
 from engine.dns import MailExchange, Route, RouteAnswer
+from engine.doh import DohTransport
 from engine.egress import Dial, Dialer
 from engine.evidence import Evidence
 from engine.lists import Lists, load_lists
-from engine.routes import DohTransport, Routes, open_routes
+from engine.routes import Routes, open_routes
 from engine.settings import EngineSettings
 from engine.sites import load_sites
 from engine.smtp.pool import Pool

@@ -138,5 +138,5 @@ def test_the_parser_of_imports_sees_them_all():
     assert "trio" in tops("engine.smtp.pool")
     assert "engine.smtp.wire" in ours("engine.smtp.pool")
     assert "engine.smtp.throttle" in ours("engine.smtp.pool")
-    assert "httpx" in tops("engine.routes")  # within a function
+    assert "httpx" in tops("engine.doh")  # within a function
     assert "engine.testing.hosts" not in ours("engine.testing.clerk")  # for its type alone

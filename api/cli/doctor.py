@@ -24,8 +24,9 @@ import trio
 
 from api.cli.terminal import plain
 from engine.dns import Addresses, LookupFailed, NoAddress, Route, ask, read_route
+from engine.doh import DohResponse, TransportFailed, open_transport
 from engine.egress import Dial, Dialer, is_public
-from engine.routes import DohResponse, Routes, TransportFailed, open_routes, open_transport
+from engine.routes import Routes, open_routes
 from engine.settings import EngineSettings
 from engine.smtp.connection import Connection, ConnectionLost, ReadTimedOut
 from engine.smtp.wire import Reply, TheirMistake, ehlo
@@ -68,7 +69,7 @@ class Greeting:
 
 
 class Posts(Protocol):
-    """What we need of engine.routes.HttpxTransport."""
+    """What we need of engine.doh.HttpxTransport."""
 
     async def post(self, url: str, query: bytes) -> DohResponse: ...
 

@@ -21,8 +21,9 @@ from trio.testing import memory_stream_pair
 
 from api.cli import doctor
 from api.cli.doctor import Check, Endpoint, Means, check_clock, check_database, examine_by
+from engine.doh import DohResponse, TransportFailed
 from engine.egress import CannotConnect
-from engine.routes import DohResponse, TransportFailed, open_routes
+from engine.routes import open_routes
 from engine.settings import EngineSettings
 
 NOW = 1_750_000_000.0

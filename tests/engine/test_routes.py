@@ -27,16 +27,8 @@ from engine.dns import (
     ask,
     read_route,
 )
-from engine.routes import (
-    FAILURE_KEPT_S,
-    HEDGE_S,
-    LOOKUPS_MAX,
-    Remembered,
-    TransportFailed,
-    check_doh_url,
-    open_routes,
-    open_transport,
-)
+from engine.doh import TransportFailed, check_doh_url, open_transport
+from engine.routes import FAILURE_KEPT_S, HEDGE_S, LOOKUPS_MAX, Remembered, open_routes
 from engine.settings import EngineSettings
 
 FIRST, SECOND, THIRD = "https://11.0.0.1/q", "https://11.0.0.2/q", "https://11.0.0.3/q"

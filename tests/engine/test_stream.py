@@ -1,6 +1,7 @@
 """Many addresses as one stream: order, duplicates, fairness, patience, bounds, evidence."""
 
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -272,6 +273,76 @@ async def test_a_slow_host_in_a_patient_list_holds_up_no_other(autojump_clock):
         assert sorted(seen) == list(range(400))
 
 
+async def test_a_list_over_vanity_exchanges_of_one_host_is_patient(autojump_clock):
+    """Each domain has an exchange of its own name, at the one address."""
+    async with open_world() as world:
+        host = new_host("no pipelining", latency_s=0.2)
+        for number in range(100):
+            world.add(f"d{number}.test", host)
+        texts = [f"known@d{number}.test" for number in range(100)]
+        async with (
+            open_engine(EngineSettings(), transport=world.transport, dial=world.dial) as engine,
+            open_answers(engine, texts, asker="me", patient=True) as answers,
+        ):
+            seen = Counter([answer.verdict.failed_check async for answer in answers])
+        assert seen == {None: 100}
+
+
+async def test_patient_lists_share_what_a_host_can_bear(autojump_clock):
+    """However many are cleaned at once, nobody is admitted for whom there is no seat."""
+    async with open_world() as world:
+        world.add("shop.test", new_host("no pipelining", latency_s=0.15))
+        seen: Counter[str | None] = Counter()
+        async with open_engine(
+            EngineSettings(host_connections=1), transport=world.transport, dial=world.dial
+        ) as engine:
+            async with open_answers(engine, ["known@shop.test"], asker="before") as answers:
+                await in_order(answers, 1)
+
+            async def clean(asker: str) -> None:
+                texts = [f"known-{asker}{number}@shop.test" for number in range(60)]
+                async with open_answers(engine, texts, asker=asker, patient=True) as answers:
+                    async for answer in answers:
+                        seen[answer.verdict.failed_check] += 1
+
+            async with trio.open_nursery() as nursery:
+                for number in range(20):
+                    nursery.start_soon(clean, f"asker{number}")
+        assert seen == {None: 1200}
+
+
+async def test_a_list_behind_a_dead_first_exchange_is_patient(autojump_clock):
+    """What there is room for is told by the exchange that answers."""
+    async with open_world() as world:
+        world.add("shop.test", new_host("refused"), mx="mx1.shop.test", preference=10)
+        host = new_host("no pipelining", reply_s=0.5)
+        world.add("shop.test", host, mx="mx2.shop.test", preference=20)
+        texts = [f"known{number}@shop.test" for number in range(40)]
+        async with (
+            open_engine(EngineSettings(), transport=world.transport, dial=world.dial) as engine,
+            open_answers(engine, texts, asker="me", patient=True) as answers,
+        ):
+            seen = Counter([answer.verdict.failed_check async for answer in answers])
+        assert seen == {None: 40}
+
+
+@pytest.mark.parametrize(("reply_s", "host_connections"), [(0.5, 4), (0.3, 1)])
+async def test_a_patient_list_begins_with_as_few_as_the_host_can_bear(
+    autojump_clock, reply_s, host_connections
+):
+    """Before the host has greeted, nobody knows whether it takes one at a time."""
+    async with open_world() as world:
+        world.add("shop.test", new_host("no pipelining", reply_s=reply_s))
+        settings = EngineSettings(host_connections=host_connections)
+        texts = [f"known{number}@shop.test" for number in range(500)]
+        async with (
+            open_engine(settings, transport=world.transport, dial=world.dial) as engine,
+            open_answers(engine, texts, asker="me", patient=True) as answers,
+        ):
+            seen = Counter([answer.verdict.failed_check async for answer in answers])
+        assert seen == {None: 500}
+
+
 # -- bounds ----------------------------------------------------------------------------------
 
 
@@ -364,30 +435,59 @@ async def test_an_endless_list_can_be_left(autojump_clock):
             assert_whole(engine)
 
 
+async def test_duplicates_are_read_as_there_is_room(autojump_clock):
+    """An endless list of one address is no reason to fill the memory."""
+    read = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal read
+        for read in range(200_000):  # noqa: B007  # counted from outside
+            yield "known@shop.test"
+
+    async with open_world() as world:
+        world.add("shop.test", MailHost(latency_s=0.05))
+        async with (
+            open_engine(EngineSettings(), transport=world.transport, dial=world.dial) as engine,
+            open_answers(engine, texts(), asker="me"),
+        ):
+            await trio.sleep(0.01)
+            assert read <= 25_000
+
+
+async def test_a_long_list_can_be_left_quickly(autojump_clock):
+    """Leaving is one step, in which nobody else gets a turn."""
+    async with open_world() as world:
+        world.add("shop.test", new_host("silent"))
+        async with open_engine(
+            EngineSettings(), transport=world.transport, dial=world.dial
+        ) as engine:
+            texts = [f"known{number}@shop.test" for number in range(8_000)]
+            async with open_answers(engine, texts, asker="me"):
+                await trio.sleep(0.5)
+                began = time.perf_counter()
+            assert time.perf_counter() - began < 0.5
+
+
 class Unreadable(Exception):
     """What a caller's own iterator may raise."""
 
 
-async def test_what_the_texts_raise_is_not_swallowed(autojump_clock):
-    """The block ends with it, and the engine is whole."""
+async def test_what_the_texts_raise_is_raised_as_it_is(autojump_clock):
+    """In no group, so that the caller can catch it by its name; the engine is whole."""
 
     def texts() -> Iterator[str]:
         yield from knowns(3)
         raise Unreadable
 
+    async def read_all(engine: Engine) -> None:
+        async with open_answers(engine, texts(), asker="me") as answers:
+            await in_order(answers, 3)
+
     async with open_world() as world:
         world.add("shop.test", MailHost(latency_s=0.05))
         async with engine_over(world) as engine:
-            raised: BaseException | None = None
-            try:
-                async with open_answers(engine, texts(), asker="me") as answers:
-                    async for _ in answers:
-                        pass
-            except (Unreadable, BaseExceptionGroup) as error:
-                raised = error
-            while isinstance(raised, BaseExceptionGroup):
-                [raised] = raised.exceptions
-            assert isinstance(raised, Unreadable)
+            with pytest.raises(Unreadable):
+                await read_all(engine)
             await trio.sleep(30)
             assert_whole(engine)
 
@@ -412,6 +512,26 @@ async def test_an_asker_that_leaves_takes_its_probes_along(autojump_clock):
             assert len(later - asked) <= 1  # the one whose turn it was
             await trio.sleep(30)
             assert_whole(engine)
+
+
+async def test_leaving_at_once_asks_nothing(autojump_clock):
+    """Before anything has been taken up."""
+    async with open_world() as world:
+        host = MailHost()
+        world.add("shop.test", host)
+        async with open_engine(
+            EngineSettings(), transport=world.transport, dial=world.dial
+        ) as engine:
+            async with open_answers(engine, ["known0@shop.test"], asker="me") as answers:
+                await in_order(answers, 1)
+            async with open_answers(
+                engine, [f"known{number}@shop.test" for number in range(1, 200)], asker="me"
+            ):
+                pass
+            await trio.sleep(5)
+        assert {name for name in host.record.asked if name.startswith("known")} == {
+            "known0@shop.test"
+        }
 
 
 # -- evidence --------------------------------------------------------------------------------
@@ -568,6 +688,35 @@ async def test_an_explanation_changes_no_verdict(autojump_clock, seed):
                 answers = await collect(engine, *texts, explain=explained)
         told_of.append(sorted((a.place, *told(a.verdict)) for a in answers))
     assert told_of[0] == told_of[1]
+
+
+async def test_evidence_is_not_changed_after_it_was_given(autojump_clock):
+    """What is learned later, for others, is not written into it."""
+    async with open_world() as world:
+        addresses = [
+            world.add(f"other{number}.test", new_host("unanswered")) for number in range(5)
+        ]
+        world.zone.mx("shop.test", "mx.shop.test")
+        world.zone.host("mx.shop.test", *addresses)
+        async with (
+            open_engine(
+                EngineSettings(read_s=0.9), transport=world.transport, dial=world.dial
+            ) as engine,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def ask_bob() -> None:
+                await trio.sleep(1.5)
+                async with open_answers(engine, ["bob@shop.test"], asker="bob") as answers:
+                    await in_order(answers, 1)
+
+            nursery.start_soon(ask_bob)
+            async with open_answers(engine, ["ann@shop.test"], asker="me", explain=True) as answers:
+                [answer] = [answer async for answer in answers]
+            assert told(answer.verdict) == TIMED_OUT
+            tried = len(answer.evidence.exchanges)
+            await trio.sleep(5)
+            assert len(answer.evidence.exchanges) == tried
 
 
 # -- time ------------------------------------------------------------------------------------

@@ -217,6 +217,13 @@ def test_a_recipient_accepted_after_its_mail_was_refused_opens_no_transaction():
     assert conversation.stage is Stage.READY
 
 
+def test_a_group_that_may_not_be_said_leaves_the_conversation_as_it_was():
+    conversation = pipelining()
+    with pytest.raises(OurMistake):
+        conversation.send(wire.mail(""), wire.rcpt("ann\r\n@shop.test"))
+    assert conversation.quiet
+
+
 # -- what is never written -------------------------------------------------------------------
 
 
@@ -396,6 +403,10 @@ def test_a_reply_as_it_comes(octets, reply):
         b"-250 x\r\n",
         b" 250 x\r\n",
         b"25O letter\r\n",
+        b"25 Ok\r\n",
+        b"25\r\n",
+        b"2\r\n",
+        b"5\n",
         b"250-One\r\n251 Two\r\n",
         b"250-One\r\n250-Two\r\n550 Three\r\n",
         b"250-One\r\nTwo\r\n",
