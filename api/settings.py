@@ -97,7 +97,7 @@ def _doh_url(url: str) -> str:
 
 
 def _proxy_url(url: str) -> str:
-    from engine.egress import check_proxy_url  # brings a SOCKS library along
+    from engine.egress import check_proxy_url
 
     check_proxy_url(url)
     return url

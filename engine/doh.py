@@ -65,7 +65,9 @@ def check_doh_url(url: str) -> str:
         raise ValueError(
             f"name the endpoint by its address, not as {host}: no other resolver is asked"
         ) from None
-    if parts.scheme == "http" and not address.is_loopback:
+    # Python 3.13 calls ::ffff:127.0.0.1 loopback too; nobody writes that and means well.
+    mapped = getattr(address, "ipv4_mapped", None) is not None
+    if parts.scheme == "http" and (mapped or not address.is_loopback):
         raise ValueError("http:// is taken for loopback addresses alone; use https://")
     where = f"[{address}]" if address.version == 6 else str(address)
     where += f":{port}" if port is not None else ""

@@ -203,38 +203,6 @@ async def test_an_idle_connection_of_another_pool_is_not_a_failure(autojump_cloc
                 assert told(verdict) == DELIVERABLE
 
 
-async def test_a_pool_does_not_starve_another_at_the_same_address(autojump_clock):
-    """Pools whose addresses overlap take turns as askers do."""
-    seen: Counter[object] = Counter()
-    async with open_world() as world:
-        hosts = [MailHost(reply_s=0.05) for _ in range(2)]
-        addresses = [world.add(f"d{number}.test", host) for number, host in enumerate(hosts)]
-        world.zone.mx("both.test", "mx.both.test")
-        world.zone.host("mx.both.test", *addresses)
-        async with (
-            open_engine(
-                EngineSettings(host_connections=1), transport=world.transport, dial=world.dial
-            ) as engine,
-            trio.open_nursery() as nursery,
-        ):
-
-            async def clean(domain: str) -> None:
-                texts = [f"known{number}@{domain}" for number in range(2000)]
-                async with open_answers(engine, texts, asker=domain, patient=True) as answers:
-                    await in_order(answers, len(texts))
-
-            nursery.start_soon(clean, "d0.test")
-            nursery.start_soon(clean, "d1.test")
-            for number in range(20):
-                await trio.sleep(1)
-                text = f"known{number}@both.test"
-                async with open_answers(engine, [text], asker="neighbour") as answers:
-                    [verdict] = await in_order(answers, 1)
-                seen[told(verdict)] += 1
-            nursery.cancel_scope.cancel()
-    assert seen == {DELIVERABLE: 20}
-
-
 async def test_an_idle_connection_is_closed_after_three_seconds(autojump_clock):
     async with open_world() as world:
         host = MailHost()

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.smtp.throttle import (
+    CROWDED_S,
     LIMIT_AT_FIRST,
     REFUSAL_REST_S,
     REFUSAL_REST_S_MAX,
@@ -39,9 +40,9 @@ def after(throttle: Throttle, events: str) -> Throttle:
         ("---", 1),
         ("----------", 1),
         ("+-", 2),
-        ("+-+", 2),  # bad news forgets the good before it
+        ("+-+", 3),  # a round goes on until the limit changes
         ("+-++", 3),
-        ("-+-", 2),  # and the other way round
+        ("-+-", 1),
         ("-+--", 1),
         ("++-", 3),
         ("++--", 3),
@@ -88,6 +89,22 @@ def test_good_news_alone_reach_the_most_and_bad_news_alone_the_least(limit_max, 
     assert after(throttle, "-" * limit_max * (limit_max + 1)).limit == 1
 
 
+@pytest.mark.parametrize(
+    ("limit", "others", "then"), [(4, 3, 3), (4, 1, 1), (4, 0, 1), (2, 5, 2), (1, 1, 1)]
+)
+def test_a_connection_too_many_tells_how_many_are_borne(limit, others, then):
+    assert Throttle(limit_max=10, limit=limit).after_crowding(others, 100.0).limit == then
+
+
+def test_after_a_connection_too_many_no_other_is_tried_for_a_while():
+    throttle = Throttle(limit_max=10).after_crowding(1, 100.0)
+    for now in (100.0, 100.0 + CROWDED_S - 1):
+        for _ in range(50):
+            throttle = throttle.after_success(now)
+        assert throttle.limit == 1
+    assert throttle.after_success(100.0 + CROWDED_S).limit == 2
+
+
 def test_an_event_gives_a_new_value():
     throttle = Throttle(limit_max=4)
     after(throttle, "++--")
@@ -118,8 +135,9 @@ def test_one_failure_is_chance():
 )
 def test_the_rest_doubles_to_its_most(refused, first_s, most_s):
     for strikes in range(REST_AFTER, 100):
-        rest = strike(*[(50.0, refused)] * strikes)
-        assert rest.until - 50 == min(first_s * 2 ** (strikes - REST_AFTER), most_s)
+        rest = strike(*((2.0 * number, refused) for number in range(1, strikes + 1)))
+        expected = min(first_s * 2 ** (strikes - REST_AFTER), most_s)
+        assert rest.until - 2 * strikes == expected
         assert math.isfinite(rest.until)
 
 
@@ -138,8 +156,32 @@ def test_a_rest_ends_at_its_time(now, resting):
 
 
 def test_the_last_strike_says_how_long():
-    assert strike((0.0, True), (0.0, False)).until == UNREACHABLE_REST_S
-    assert strike((0.0, False), (0.0, True)).until == REFUSAL_REST_S
+    assert strike((0.0, True), (2.0, False)).until == 2 + UNREACHABLE_REST_S
+    assert strike((0.0, False), (2.0, True)).until == 2 + REFUSAL_REST_S
+
+
+@pytest.mark.parametrize(("apart_s", "resting"), [(0.0, False), (0.9, False), (1.0, True)])
+def test_failures_of_one_moment_are_one_failure(apart_s, resting):
+    """An outage ends all connections at once; that is not failing again and again."""
+    assert strike((50.0, False), (50.0 + apart_s, False)).resting(52.0) is resting
+
+
+def test_refusals_of_one_moment_are_as_many_as_they_are():
+    assert strike((50.0, True), (50.0, True)).resting(50.0)
+
+
+@pytest.mark.parametrize(
+    ("now", "doubtful"), [(50.0, True), (50.9, True), (51.0, False), (1e9, False)]
+)
+def test_a_host_is_doubtful_for_a_moment_after_a_failure(now, doubtful):
+    assert strike((50.0, False)).doubtful(now) is doubtful
+
+
+def test_a_host_is_doubtful_while_it_rests():
+    rest = strike((40.0, False), (50.0, False))
+    assert rest.doubtful(54.9)
+    assert not rest.doubtful(55.0)
+    assert not Rest().doubtful(0)
 
 
 def test_nobody_rests_at_first():
