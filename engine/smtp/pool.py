@@ -94,6 +94,7 @@ class Pool:
         self._rest_cause: Cause | None = None
         self._cold_domains: set[str] = set()
         self._failed_at: dict[str, float] = {}  # addresses, on trio's clock
+        self._greeted = 0  # connections that came so far
         self._behind = 0  # what a patient asker holds back for this host
         self._pace = _Pace()
         self._pipelines: bool | None = None
@@ -171,7 +172,15 @@ class Pool:
                 return
         if self._wants_connection(hurried):
             self.connections += 1
-            self._desk.start(self._work)
+            self._desk.start(self._work, None)
+
+    def take_over(self, address: str) -> bool:
+        """A seat at the address is ours if we still want it; False where not."""
+        if self.sessions or not self._any_waiting() or self.connections >= self.throttle.limit:
+            return False
+        self.connections += 1
+        self._desk.start(self._work, address)
+        return True
 
     def _any_waiting(self) -> bool:
         return self.waiting.prune(is_settled)
@@ -196,10 +205,11 @@ class Pool:
 
     # -- one connection's task ---------------------------------------------------------------
 
-    async def _work(self) -> None:
+    async def _work(self, seat_at: str | None) -> None:
+        """One connection's life; `seat_at` is an address at which it has a seat already."""
         session = None
         try:
-            session = await self._reach()
+            session = await self._reach(seat_at)
             if session is not None:
                 self.sessions.add(session)
                 if self._desk.closing:
@@ -219,12 +229,12 @@ class Pool:
             self.connections -= 1
         self.staff()
 
-    async def _reach(self) -> Session | None:
+    async def _reach(self, seat_at: str | None) -> Session | None:
         """A greeted connection; while a greeting takes long, others may be opened beside it."""
         greeted = trio.CancelScope()
         self._desk.start(self._hurry, greeted)
         try:
-            return await self._try_addresses()
+            return await self._try_addresses(seat_at)
         finally:
             greeted.cancel()
 
@@ -234,34 +244,47 @@ class Pool:
             await trio.sleep(HURRY_S)
             self.staff(hurried=True)
 
-    async def _try_addresses(self) -> Session | None:
+    async def _try_addresses(self, seat_at: str | None) -> Session | None:
         """A session with the first of the addresses that answers; it holds a seat there.
 
-        None where none does, once everyone who waits has been told.
+        None where none does, once everyone who waits has been told; or where the
+        failure is this connection's alone, because others live or are being opened.
         """
         cause, seats_taken = None, False
-        alone = self.connections == 1
-        for address in self._in_turn():
-            if not self._any_waiting():
-                return None
-            if not self._desk.take_seat(address, self):
-                seats_taken = True
-                continue
-            greeted = await self._greet(address)
-            if isinstance(greeted, Session):
-                self._failed_at.pop(address, None)
+        for address in self._in_turn(seat_at):
+            if address != seat_at:
+                if not self._any_waiting():
+                    return None
+                if not self._desk.take_seat(address, self):
+                    seats_taken = True
+                    continue
+            greeted = await self._try_address(address)
+            if not isinstance(greeted, Cause):
                 return greeted
             cause = greeted
-            self._failed_at[address] = trio.current_time()
-            if not alone or self.connections > 1 or self.sessions:
-                self._crowded()
-                return None
-            self._tell_tried(address, cause)
         if cause is not None and not seats_taken:
             self._strike(cause)
             for question in self.waiting.take_all():
                 self._desk.fail_over(question, cause)
         return None
+
+    async def _try_address(self, address: str) -> Session | Cause | None:
+        """A session there, on the seat that was taken; a cause that speaks for all; or None."""
+        company, greeted_before = bool(self.sessions), self._greeted
+        greeted = await self._greet(address)
+        if isinstance(greeted, Session):
+            self._greeted += 1
+            self._failed_at.pop(address, None)
+            return greeted
+        self._failed_at[address] = trio.current_time()
+        if company or self.sessions or self._greeted > greeted_before:
+            self._crowded()
+            return None
+        if self.connections > 1:
+            self.throttle = self.throttle.after_failure()
+            return None
+        self._tell_tried(address, greeted)
+        return greeted
 
     def _crowded(self) -> None:
         """The others go on; only this connection was one too many."""
@@ -283,10 +306,14 @@ class Pool:
             self._desk.is_wanted_by(address, self)
         return False
 
-    def _in_turn(self) -> list[str]:
+    def _in_turn(self, first: str | None) -> list[str]:
         start = self._turn % len(self.addresses)
         self._turn += 1
-        return [*self.addresses[start:], *self.addresses[:start]][:ADDRESSES_MAX]
+        turn = [*self.addresses[start:], *self.addresses[:start]]
+        if first is not None:
+            turn.remove(first)
+            turn.insert(0, first)
+        return turn[:ADDRESSES_MAX]
 
     async def _greet(self, address: str) -> Session | Cause:
         """Connect, hear the banner, say EHLO, or HELO where that is refused.
@@ -458,8 +485,18 @@ class Pool:
             self._desk.settle(question, acceptance.value, rule)
 
     def leave_untested(self, domain: Domain) -> None:
-        """The random address could not be asked: who waits for it is answered without."""
+        """The random address was not asked, by no fault of its own: ask once more.
+
+        One of those who wait for it is asked again, on another connection and with
+        the test behind it; where none has a conversation left, all go without.
+        """
         domain.testing = False
+        domain.awaiting = [question for question in domain.awaiting if not question.settled]
+        again = next((each for each in domain.awaiting if not each.exhausted), None)
+        if again is not None:
+            domain.awaiting.remove(again)
+            self.put_back(again)
+            return
         awaiting, domain.awaiting = domain.awaiting, []
         for question in awaiting:
             self._desk.settle(question, Outcome.DELIVERABLE_UNTESTED, question.rule)

@@ -26,7 +26,7 @@ from engine.smtp.pool import Pool
 from engine.smtp.question import Cause, Question
 from engine.smtp.replies import Rules
 from engine.turnstile import Turnstile
-from engine.verdict import Outcome
+from engine.verdict import LADDER, Outcome
 
 POOLS_MAX = 10_000  # hosts remembered; those with nothing to do go first
 PARTING_S = 1.0  # for QUIT and its answers when the engine closes
@@ -101,6 +101,9 @@ class Prober:
         """The first word on a question is the last; whatever comes later is dropped."""
         if question.settled:
             return
+        if question.accepted and not LADDER[outcome].valid:
+            # Asked once more for the sake of the random address, and not answered as before.
+            outcome, rule = Outcome.DELIVERABLE_UNTESTED, question.rule
         question.outcome = outcome
         question.rule = rule
         self._leave(question)
@@ -263,11 +266,17 @@ class Prober:
         return any(other is not pool for other in self._seats_wanted.get(address, ()))
 
     def give_seat_back(self, address: str) -> None:
+        """The seat goes to the pool that has waited longest, in the same step."""
+        wanted = self._seats_wanted.get(address, {})
+        while wanted:
+            pool = next(iter(wanted))
+            del wanted[pool]
+            if not self.closing and pool.take_over(address):
+                return
+        self._seats_wanted.pop(address, None)
         self._seats[address] -= 1
         if not self._seats[address]:
             del self._seats[address]
-        for pool in list(self._seats_wanted.pop(address, ())):
-            pool.staff()
 
     # -- tasks and clocks --------------------------------------------------------------------
 
@@ -296,10 +305,7 @@ class Prober:
                 self._expire(first)
 
     def _expire(self, question: Question) -> None:
-        if question.accepted:
-            self.settle(question, Outcome.DELIVERABLE_UNTESTED, question.rule)
-        else:
-            self.settle(question, Outcome.TIMED_OUT, "clock.overall")
+        self.settle(question, Outcome.TIMED_OUT, "clock.overall")
 
     async def part(self) -> None:
         """Say QUIT on every connection, within PARTING_S; nothing is asked any more."""

@@ -203,6 +203,38 @@ async def test_an_idle_connection_of_another_pool_is_not_a_failure(autojump_cloc
                 assert told(verdict) == DELIVERABLE
 
 
+async def test_a_pool_does_not_starve_another_at_the_same_address(autojump_clock):
+    """Pools whose addresses overlap take turns as askers do."""
+    seen: Counter[object] = Counter()
+    async with open_world() as world:
+        hosts = [MailHost(reply_s=0.05) for _ in range(2)]
+        addresses = [world.add(f"d{number}.test", host) for number, host in enumerate(hosts)]
+        world.zone.mx("both.test", "mx.both.test")
+        world.zone.host("mx.both.test", *addresses)
+        async with (
+            open_engine(
+                EngineSettings(host_connections=1), transport=world.transport, dial=world.dial
+            ) as engine,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def clean(domain: str) -> None:
+                texts = [f"known{number}@{domain}" for number in range(2000)]
+                async with open_answers(engine, texts, asker=domain, patient=True) as answers:
+                    await in_order(answers, len(texts))
+
+            nursery.start_soon(clean, "d0.test")
+            nursery.start_soon(clean, "d1.test")
+            for number in range(20):
+                await trio.sleep(1)
+                text = f"known{number}@both.test"
+                async with open_answers(engine, [text], asker="neighbour") as answers:
+                    [verdict] = await in_order(answers, 1)
+                seen[told(verdict)] += 1
+            nursery.cancel_scope.cancel()
+    assert seen == {DELIVERABLE: 20}
+
+
 async def test_an_idle_connection_is_closed_after_three_seconds(autojump_clock):
     async with open_world() as world:
         host = MailHost()
@@ -439,6 +471,21 @@ async def test_quit_to_who_refused_us_does_not_keep_the_next_exchange_waiting(au
         assert verdict.latency_ms < 500
 
 
+@pytest.mark.parametrize("first", ["unanswered", "silent", "late banner", "silent at ehlo"])
+async def test_nine_who_wait_for_a_silent_exchange_are_sent_on_as_soon_as_eight(
+    autojump_clock, first
+):
+    """Nine or more let a second connection be opened beside the first: that one fails as well."""
+    async with open_world() as world:
+        world.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
+        backup = MailHost(latency_s=0.3)
+        world.add("shop.test", backup, mx="mx2.shop.test", preference=20)
+        for count in (8, 9):
+            verdicts = await verify(world, *(f"known{n}@shop.test" for n in range(count)))
+            assert set(map(told, verdicts)) == {DELIVERABLE}
+            assert max(verdict.latency_ms for verdict in verdicts) <= 2500
+
+
 # -- one host's trouble is no other's --------------------------------------------------------
 
 
@@ -480,6 +527,15 @@ async def test_a_recipient_that_gets_no_answer_costs_its_neighbours_nothing(auto
         for number, verdict in enumerate(verdicts):
             assert told(verdict)[0] == ("unknown" if number == 3 else "deliverable")
         assert told(verdicts[3]) == TIMED_OUT
+
+
+async def test_an_accepted_address_is_not_left_untested_by_anothers_silence(autojump_clock):
+    """The random address stood behind a silent recipient; it is asked anew while there is time."""
+    async with open_world() as world:
+        world.add("shop.test", MailHost(latency_s=0.05, troubles={"nobody1": Silence()}))
+        known, silent = await verify(world, "known@shop.test", "nobody1@shop.test")
+        assert told(silent) == TIMED_OUT
+        assert told(known) == DELIVERABLE
 
 
 @pytest.mark.parametrize("lines", [EHLO_LINES, ("SIZE 100",)], ids=["pipelined", "in step"])
