@@ -233,6 +233,8 @@ class _Errand:
         if self._gone:
             return
         for inquiry in self._by_domain.pop(domain):
+            if inquiry.notes is not None:
+                inquiry.notes.looked_up = True
             self._routed(inquiry, answer)
         self._look_for_room()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from api.cli.running import raise_open_files, sigterm_as_sigint
+from api.cli.trouble import say
 
 
 @click.command()
@@ -41,9 +42,12 @@ def clean(input_: str, output: str | None, column: str | None, resume: bool) -> 
             show_progress=show_progress,
             how_to_go_on=_command(input_, output, column),
         )
+        from api.cli.lights import dead_end
         from api.cli.report import print_summary
 
         print_summary(summary, sys.stderr)
+        if (hint := dead_end(summary.tally.reasons)) is not None:
+            say(hint)
 
 
 def _command(input_: str, output: str | None, column: str | None) -> str:

@@ -4,7 +4,7 @@ Two tables, read from the top: the first line that fits decides. The lights are
 the recommended interpretation order of the specification. Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from engine.verdict import Verdict
@@ -46,6 +46,21 @@ REASONS: dict[str, tuple[Test, str]] = {
     "resolver": (lambda v: not v.mx_found, "name service failed"),
     "inconclusive": (lambda v: True, "host would not say"),
 }
+
+
+# reasons that only a mail host's own words give
+ANSWERED = ("accepted", "no_mailbox", "catch_all", "inconclusive")
+
+
+def dead_end(reasons: Mapping[str, int]) -> str | None:
+    """What to look at where nothing outside could be reached, by counts of reasons."""
+    if any(reasons.get(key) for key in ANSWERED):
+        return None
+    if reasons.get("smtp") or reasons.get("smtp_timeout"):
+        return "no mail host answered; mailprobe doctor tells whether this machine can reach any"
+    if reasons.get("resolver") and not (reasons.get("no_mx") or reasons.get("smtp_blocked")):
+        return "no name could be looked up; mailprobe doctor tells why"
+    return None
 
 
 def light_of(verdict: Verdict) -> Light:

@@ -18,6 +18,7 @@ from api.cli.cleaning import Summary
 from api.cli.lights import REASONS, light_of, words_of
 from api.cli.tally import Tally, duration
 from api.cli.terminal import plain
+from engine.address import NotAnAddress, parse
 from engine.evidence import Evidence, Line
 from engine.verdict import Verdict
 
@@ -67,11 +68,22 @@ def verdict_table(verdicts: Iterable[Verdict], columns: int) -> Table:
 def _why(verdict: Verdict) -> str:
     """The reason, and what else speaks for or against the address."""
     notes = [words_of(verdict)]
+    if verdict.failed_check == "syntax":
+        notes = [f"{notes[0]}: {plain(_fault(verdict.email))}"]
     if verdict.suggestion:
         notes.append(f"did you mean {plain(verdict.suggestion)}?")
     if verdict.role:
         notes.append("role")
     return "; ".join(notes)
+
+
+def _fault(text: str) -> str:
+    """What is wrong with a text that is no address."""
+    try:
+        parse(text)
+    except NotAnAddress as fault:
+        return str(fault)
+    return ""
 
 
 def explanation(verdict: Verdict, evidence: Evidence) -> Iterator[Text]:

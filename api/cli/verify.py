@@ -2,16 +2,19 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from api.cli.running import raise_open_files, run
+from api.cli.trouble import say
 
 if TYPE_CHECKING:
     from api.cli.source import OpenSource
     from engine.stream import Answer
+    from engine.verdict import Verdict
 
 
 @click.command()
@@ -76,6 +79,13 @@ def _write_all(octets: bytes) -> None:
         octets = octets[os.write(sys.stdout.fileno(), octets) :]
 
 
+def _say_dead_end(verdicts: "Iterable[Verdict]") -> None:
+    from api.cli.lights import dead_end, reason_of
+
+    if (hint := dead_end(Counter(map(reason_of, verdicts)))) is not None:
+        say(hint)
+
+
 def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: bool) -> None:
     """A table, in the order asked, when all are answered; how many are, until then."""
     from api.cli.report import console_on, explanation, verdict_table, waiting
@@ -91,6 +101,7 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
                     show(len(found))
 
     run(main)
+    _say_dead_end(answer.verdict for answer in found.values())
     console = console_on(sys.stdout)
     in_order = [found[place] for place in sorted(found)]
     if explain:

@@ -177,7 +177,7 @@ class Prober:
             if known is None:
                 self._look_up(exchange.name, question)
                 return
-            if question.notes is not None:
+            if question.notes is not None and not question.notes.looked_up:
                 question.notes.cached.append("addresses")
             if self._enter(question, exchange.name, known):
                 return

@@ -37,11 +37,14 @@ class Notes:
     tried: list[Tried] = field(default_factory=list)
     lines: list[tuple[float, bool, str]] = field(default_factory=list)  # when, by us?, text
     cached: list[str] = field(default_factory=list)
+    looked_up: bool = False  # just now, for this very question
 
     def lines_since(self, began: float) -> list[Line]:
+        """The conversation in the order of the wire; what we wrote together stands together."""
+        in_order = sorted(self.lines, key=lambda line: line[0])
         return [
             Line(round((at - began) * 1000, 1), "client" if by_us else "server", text)
-            for at, by_us, text in self.lines
+            for at, by_us, text in in_order
         ]
 
 
