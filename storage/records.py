@@ -1,0 +1,121 @@
+"""What is remembered, as frozen values; no SQL, no clock.
+
+Instants are aware datetimes in UTC. Money is whole micro-euros (1 EUR =
+1,000,000). A unit is one verification asked for: it weighs on the rate limit
+and the free quota. A billable verification is one whose result was returned
+after layer 1 passed.
+"""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Literal
+
+Tier = Literal["free", "builder", "scale"]
+KeyKind = Literal["standard", "provisioning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whoever asks and pays."""
+
+    id: str  # uuid
+    email: str
+    tier: Tier
+    created_at: datetime
+    soft_cap_micros: int | None = None
+    hard_cap_micros: int | None = None
+    alerts: bool = True
+    # the subscription, as the billing provider tells it; all None without one
+    subscription_status: str | None = None
+    current_period_start: datetime | None = None
+    current_period_end: datetime | None = None
+    cancel_at_period_end: bool | None = None
+    canceled_at: datetime | None = None
+    cancel_at: datetime | None = None
+    trial_start: datetime | None = None
+    trial_end: datetime | None = None
+    billing_cycle_anchor: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key without its secret: that is nowhere but with its holder."""
+
+    id: str  # uuid
+    account_id: str
+    kind: KeyKind
+    label: str | None
+    prefix: str  # the first 12 characters, to show
+    created_at: datetime
+    revoked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: a key that is in force, and its account as it is now."""
+
+    account: Account
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What weighing needs to know of a caller, read in one transaction after the lock is held.
+
+    `window` holds the units of the key's last 60 seconds with their instants,
+    oldest first; those granted and not yet settled are among them.
+    """
+
+    asked_at: datetime
+    window: tuple[tuple[datetime, int], ...]
+    month_units: int  # of the account's UTC month, those reserved included: the free quota
+    month_billable: int  # of the account's UTC month, settled
+    period_start: datetime  # of the billing period: the subscription's, else the UTC month
+    period_end: datetime
+    period_billable: int  # settled
+    reserved: int  # units granted to the account and not yet settled: billable at worst
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Units that were granted and are under way; settled once, or given back when its lease ends."""
+
+    id: str
+    caller: Caller
+    units: int
+    reserved_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """One verification, or one request that was refused or malformed, as it is logged.
+
+    `failed_check` is the result's, or `invalid_request`, `rate_limit_exceeded`,
+    `monthly_quota_exceeded`. `units` weigh on the free quota (0 for a 429),
+    `billable` on the bill.
+    """
+
+    at: datetime
+    operation: str  # "verify", "batch", "stream"
+    status: str | None
+    failed_check: str | None
+    units: int
+    billable: bool
+    latency_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DayCount:
+    """Billable verifications of one UTC day."""
+
+    day: date
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer that an idempotency key got the first time, byte for byte."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
