@@ -6,12 +6,15 @@ and the free quota. A billable verification is one whose result was returned
 after layer 1 passed.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from typing import Literal
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal, overload
 
 Tier = Literal["free", "builder", "scale"]
 KeyKind = Literal["standard", "provisioning"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,45 @@ class Caller:
     key: Key
 
 
+class Window(Sequence[tuple[datetime, int]]):
+    """Instants with their units, oldest first, unfolded only where somebody looks.
+
+    A key may have used a thousand units in its minute, and is weighed at each
+    request: making a thousand instants took 1 ms of the store's time, ten times
+    all the rest.
+    """
+
+    __slots__ = ("_counts", "_instants", "units")
+
+    def __init__(self, instants: str, counts: str, units: int) -> None:
+        """Both as numbers with commas between: microseconds since 1970, and units."""
+        self._instants = instants
+        self._counts = counts
+        self.units = units
+
+    def __iter__(self) -> Iterator[tuple[datetime, int]]:
+        instants, counts = self._instants.split(","), self._counts.split(",")
+        for at, count in zip(instants, counts, strict=True) if self._counts else ():
+            yield EPOCH + timedelta(microseconds=int(at)), int(count)
+
+    def __len__(self) -> int:
+        return self._counts.count(",") + 1 if self._counts else 0
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[datetime, int]: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[tuple[datetime, int], ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Any:
+        return tuple(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # equal to tuples, which hash otherwise
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """What weighing needs to know of a caller, read in one transaction after the lock is held.
@@ -67,13 +109,20 @@ class Ledger:
     """
 
     asked_at: datetime
-    window: tuple[tuple[datetime, int], ...]
+    window: Sequence[tuple[datetime, int]]
     month_units: int  # of the account's UTC month, those reserved included: the free quota
     month_billable: int  # of the account's UTC month, settled
     period_start: datetime  # of the billing period: the subscription's, else the UTC month
     period_end: datetime
     period_billable: int  # settled
     reserved: int  # units granted to the account and not yet settled: billable at worst
+
+    @property
+    def window_units(self) -> int:
+        """What the window holds in all; cheaper than adding it up where it is long."""
+        if isinstance(self.window, Window):
+            return self.window.units
+        return sum(units for _, units in self.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +141,7 @@ class UsageRow:
 
     `failed_check` is the result's, or `invalid_request`, `rate_limit_exceeded`,
     `monthly_quota_exceeded`. `units` weigh on the free quota (0 for a 429),
-    `billable` on the bill.
+    `billable` on the bill. In a flood of refusals one row stands for many: `times`.
     """
 
     at: datetime
@@ -102,6 +151,7 @@ class UsageRow:
     units: int
     billable: bool
     latency_ms: int
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,279 @@
+"""Threads that hold a connection each, and the hand-off between them and trio.
+
+A task asks with a function of the connection and the instant. The writer takes
+whatever is waiting once it holds the database's lock, runs each in a savepoint
+of its own, commits all together, and only then answers. So a caller that gives
+up before has changed nothing, and one disk flush serves many.
+"""
+
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from storage.sqlite_file import (
+    RETRY_S,
+    Turnstile,
+    as_unavailable,
+    code_of,
+    connect,
+    is_trouble,
+)
+from storage.store import StoreUnavailable
+
+T = TypeVar("T")
+Act = Callable[[sqlite3.Connection, datetime], T]
+
+ANSWER_S = 0.8  # then StoreUnavailable: a second was promised, and a request asks more than once
+CLOSING_S = 5.0  # as long the end waits for a disk that has stalled
+WAITING_MAX = 20_000  # more than are answered in ANSWER_S anywhere
+GROUP_MAX = 500  # acts in one transaction: some 20 ms
+READING_MS = 250  # a reader waits only where the whole file is locked
+
+
+class _Asked(Generic[T]):
+    """One act, from its asking to its answer."""
+
+    __slots__ = ("act", "error", "given_up", "task", "value")
+
+    def __init__(self, act: Act[T], task: trio.lowlevel.Task) -> None:
+        self.act = act
+        self.task = task
+        self.given_up = False  # set by trio's thread
+        self.value: Any = None
+        self.error: Exception | None = None
+
+
+class Desk:
+    """A thread that answers, and the queue before it."""
+
+    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
+        self._path = path
+        self._now = now
+        self._queue: deque[_Asked[Any]] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._trio = trio.lowlevel.current_trio_token()
+        self._ended = trio.Event()
+        self._db: sqlite3.Connection | None = None
+        self._inode: tuple[int, int] | None = None
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
+        self._thread.start()
+
+    async def ask(self, act: Act[T]) -> T:
+        """Have it done; raises what it raises, or StoreUnavailable within ANSWER_S.
+
+        A caller that is cancelled meanwhile gets its answer first: the wait is
+        short, and what was committed must be known to somebody.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        asked = _Asked(act, trio.lowlevel.current_task())
+        self._put(asked)
+
+        def give_up(_: object) -> trio.lowlevel.Abort:
+            asked.given_up = True
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + ANSWER_S):
+            await trio.lowlevel.wait_task_rescheduled(give_up)
+        if asked.given_up:
+            raise StoreUnavailable(f"{self._path} did not answer within {ANSWER_S} s")
+        if asked.error:
+            raise asked.error
+        value: T = asked.value
+        return value
+
+    async def close(self) -> None:
+        """Answer what is waiting, and end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSING_S):
+            await self._ended.wait()
+            self._thread.join()
+
+    def _put(self, asked: _Asked[Any]) -> None:
+        with self._changed:
+            if self._closing:
+                raise StoreUnavailable("the store has been closed")
+            if len(self._queue) >= WAITING_MAX:
+                raise StoreUnavailable("too many wait for the store")
+            self._queue.append(asked)
+            self._changed.notify()
+
+    # from here on in the thread
+
+    def _run(self) -> None:
+        while self._await_work():
+            self._serve()
+        self._disconnect()
+        with suppress(trio.RunFinishedError):
+            self._trio.run_sync_soon(self._ended.set)
+
+    def _await_work(self) -> bool:
+        with self._changed:
+            while not self._queue and not self._closing:
+                self._changed.wait()
+            return bool(self._queue)
+
+    def _anyone_waits(self) -> bool:
+        with self._changed:
+            while self._queue and self._queue[0].given_up:
+                self._queue.popleft()
+            return bool(self._queue)
+
+    def _take(self, most: int) -> list[_Asked[Any]]:
+        with self._changed:
+            taken = [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
+        return [asked for asked in taken if not asked.given_up]
+
+    def _serve(self) -> None:
+        """Answer those who wait, or some of them."""
+        raise NotImplementedError
+
+    def _connected(self) -> sqlite3.Connection:
+        """The connection, to the file that is there now: one moved away is not written to."""
+        if self._db and self._inode != _inode(self._path):
+            self._disconnect()
+        if self._db is None:
+            self._inode = _inode(self._path)
+            self._db = connect(self._path)
+            self._furnish(self._db)
+        return self._db
+
+    def _furnish(self, db: sqlite3.Connection) -> None:
+        raise NotImplementedError
+
+    def _disconnect(self) -> None:
+        if self._db is not None:
+            with suppress(sqlite3.Error):
+                self._db.close()
+            self._db = None
+
+    def _fail(self, those: list[_Asked[Any]], error: Exception) -> None:
+        """Tell them that it cannot be done; the next who asks gets a connection of his own."""
+        self._disconnect()
+        for asked in those:
+            asked.error = as_unavailable(error, self._path) if is_trouble(error) else error
+        self._answer(those)
+
+    def _answer(self, those: list[_Asked[Any]]) -> None:
+        with suppress(trio.RunFinishedError):
+            self._trio.run_sync_soon(_wake, those)
+
+
+class Writer(Desk):
+    """Many transactions in one, in turn with the writers of other processes."""
+
+    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
+        self._turnstile = Turnstile(path)
+        super().__init__(path, now)
+
+    async def close(self) -> None:
+        await super().close()
+        if not self._thread.is_alive():
+            self._turnstile.close()
+
+    def _furnish(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA busy_timeout = 0")  # waiting is the turnstile's business
+
+    def _serve(self) -> None:
+        try:
+            db = self._connected()
+            if not self._begin(db):
+                return
+        except Exception as error:
+            self._fail(self._take(WAITING_MAX), error)
+            return
+        group = self._take(GROUP_MAX)
+        try:
+            now = self._now()
+            for asked in group:
+                _act(db, asked, now)
+            db.execute("COMMIT")
+        except Exception as error:
+            self._fail(group, error)
+        else:
+            self._answer(group)
+
+    def _begin(self, db: sqlite3.Connection) -> bool:
+        """Take the lock; False where everybody gave up before it was free."""
+        if not self._until(self._turnstile.try_enter):
+            return False
+        try:
+            return self._until(lambda: _try_begin(db))
+        finally:
+            self._turnstile.leave()
+
+    def _until(self, attempt: Callable[[], bool]) -> bool:
+        while not attempt():
+            if not self._anyone_waits():
+                return False
+            time.sleep(RETRY_S)
+        return True
+
+
+class Reader(Desk):
+    """Looks at one state of the database for all who ask together; it waits for no writer."""
+
+    def _furnish(self, db: sqlite3.Connection) -> None:
+        db.execute(f"PRAGMA busy_timeout = {READING_MS}")
+        db.execute("PRAGMA query_only = ON")
+
+    def _serve(self) -> None:
+        group = self._take(
+            GROUP_MAX
+        )  # before BEGIN: they see all that was committed before they asked
+        try:
+            db = self._connected()
+            db.execute("BEGIN")
+            now = self._now()
+            for asked in group:
+                _act(db, asked, now)
+            db.execute("COMMIT")
+        except Exception as error:
+            self._fail(group, error)
+        else:
+            self._answer(group)
+
+
+def _try_begin(db: sqlite3.Connection) -> bool:
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if code_of(error) == sqlite3.SQLITE_BUSY:
+            return False
+        raise
+    return True
+
+
+def _act(db: sqlite3.Connection, asked: _Asked[Any], now: datetime) -> None:
+    """Run it in a savepoint: where it fails, the others' work stays."""
+    db.execute("SAVEPOINT act")
+    try:
+        asked.value = asked.act(db, now)
+    except Exception as error:
+        if is_trouble(error):
+            raise
+        db.execute("ROLLBACK TO act")
+        asked.error = error
+    db.execute("RELEASE act")
+
+
+def _wake(those: list[_Asked[Any]]) -> None:
+    for asked in those:
+        if not asked.given_up:
+            trio.lowlevel.reschedule(asked.task)
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    """Which file it is; raises OSError where there is none."""
+    status = path.stat()
+    return status.st_dev, status.st_ino

@@ -1,0 +1,219 @@
+"""The database file: made, checked, brought up to date, connected to; never made anew.
+
+What is there and is not ours (another program's database, a newer version's, a
+damaged one, a directory) is refused with StoreBroken. A lock file beside the
+database serves processes that start together, and the order in which writers of
+several processes take their turns.
+"""
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from storage.store import StoreBroken, StoreUnavailable
+
+APPLICATION_ID = 0x4D50524F  # "MPRO", at octet 68 of the file (https://sqlite.org/fileformat2.html)
+SCHEMA = Path(__file__).parent / "schema" / "sqlite"
+MIGRATING_S = 10.0  # as long a start waits for another process that brings the file up to date
+OPENING_MS = 500  # as long a new connection waits where another recovers the log
+CHECKED_OCTETS_MAX = 64 * 1024 * 1024  # up to here the whole file is checked at the start, in 0.2 s
+LOG_OCTETS_MAX = 64 * 1024 * 1024  # the log shrinks to this when it has been larger
+CACHE_KIB = 16 * 1024
+RETRY_S = 0.001
+
+# https://sqlite.org/rescode.html, primary codes: what is the world's fault and not ours
+BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+UNAVAILABLE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+def code_of(error: BaseException) -> int:
+    """SQLite's primary result code; 0 for what is no error of SQLite's."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Is it the database that cannot go on, rather than one transaction that is wrong?"""
+    return isinstance(error, OSError | StoreUnavailable) or code_of(error) in BROKEN | UNAVAILABLE
+
+
+def as_unavailable(error: BaseException, path: Path) -> StoreUnavailable:
+    if isinstance(error, StoreUnavailable):
+        return type(error)(*error.args)
+    if code_of(error) in BROKEN:
+        return StoreBroken(f"{path} is damaged or no database: {error}")
+    return StoreUnavailable(f"{path} cannot be used just now: {error}")
+
+
+@contextmanager
+def trouble_told(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system say of a database that cannot go on into our own words."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if not is_trouble(error):
+            raise
+        raise as_unavailable(error, path) from error
+
+
+class Turnstile:
+    """One writer of all processes waits for the database's lock at a time.
+
+    SQLite's lock has no queue: who has just let it go takes it again before
+    another looks. Whoever waits for it holds this, so that the last holder must
+    queue here.
+    """
+
+    def __init__(self, database: Path) -> None:
+        path = database.with_name(f"{database.name}.lock")
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def try_enter(self) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def enter(self) -> None:
+        """Wait, at most as long as a migration may take; raises StoreUnavailable."""
+        end = time.monotonic() + MIGRATING_S
+        while not self.try_enter():
+            if time.monotonic() > end:
+                raise StoreUnavailable("another process holds the database's lock file")
+            time.sleep(RETRY_S)
+
+    def leave(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def prepare(path: Path) -> None:
+    """See that there is a database of ours, of this version: checked, made, or migrated.
+
+    Safe for several processes at once. Raises StoreBroken, StoreUnavailable.
+    """
+    if path.is_dir():
+        raise StoreBroken(f"{path} is a directory, not a database file")
+    with trouble_told(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(Turnstile(path)) as lock:
+            lock.enter()
+            _make(path)
+            with closing(_connect(path)) as db:
+                _check_owner(db, path)
+                lock.leave()  # the check takes a while, and others may be at work
+                _check_whole(db, path)
+                lock.enter()
+                _migrate(db)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to a prepared database. It never makes one; closed by whoever asked for it."""
+    db = _connect(path)
+    try:
+        if _owner(db) != APPLICATION_ID or _version(db) != len(_migrations()):
+            raise StoreBroken(f"{path} is not the database that was opened at the start")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA journal_size_limit = {LOG_OCTETS_MAX}")
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    if not os.access(path, os.W_OK):  # SQLite would open it, and only fail to write
+        raise StoreUnavailable(f"{path} is not there or may not be written")
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=OPENING_MS / 1000,
+        isolation_level=None,  # transactions are ours to begin and to end
+        check_same_thread=False,  # one thread at a time, not always the same
+        cached_statements=256,
+    )
+
+
+def _make(path: Path) -> None:
+    """An empty file where there is none; its own mode, whatever the process's umask."""
+    log = path.with_name(f"{path.name}-wal")
+    with suppress(FileNotFoundError):
+        if path.stat().st_size:
+            return
+    if log.exists() and log.stat().st_size:
+        raise StoreBroken(f"{path} is gone or empty, but its log {log.name} is there")
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _check_owner(db: sqlite3.Connection, path: Path) -> None:
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (tables or _version(db)) and _owner(db) != APPLICATION_ID:
+        raise StoreBroken(f"{path} is another program's database")
+    if _version(db) > len(_migrations()):
+        raise StoreBroken(f"{path} was written by a newer version of this program")
+
+
+def _check_whole(db: sqlite3.Connection, path: Path) -> None:
+    if path.stat().st_size > CHECKED_OCTETS_MAX:
+        return  # damage shows itself when the page is read
+    (finding,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if finding != "ok":
+        raise StoreBroken(f"{path} is damaged: {finding}".replace("\n", " "))
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    """Each step is one transaction, so that a start that dies is only a start to be made again."""
+    if _version(db) == len(_migrations()):
+        return
+    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreUnavailable(f"the file system bears no write-ahead log (journal mode {mode})")
+    for number, script in list(enumerate(_migrations(), 1))[_version(db) :]:
+        db.execute("BEGIN EXCLUSIVE")
+        for statement in _statements(script):
+            db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {number}")
+        db.execute("COMMIT")
+
+
+def _migrations() -> list[str]:
+    return [path.read_text("utf-8") for path in sorted(SCHEMA.glob("*.sql"))]
+
+
+def _statements(script: str) -> Iterator[str]:
+    """One at a time: executescript() would commit what came before it."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _owner(db: sqlite3.Connection) -> int:
+    (number,) = db.execute("PRAGMA application_id").fetchone()
+    return int(number)
+
+
+def _version(db: sqlite3.Connection) -> int:
+    (number,) = db.execute("PRAGMA user_version").fetchone()
+    return int(number)

@@ -1,0 +1,76 @@
+"""Between records and the columns of the SQLite schema."""
+
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from storage.records import EPOCH, Account, Key, UsageRow
+
+ACCOUNT_FIELDS = tuple(field.name for field in fields(Account))
+KEY_FIELDS = tuple(field.name for field in fields(Key))
+ACCOUNT_COLUMNS = ", ".join(f"accounts.{name}" for name in ACCOUNT_FIELDS)
+KEY_COLUMNS = ", ".join(
+    "accounts.id" if name == "account_id" else f"keys.{name}" for name in KEY_FIELDS
+)
+INSTANTS = {
+    "created_at",
+    "revoked_at",
+    "current_period_start",
+    "current_period_end",
+    "canceled_at",
+    "cancel_at",
+    "trial_start",
+    "trial_end",
+    "billing_cycle_anchor",
+}
+FLAGS = {"alerts", "cancel_at_period_end"}
+
+Row = tuple[Any, ...]
+
+
+def micros(at: datetime) -> int:
+    since = at - EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def instant(count: int) -> datetime:
+    return EPOCH + timedelta(microseconds=count)
+
+
+def column(value: Any) -> Any:
+    """A field's value as SQLite keeps it."""
+    return micros(value) if isinstance(value, datetime) else value
+
+
+def account_of(row: Row) -> Account:
+    return Account(*_values(ACCOUNT_FIELDS, row))
+
+
+def key_of(row: Row) -> Key:
+    return Key(*_values(KEY_FIELDS, row))
+
+
+def _values(names: tuple[str, ...], row: Row) -> list[Any]:
+    return [_value(name, value) for name, value in zip(names, row, strict=True)]
+
+
+def _value(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name in INSTANTS:
+        return instant(value)
+    return bool(value) if name in FLAGS else value
+
+
+def usage_row_of(row: Row) -> UsageRow:
+    at, operation, status, failed_check, units, billable, latency_ms, times = row
+    return UsageRow(
+        instant(at),
+        operation,
+        status,
+        failed_check or None,
+        units,
+        bool(billable),
+        latency_ms,
+        times,
+    )
