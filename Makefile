@@ -9,7 +9,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 	for each in python$(version) $$HOME/.pyenv/versions/$(version).*/bin/python$(version); do \
 		$$each -c 'import sys; print(sys.executable)' 2>/dev/null; done)))
 
-.PHONY: setup demo test test-others check bench format lock clean
+.PHONY: setup demo serve test test-others check bench format lock clean
 
 setup: $(STAMP)
 
@@ -22,6 +22,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 demo: setup
 	@$(BIN)/mailprobe demo
+
+serve: setup
+	@$(BIN)/mailprobe serve
 
 test: setup
 	$(BIN)/python -m pytest

@@ -5,10 +5,12 @@ neither says keeps the default of the operator's contract. A setting is one row
 of `TABLE`. The first wrong one ends the reading with one line for a person.
 """
 
+import base64
+import binascii
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,10 @@ REVERSE_PATH_OCTETS_MAX = 254  # RFC 5321 4.5.3.1.3, less the angle brackets
 HOST_CONNECTIONS_MAX = 100  # no exchange on earth welcomes more from one address
 PROBES_MAX = 100_000  # each is a socket and about 30 KiB: beyond it memory is the limit
 SHOWN_MAX = 80  # characters of a wrong value that are repeated to the operator
+SECRET = "***"  # in place of a wrong value that is a secret
+SECRET_KEY_OCTETS = 32  # AES-256
+BIND_TAKES = "an address and a port, such as 127.0.0.1:8080 or [::1]:8080"
+URL_TAKES = "an http:// or https:// address"
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -42,6 +48,7 @@ class Setting:
     default: Callable[[], Any]
     read: Callable[[str], Any]
     takes: str
+    secret: bool = False  # a wrong value is not repeated
 
     @property
     def variable(self) -> str:
@@ -168,6 +175,58 @@ def _full_names(short: str) -> Iterator[str]:
             yield from (name for name in names if name.startswith(f"{short}."))
 
 
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Where a server listens; port 0 is any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """How this machine reaches it; one that listens everywhere is reached on loopback."""
+        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        return f"http://{Bind(loopback.get(self.host, self.host), self.port)}"
+
+
+def read_bind(text: str) -> Bind:
+    """`127.0.0.1:8080`, `[::1]:8080`, `localhost:0`; raises ValueError."""
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9A-Za-z.-]+)):([0-9]{1,5})", text.strip())
+    if not found or int(found[3]) > 65535:
+        raise ValueError
+    return Bind(found[1] or found[2], int(found[3]))
+
+
+def _bind_or_none(text: str) -> Bind | None:
+    return read_bind(text) if text.strip() else None
+
+
+def _public_url(text: str) -> str | None:
+    """An address that others follow, without the slash at its end; nothing: made from the binds."""
+    text = text.strip().rstrip("/")
+    if not text:
+        return None
+    plain = text.isascii() and text.isprintable() and not set(text) & set(' <>"{}')
+    if not (plain and re.fullmatch(r"https?://[^/?#@]+(/[^?#]*)?", text)):
+        raise ValueError
+    return text
+
+
+def _secret_key(text: str) -> bytes | None:
+    if not text.strip():
+        return None
+    try:
+        key = base64.b64decode(text.strip(), validate=True)
+    except binascii.Error:  # whose words are no help to an operator
+        raise ValueError from None
+    if len(key) != SECRET_KEY_OCTETS:
+        raise ValueError(f"it holds {len(key)} octets: it takes {SECRET_KEY_OCTETS} in base64")
+    return key
+
+
 TABLE: tuple[Setting, ...] = (
     Setting("DATABASE", lambda: "data/mailprobe.db", _database, "a path or a postgresql:// URL"),
     Setting(
@@ -205,6 +264,26 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting("ALLOW_PRIVATE", lambda: False, _yes_or_no, "0 or 1"),
     Setting("LOG", lambda: "info", _one_of(*LEVELS), f"one of {', '.join(LEVELS)}"),
+    Setting("BIND", lambda: Bind("127.0.0.1", 8080), read_bind, BIND_TAKES),
+    Setting(
+        "TOOLS_BIND",
+        lambda: Bind("127.0.0.1", 8081),
+        _bind_or_none,
+        f"{BIND_TAKES}, or nothing",
+    ),
+    Setting("BASE_URL", lambda: None, _public_url, URL_TAKES),
+    Setting("TOOLS_URL", lambda: None, _public_url, URL_TAKES),
+    Setting("DOCS_URL", lambda: None, _public_url, URL_TAKES),
+    Setting("DASHBOARD_URL", lambda: None, _public_url, URL_TAKES),
+    Setting(
+        "SECRET_KEY",
+        lambda: None,
+        _secret_key,
+        f"{SECRET_KEY_OCTETS} octets in base64",
+        secret=True,
+    ),
+    Setting("PLANS_FILE", lambda: None, lambda text: Path(text) if text else None, "a path"),
+    Setting("METRICS_BIND", lambda: None, _bind_or_none, f"{BIND_TAKES}, or nothing"),
 )
 
 
@@ -215,6 +294,15 @@ class Settings:
     engine: EngineSettings
     database: str
     log: str
+    bind: Bind
+    tools_bind: Bind | None  # None: no tool server
+    base_url: str | None  # these four: None is made from the binds
+    tools_url: str | None
+    docs_url: str | None
+    dashboard_url: str | None
+    secret_key: bytes | None = field(repr=False)  # None: the file beside the database
+    plans_file: Path | None  # None: the built-in plans
+    metrics_bind: Bind | None
 
     @classmethod
     def read(cls, environ: Mapping[str, str], directory: Path | None = None) -> "Settings":
@@ -240,6 +328,15 @@ class Settings:
             ),
             database=value["DATABASE"],
             log=value["LOG"],
+            bind=value["BIND"],
+            tools_bind=value["TOOLS_BIND"],
+            base_url=value["BASE_URL"],
+            tools_url=value["TOOLS_URL"],
+            docs_url=value["DOCS_URL"],
+            dashboard_url=value["DASHBOARD_URL"],
+            secret_key=value["SECRET_KEY"],
+            plans_file=value["PLANS_FILE"],
+            metrics_bind=value["METRICS_BIND"],
         )
 
 
@@ -261,7 +358,8 @@ def _value(row: Setting, environ: Mapping[str, str], said: _Said) -> Any:
     try:
         return row.read(text)
     except ValueError as error:
-        raise _wrong(name, text, str(error) or f"it takes {row.takes}") from None
+        shown = SECRET if row.secret else text
+        raise _wrong(name, shown, str(error) or f"it takes {row.takes}") from None
 
 
 def _as_text(row: Setting, said: _Said) -> str:
@@ -273,7 +371,8 @@ def _as_text(row: Setting, said: _Said) -> str:
         return str(int(value))
     if isinstance(value, str | int):
         return str(value)
-    raise _wrong(f"{row.key} in {said.path}", str(value), f"it takes {row.takes}")
+    shown = SECRET if row.secret else str(value)
+    raise _wrong(f"{row.key} in {said.path}", shown, f"it takes {row.takes}")
 
 
 def _read_file(named: str | None, directory: Path) -> _Said:

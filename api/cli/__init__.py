@@ -22,8 +22,11 @@ class Entry(NamedTuple):  # a dataclass would cost --help a tenth of its time
 
 
 COMMANDS = {
+    "serve": Entry("api.cli.serve", "serve", "Run the service."),
     "verify": Entry("api.cli.verify", "verify", "Verify a few addresses."),
     "clean": Entry("api.cli.clean", "clean", "Verify every address of a list."),
+    "account": Entry("api.cli.account", "account", "Make, show and change accounts."),
+    "key": Entry("api.cli.key", "key", "Make, list and revoke keys."),
     "demo": Entry("api.cli.demo", "demo", "Clean an example list, all on this machine."),
     "lab": Entry("api.cli.lab", "lab", "Run mail servers and a resolver to try things on."),
     "doctor": Entry("api.cli.doctor", "doctor", "Check what this machine lacks for probing."),

@@ -4,19 +4,32 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from api.cli.running import raise_open_files, sigterm_as_sigint
-from api.cli.trouble import say
+from api.cli.trouble import Misuse, say
+
+if TYPE_CHECKING:
+    from api.cli.source import OpenSource
 
 
 @click.command()
 @click.argument("input_", metavar="INPUT")
 @click.option("-o", "--output", metavar="FILE", help="Where to; the ending says the format.")
+@click.option("--server", metavar="URL", help="Ask this service, instead of an engine here.")
+@click.option("--key", metavar="KEY", help="The API key for --server.")
 @click.option("--column", metavar="NAME", help="The column with the addresses, or its number.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run ended.")
-def clean(input_: str, output: str | None, column: str | None, resume: bool) -> None:
+def clean(
+    input_: str,
+    output: str | None,
+    server: str | None,
+    key: str | None,
+    column: str | None,
+    resume: bool,
+) -> None:
     """Verify every address of a list: CSV, TSV, XLSX, NDJSON or plain lines.
 
     Each row of INPUT (- for standard input) appears once in the output with the
@@ -25,10 +38,8 @@ def clean(input_: str, output: str | None, column: str | None, resume: bool) -> 
     """
     from api.cli.cleaning import Order, clean_list, output_path
     from api.cli.progress import show_progress
-    from api.cli.source import open_own_engine
-    from api.settings import Settings
 
-    settings = Settings.read(os.environ)
+    open_source = _source(server, key)
     raise_open_files()
     source = None if input_ == "-" else Path(input_)
     target = source and output_path(source)
@@ -37,23 +48,40 @@ def clean(input_: str, output: str | None, column: str | None, resume: bool) -> 
     with sigterm_as_sigint():
         summary = clean_list(
             Order(source, target, column, resume),
-            lambda: open_own_engine(settings.engine),
+            open_source,
             standard_output=sys.stdout.buffer,
             show_progress=show_progress,
-            how_to_go_on=_command(input_, output, column),
+            how_to_go_on=_command(input_, output, server, column),
         )
         from api.cli.lights import dead_end
         from api.cli.report import print_summary
 
         print_summary(summary, sys.stderr)
-        if (hint := dead_end(summary.tally.reasons)) is not None:
+        if server is None and (hint := dead_end(summary.tally.reasons)) is not None:
             say(hint)
 
 
-def _command(input_: str, output: str | None, column: str | None) -> str:
+def _source(server: str | None, key: str | None) -> "OpenSource":
+    if server is None and key is None:
+        from api.cli.source import open_own_engine
+        from api.settings import Settings
+
+        settings = Settings.read(os.environ)
+        return lambda: open_own_engine(settings.engine)
+    if server is None or key is None:
+        raise Misuse("--server and --key go together: a service, and a key that it knows")
+    from api.cli.http_source import check_server, open_http_source
+
+    check_server(server, key)
+    return lambda: open_http_source(server, key)
+
+
+def _command(input_: str, output: str | None, server: str | None, column: str | None) -> str:
     words = ["mailprobe", "clean", input_]
     if output is not None:
         words += ["-o", output]
+    if server is not None:
+        words += ["--server", server, "--key", "KEY"]  # a secret is not repeated to the screen
     if column is not None:
         words += ["--column", column]
     return shlex.join([*words, "--resume"])

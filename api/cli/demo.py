@@ -1,12 +1,15 @@
 """`mailprobe demo`: the main job with nothing outside this machine.
 
-A lab stands in for the Internet, the example list is cleaned through an engine in
-this process, and all that was started is stopped, however the command ends.
+A lab stands in for the Internet. The service runs in this process with a database
+of its own, on a free port of the loopback address, and the example list is cleaned
+through its stream endpoint. All that was started is stopped, however the command ends.
 """
 
 import dataclasses
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +20,12 @@ from api.cli.trouble import Interrupted, Misuse, Trouble, say
 
 if TYPE_CHECKING:
     from api.cli.cleaning import Summary
+    from api.cli.source import Source
     from api.settings import Settings
 
 LIST = Path("examples/list.csv")
 ROOT = Path(__file__).parents[2]
+RATE_PER_MIN = 1_000_000  # of the demo's account: nobody should wait for a minute to pass
 
 
 @click.command()
@@ -58,7 +63,11 @@ def _clean_in_lab(source: Path) -> "Summary":
     with tempfile.TemporaryDirectory(prefix="mailprobe-demo-") as directory:
         try:
             with start_lab() as lab:
-                settings = Settings.read(lab.env, Path(directory))
+                ours = {
+                    "MAILPROBE_DATABASE": str(Path(directory, "demo.db")),
+                    "MAILPROBE_BIND": "127.0.0.1:0",
+                }
+                settings = Settings.read({**lab.env, **ours}, Path(directory))
                 return _clean(source, settings, Path(directory))
         except LabFailed as error:
             raise Trouble(f"the demo needs its lab: {error}") from error
@@ -69,16 +78,40 @@ def _clean(source: Path, settings: "Settings", directory: Path) -> "Summary":
     from api.cli.cleaning import Order, clean_list, output_path
     from api.cli.listfile import replacing
     from api.cli.progress import show_progress
-    from api.cli.source import open_own_engine
 
     draft, target = output_path(directory / source.name), output_path(source)
     say(f"cleaning {source}")
     summary = clean_list(
         Order(source, draft),
-        lambda: open_own_engine(settings.engine),
+        lambda: open_service_source(settings),
         standard_output=sys.stdout.buffer,
         show_progress=show_progress,
     )
     with replacing(target) as file:
         file.write(draft.read_bytes())
     return dataclasses.replace(summary, output=target)
+
+
+@asynccontextmanager
+async def open_service_source(settings: "Settings") -> AsyncIterator["Source"]:
+    """A service with one account, as long as the block lasts, and a client of it."""
+    import trio
+
+    from api.cli.account import new_account
+    from api.cli.http_source import open_http_source
+    from api.cli.serve import open_service, serve_service
+    from api.plans import PLANS
+    from api.server import open_sockets
+
+    scale = dataclasses.replace(PLANS["scale"], rate_limit_per_min=RATE_PER_MIN)
+    sockets = open_sockets(settings.bind.host, settings.bind.port)
+    bind = dataclasses.replace(settings.bind, port=sockets[0].getsockname()[1])
+    settings = dataclasses.replace(settings, bind=bind)
+    async with open_service(settings, {**PLANS, "scale": scale}) as service:
+        account = await new_account(service.store, "demo@example.org", "scale")
+        drain = trio.Event()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_service, service, sockets, drain)
+            async with open_http_source(bind.url, account["key"]) as source:
+                yield source
+            drain.set()

@@ -1,6 +1,6 @@
 """Whoever answers: the one interface that `verify`, `clean` and `demo` ask through.
 
-An engine in this process is one; a service reached over HTTP can be another.
+An engine in this process is one, a service reached over HTTP another (http_source).
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence

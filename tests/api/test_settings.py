@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import api.settings
-from api.settings import Settings, WrongSetting
+from api.settings import Bind, Settings, WrongSetting
 from engine.settings import DOH_URLS, EngineSettings
 
 
@@ -191,3 +191,82 @@ def test_this_hosts_name_is_found_without_a_resolver(
     assert read(tmp_path).engine.helo_name == "mail.example.net"
     monkeypatch.setattr(socket, "gethostname", lambda: "no good\n")
     assert read(tmp_path).engine.helo_name == EngineSettings().helo_name
+
+
+# The service's own settings
+
+
+def test_the_services_defaults_are_the_contracts(tmp_path: Path) -> None:
+    settings = read(tmp_path)
+    assert (str(settings.bind), str(settings.tools_bind)) == ("127.0.0.1:8080", "127.0.0.1:8081")
+    assert settings.metrics_bind is None
+    assert {settings.base_url, settings.tools_url, settings.docs_url} == {None}
+    assert (settings.dashboard_url, settings.secret_key, settings.plans_file) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("BIND", "0.0.0.0:80", "bind", Bind("0.0.0.0", 80)),
+        ("BIND", "[::1]:0", "bind", Bind("::1", 0)),
+        ("BIND", "localhost:8080", "bind", Bind("localhost", 8080)),
+        ("TOOLS_BIND", "", "tools_bind", None),
+        ("METRICS_BIND", "127.0.0.1:9100", "metrics_bind", Bind("127.0.0.1", 9100)),
+        ("BASE_URL", "https://api.example.org/", "base_url", "https://api.example.org"),
+        ("TOOLS_URL", "", "tools_url", None),
+        ("DOCS_URL", "https://example.org/docs", "docs_url", "https://example.org/docs"),
+        ("DASHBOARD_URL", "http://h:1", "dashboard_url", "http://h:1"),
+        ("SECRET_KEY", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=", "secret_key",
+         b"01234567890123456789012345678901"),
+        ("SECRET_KEY", "", "secret_key", None),
+        ("PLANS_FILE", "plans.toml", "plans_file", Path("plans.toml")),
+    ],
+)  # fmt: skip
+def test_the_services_settings_are_taken(
+    tmp_path: Path, name: str, text: str, field: str, value: object
+) -> None:
+    assert getattr(read(tmp_path, **{name: text}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("BIND", ""),
+        ("BIND", "8080"),
+        ("BIND", ":8080"),
+        ("BIND", "::1:8080"),
+        ("BIND", "127.0.0.1:65536"),
+        ("BIND", "127.0.0.1:٨٠"),
+        ("BIND", "http://127.0.0.1:80"),
+        ("TOOLS_BIND", "off"),
+        ("METRICS_BIND", "9100"),
+        ("BASE_URL", "api.example.org"),
+        ("BASE_URL", "https://"),
+        ("BASE_URL", "https://user:pass@example.org"),
+        ("DOCS_URL", "javascript:alert(1)"),
+        ("DASHBOARD_URL", 'https://x/"{base_url}'),
+    ],
+)
+def test_a_wrong_setting_of_the_service_is_named(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(WrongSetting, match=f"MAILPROBE_{name} is .* it takes "):
+        read(tmp_path, **{name: text})
+
+
+@pytest.mark.parametrize("text", ["c2hvcnRzM2NyZXQ=", "s3cret!", "c2hvcnRzM2NyZXQ"])
+def test_a_wrong_secret_key_is_not_repeated(tmp_path: Path, text: str) -> None:
+    with pytest.raises(WrongSetting, match="32") as wrong:
+        read(tmp_path, SECRET_KEY=text)
+    assert text not in str(wrong.value)
+    with pytest.raises(WrongSetting) as wrong:
+        read(tmp_path, f'secret_key = "{text}"')
+    assert text not in str(wrong.value)
+
+
+def test_the_secret_key_is_not_shown_with_the_settings(tmp_path: Path) -> None:
+    key = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+    assert "0123456789" not in repr(read(tmp_path, SECRET_KEY=key))
+
+
+def test_a_server_that_listens_everywhere_is_reached_on_loopback() -> None:
+    assert Bind("0.0.0.0", 80).url == "http://127.0.0.1:80"
+    assert Bind("::", 80).url == "http://[::1]:80"

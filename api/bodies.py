@@ -1,0 +1,144 @@
+"""From a body's octets to the type that an operation takes, or a sentence that says what is wrong.
+
+JSON in the strict sense: UTF-8 without a byte order mark, no NaN, no lone
+surrogate, nesting that can be followed. A field that we read may come once only
+(RFC 8259 leaves open which of two would count; the wrong one costs money). Fields
+that we do not read are passed over without being kept, whatever is in them, so
+that memory stays bounded by the body's own size.
+"""
+
+import re
+from collections import Counter
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from api.refusals import InvalidRequest
+from api.requests import JSON
+
+THREAD_OCTETS = 64 * 1024  # from here on parsing would hold up everybody else
+THREADS_MAX = 2  # bodies that are parsed in threads at a time
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_threads = trio.CapacityLimiter(THREADS_MAX)
+
+
+def check_media_type(header: str | None, section: str) -> None:
+    """Nothing said is taken for JSON; another type, or another character set, is refused."""
+    if header is None:
+        return
+    media_type, *parameters = (part.strip().lower() for part in header.split(";"))
+    charsets = [text.partition("=")[2].strip('" ') for text in parameters if "charset" in text]
+    if media_type != JSON or charsets not in ([], ["utf-8"]):
+        raise InvalidRequest(
+            f"The body's Content-Type is {header[:80]!r}; it takes {JSON} in UTF-8.", section
+        )
+
+
+async def parse(octets: bytes, kind: type[T], section: str) -> T:
+    """Raises InvalidRequest, which says whether the body was JSON at all."""
+    if len(octets) <= THREAD_OCTETS:
+        return read(octets, kind, section)
+    return await trio.to_thread.run_sync(read, octets, kind, section, limiter=_threads)
+
+
+def read(octets: bytes, kind: type[T], section: str) -> T:
+    """The same, at once."""
+    try:
+        return _read(octets, kind, section)
+    except msgspec.ValidationError as error:
+        _must_be_json(octets, section)
+        raise InvalidRequest(_explain(str(error)), section, was_json=True) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_json(octets, error, section) from None
+
+
+def _read(octets: bytes, kind: type[T], section: str) -> T:
+    octets.decode()  # what is passed over must be UTF-8 as well
+    body = msgspec.json.decode(octets, type=kind)
+    twice = _field_twice(octets, kind.__struct_fields__)
+    if twice is not None:
+        raise InvalidRequest(f"The field {twice} is there twice.", section, was_json=True)
+    return body
+
+
+def _must_be_json(octets: bytes, section: str) -> None:
+    """The first wrong type ends a decoding: is the rest JSON?"""
+    try:
+        msgspec.json.decode(octets, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _not_json(octets, error, section) from None
+
+
+def _not_json(octets: bytes, error: Exception, section: str) -> InvalidRequest:
+    match error:
+        case _ if not octets:
+            why = "There is no body; it takes a JSON object."
+        case UnicodeDecodeError(start=start):
+            why = f"The body is not in UTF-8 (byte {start})."
+        case RecursionError():
+            why = "The body is nested too deeply."
+        case _ if octets.startswith(b"\xef\xbb\xbf"):
+            why = "The body begins with a byte order mark; JSON has none."
+        case _:
+            why = f"The body is no JSON: {str(error).removeprefix('JSON is malformed: ')}."
+    return InvalidRequest(why, section)
+
+
+# -- what msgspec found, in the words of JSON ---------------------------------------------------
+
+_WORDS = {
+    "str": "a string", "int": "a number", "float": "a number", "bool": "true or false",
+    "object": "an object", "array": "an array", "null": "null",
+}  # fmt: skip
+_MISSING = re.compile(r"Object missing required field `(.+?)`")
+_TYPE = re.compile(r"Expected `(.+?)`, got `(.+?)`")
+_LENGTH = re.compile(r"Expected `(str|array)` of length (<=|>=) (\d+)")
+_PATTERN = re.compile(r"Expected `str` matching regex")
+
+
+def _explain(found: str) -> str:
+    what, _, path = found.partition(" - at `$")
+    name = path.strip("`").lstrip(".")
+    field = f"The field {name}" if name else "The body"
+    if missing := _MISSING.match(what):
+        return f"The field {missing[1]} is missing."
+    if wrong := _TYPE.match(what):
+        expected = " or ".join(_WORDS.get(word, word) for word in wrong[1].split(" | "))
+        return f"{field} is {_WORDS.get(wrong[2], wrong[2])}; it must be {expected}."
+    if length := _LENGTH.match(what):
+        most = "at most" if length[2] == "<=" else "at least"
+        things = "characters" if length[1] == "str" else "items"
+        return f"{field} must have {most} {length[3]} {things}."
+    if _PATTERN.match(what):
+        return f"{field} has the wrong form."
+    return f"{field} cannot be read: {what[:1].lower()}{what[1:]}."
+
+
+# -- fields that come twice ----------------------------------------------------------------------
+
+# A whole string, possibly a name, or a bracket. Possessive: a long string costs no memory.
+_TOKEN = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*+:)?|[\[\]{}]', re.DOTALL)
+
+
+def _field_twice(octets: bytes, names: tuple[str, ...]) -> str | None:
+    """The first of these names that the outermost object has twice; the octets are JSON."""
+    if octets.count(b":") < 2:
+        return None
+    seen: Counter[str] = Counter()
+    depth = 0
+    for token in _TOKEN.finditer(octets):
+        match token[0][:1]:
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+            case _ if depth == 1 and token[2]:
+                name = msgspec.json.decode(token[1], type=str)
+                if name in names:
+                    seen[name] += 1
+                if seen[name] > 1:
+                    return name
+    return None

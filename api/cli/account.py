@@ -1,0 +1,205 @@
+"""`mailprobe account`: whose the keys are, and what they may use. Data is JSON, one object a line."""
+
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from api.cli.running import run
+from api.cli.trouble import Misuse, Trouble
+
+if TYPE_CHECKING:
+    from api.keys import Prefix
+    from api.settings import Settings
+    from storage.records import Account, Tier
+    from storage.store import Store
+
+T = TypeVar("T")
+
+TIERS = ("free", "builder", "scale")
+
+
+@click.group()
+def account() -> None:
+    """Accounts: make one, see one, change one."""
+
+
+@account.command()
+@click.option("--email", required=True, metavar="E", help="Where its notifications go.")
+@click.option("--tier", type=click.Choice(TIERS), default="free", show_default=True)
+def create(email: str, tier: "Tier") -> None:
+    """Make an account with a key of each kind. The keys are shown this once.
+
+    `key` verifies, `provisioning_key` manages the account over the API.
+    """
+    _check_email(email)
+    print_json(ask_store(read_settings(), lambda store: new_account(store, email, tier)))
+
+
+@account.command("list")
+def list_() -> None:
+    """Every account, one JSON object a line."""
+
+    async def every(store: "Store") -> "list[Account]":
+        return await store.accounts()
+
+    for one in ask_store(read_settings(), every):
+        print_json(_told(one))
+
+
+@account.command()
+@click.argument("account_id", metavar="ID")
+def show(account_id: str) -> None:
+    """An account's settings."""
+    print_json(_told(ask_store(read_settings(), lambda store: find(store, account_id))))
+
+
+@account.command("set")
+@click.argument("account_id", metavar="ID")
+@click.option("--tier", type=click.Choice(TIERS))
+@click.option("--soft-cap", metavar="EUR|none", help="Spend that is told of, never refused.")
+@click.option("--hard-cap", metavar="EUR|none", help="Spend from which on requests get 402.")
+@click.option("--alerts", type=click.Choice(("on", "off")), help="Mails on quota and spend.")
+def set_(
+    account_id: str,
+    tier: str | None,
+    soft_cap: str | None,
+    hard_cap: str | None,
+    alerts: str | None,
+) -> None:
+    """Change an account's settings, from its next request on."""
+    changes: dict[str, Any] = {}
+    if tier:
+        changes["tier"] = tier
+    if soft_cap is not None:
+        changes["soft_cap_micros"] = read_cap(soft_cap, "--soft-cap")
+    if hard_cap is not None:
+        changes["hard_cap_micros"] = read_cap(hard_cap, "--hard-cap")
+    if alerts:
+        changes["alerts"] = alerts == "on"
+    if not changes:
+        raise Misuse("nothing is to be changed; name --tier, --soft-cap, --hard-cap or --alerts")
+
+    async def change(store: "Store") -> "Account":
+        return await store.change_account(account_id, **changes) or no_account(account_id)
+
+    print_json(_told(ask_store(read_settings(), change)))
+
+
+# -- what the keys' commands, `serve` and `demo` use too ---------------------------------------
+
+
+def read_settings() -> "Settings":
+    from api.settings import Settings
+
+    return Settings.read(os.environ)
+
+
+def ask_store(settings: "Settings", question: "Callable[[Store], Awaitable[T]]") -> T:
+    """Open the operator's store for one question; Trouble where it cannot be used."""
+    from storage import open_store
+    from storage.store import StoreUnavailable
+
+    async def ask() -> T:
+        async with open_store(settings.database, secret_key=settings.secret_key) as store:
+            return await question(store)
+
+    try:
+        check_database(settings)
+        return run(ask)
+    except (StoreUnavailable, OSError) as error:
+        raise Trouble(str(error)) from error
+
+
+def check_database(settings: "Settings") -> None:
+    """A kind of database that the settings may name and the store does not know."""
+    if "://" in settings.database:
+        scheme = settings.database.partition("://")[0]
+        raise Misuse(
+            f"MAILPROBE_DATABASE is a {scheme}:// URL: only the path of an SQLite file is known yet"
+        )
+
+
+async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, Any]:
+    """An account with a key of each kind, the keys in the clear: nobody can read them again."""
+    made = await store.create_account(email, tier)
+    return {
+        "account_id": made.id,
+        "tier": made.tier,
+        "key": (await new_key(store, made.id, "sk_live_", None, keys_max=None))["key"],
+        "provisioning_key": (await new_key(store, made.id, "sk_mgmt_", None, keys_max=None))["key"],
+    }
+
+
+async def new_key(
+    store: "Store", account_id: str, prefix: "Prefix", label: str | None, *, keys_max: int | None
+) -> dict[str, Any]:
+    """A key of the kind that its prefix says; raises KeyLimitReached."""
+    from api.keys import key_hash, kind_of, mint, shown
+
+    raw = mint(prefix)
+    key = await store.create_key(
+        account_id,
+        kind_of(raw),
+        label,
+        sha256=key_hash(raw),
+        prefix=shown(raw),
+        keys_max=keys_max,
+    )
+    return {"id": key.id, "account_id": account_id, "kind": key.kind, "label": label, "key": raw}
+
+
+async def find(store: "Store", account_id: str) -> "Account":
+    return await store.account(account_id) or no_account(account_id)
+
+
+def no_account(account_id: str) -> Any:
+    raise Trouble(
+        f"there is no account {account_id}; 'mailprobe account list' shows those there are"
+    )
+
+
+def print_json(value: Any) -> None:
+    """One line on standard output, there at once."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def read_cap(text: str, option: str) -> int | None:
+    """Euros and cents, or `none` -> whole micro-euros."""
+    if text.strip().lower() == "none":
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,2})?", text.strip(), re.ASCII):
+        raise Misuse(f"{option} is {text!r}: it takes euros, such as 25 or 12.50, or none")
+    euros, _, cents = text.strip().partition(".")
+    return int(euros) * 1_000_000 + int(cents.ljust(2, "0")) * 10_000
+
+
+def _check_email(email: str) -> None:
+    from engine.address import NotAnAddress, parse
+
+    try:
+        parse(email)
+    except NotAnAddress:
+        raise Misuse(f"--email is {email!r}: it takes an email address") from None
+
+
+def _told(account: "Account") -> dict[str, Any]:
+    return {
+        "account_id": account.id,
+        "email": account.email,
+        "tier": account.tier,
+        "created_at": account.created_at,
+        "soft_cap_eur": _eur(account.soft_cap_micros),
+        "hard_cap_eur": _eur(account.hard_cap_micros),
+        "alerts": account.alerts,
+    }
+
+
+def _eur(micros: int | None) -> float | None:
+    return None if micros is None else micros / 1_000_000

@@ -1,0 +1,404 @@
+"""A service as a source: POST /v1/email/verify/stream, in requests of at most 50.
+
+A domain is in one request at a time and with a few addresses only, because a
+request's clocks run from its start and a mail host bears few connections. As
+many requests run at once as the account's rate limit bears: what was granted in
+the last minute is kept count of here, so that a 429 is the exception. What a
+request left unanswered is asked again; lines that came are never lost, however
+the request or the whole run ends.
+"""
+
+import math
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+import httpx
+import msgspec
+import trio
+
+from api.cli.cleaning import DOMAIN_RUN
+from api.cli.source import Source
+from api.cli.trouble import Misuse, Trouble, say
+from engine.stream import Answer
+from engine.verdict import Outcome, Verdict, judge
+
+PATH = "/v1/email/verify/stream"
+
+REQUEST_ADDRESSES_MAX = 50
+REQUESTS_MAX = 16  # at a time: 800 addresses, nearly a minute's worth of the largest tier
+TEXT_CHARACTERS_MAX = 5_000  # fifty of them, each character escaped, stay below a body's 2 MB
+LINE_OCTETS_MAX = 1 << 20
+UNREAD_MAX = math.inf  # answers that the reader has not taken: fewer than texts, which it holds
+
+WINDOW_S = 60.0
+CUSHION_S = 0.25  # after a Retry-After: clocks differ
+RETRY_AFTER_S_MAX = 120.0  # no limit of ours makes anybody wait longer
+TOLD_WAIT_S = 5.0  # so long a pause wants a word
+PAUSE_S = 0.25  # after a failure, doubling
+PAUSE_S_MAX = 15.0
+PATIENCE_S = 120.0  # so long a service may be away in the middle
+FIRST_PATIENCE_S = 5.0  # and so long before its first word: the address may be wrong
+
+TIMEOUT = httpx.Timeout(connect=10.0, read=30.0, write=30.0, pool=None)
+PASSING = {408, 500, 502, 503, 504}  # ours say 503; proxies in between the others
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """What we read of an error body."""
+
+    error: str = "an error"
+    message: str = ""
+    action: str = ""
+    limit: int | None = None
+    used: int | None = None
+
+
+@dataclass(slots=True)
+class Queue:
+    """What is to be asked, by domain. Pure; places are those of the texts."""
+
+    waiting: dict[str, deque[int]] = field(default_factory=dict)
+    ready: deque[str] = field(default_factory=deque)  # domains that wait and are not being asked
+
+    def add(self, place: int, text: str) -> None:
+        domain = domain_of(text)
+        if domain not in self.waiting:
+            self.waiting[domain] = deque()
+            self.ready.append(domain)
+        self.waiting[domain].append(place)
+
+    def take(self, count_max: int) -> dict[str, list[int]]:
+        """The next request's places by domain; these domains rest until they are put back."""
+        taken: dict[str, list[int]] = {}
+        while self.ready and count_max:
+            domain = self.ready.popleft()
+            places = self.waiting[domain]
+            run = [places.popleft() for _ in range(min(len(places), count_max, DOMAIN_RUN))]
+            taken[domain] = run
+            count_max -= len(run)
+        return taken
+
+    def put_back(self, domain: str, unanswered: Sequence[int]) -> None:
+        places = self.waiting[domain]
+        places.extendleft(reversed(unanswered))
+        if places:
+            self.ready.append(domain)
+        else:
+            del self.waiting[domain]
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What the account's rate limit leaves, as far as it can be known from here. Pure."""
+
+    limit: float | None = None  # units in a minute; None until the service has told it
+    granted: deque[tuple[float, int]] = field(default_factory=deque)
+    asked: int = 0  # by requests that have no answer yet
+
+    def room(self, now: float) -> float:
+        while self.granted and self.granted[0][0] + WINDOW_S <= now:
+            self.granted.popleft()
+        if self.limit is None:
+            return 0 if self.asked else math.inf  # one request goes ahead and learns it
+        return self.limit - self.asked - sum(units for _, units in self.granted)
+
+    def opens_at(self) -> float:
+        return self.granted[0][0] + WINDOW_S if self.granted else math.inf
+
+
+class HttpSource:
+    """A Source; `open_http_source()` opens one."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+        self._client = client
+        self._url = url
+
+    @asynccontextmanager
+    async def open_answers(
+        self, texts: Sequence[str], *, explain: bool = False
+    ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
+        """See Source. Nothing is explained: a list has no room for it."""
+        send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
+        asking = _Asking(self._client, self._url, texts, send)
+        async with receive, trio.open_nursery() as nursery:
+            nursery.start_soon(asking.run)
+            yield receive
+            nursery.cancel_scope.cancel()
+        if asking.trouble is not None:  # now that every answer has been taken
+            raise asking.trouble
+
+
+class _Asking:
+    """One list asked."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        texts: Sequence[str],
+        send: trio.MemorySendChannel[Answer],
+    ) -> None:
+        self.trouble: Trouble | None = None
+        self._client = client
+        self._url = url
+        self._texts = texts
+        self._send = send
+        self._queue = Queue()
+        self._allowance = Allowance()
+        self._size_max = REQUEST_ADDRESSES_MAX
+        self._requests = 0
+        self._requests_max = 4  # grows with each success, halves with each failure
+        self._not_before = -math.inf
+        self._heard = False
+        self._told_of_limit = False
+        self._failures = 0  # since the last success
+        self._failing_since = math.inf
+        self._changed = trio.Event()
+        self._decoder = msgspec.json.Decoder(Verdict)
+
+    async def run(self) -> None:
+        """Ask for all; end early where `trouble` is set, after what is under way."""
+        async with self._send, trio.open_nursery() as nursery:
+            for place, text in enumerate(self._texts):
+                if len(text) > TEXT_CHARACTERS_MAX:  # layer 1 needs no service to say no
+                    self._send.send_nowait(Answer(place, judge(text, Outcome.SYNTAX)))
+                else:
+                    self._queue.add(place, text)
+            while self._requests or (self._queue.waiting and not self.trouble):
+                now = trio.current_time()
+                size, wake_at = self._next_size(now)
+                if size:
+                    taken = self._queue.take(size)
+                    self._requests += 1
+                    self._allowance.asked += sum(map(len, taken.values()))
+                    nursery.start_soon(self._request, taken)
+                    continue
+                self._changed = trio.Event()
+                with trio.move_on_at(wake_at):
+                    await self._changed.wait()
+
+    def _next_size(self, now: float) -> tuple[int, float]:
+        """How many addresses may be asked just now; where none may, when to look again."""
+        if self.trouble or not self._queue.ready or self._requests >= self._requests_max:
+            return 0, math.inf
+        if now < self._not_before:
+            return 0, self._not_before
+        room = self._allowance.room(now)
+        if room < 1:
+            wake_at = self._allowance.opens_at()
+            self._tell_of_limit(wake_at - now)
+            return 0, wake_at
+        return int(min(self._size_max, room)), math.inf
+
+    async def _request(self, taken: dict[str, list[int]]) -> None:
+        """One request: its answers go out as they come, the rest goes back to the queue."""
+        places = [place for run in taken.values() for place in run]
+        unanswered: dict[str, list[int]] = {}
+        for place in places:
+            unanswered.setdefault(self._texts[place], []).append(place)
+        body = msgspec.json.encode({"emails": [self._texts[place] for place in places]})
+        under_way = len(places)  # as the allowance knows it
+        try:
+            async with self._client.stream("POST", self._url, content=body) as response:
+                self._allowance.asked -= under_way
+                under_way = 0
+                if response.status_code == 200:
+                    self._learn_limit(response, len(places))
+                    await self._take_lines(response, unanswered)
+                else:
+                    self._refused(response, await response.aread(), len(places))
+        except httpx.RequestError as error:
+            self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
+        finally:
+            self._allowance.asked -= under_way
+            self._requests -= 1
+            left = {place for run in unanswered.values() for place in run}
+            for domain, run in taken.items():
+                self._queue.put_back(domain, [place for place in run if place in left])
+            self._changed.set()
+
+    # -- what comes back
+
+    async def _take_lines(self, response: httpx.Response, unanswered: dict[str, list[int]]) -> None:
+        """Hand the answers out. Awaits nothing but the response, so that a cancel ends that first."""
+        with trio.CancelScope() as reading:
+            async for line in _lines(response):
+                if not reading.cancel_called and not self._take(line, unanswered):
+                    reading.cancel()
+        if reading.cancel_called:
+            self._stop(f"what {self._url} answers is no result of a mailprobe service")
+        elif unanswered:
+            self._failed("ended an answer early")
+        else:
+            self._requests_max = min(REQUESTS_MAX, self._requests_max + 1)
+
+    def _take(self, line: bytes, unanswered: dict[str, list[int]]) -> bool:
+        """One answer; False for what is none."""
+        try:
+            verdict = self._decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        self._heard = True
+        self._calm()
+        places = unanswered.get(verdict.email)
+        if places:
+            self._send.send_nowait(Answer(places.pop(), verdict))
+            if not places:
+                del unanswered[verdict.email]
+        return True
+
+    def _refused(self, response: httpx.Response, octets: bytes, count: int) -> None:
+        self._heard = True
+        status, error = response.status_code, _error_of(octets)
+        wait_s = _retry_after_s(response)
+        if status == 429 and error.error == "rate_limit_exceeded":
+            self._calm()
+            if error.limit is not None:
+                self._allowance.limit = max(1, error.limit)
+            if error.limit is not None and error.limit < count:
+                self._size_max = max(1, error.limit)  # it must be split, and may pass then
+            else:
+                self._tell_of_limit(wait_s or 0.0)
+                self._wait(PAUSE_S_MAX if wait_s is None else wait_s)
+        elif status == 429 and error.error == "monthly_quota_exceeded":
+            left = (error.limit or 0) - (error.used or 0)
+            if 0 < left < count:
+                self._size_max = left  # so that the month's last ones are used
+            else:
+                self._say_no(status, error)
+        elif status == 429:
+            self._wait(PAUSE_S_MAX if wait_s is None else wait_s)
+        elif status in PASSING:
+            self._failed(f"cannot answer just now ({status} {error.error})", wait_s or 0.0)
+        else:
+            self._say_no(status, error)
+
+    def _learn_limit(self, response: httpx.Response, count: int) -> None:
+        self._allowance.granted.append((trio.current_time(), count))
+        limit = _limit_of(response)
+        if limit is not None:
+            self._allowance.limit = limit
+        elif self._allowance.limit is None:
+            self._allowance.limit = math.inf
+        self._changed.set()
+
+    # -- how it goes on
+
+    def _calm(self) -> None:
+        """The service is there."""
+        self._failures = 0
+        self._failing_since = math.inf
+
+    def _tell_of_limit(self, wait_s: float) -> None:
+        """Once, so that nobody takes the first long pause for a standstill."""
+        if not self._told_of_limit and TOLD_WAIT_S <= wait_s < math.inf:
+            self._told_of_limit = True
+            say(
+                f"the account's rate limit is reached; going on in {math.ceil(wait_s)} s, "
+                "and after each such pause"
+            )
+
+    def _wait(self, seconds: float) -> None:
+        until = trio.current_time() + min(seconds, RETRY_AFTER_S_MAX) + CUSHION_S
+        self._not_before = max(self._not_before, until)
+
+    def _failed(self, what: str, wait_s: float = 0.0) -> None:
+        """Pause, longer each time; give up after a while without any success."""
+        now = trio.current_time()
+        self._failing_since = min(self._failing_since, now)
+        if now - self._failing_since >= (PATIENCE_S if self._heard else FIRST_PATIENCE_S):
+            self._stop(f"the service at {self._url} {what}")
+            return
+        if now >= self._not_before:  # the others of a wave fail for the same reason
+            self._requests_max = max(1, self._requests_max // 2)
+            self._wait(max(wait_s, min(PAUSE_S_MAX, PAUSE_S * 2**self._failures)))
+            self._failures += 1
+
+    def _say_no(self, status: int, error: Refused) -> None:
+        words = " ".join(f"{error.message} {error.action}".split()).rstrip(".")
+        self._stop(f"the service says {status} {error.error}: {words}".rstrip(": "))
+
+    def _stop(self, line: str) -> None:
+        self.trouble = self.trouble or Trouble(line)
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Whole lines; what follows the last line end is torn and left out.
+
+    Not by `aiter_lines()`: that one takes U+2028, which may stand in JSON, for a line end.
+    """
+    rest = b""
+    async for octets in response.aiter_bytes():
+        *lines, rest = (rest + octets).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > LINE_OCTETS_MAX:  # no result is so long
+            yield rest
+            rest = b""
+
+
+def _error_of(octets: bytes) -> Refused:
+    try:
+        return msgspec.json.decode(octets, type=Refused)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Refused()
+
+
+def _limit_of(response: httpx.Response) -> int | None:
+    """The units of a minute: `"minute";q=100;w=60` in RateLimit-Policy."""
+    policy = response.headers.get("ratelimit-policy", "")
+    found = re.search(r'"minute";\s*q=([0-9]{1,12})', policy)
+    return max(1, int(found[1])) if found else None
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    text = response.headers.get("retry-after", "")
+    return float(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
+def domain_of(text: str) -> str:
+    return text.rpartition("@")[2].lower()
+
+
+def check_server(url: str, key: str) -> str:
+    """The address of the stream endpoint; Misuse for what cannot be a service's address or key."""
+    try:
+        parts = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
+        parts = httpx.URL("")
+    if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.fragment:
+        raise Misuse("--server takes the address of a service, such as https://mailprobe.example")
+    if parts.userinfo:
+        raise Misuse("--server takes no user or password; name the key with --key")
+    if not (key.isascii() and key.isprintable() and key.strip() == key and key):
+        raise Misuse("--key takes an API key, such as sk_live_…")
+    return url.rstrip("/") + PATH
+
+
+@asynccontextmanager
+async def open_http_source(server: str, key: str) -> AsyncIterator[Source]:
+    """A service for one command. Raises Misuse."""
+    url = check_server(server, key)
+    headers = {
+        "Authorization": f"Bearer {key}",
+        "Content-Type": "application/json",
+        "Accept": "application/x-ndjson",
+    }
+    async with httpx.AsyncClient(
+        headers=headers,
+        timeout=TIMEOUT,
+        limits=httpx.Limits(max_connections=REQUESTS_MAX),
+        trust_env=not _on_this_machine(httpx.URL(url).host),  # a proxy cannot reach our loopback
+    ) as client:
+        yield HttpSource(client, url)
+
+
+def _on_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

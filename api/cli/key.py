@@ -1,0 +1,97 @@
+"""`mailprobe key`: keys from the operator's side. Data is JSON, one object a line."""
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from api.cli.account import ask_store, find, new_key, print_json, read_settings
+from api.cli.trouble import Misuse, Trouble
+
+if TYPE_CHECKING:
+    from api.keys import Prefix
+    from storage.records import Key
+    from storage.store import Store
+
+
+@click.group()
+def key() -> None:
+    """Keys: make one, see them, revoke one."""
+
+
+@key.command()
+@click.argument("account_id")
+@click.option("--label", metavar="L", help="A name to know the key by.")
+@click.option("--provisioning", is_flag=True, help="A key that manages the account (sk_mgmt_).")
+@click.option("--test", is_flag=True, help="A key for trying things out (sk_test_).")
+def create(account_id: str, label: str | None, provisioning: bool, test: bool) -> None:
+    """Make a key for an account. It is shown this once."""
+    from api.plans import read_plans
+    from storage.store import KeyLimitReached
+
+    if provisioning and test:
+        raise Misuse("a key is either for --provisioning or a --test key")
+    _check_label(label)
+    prefix: Prefix = "sk_mgmt_" if provisioning else "sk_test_" if test else "sk_live_"
+    settings = read_settings()
+    plans = read_plans(settings.plans_file)
+
+    async def make(store: "Store") -> dict[str, Any]:
+        account = await find(store, account_id)
+        keys_max = None if provisioning else plans[account.tier].max_keys
+        try:
+            return await new_key(store, account_id, prefix, label, keys_max=keys_max)
+        except KeyLimitReached:
+            raise Trouble(
+                f"the account has all {keys_max} keys of its tier; revoke one that is not used, "
+                "or give it a larger tier"
+            ) from None
+
+    print_json(ask_store(settings, make))
+
+
+@key.command("list")
+@click.argument("account_id", required=False)
+def list_(account_id: str | None) -> None:
+    """The active keys, of one account or of all, one JSON object a line."""
+
+    async def every(store: "Store") -> "list[Key]":
+        accounts = [await find(store, account_id)] if account_id else await store.accounts()
+        return [key for account in accounts for key in await store.keys(account.id)]
+
+    for one in ask_store(read_settings(), every):
+        print_json(
+            {
+                "id": one.id,
+                "account_id": one.account_id,
+                "kind": one.kind,
+                "label": one.label,
+                "prefix": one.prefix,
+                "created_at": one.created_at,
+            }
+        )
+
+
+@key.command()
+@click.argument("key_id")
+def revoke(key_id: str) -> None:
+    """Revoke a key for good; requests with it fail from now on."""
+
+    async def end(store: "Store") -> bool:
+        return await store.revoke_key(None, key_id)
+
+    if not ask_store(read_settings(), end):
+        raise Trouble(
+            f"there is no active key {key_id}; 'mailprobe key list' shows those there are"
+        )
+
+
+def _check_label(label: str | None) -> None:
+    from api.schema import LABEL, LABEL_CHARACTERS_MAX
+
+    if label is None:
+        return
+    if not re.search(LABEL, label) or not 1 <= len(label) <= LABEL_CHARACTERS_MAX:
+        raise Misuse(
+            f"--label takes 1 to {LABEL_CHARACTERS_MAX} characters, no control characters among them"
+        )

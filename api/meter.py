@@ -1,0 +1,163 @@
+"""Who may have how many units: weighed, granted, extended and settled.
+
+The grant is made in one transaction with the weighing. Settling is done by a
+task of the service, so that a request that dies is settled like any other.
+"""
+
+import logging
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import trio
+
+from api.limits import Capacity, standing
+from api.plans import Plan, Plans
+from api.policy import weigh
+from api.recorder import Recorder
+from api.refusals import Overloaded, QuotaExhausted, RateLimited, Refusal
+from engine import Engine
+from storage.records import Caller, Ledger, Reservation, UsageRow
+from storage.store import Store, StoreUnavailable
+
+log = logging.getLogger("mailprobe.meter")
+
+LEASE_S = 20.0  # a request that died gives its units back so soon
+EXTEND_EVERY_S = 5.0
+
+PIECEMEAL = "stream"  # its answers are handed over one by one, all others' at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Units that may be used, for one operation."""
+
+    reservation: Reservation
+    operation: str
+
+    @property
+    def caller(self) -> Caller:
+        return self.reservation.caller
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Weighs, grants and settles; one for the whole service."""
+
+    store: Store
+    engine: Engine
+    recorder: Recorder
+    plans: Plans
+    capacity: Capacity
+    now: Callable[[], datetime]
+
+    def plan(self, caller: Caller) -> Plan:
+        return self.plans[caller.account.tier]
+
+    # granting
+
+    async def reserve(
+        self, caller: Caller, units: int, operation: str, headers: MutableMapping[str, str]
+    ) -> Grant:
+        """Grant so many units or raise the Refusal; `headers` get what is left of the limits.
+
+        A 429 is logged, and takes no units. Where there is no room the request
+        waits a moment before it is refused.
+        """
+        granted = await self._reserve(caller, units, headers)
+        if isinstance(granted, Overloaded) and await self.capacity.wait_for_room():
+            granted = await self._reserve(caller, units, headers)
+        if isinstance(granted, Reservation):
+            return Grant(granted, operation)
+        if isinstance(granted, RateLimited | QuotaExhausted):
+            await self.log_refusal(caller, granted, operation)
+        raise granted
+
+    async def _reserve(
+        self,
+        caller: Caller,
+        units: int,
+        headers: MutableMapping[str, str],
+        *,
+        billable: bool = True,
+    ) -> Reservation | Refusal:
+        plan, cap = self.plan(caller), caller.account.hard_cap_micros
+
+        def weigh_all(ledger: Ledger) -> Refusal | None:
+            no: Refusal | None = weigh(plan, ledger, units, hard_cap_micros=cap, billable=billable)
+            if no is None and billable and not room():
+                no = Overloaded()
+            headers.update(standing(plan, ledger, 0 if no else units))
+            return no
+
+        with self.capacity.asking(units) as room:
+            return await self.store.reserve(caller, units, weigh_all, lease_s=LEASE_S)
+
+    async def log_refusal(
+        self, caller: Caller, refusal: RateLimited | QuotaExhausted, operation: str
+    ) -> None:
+        """One row, or a share in one; a refusal stays one where it cannot be logged."""
+        code = "rate_limit_exceeded"
+        if isinstance(refusal, QuotaExhausted):
+            code = "monthly_quota_exceeded"
+        row = UsageRow(refusal.asked_at, operation, None, code, 0, False, 0)
+        try:
+            await self.store.log_refusal(caller, row)
+        except StoreUnavailable:
+            log.warning("a refusal was not logged: the store cannot be asked")
+
+    async def count_malformed(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
+        """A malformed single verify: one unit, never billable.
+
+        It is malformed whatever the limits say; where they leave no unit for it, it
+        is logged as the refusal that it would have met.
+        """
+        granted = await self._reserve(caller, 1, headers, billable=False)
+        if isinstance(granted, Reservation):
+            row = UsageRow(self.now(), "verify", None, "invalid_request", 1, False, 0)
+            await self.recorder.once(lambda: self.store.settle(granted, [row]))
+        elif isinstance(granted, RateLimited | QuotaExhausted):
+            await self.log_refusal(caller, granted, "verify")
+
+    async def tell_standing(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
+        """What is left of the limits, for an answer that weighed nothing."""
+        try:
+            ledger = await self.store.ledger(caller)
+        except StoreUnavailable:
+            return
+        headers.update(standing(self.plan(caller), ledger))
+
+    # settling
+
+    async def settle(self, grant: Grant, rows: Sequence[UsageRow]) -> None:
+        """Make durable what was used, before the answer's end is sent.
+
+        Lines of a stream are with their reader, so they are written until it
+        succeeds. Any other answer that cannot be counted is not given:
+        StoreUnavailable is raised, and the lease gives its units back.
+        """
+
+        async def write() -> None:
+            await self.store.settle(grant.reservation, rows)
+
+        if grant.operation == PIECEMEAL:
+            await self.recorder.insist(write).wait()
+        else:
+            await self.recorder.once(write)
+
+    def settle_later(self, grant: Grant, rows: Sequence[UsageRow]) -> None:
+        """The same for a request that is dying, which can wait for nothing."""
+
+        async def write() -> None:
+            await self.store.settle(grant.reservation, rows)
+
+        self.recorder.insist(write)
+
+    async def keep_lease(self, reservation: Reservation) -> None:
+        """Extend the lease as long as this runs."""
+        while True:
+            await trio.sleep(EXTEND_EVERY_S)
+            try:
+                await self.store.extend(reservation, lease_s=LEASE_S)
+            except StoreUnavailable:
+                log.warning("a lease was not extended: the store cannot be asked")

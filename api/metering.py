@@ -1,0 +1,130 @@
+"""No address is verified without being counted: reserve, stream, settle.
+
+`open_metered()` gives the engine's stream of answers between the grant of its
+units and their settlement, so that no door can forget either. A request that
+dies in the middle is settled with what it had.
+"""
+
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import trio
+
+from api.meter import PIECEMEAL, Grant, Meter
+from api.pricing import is_billable
+from engine import Answer, Answers, open_answers
+from storage.records import Caller, UsageRow
+
+
+class Metered:
+    """The engine's Answers, each counted as it is taken; for one reader."""
+
+    def __init__(self, answers: Answers, on_taken: Callable[[Sequence[Answer]], None]) -> None:
+        self._answers = answers
+        self._on_taken = on_taken
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def __aiter__(self) -> "Metered":
+        return self
+
+    async def __anext__(self) -> Answer:
+        answer = await anext(self._answers)
+        self._on_taken([answer])
+        return answer
+
+    async def next_ready(self) -> list[Answer]:
+        """All answers that are there, at least one; an empty list at the end."""
+        ready = await self._answers.next_ready()
+        self._on_taken(ready)
+        return ready
+
+
+class _Tally:
+    """What becomes of one grant's addresses."""
+
+    def __init__(self, meter: Meter, grant: Grant) -> None:
+        self._meter = meter
+        self._grant = grant
+        self._taken: list[UsageRow] = []
+        self._under_way = grant.reservation.units
+        meter.capacity.enter(self._under_way)
+
+    def take(self, answers: Sequence[Answer], *, billable: bool = True) -> None:
+        now = self._meter.now()
+        for verdict in (answer.verdict for answer in answers):
+            check = verdict.failed_check
+            self._taken.append(
+                UsageRow(
+                    now, self._grant.operation, verdict.status, check, 1,
+                    billable and is_billable(check), verdict.latency_ms,
+                )
+            )  # fmt: skip
+        self._under_way -= len(answers)
+        self._meter.capacity.leave(len(answers))
+
+    def close(self) -> None:
+        self._meter.capacity.leave(self._under_way)
+        self._under_way = 0
+
+    def rows(self) -> list[UsageRow]:
+        return self._taken
+
+    def rows_of_a_dead_request(self) -> list[UsageRow]:
+        """Every result counts; billable is what was handed over, and that is lines alone."""
+        if self._grant.operation == PIECEMEAL:
+            return self._taken
+        return [replace(row, billable=False) for row in self._taken]
+
+
+@asynccontextmanager
+async def open_granted(
+    meter: Meter, grant: Grant, texts: Sequence[str], *, explain: bool = False
+) -> AsyncIterator[Metered]:
+    """The stream of a grant, and its settlement when the block is left.
+
+    Left in good order, everything is durable before the next line runs. Left
+    otherwise, what was answered is counted, the rest is given back, later.
+    """
+    tally = _Tally(meter, grant)
+    asker = grant.caller.account.id
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(meter.keep_lease, grant.reservation)
+            async with open_answers(meter.engine, texts, asker=asker, explain=explain) as answers:
+                try:
+                    yield Metered(answers, tally.take)
+                finally:
+                    await _take_the_rest(answers, tally)
+            nursery.cancel_scope.cancel()
+    except BaseException:
+        meter.settle_later(grant, tally.rows_of_a_dead_request())
+        raise
+    finally:
+        tally.close()
+    await meter.settle(grant, tally.rows())
+
+
+async def _take_the_rest(answers: Answers, tally: _Tally) -> None:
+    """Results that are there and that nobody took: counted, and not billed."""
+    with trio.CancelScope(shield=True):
+        while len(answers):
+            tally.take(await answers.next_ready(), billable=False)
+
+
+@asynccontextmanager
+async def open_metered(
+    meter: Meter,
+    caller: Caller,
+    texts: Sequence[str],
+    *,
+    operation: str,
+    headers: MutableMapping[str, str],
+    explain: bool = False,
+) -> AsyncIterator[Metered]:
+    """Reserve, stream, settle: the engine's stream of answers, counted. Raises a Refusal first."""
+    grant = await meter.reserve(caller, len(texts), operation, headers)
+    async with open_granted(meter, grant, texts, explain=explain) as answers:
+        yield answers

@@ -1,0 +1,78 @@
+"""What the API description says beyond what types can say."""
+
+from typing import Any
+
+# what a type alone does not say: (schema, field) -> more of its JSON schema
+NOTES: dict[tuple[str, str], dict[str, Any]] = {
+    ("VerifyRequest", "email"): {
+        "description": "The address. A string that is none gets a result too: failed_check `syntax`."
+    },
+    ("VerifyRequest", "webhook"): {
+        "type": "null",
+        "description": "Reserved for asynchronous verification, which is not available yet.",
+    },
+    ("VerifyRequest", "webhook_secret"): {
+        "description": "Signs the callback; without a webhook it has no effect."
+    },
+    ("BatchRequest", "emails"): {"description": "The addresses; one unit and one result each."},
+    ("BillingPortalRequest", "return_url"): {"description": "An http or https URL."},
+    ("VerifyEmailResult", "email"): {"description": "The string as it was sent."},
+    ("VerifyEmailResult", "valid"): {
+        "description": "The mail server accepts it. Read status and confidence too."
+    },
+    ("VerifyEmailResult", "status"): {
+        "description": "`deliverable`: accepted. `undeliverable`: there is no such mailbox. "
+        "`unknown`: could not be confirmed. `catch_all`: the server accepts every address. "
+        "`invalid`: failed syntax, disposable or MX."
+    },
+    ("VerifyEmailResult", "confidence"): {
+        "minimum": 0, "maximum": 1,
+        "description": "How decisive the check was: an order, no probability.",
+    },
+    ("VerifyEmailResult", "failed_check"): {"description": "The layer that failed, if one did."},
+    ("VerifyEmailResult", "suggestion"): {"description": "The corrected domain of a likely typo."},
+    ("VerifyEmailResult", "latency_ms"): {"minimum": 0},
+    ("VerifyEmailResult", "evidence"): {"description": "Only with `?evidence=1`."},
+    ("ApiError", "docs"): {"format": "uri"},
+    ("ManagementBillingPortalResponse", "url"): {"format": "uri"},
+}  # fmt: skip
+
+EVIDENCE = {
+    "name": "evidence", "in": "query", "required": False,
+    "description": "1: add to each result what was tried, said and remembered.",
+    "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
+}  # fmt: skip
+IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key", "in": "header", "required": False,
+    "description": "The same key with the same body gets the first answer again, for 24 hours.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+}  # fmt: skip
+KEY_ID = {
+    "name": "id", "in": "path", "required": True,
+    "schema": {"type": "string", "format": "uuid"},
+}  # fmt: skip
+
+HEADERS: dict[str, dict[str, Any]] = {
+    "X-Request-Id": {"description": "Names this request in our log.", "schema": {"type": "string"}},
+    "Retry-After": {
+        "description": "Seconds to wait; always enough.",
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "RateLimit": {
+        "description": "What is left of each limit (IETF draft).", "schema": {"type": "string"},
+    },
+    "RateLimit-Policy": {
+        "description": "The limits themselves (IETF draft).", "schema": {"type": "string"},
+    },
+    "Allow": {"description": "The methods of this path.", "schema": {"type": "string"}},
+    "WWW-Authenticate": {"description": "Always Bearer.", "schema": {"type": "string"}},
+}  # fmt: skip
+
+SECURITY_SCHEMES = {
+    "standardKey": {
+        "type": "http", "scheme": "bearer", "description": "A standard key: sk_live_… or sk_test_…",
+    },
+    "provisioningKey": {
+        "type": "http", "scheme": "bearer", "description": "A provisioning key: sk_mgmt_…",
+    },
+}  # fmt: skip

@@ -1,0 +1,186 @@
+"""The one table of what can be asked for: routes, API description and tools come from it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache
+
+import msgspec
+
+from api import management, verification
+from api.errors import Places
+from api.openapi import describe
+from api.refusals import (
+    HardCapReached,
+    IdempotencyReused,
+    IdempotencyRunning,
+    InvalidKey,
+    InvalidRequest,
+    KeyNotFound,
+    MethodNotAllowed,
+    MissingKey,
+    NeverFits,
+    NoBillingAccount,
+    NoSuchRoute,
+    OurFault,
+    Overloaded,
+    PayloadTooLarge,
+    QuotaExhausted,
+    RateLimited,
+    Refusal,
+    SlowBody,
+    TooManyKeys,
+    UsageUnknown,
+    WrongKeyType,
+)
+from api.requests import NDJSON, Call, Reply, reply
+from api.schema import (
+    BatchRequest,
+    BatchVerifyResponse,
+    BillingPortalRequest,
+    CreateKeyRequest,
+    HealthResponse,
+    ManagementAccountResponse,
+    ManagementBillingPortalResponse,
+    ManagementCreateKeyResponse,
+    ManagementKeysListResponse,
+    ManagementUsageResponse,
+    ManagementUsageSummaryResponse,
+    VerifyEmailResult,
+    VerifyRequest,
+)
+from api.service import Service
+from storage.records import KeyKind
+from storage.store import StoreUnavailable
+
+Handler = Callable[[Service, Call], Awaitable[Reply]]
+Refusals = tuple[type[Refusal], ...]
+
+ANYWHERE: Refusals = (NoSuchRoute, MethodNotAllowed, OurFault, Overloaded)
+KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
+BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody)
+REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning)
+VERIFYING: Refusals = (*KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted)
+MANAGING: Refusals = (*KEYED, WrongKeyType)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row: what it is called, where it is, what goes in, what comes out, what may go wrong."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    key: KeyKind | None
+    gives: type[msgspec.Struct] | None
+    status: int = 200
+    takes: type[msgspec.Struct] | None = None
+    body_required: bool = True
+    section: str = "management"  # of the documentation
+    may: Refusals = ()
+    media_type: str = "application/json"
+    tool: bool = True
+
+    @property
+    def metered(self) -> bool:
+        """Does it verify, and so weigh on the caller's limits?"""
+        return self.key == "standard"
+
+    @property
+    def counts_malformed(self) -> bool:
+        """Is a malformed request worth a unit? A single one is."""
+        return self.takes is VerifyRequest
+
+    @property
+    def repeatable(self) -> bool:
+        return self.media_type != NDJSON
+
+    @property
+    def takes_idempotency_key(self) -> bool:
+        return self.method == "POST"
+
+    @property
+    def refusals(self) -> Refusals:
+        return (*self.may, *ANYWHERE)
+
+
+async def health(service: Service, call: Call) -> Reply:
+    """Is the service up, and can its store be asked?"""
+    try:
+        at, ok = await service.store.check(), True
+    except StoreUnavailable:
+        at, ok = service.now(), False
+    return reply(200, HealthResponse(ok, int(at.timestamp() * 1000)))
+
+
+async def openapi(service: Service, call: Call) -> Reply:
+    """This description."""
+    return Reply(200, description(service.places))
+
+
+@cache
+def description(places: Places) -> bytes:
+    """The whole table as OpenAPI 3.1, made once."""
+    return msgspec.json.encode(describe(OPERATIONS, places))
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "verify_email", "POST", "/v1/email/verify", "Verify one address",
+        verification.verify_email, "standard", VerifyEmailResult,
+        takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE),
+    ),
+    Operation(
+        "verify_batch", "POST", "/v1/email/verify/batch", "Verify up to 50 addresses, in order",
+        verification.verify_batch, "standard", BatchVerifyResponse,
+        takes=BatchRequest, section="batch", may=(*VERIFYING, *REPEATABLE), tool=False,
+    ),
+    Operation(
+        "verify_stream", "POST", "/v1/email/verify/stream",
+        "Verify up to 50 addresses, a line for each as its result comes",
+        verification.verify_stream, "standard", VerifyEmailResult,
+        takes=BatchRequest, section="streaming", may=VERIFYING, media_type=NDJSON, tool=False,
+    ),
+    Operation(
+        "create_api_key", "POST", "/v1/management/keys", "Make a standard key",
+        management.create_api_key, "provisioning", ManagementCreateKeyResponse, 201,
+        takes=CreateKeyRequest, body_required=False,
+        may=(*MANAGING, *BODIED, *REPEATABLE, TooManyKeys),
+    ),
+    Operation(
+        "list_api_keys", "GET", "/v1/management/keys", "List the active standard keys",
+        management.list_api_keys, "provisioning", ManagementKeysListResponse, may=MANAGING,
+    ),
+    Operation(
+        "revoke_api_key", "DELETE", "/v1/management/keys/{id}", "Revoke a standard key for good",
+        management.revoke_api_key, "provisioning", None, 204, may=(*MANAGING, KeyNotFound),
+    ),
+    Operation(
+        "get_usage_summary", "GET", "/v1/management/usage/summary", "This month's use and its cost",
+        management.get_usage_summary, "provisioning", ManagementUsageSummaryResponse, may=MANAGING,
+    ),
+    Operation(
+        "get_account", "GET", "/v1/management/account", "The account, its tier and its limits",
+        management.get_account, "provisioning", ManagementAccountResponse, may=MANAGING,
+    ),
+    Operation(
+        "get_usage", "GET", "/v1/management/usage", "Billable verifications a day, 30 days",
+        management.get_usage, "provisioning", ManagementUsageResponse, may=MANAGING,
+    ),
+    Operation(
+        "create_billing_portal", "POST", "/v1/management/billing/portal",
+        "Open the billing portal",
+        management.create_billing_portal, "provisioning", ManagementBillingPortalResponse,
+        takes=BillingPortalRequest, body_required=False,
+        may=(*MANAGING, *BODIED, *REPEATABLE, NoBillingAccount),
+    ),
+    Operation(
+        "health", "GET", "/health", "Is the service up?",
+        health, None, HealthResponse, section="endpoints", tool=False,
+    ),
+    Operation(
+        "openapi", "GET", "/openapi.json", "This description",
+        openapi, None, None, section="endpoints", tool=False,
+    ),
+)  # fmt: skip

@@ -1,0 +1,114 @@
+"""What must be written whatever becomes of the request that it belongs to.
+
+A request's task dies when its caller hangs up; these writes run in a task of the
+service, and the request waits for them only while it lives. Lasts as long as the
+service, and is left only when everything is written or the time for it is up.
+"""
+
+import itertools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from storage.store import StoreUnavailable
+
+log = logging.getLogger("mailprobe.recorder")
+
+DRAIN_S = 5.0  # a stop has 10 seconds in all
+PAUSES_S = (0.1, 0.2, 0.5, 1.0)  # between two tries; the last one from then on
+
+Write = Callable[[], Awaitable[None]]
+
+
+class Recorder:
+    """Takes writes from requests; `open_recorder()` opens one."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._pending: set[trio.CancelScope] = set()
+        self._idle = trio.Event()
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    async def once(self, write: Write) -> None:
+        """Write it, try once; whoever is cancelled while it waits leaves it to be written.
+
+        Raises StoreUnavailable.
+        """
+        failed: list[StoreUnavailable] = []
+        tried = trio.Event()
+        self._start(_try_once, write, failed, tried)
+        await tried.wait()
+        if failed:
+            raise failed[0]
+
+    def insist(self, write: Write) -> trio.Event:
+        """Write it, try until it is written; the event tells of the first try's end."""
+        tried = trio.Event()
+        self._start(_try_until_written, write, tried)
+        return tried
+
+    def _start(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        scope = trio.CancelScope(shield=True)
+        self._pending.add(scope)
+        self._nursery.start_soon(self._run, scope, run, *arguments)
+
+    async def _run(
+        self, scope: trio.CancelScope, run: Callable[..., Awaitable[None]], *arguments: object
+    ) -> None:
+        try:
+            with scope:
+                await run(*arguments)
+        finally:
+            self._pending.discard(scope)
+            if not self._pending:
+                self._idle.set()
+                self._idle = trio.Event()
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until everything is written, at most so long; then give the rest up."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
+            while self._pending:
+                await self._idle.wait()
+        if self._pending:
+            log.error("%d writes were given up at the end", len(self._pending))
+        for scope in self._pending:
+            scope.cancel()
+
+
+async def _try_once(write: Write, failed: list[StoreUnavailable], tried: trio.Event) -> None:
+    try:
+        await write()
+    except StoreUnavailable as error:
+        failed.append(error)
+    finally:
+        tried.set()
+
+
+async def _try_until_written(write: Write, tried: trio.Event) -> None:
+    pauses = itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
+    try:
+        for pause_s in pauses:
+            try:
+                return await write()
+            except StoreUnavailable:
+                log.warning("the store cannot be asked; trying again in %.1f s", pause_s)
+            tried.set()
+            await trio.sleep(pause_s)
+    finally:
+        tried.set()
+
+
+@asynccontextmanager
+async def open_recorder(drain_s: float = DRAIN_S) -> AsyncIterator[Recorder]:
+    """A recorder; leaving the block, in whatever way, waits for what is pending."""
+    async with trio.open_nursery() as nursery:
+        recorder = Recorder(nursery)
+        try:
+            yield recorder
+        finally:
+            await recorder.drain(drain_s)

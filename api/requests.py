@@ -1,0 +1,82 @@
+"""A request and its answer as the operations see them, without a web framework.
+
+`Inbound` is what a door hands in: the HTTP application, and any other door that
+performs operations for its callers. `Call` is what a handler gets, after every
+check has passed; `Reply` is what it gives back.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from api.metering import Metered
+from engine import Answer
+from storage.records import Caller
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """A request whose route is found and whose body is still on its way.
+
+    `headers` has lower-case names. `read` gives the body's octets; it raises
+    PayloadTooLarge past BODY_OCTETS_MAX, and SlowBody past its time.
+    """
+
+    request_id: str
+    headers: Mapping[str, str]
+    query: Mapping[str, Sequence[str]]
+    path: Mapping[str, str]  # the variable parts of the path, by name
+    read: Callable[[], Awaitable[bytes]]
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that passed every check before the work.
+
+    `body` is of the operation's type. `headers` go with the answer, whatever it is.
+    """
+
+    who: Caller | None  # None where the operation wants no key
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    path: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks, for an operation that wants a key."""
+        assert self.who is not None
+        return self.who
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A body that is still to come: entered and left by whoever sends it."""
+
+    open: Callable[[], AbstractAsyncContextManager[Metered]]
+    encode: Callable[[Sequence[Answer]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer; `body` is empty, whole, or Lines."""
+
+    status: int
+    body: bytes | Lines = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    media_type: str = JSON
+    closes: bool = False  # the connection must not be used again
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def reply(status: int, body: msgspec.Struct) -> Reply:
+    """A whole answer in JSON."""
+    return Reply(status, _encode(body))

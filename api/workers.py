@@ -1,0 +1,229 @@
+"""`--workers N`: processes that serve on the same sockets, and the parent that watches over them.
+
+The parent opens the sockets, forks, and then only waits: it runs no loop, no
+thread and no handler, so that it can fork again at any time and that little can
+go wrong in it. A worker that dies is replaced and takes nobody down. A worker
+whose parent dies drains and ends (on Linux, prctl(2)).
+
+Forked and not started afresh, because a worker so replaced runs the very code and
+settings of the others, whatever has been installed meanwhile, and because the
+lists that the parent has loaded are shared.
+"""
+
+import ctypes
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+logger = logging.getLogger("mailprobe.workers")
+
+Work = Callable[[Callable[[], None]], None]
+
+DRAIN_S = 9.5  # after a worker's own drain, before an operator's patience of 10 s
+BACKOFF_S = 0.1  # before a worker is replaced, doubling
+BACKOFF_S_MAX = 30.0
+STEADY_S = 30.0  # who served so long died of something new
+
+_WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def supervise(
+    work: Work, count: int, *, sockets: Sequence[socket.socket] = (), drain_s: float = DRAIN_S
+) -> int:
+    """Run `work` in `count` processes until SIGTERM or SIGINT; return the exit code.
+
+    `work(ready)` serves until its process gets SIGTERM or SIGINT, and calls `ready`
+    once it accepts requests. The listening `sockets` are closed here when the drain
+    begins, so that nobody is let in whom no worker will serve. Returns 0 when all have drained; 1 when one has not
+    (it failed while draining, or took longer than `drain_s` and was killed), or
+    when one of the first `count` ended before it was ready: the others are
+    drained then.
+
+    To be called in the main thread of a process that has no other and runs no loop.
+    """
+    if threading.active_count() > 1:
+        raise RuntimeError("a process with threads cannot be forked safely")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, there would be nothing to wait for
+    mask: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED))
+    try:
+        return _Supervisor(work, count, sockets, drain_s, mask).run()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@dataclass(slots=True)
+class _Worker:
+    pid: int
+    born: float
+    ready_fd: int  # the reading end of a pipe: an octet comes when the worker serves
+    was_ready: bool = False  # known when it has ended
+
+    def bury(self) -> None:
+        with suppress(BlockingIOError):  # a process of its own may still hold the other end
+            self.was_ready = os.read(self.ready_fd, 1) != b""
+        os.close(self.ready_fd)
+
+
+@dataclass(slots=True)
+class _Place:
+    """One of the `count`: who works there, or when the next one will."""
+
+    worker: _Worker | None = None
+    ever_ready: bool = False
+    backoff_s: float = BACKOFF_S
+    due: float = 0.0
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        work: Work,
+        count: int,
+        sockets: Sequence[socket.socket],
+        drain_s: float,
+        mask: set[int],
+    ) -> None:
+        self._work = work
+        self._sockets = sockets
+        self._drain_s = drain_s
+        self._mask = mask  # what workers unblock again
+        self._places = [_Place() for _ in range(count)]
+
+    def run(self) -> int:
+        gc.collect()
+        gc.freeze()  # so that collections in workers do not unshare the pages
+        while True:
+            self._fill()
+            signalled = signal.sigtimedwait(_WATCHED, self._until_due())
+            if signalled is not None and signalled.si_signo != signal.SIGCHLD:
+                return self._drain()
+            for place, worker, code in self._reap():
+                if not self._succeeded(place, worker, code):
+                    self._drain()
+                    return 1
+
+    def _fill(self) -> None:
+        now = time.monotonic()
+        for place in self._places:
+            if place.worker is None and place.due <= now:
+                place.worker = self._fork()
+
+    def _until_due(self) -> float:
+        dues = [place.due for place in self._places if place.worker is None]
+        return max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
+
+    def _reap(self) -> list[tuple[_Place, _Worker, int]]:
+        """Whose process has ended, and its exit code (negative: the signal)."""
+        ended = []
+        for place in self._places:
+            if place.worker is None:
+                continue
+            pid, status = os.waitpid(place.worker.pid, os.WNOHANG)
+            if pid:
+                place.worker.bury()
+                place.ever_ready |= place.worker.was_ready
+                ended.append((place, place.worker, os.waitstatus_to_exitcode(status)))
+                place.worker = None
+        return ended
+
+    def _succeeded(self, place: _Place, worker: _Worker, code: int) -> bool:
+        """Plan for a successor; False if nobody could ever start in this place."""
+        if not place.ever_ready:
+            logger.error("worker %d could not start (%s)", worker.pid, _told(code))
+            return False
+        now = time.monotonic()
+        if worker.was_ready and now - worker.born > STEADY_S:
+            place.backoff_s = BACKOFF_S
+        place.due = now + place.backoff_s
+        place.backoff_s = min(2 * place.backoff_s, BACKOFF_S_MAX)
+        logger.error(
+            "worker %d ended (%s); another starts in %.1f s",
+            worker.pid,
+            _told(code),
+            place.due - now,
+        )
+        return True
+
+    def _drain(self) -> int:
+        """Tell all to end and wait for them."""
+        deadline = time.monotonic() + self._drain_s
+        self._tell_all(signal.SIGTERM)
+        for sock in self._sockets:
+            sock.close()
+        clean = True
+        while any(place.worker for place in self._places):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                self._tell_all(signal.SIGKILL)
+                deadline += self._drain_s  # even that takes a moment
+            signal.sigtimedwait({signal.SIGCHLD}, max(0.0, left_s))
+            for _, worker, code in self._reap():
+                if code and worker.was_ready:  # told before that, a worker has nothing to drain
+                    logger.error("worker %d did not drain (%s)", worker.pid, _told(code))
+                    clean = False
+        return 0 if clean else 1
+
+    def _tell_all(self, number: signal.Signals) -> None:
+        for place in self._places:
+            if place.worker is not None:  # not reaped, so the pid is still its own
+                os.kill(place.worker.pid, number)
+
+    def _fork(self) -> _Worker:
+        ready_fd, told_fd = os.pipe()
+        os.set_blocking(ready_fd, False)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._be_worker(parent, told_fd)
+        os.close(told_fd)
+        return _Worker(pid, time.monotonic(), ready_fd)
+
+    def _be_worker(self, parent: int, told_fd: int) -> NoReturn:
+        """All that the new process does; it never returns into the parent's code."""
+        code = 1
+        try:
+            _die_with(parent)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+            def ready() -> None:
+                os.write(told_fd, b".")
+
+            self._work(ready)
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)  # not the parent's atexit and finally
+
+
+def _die_with(parent: int) -> None:
+    """Have this process told to drain when its parent ends, however that ends."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:  # it ended just before
+        os._exit(0)
+
+
+def _told(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

@@ -1,0 +1,609 @@
+"""The repairs of the HTTP stack, each on real sockets.
+
+With STOCK_HTTP=1 in the environment the same tests speak to hypercorn as it comes:
+each repair's tests fail then (some by never ending), and those that pass show
+a repair that is no longer needed.
+"""
+
+import struct
+from socket import SO_LINGER, SOL_SOCKET
+
+import h2.connection
+import h2.events
+import pytest
+import trio
+from quart import request
+from quart_trio import QuartTrio
+
+from tests.api.raw_http import Raw, Streaming, echo, hello, read_body, respond, serving
+
+MEBIBYTE = 1 << 20
+GET = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"
+
+
+def post(*fields: str, path: str = "/", body: str = "") -> str:
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: a.test", *fields, "", body])
+
+
+def quart() -> QuartTrio:
+    """What the service is made of, in small."""
+    app = QuartTrio(__name__)
+    app.config["MAX_CONTENT_LENGTH"] = 2 * MEBIBYTE
+
+    @app.get("/")
+    async def ok():
+        return "ok"
+
+    @app.post("/")
+    async def length():
+        return str(len(await request.get_data()))
+
+    @app.post("/early")
+    async def early():
+        return {"error": "missing_api_key"}, 401
+
+    return app
+
+
+async def assert_alive(server) -> None:
+    assert (await server.ask(GET)).status == 200
+
+
+# -- 1: one request without a key ended the process ---------------------------------------
+
+
+async def test_http2_data_after_an_early_answer_leaves_the_server_alive():
+    """DATA for a stream that was answered and forgotten raised KeyError out of the server."""
+    async with serving(quart()) as server:
+        async with server.connect() as raw:
+            client = h2.connection.H2Connection()
+            client.initiate_connection()
+            client.send_headers(
+                1,
+                [
+                    (":method", "POST"),
+                    (":path", "/early"),
+                    (":scheme", "http"),
+                    (":authority", "a.test"),
+                ],
+            )
+            await raw.say(client.data_to_send())
+            await answer_or_refusal(raw, client)
+            client.send_data(1, b"x", end_stream=True)
+            with trio.move_on_after(0.5):
+                await raw.say(client.data_to_send())
+                await raw.rest()
+        await assert_alive(server)
+
+
+async def answer_or_refusal(raw: Raw, client: h2.connection.H2Connection) -> None:
+    while await raw.more():
+        if raw.received.startswith(b"HTTP/1.1 400"):
+            return
+        events = client.receive_data(raw.received)
+        raw.received = b""
+        if any(isinstance(event, h2.events.StreamEnded) for event in events):
+            return
+
+
+async def test_an_upgrade_to_http2_is_passed_over():
+    asked = GET.replace("\r\n\r\n", "\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n")
+    async with serving(hello) as server, server.connect() as raw:
+        assert (await raw.ask(asked + "HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n")).body == b"ok"
+        assert (await raw.ask(GET)).body == b"ok"
+
+
+# -- 2: the disconnect that was none --------------------------------------------------------
+
+
+async def test_an_idle_connection_is_closed_after_its_time():
+    """Without the repair the request's end cancelled its last send, and no connection ever idled."""
+    async with serving(quart(), keep_alive_s=0.2) as server, server.connect() as raw:
+        assert (await raw.ask(GET)).body == b"ok"
+        assert (await raw.ask(GET)).body == b"ok"
+        await raw.assert_closed()
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_request_after_an_early_answer_is_answered(together):
+    """The body comes with the head, or a packet later, when the answer is ready."""
+    asked = post("Content-Length: 5", path="/early", body="hello")
+    async with serving(quart()) as server, server.connect() as raw:
+        for _ in range(20):
+            if together:
+                await raw.say(asked)
+            else:
+                await raw.say(asked[:-5])
+                await raw.say(asked[-5:])
+            assert (await raw.answer()).status == 401
+            assert (await raw.ask(GET)).body == b"ok"
+
+
+async def test_draining_does_not_wait_for_an_idle_client():
+    async with serving(quart(), drain_s=30.0) as server, server.connect() as raw:
+        assert (await raw.ask(GET)).body == b"ok"
+        await server.assert_ends(within_s=1.0)
+        await raw.assert_closed()
+
+
+async def test_the_application_hears_disconnect_only_after_its_last_message():
+    heard = []
+    done = trio.Event()
+
+    async def app(scope, receive, send):
+        async def listen():
+            await read_body(receive)
+            heard.append((await receive())["type"])
+            heard.append("told")
+            done.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen)
+            await respond(send)
+            heard.append("sent")
+
+    async with serving(app) as server, server.connect() as raw:
+        assert (await raw.ask(GET)).body == b"ok"
+        await done.wait()
+    assert heard == ["sent", "http.disconnect", "told"]
+
+
+# -- 3: a client that stops reading ------------------------------------------------------------
+
+
+async def flood(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    while True:
+        await send({"type": "http.response.body", "body": bytes(MEBIBYTE), "more_body": True})
+
+
+async def test_a_client_that_stops_reading_loses_its_connection():
+    ended = trio.Event()
+
+    async def app(scope, receive, send):
+        try:
+            await flood(scope, receive, send)
+        finally:
+            ended.set()
+
+    async with serving(app, send_s=0.2) as server, server.connect(receive_octets=4096) as raw:
+        await raw.say(GET)
+        with trio.fail_after(5):
+            await ended.wait()
+
+
+async def test_draining_does_not_wait_for_a_client_that_stopped_reading():
+    limits = {"drain_s": 0.3, "send_s": 30.0}
+    async with serving(flood, **limits) as server, server.connect(receive_octets=4096) as raw:
+        await raw.say(GET)
+        await raw.head()
+        await server.assert_ends(within_s=2.0)
+
+
+# -- 4: where one request ends and the next begins ----------------------------------------------
+
+SECOND = "GET /second HTTP/1.1\r\nHost: a.test\r\n\r\n"
+CHUNKED = "Transfer-Encoding: chunked"
+SMUGGLED = {
+    "length and chunked": post("Content-Length: 5", CHUNKED, body="0\r\n\r\n"),
+    "chunked and length": post(CHUNKED, "Content-Length: 5", body="0\r\n\r\n"),
+    "two lengths": post("Content-Length: 5", "Content-Length: 6", body="hello"),
+    "two lengths that agree": post("Content-Length: 5", "Content-Length: 5", body="hello"),
+    "a list of lengths": post("Content-Length: 5, 6", body="hello"),
+    "a length with a sign": post("Content-Length: +5", body="hello"),
+    "a length below zero": post("Content-Length: -5", body="hello"),
+    "a length that is no number": post("Content-Length: 0x5", body="hello"),
+    "chunked twice": post(CHUNKED, CHUNKED, body="0\r\n\r\n"),
+    "another coding": post("Transfer-Encoding: gzip, chunked", body="0\r\n\r\n"),
+    "a coding unknown": post("Transfer-Encoding: xchunked", body="0\r\n\r\n"),
+    "chunked in HTTP/1.0": post(CHUNKED, body="0\r\n\r\n").replace("HTTP/1.1", "HTTP/1.0"),
+    "space before the colon": post("Content-Length : 5", body="hello"),
+    "space before the name": post(" Content-Length: 5", body="hello"),
+    "a folded line": post("X-Field: a\r\n b", body=""),
+    "bare LF in the head": GET.replace("\r\n", "\n"),
+    "one bare LF": "GET / HTTP/1.1\nHost: a.test\r\n\r\n",
+    "bare LF before a field": "GET / HTTP/1.1\r\nX: a\nContent-Length: 5\r\nHost: a.test\r\n\r\n",
+    "bare LF at the end": "GET / HTTP/1.1\r\nHost: a.test\r\n\n",
+    "bare CR": "GET / HTTP/1.1\r\nX: a\rContent-Length: 5\r\nHost: a.test\r\n\r\n",
+    "NUL in a field": "GET / HTTP/1.1\r\nX: a\0b\r\nHost: a.test\r\n\r\n",
+    "a chunk size with 0x": post(CHUNKED, body="0x5\r\nhello\r\n0\r\n\r\n"),
+    "a chunk size with a sign": post(CHUNKED, body="+5\r\nhello\r\n0\r\n\r\n"),
+    "a chunk size below zero": post(CHUNKED, body="-5\r\nhello\r\n0\r\n\r\n"),
+    "a chunk size with a space": post(CHUNKED, body="5 \r\nhello\r\n0\r\n\r\n"),
+    "a chunk size too long": post(CHUNKED, body="00000000000000005\r\nhello\r\n0\r\n\r\n"),
+    "no chunk size": post(CHUNKED, body="\r\nhello\r\n0\r\n\r\n"),
+    "bare LF after a chunk size": post(CHUNKED, body="5\nhello\r\n0\r\n\r\n"),
+    "bare LF in a chunk extension": post(CHUNKED, body="5;a\nb\r\nhello\r\n0\r\n\r\n"),
+    "bare CR in a chunk extension": post(CHUNKED, body="5;a\rb\r\nhello\r\n0\r\n\r\n"),
+    "a long chunk extension": post(CHUNKED, body=f"5;{'a' * 300}\r\nhello\r\n0\r\n\r\n"),
+    "a chunk longer than its size": post(CHUNKED, body="5\r\nhello!\r\n0\r\n\r\n"),
+    "bare LF after a chunk": post(CHUNKED, body="5\r\nhello\n0\r\n\r\n"),
+    "bare LF in the trailer": post(CHUNKED, body="0\r\n\n"),
+    "bare LF after a trailer's field": post(CHUNKED, body="0\r\nX: a\n\r\n"),
+    "no host": "GET / HTTP/1.1\r\n\r\n",
+    "two hosts": "GET / HTTP/1.1\r\nHost: a.test\r\nHost: b.test\r\n\r\n",
+    "a host that is no name": "GET / HTTP/1.1\r\nHost: a..test\r\n\r\n",
+    "a host with a long label": f"GET / HTTP/1.1\r\nHost: {'a' * 64}\r\n\r\n",
+    "a host with a path": "GET / HTTP/1.1\r\nHost: a.test/b\r\n\r\n",
+    "HTTP/2.0": "GET / HTTP/2.0\r\nHost: a.test\r\n\r\n",
+    "HTTP/0.9": "GET /\r\n\r\n",
+    "an empty line first": "\r\n" + GET,
+    "CONNECT": "CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n\r\n",
+    "a target that is no path": "GET a.test HTTP/1.1\r\nHost: a.test\r\n\r\n",
+    "a space in the target": "GET / x HTTP/1.1\r\nHost: a.test\r\n\r\n",
+    "TLS": "\x16\x03\x01\x02\x00\x01\x00",
+    "a head too long": GET.replace("Host", "X: " + "a" * 20_000 + "\r\nHost"),
+    "too many fields": GET.replace("Host", "X: a\r\n" * 4_000 + "Host"),
+}
+
+
+@pytest.mark.parametrize("octets", SMUGGLED.values(), ids=SMUGGLED)
+async def test_what_two_readers_may_read_in_two_ways_is_refused(octets):
+    asked = []
+
+    async def app(scope, receive, send):
+        asked.append(scope["path"])
+        await echo(scope, receive, send)
+
+    async with serving(app) as server:
+        async with server.connect() as raw:
+            answer = await raw.ask(octets + SECOND)
+            await raw.assert_closed()
+        assert "/second" not in asked
+        assert answer.status == 400
+        assert answer.headers["connection"] == "close"
+        assert answer.code == "invalid_request"
+        assert (await server.ask(GET)).status == 200
+
+
+SOUND = {
+    "chunks": (
+        post(CHUNKED, body="5\r\nhello\r\nA;x=y\r\n, my world\r\n0\r\n\r\n"),
+        b"hello, my world",
+    ),
+    "a trailer": (post(CHUNKED, body="2\r\nhi\r\n0\r\nX: a\r\nY: b\r\n\r\n"), b"hi"),
+    "a length": (post("Content-Length: 2", body="hi"), b"hi"),
+    "a length of nothing": (post("Content-Length: 0"), b""),
+    "no body": (post(), b""),
+    "an absolute target": (GET.replace("GET /", "GET http://a.test/x?y"), b""),
+    "an absolute target without a path": (GET.replace("GET /", "GET http://a.test"), b""),
+    "a host with a port": (GET.replace("a.test", "127.0.0.1:8080"), b""),
+    "a host in brackets": (GET.replace("a.test", "[::1]:8080"), b""),
+    "a host of nothing": (GET.replace("a.test", ""), b""),
+    "a field without a value": (GET.replace("Host", "X:\r\nHost"), b""),
+    "Latin-1 in a field": (GET.replace("Host", "X: \u00e9\r\nHost"), b""),
+}
+
+
+@pytest.mark.parametrize("drip", [False, True])
+@pytest.mark.parametrize(("octets", "body"), SOUND.values(), ids=SOUND)
+async def test_what_is_sound_is_served_in_whatever_pieces_it_comes(octets, body, drip):
+    async with serving(echo) as server, server.connect() as raw:
+        pieces = octets if drip else [octets]
+        for piece in pieces:
+            await raw.say(piece)
+        assert (await raw.answer()).body == body
+        assert (await raw.ask(GET)).status == 200
+
+
+async def test_requests_sent_before_their_turn_are_answered_in_order():
+    asked = "".join(post("Content-Length: 1", body=str(n)) for n in range(5))
+    async with serving(echo) as server, server.connect() as raw:
+        await raw.say(asked)
+        for n in range(5):
+            assert (await raw.answer()).body == str(n).encode()
+
+
+# -- 5: slow clients -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drip", ["Content-Length: 5000", CHUNKED])
+async def test_a_body_that_drips_is_refused_when_its_time_is_over(drip):
+    async with serving(echo, body_s=0.4) as server, server.connect() as raw:
+        await raw.say(post(drip))
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drip_for_ever, raw, "1\r\nx\r\n" if drip is CHUNKED else "x")
+            answer = await raw.answer()
+            nursery.cancel_scope.cancel()
+        assert (answer.status, answer.code) == (408, "request_timeout")
+        assert answer.headers["connection"] == "close"
+        assert 0.3 < trio.current_time() - began < 2
+        await raw.assert_closed()
+
+
+async def drip_for_ever(raw: Raw, octets: str) -> None:
+    while True:
+        await raw.say(octets)
+        await trio.sleep(0.02)
+
+
+async def test_a_slow_body_of_a_quart_application_is_refused_alike():
+    async with serving(quart(), body_s=0.2) as server, server.connect() as raw:
+        assert (await raw.ask(post("Content-Length: 5"))).code == "request_timeout"
+        await raw.assert_closed()
+
+
+async def test_a_body_that_comes_in_time_may_have_a_slow_answer():
+    async def app(scope, receive, send):
+        await read_body(receive)
+        await trio.sleep(0.5)
+        await respond(send)
+
+    async with serving(app, body_s=0.2, head_s=0.2, keep_alive_s=0.2) as server:
+        assert (await server.ask(post("Content-Length: 2", body="hi"))).status == 200
+
+
+async def test_a_head_that_drips_is_refused_when_its_time_is_over():
+    async with serving(hello, head_s=0.3) as server, server.connect() as raw:
+        async with trio.open_nursery() as nursery:
+            await raw.say("GET / HTTP/1.1\r\n")
+            nursery.start_soon(drip_for_ever, raw, "X-A: b\r\n")
+            answer = await raw.answer()
+            nursery.cancel_scope.cancel()
+        assert (answer.status, answer.code) == (408, "request_timeout")
+        await raw.assert_closed()
+
+
+async def test_a_second_head_that_drips_is_refused_too():
+    async with serving(hello, head_s=0.3, keep_alive_s=30.0) as server, server.connect() as raw:
+        await raw.say(GET + "GET / HT")
+        assert (await raw.answer()).status == 200
+        assert (await raw.answer()).code == "request_timeout"
+
+
+async def test_a_connection_without_a_word_is_closed_without_one():
+    async with serving(hello, head_s=0.2) as server, server.connect() as raw:
+        await raw.assert_closed()
+
+
+# -- 6: bodies that are too large -----------------------------------------------------------------
+
+
+async def assert_too_large(raw: Raw) -> None:
+    answer = await raw.answer()
+    assert answer.status == 413
+    assert answer.headers["connection"] == "close"
+    await raw.assert_closed()
+
+
+@pytest.mark.parametrize("app", [echo, quart()], ids=["echo", "quart"])
+async def test_a_length_that_is_too_large_is_refused_unread(app):
+    async with serving(app) as server, server.connect() as raw:
+        await raw.say(post(f"Content-Length: {2 * MEBIBYTE + 1}"))
+        await assert_too_large(raw)
+
+
+async def test_our_own_refusal_of_a_large_body_is_an_error_body():
+    async with serving(echo) as server, server.connect() as raw:
+        assert (await raw.ask(post("Content-Length: 9999999"))).code == "payload_too_large"
+
+
+@pytest.mark.parametrize("app", [echo, quart()], ids=["echo", "quart"])
+async def test_chunks_are_counted_while_they_are_read(app):
+    async with serving(app) as server, server.connect() as raw:
+        await raw.say(post(CHUNKED))
+        for _ in range(33):  # one more than the limit
+            await raw.say(b"10000\r\n" + bytes(65536) + b"\r\n")
+        await assert_too_large(raw)
+
+
+async def test_a_body_of_just_the_limit_is_taken():
+    body = "x" * (2 * MEBIBYTE)
+    async with serving(quart()) as server:
+        for framing in (f"Content-Length: {len(body)}", CHUNKED):
+            sent = body if framing is not CHUNKED else f"{len(body):x}\r\n{body}\r\n0\r\n\r\n"
+            assert (await server.ask(post(framing, body=sent))).body == str(len(body)).encode()
+
+
+async def test_who_sends_all_before_reading_gets_the_refusal_too():
+    """Closing at once would reset the connection, and the answer would be lost."""
+    async with serving(quart()) as server, server.connect() as raw:
+        await raw.say(post(f"Content-Length: {10 * MEBIBYTE}"))
+        await raw.say(bytes(10 * MEBIBYTE))
+        assert (await raw.answer()).status == 413
+
+
+async def test_the_application_may_refuse_a_large_body_in_its_own_order():
+    async with serving(quart(), refuse_s=30.0) as server, server.connect() as raw:
+        answer = await raw.ask(post("Content-Length: 9999999", path="/early"))
+        assert (answer.status, answer.headers["connection"]) == (401, "close")
+        await raw.assert_closed()
+
+
+async def test_who_asks_before_sending_a_large_body_is_not_told_to_go_on():
+    async with serving(quart()) as server, server.connect() as raw:
+        await raw.say(post("Content-Length: 9999999", "Expect: 100-continue"))
+        assert (await raw.head())[0] == 413
+
+
+async def test_who_asks_before_sending_a_body_is_told_to_go_on():
+    async with serving(echo) as server, server.connect() as raw:
+        await raw.say(post("Content-Length: 5", "Expect: 100-continue"))
+        assert (await raw.head())[0] == 100
+        assert (await raw.ask("hello")).body == b"hello"
+
+
+# -- applications that fail ------------------------------------------------------------------------
+
+
+async def crash(scope, receive, send):
+    raise ValueError("a bug")
+
+
+async def crash_in_a_nursery(scope, receive, send):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        nursery.start_soon(crash, scope, receive, send)
+
+
+async def crash_with_a_generator(scope, receive, send):
+    raise BaseExceptionGroup("", [ValueError("a bug"), GeneratorExit()])
+
+
+async def crash_after_a_head(scope, receive, send):
+    headers = [(b"content-length", b"5")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    raise ValueError("a bug")
+
+
+async def say_nothing(scope, receive, send):
+    return
+
+
+async def say_nonsense(scope, receive, send):
+    headers = [(b"content-length", b"2"), (b"x", b"a\r\nb: c")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+CRASHES = [
+    crash,
+    crash_in_a_nursery,
+    crash_with_a_generator,
+    crash_after_a_head,
+    say_nothing,
+    say_nonsense,
+]
+
+
+@pytest.mark.parametrize("app", CRASHES)
+async def test_a_crash_is_answered_and_logged_and_the_connection_lives(app, caplog):
+    async with serving(app) as server, server.connect() as raw:
+        for _ in range(2):
+            answer = await raw.ask(post("Content-Length: 2", body="hi"))
+            assert (answer.status, answer.code) == (500, "internal_error")
+            assert answer.headers["x-request-id"] in caplog.text
+
+
+async def crash_in_the_answer(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"one", "more_body": True})
+    raise ValueError("a bug")
+
+
+async def promise_more_than_it_sends(scope, receive, send):
+    headers = [(b"content-length", b"9")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"one", "more_body": True})
+    await send({"type": "http.response.body", "body": b"two", "more_body": False})
+
+
+@pytest.mark.parametrize("app", [crash_in_the_answer, promise_more_than_it_sends])
+async def test_a_crash_in_the_answer_cuts_it_off_visibly(app, caplog):
+    async with serving(app) as server:
+        async with server.connect() as raw:
+            await raw.say(GET)
+            assert (await raw.head())[0] == 200
+            assert not (await raw.rest()).endswith(b"0\r\n\r\n")
+        async with server.connect() as raw:
+            await raw.say("GET / HTTP/1.0\r\n\r\n")
+            with pytest.raises(trio.BrokenResourceError):  # a plain close would end it well
+                await raw.rest()
+
+
+# -- 11: more than can be borne ----------------------------------------------------------------
+
+
+async def test_one_request_too_many_is_told_so_at_once():
+    stream = Streaming()
+
+    async def app(scope, receive, send):
+        await (stream if scope["path"] == "/stream" else hello)(scope, receive, send)
+
+    async with serving(app, in_flight_max=1) as server, server.connect() as busy:
+        await busy.say(GET.replace("/", "/stream", 1))
+        await busy.head()
+        async with server.connect() as raw:
+            for asked in (GET, post("Content-Length: 2", body="hi")):
+                answer = await raw.ask(asked)
+                assert (answer.status, answer.code) == (503, "overloaded")
+                assert answer.headers["retry-after"] == "1"
+            stream.put.close()
+            assert await busy.chunk() == b""
+            await stream.ended.wait()
+            assert (await raw.ask(GET)).body == b"ok"
+
+
+# -- streams and hang-ups --------------------------------------------------------------------------
+
+
+async def test_each_message_goes_out_at_once():
+    stream = Streaming()
+    async with serving(stream) as server, server.connect() as raw:
+        await raw.say(GET)
+        assert (await raw.head())[0] == 200  # before there is a line
+        for line in (b"one\n", b"two\n", b"three\n"):
+            stream.put.send_nowait(line)
+            assert await raw.chunk() == line
+        stream.put.close()
+        assert await raw.chunk() == b""
+        await stream.ended.wait()
+        assert stream.whole
+
+
+async def test_an_answer_of_known_length_is_one_piece():
+    """Head and body in one segment: half the packets, and no wait for an acknowledgement."""
+    async with serving(quart()) as server, server.connect() as raw:
+        await raw.say(GET)
+        await raw.more()
+        assert raw.received.endswith(b"\r\n\r\nok")
+
+
+async def test_a_client_that_hangs_up_cancels_its_request():
+    stream = Streaming()
+    async with serving(stream) as server:
+        async with server.connect() as raw:
+            await raw.say(GET)
+            await raw.head()
+        with trio.fail_after(5):
+            await stream.ended.wait()
+        assert not stream.whole
+
+
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("body", ["", "hel"])
+async def test_a_client_that_hangs_up_cancels_a_handler(body, reset):
+    begun, ended = trio.Event(), trio.Event()
+    app = QuartTrio(__name__)
+
+    @app.post("/")
+    async def work():
+        begun.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with serving(app) as server:
+        async with server.connect() as raw:
+            await raw.say(post("Content-Length: 5" if body else "Content-Length: 0", body=body))
+            await begun.wait()
+            if reset:
+                raw.stream.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+        with trio.fail_after(5):
+            await ended.wait()
+
+
+# -- every answer ------------------------------------------------------------------------------------
+
+
+async def test_every_answer_has_the_id_that_the_application_was_told():
+    async def app(scope, receive, send):
+        await respond(send, scope["state"]["request_id"].encode())
+
+    async with serving(app) as server, server.connect() as raw:
+        first, second = await raw.ask(GET), await raw.ask(GET)
+        assert first.body.decode() == first.headers["x-request-id"]
+        assert second.headers["x-request-id"] != first.headers["x-request-id"]
+        assert "server" not in first.headers
+        assert first.headers["date"]
+
+
+async def test_a_head_alone_is_answered_without_a_body():
+    async with serving(hello) as server, server.connect() as raw:
+        await raw.say(GET.replace("GET", "HEAD"))
+        assert (await raw.answer(head_only=True)).headers["content-length"] == "2"
+        await raw.say("HEAD nowhere HTTP/1.1\r\nHost: a.test\r\n\r\n")
+        assert (await raw.answer(head_only=True)).status == 400
+        await raw.assert_closed()

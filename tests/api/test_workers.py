@@ -1,0 +1,237 @@
+"""The supervisor of several workers, on real processes. Run as a program, this file is one."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+
+from api.server import drain_on_signals, listeners_on, open_sockets, serve_app
+from api.workers import supervise
+from tests.api.raw_http import connected, error_body, respond
+
+GET = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
+WITHIN_S = 10.0  # what is promised of SIGTERM; far more than anything here takes
+
+
+# -- the program -----------------------------------------------------------------------------
+
+
+async def app(scope, receive, send):
+    """`/` tells who answers; `/stream` begins, and ends a second later."""
+    me = str(os.getpid()).encode()
+    if scope["path"] == "/":
+        await respond(send, me)
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": me, "more_body": True})
+    await trio.sleep(1)
+    await send({"type": "http.response.body", "body": b"end"})
+
+
+async def serve(sockets, ready):
+    drain = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(drain_on_signals, drain))
+        ready()
+        await serve_app(app, listeners_on(sockets), drain=drain, error_body=error_body)
+        nursery.cancel_scope.cancel()
+
+
+def main(how: str, count: str) -> int:
+    sockets = open_sockets("127.0.0.1", 0)
+    port = sockets[0].getsockname()[1]
+    luck, given = os.pipe()
+    os.set_blocking(luck, False)
+    os.write(given, b".")
+
+    def work(tell) -> None:
+        def ready() -> None:
+            os.write(1, b"%d\n" % port)  # whole, whoever else writes
+            tell()
+
+        if how == "one fails":
+            try:
+                os.read(luck, 1)  # the first to come has it
+            except BlockingIOError:
+                sys.exit(3)
+        if how == "stubborn":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            ready()
+            while True:
+                signal.pause()
+        trio.run(serve, sockets, ready)
+
+    drain_s = 0.5 if how == "stubborn" else WITHIN_S
+    return supervise(work, int(count), sockets=sockets, drain_s=drain_s)
+
+
+# -- the tests ----------------------------------------------------------------------------------
+
+
+class Program:
+    def __init__(self, process: trio.Process, port: int) -> None:
+        self.process = process
+        self.port = port
+
+    async def ask(self) -> int:
+        """Who answers?"""
+        async with connected(self.port) as raw:
+            return int((await raw.ask(GET)).body)
+
+    async def ask_until(self, enough: Callable[[set[int]], bool]) -> set[int]:
+        """Ask until these have answered."""
+        pids: set[int] = set()
+        with trio.fail_after(WITHIN_S):
+            while not enough(pids):
+                pids.add(await self.ask())
+        return pids
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        with trio.fail_after(WITHIN_S):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def running(how: str = "serves", count: int = 2) -> AsyncIterator[Program]:
+    command = [sys.executable, "-m", __name__, how, str(count)]
+    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        with trio.fail_after(WITHIN_S):
+            lines = await process.stdout.receive_some()  # when one is ready, or all have ended
+        yield Program(process, int(lines.split()[0]) if lines else 0)
+    finally:
+        with trio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.terminate()
+            with trio.move_on_after(2 * WITHIN_S):
+                await process.wait()
+            await process.stdout.aclose()
+
+
+def two(pids: set[int]) -> bool:
+    return len(pids) == 2
+
+
+async def test_all_workers_serve_and_all_drain():
+    async with running(count=2) as program:
+        await program.ask_until(two)
+        assert await program.end() == 0
+
+
+async def test_an_interrupt_drains_too():
+    async with running(count=2) as program:
+        await program.ask()
+        assert await program.end(signal.SIGINT) == 0
+
+
+async def test_a_killed_worker_takes_nobody_down_and_is_replaced():
+    """Under load: those that the dead one held are lost, nobody else, and a new one comes."""
+    lost: list[Exception] = []
+    answers, answered = trio.open_memory_channel[int](0)
+
+    async def load() -> None:
+        while True:
+            try:
+                await answers.send(await program.ask())
+            except (OSError, trio.BrokenResourceError, AssertionError) as error:
+                lost.append(error)
+
+    async def until_two(dead: set[int]) -> set[int]:
+        pids: set[int] = set()
+        with trio.fail_after(WITHIN_S):
+            while not two(pids):
+                pids.add(await answered.receive())
+                pids -= dead
+        return pids
+
+    async with running(count=2) as program, trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(load)
+        first = await until_two(set())
+        for killed in first:
+            os.kill(killed, signal.SIGKILL)
+            await gone(killed)
+            await until_two({killed})
+        assert not await until_two(set()) & first
+        nursery.cancel_scope.cancel()
+        assert len(lost) <= 2 * 8, lost
+    assert program.process.returncode == 0
+
+
+async def test_open_streams_of_all_workers_end_whole():
+    async with running(count=2) as program:
+        await program.ask_until(two)
+        ends: list[bytes] = []
+        pids: set[bytes] = set()
+        begun = trio.Semaphore(0)
+
+        async def stream() -> None:
+            async with connected(program.port) as raw:
+                await raw.say("GET /stream HTTP/1.1\r\nHost: a.test\r\n\r\n")
+                await raw.head()
+                pids.add(await raw.chunk())
+                begun.release()
+                ends.append(await raw.chunk())
+                ends.append(await raw.chunk())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(stream)
+            for _ in range(8):
+                await begun.acquire()
+            assert await program.end() == 0
+        assert sorted(ends) == [b""] * 8 + [b"end"] * 8
+        with pytest.raises(OSError, match="refused"):
+            await program.ask()
+
+
+async def test_workers_end_when_their_parent_is_killed():
+    async with running(count=2) as program:
+        pids = await program.ask_until(two)
+        program.process.kill()
+        for pid in pids:
+            await gone(pid)
+
+
+async def gone(pid: int) -> None:
+    """Wait for the end of a process that is not our child."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        with trio.fail_after(WITHIN_S):
+            await trio.lowlevel.wait_readable(fd)
+    finally:
+        os.close(fd)
+
+
+async def test_a_worker_that_cannot_start_ends_all():
+    async with running("one fails", count=3) as program:
+        assert await program.ended() == 1
+
+
+async def test_a_worker_that_does_not_drain_is_killed_and_told_of():
+    async with running("stubborn", count=2) as program:
+        assert await program.end() == 1
+
+
+async def test_a_process_with_threads_is_not_forked():
+    await trio.to_thread.run_sync(lambda: None)  # trio keeps the thread for a while
+    with pytest.raises(RuntimeError, match="threads"):
+        supervise(lambda ready: None, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
