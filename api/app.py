@@ -6,12 +6,14 @@ All that Quart does is to find the route, hand in the request and send the answe
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import uuid4
 
 import quart.wrappers
 import trio
 from quart import Response, request
 from quart_trio import QuartTrio
+from quart_trio.asgi import TrioASGIHTTPConnection
 from werkzeug import exceptions
 
 from api.answering import answer, refuse
@@ -30,7 +32,7 @@ from api.refusals import (
 from api.requests import Inbound, Lines, Reply
 from api.service import Service
 
-# what reading a body raises when its client is gone, from quart 0.23 on
+# what reading and sending raise when the client is gone, from quart 0.23 on
 GONE: tuple[type[Exception], ...] = tuple(
     filter(None, [getattr(quart.wrappers, "ClientDisconnectedError", None)])
 )
@@ -38,9 +40,25 @@ GONE: tuple[type[Exception], ...] = tuple(
 log = logging.getLogger("mailprobe.api")
 
 
+class Connection(TrioASGIHTTPConnection):
+    """One request. A client that is gone when its answer is ready is nobody's fault."""
+
+    async def _send_response(self, send: Any, response: Any) -> None:
+        try:
+            await super()._send_response(send, response)
+        except* GONE:
+            pass
+
+
+class App(QuartTrio):
+    """Quart, with the connection above."""
+
+    asgi_http_class = Connection
+
+
 def create_app(service: Service) -> QuartTrio:
     """An ASGI application over the service's parts; it opens and closes nothing."""
-    app = QuartTrio("mailprobe", static_folder=None)
+    app = App("mailprobe", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = BODY_OCTETS_MAX
     app.config["BODY_TIMEOUT"] = None  # ours begins at the head
     app.url_map.merge_slashes = False  # no redirects: a path is right or it is not found

@@ -44,6 +44,7 @@ logger = logging.getLogger("mailprobe.http")
 READ_OCTETS = 1 << 16
 SEND_OCTETS = 1 << 16  # what a client must take within `send_s`
 LINGER_OCTETS_MAX = 16 << 20  # read and thrown away, so that an early answer is not reset
+PIECES_MAX = 4096  # of a body: a chunk costs some 20 us to parse, however small it is
 HEAD_WHEN_DRAINING_S = 1.0  # for a head that has begun to come; a request without one is none
 SETTLE_S = 0.02
 BACKLOG = 1024
@@ -283,6 +284,7 @@ class Connection(H11Protocol):
         self._head_begun = False
         self._method = b""
         self._body_octets = 0
+        self._body_pieces = 0
         self._body_whole = trio.Event()
         self._too_large = False
         self._ending = False  # by us
@@ -404,6 +406,7 @@ class Connection(H11Protocol):
         self._server.idle.pop(self, None)
         self._patience.deadline = trio.current_time() + self._limits.body_s
         self._body_octets = 0
+        self._body_pieces = 0
         self._body_whole = trio.Event()
         await self._create_stream(admitted)
         if _declared_octets(request) > self._limits.body_octets_max:
@@ -417,8 +420,9 @@ class Connection(H11Protocol):
     async def _take(self, octets: bytes) -> None:
         assert self.stream is not None
         self._body_octets += len(octets)
+        self._body_pieces += 1
         await self.stream.handle(Body(stream_id=1, data=octets))
-        if self._body_octets > self._limits.body_octets_max:
+        if self._body_octets > self._limits.body_octets_max or self._body_pieces > PIECES_MAX:
             await self._stop_at_large_body()
 
     async def _stop_at_large_body(self) -> None:

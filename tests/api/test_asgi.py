@@ -388,6 +388,13 @@ async def test_chunks_are_counted_while_they_are_read(app):
         await assert_too_large(raw)
 
 
+async def test_a_body_of_countless_chunks_is_too_large_too():
+    """Two mebibytes of them, an octet each, would keep the process busy for seconds."""
+    async with serving(quart()) as server, server.connect() as raw:
+        await raw.say(post(CHUNKED, body="1\r\nx\r\n" * 5000))
+        await assert_too_large(raw)
+
+
 async def test_a_body_of_just_the_limit_is_taken():
     body = "x" * (2 * MEBIBYTE)
     async with serving(quart()) as server:
