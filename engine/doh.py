@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ENDPOINT_S = 1.5  # one endpoint, connecting included
 EXCHANGE_S = 5.0  # a body that drips; long after its asker has gone
 HANDSHAKE_S = 0.7  # of these for TCP, and as much for TLS
+TRIES_MAX = 3  # a resolver that ends its connections often can meet one question twice
 CONNECTIONS_MAX = 128  # to all endpoints; HTTP/2 needs one each, HTTP/1.1 one a question
 IDLE_S = 30.0
 
@@ -110,7 +111,7 @@ class HttpxTransport:
         return (await self.post(url, query)).octets
 
     async def post(self, url: str, query: bytes) -> DohResponse:
-        """Ask once; once more where the connection ended under the question (GOAWAY).
+        """Ask; again where the connection ended under the question (GOAWAY), TRIES_MAX times in all.
 
         Raises TransportFailed, or ValueError for a URL that check_doh_url refuses.
         """
@@ -133,9 +134,10 @@ class HttpxTransport:
         ended = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.ReadTimeout)
         try:
             with trio.move_on_after(EXCHANGE_S):
-                with suppress(*ended):
-                    exchange.outcome = await self._post_once(url, query)
-                    return
+                for _ in range(TRIES_MAX - 1):
+                    with suppress(*ended):
+                        exchange.outcome = await self._post_once(url, query)
+                        return
                 exchange.outcome = await self._post_once(url, query)
         except TransportFailed as failed:
             exchange.outcome = failed

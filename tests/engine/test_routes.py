@@ -27,7 +27,7 @@ from engine.dns import (
     ask,
     read_route,
 )
-from engine.doh import TransportFailed, check_doh_url, open_transport
+from engine.doh import TRIES_MAX, TransportFailed, check_doh_url, open_transport
 from engine.routes import FAILURE_KEPT_S, HEDGE_S, LOOKUPS_MAX, Remembered, open_routes
 from engine.settings import EngineSettings
 
@@ -619,9 +619,9 @@ async def test_localhost_is_an_address_to_us():
         ("/redirect", "HTTP status 307", 1),
         ("/oversize", "more than 65535 octets", 1),
         ("/endless", "more than 65535 octets", 1),
-        ("/cut", "closed", 2),
-        ("/gone", "disconnected", 2),
-        ("/garbage", "disconnected", 2),
+        ("/cut", "closed", TRIES_MAX),
+        ("/gone", "disconnected", TRIES_MAX),
+        ("/garbage", "disconnected", TRIES_MAX),
     ],
 )
 async def test_what_is_no_dns_answer_is_a_failure(path, words, requests):
