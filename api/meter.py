@@ -130,28 +130,30 @@ class Meter:
     # settling
 
     async def settle(self, grant: Grant, rows: Sequence[UsageRow]) -> None:
-        """Make durable what was used, before the answer's end is sent.
+        """Make durable what was used, before the answer is sent.
 
-        Lines of a stream are with their reader, so they are written until it
-        succeeds. Any other answer that cannot be counted is not given:
-        StoreUnavailable is raised, and the lease gives its units back.
+        An answer that cannot be counted is not given: StoreUnavailable is raised,
+        and the lease gives its units back.
         """
 
         async def write() -> None:
             await self.store.settle(grant.reservation, rows)
 
-        if grant.operation == PIECEMEAL:
-            await self.recorder.insist(write).wait()
-        else:
-            await self.recorder.once(write)
+        await self.recorder.once(write)
 
-    def settle_later(self, grant: Grant, rows: Sequence[UsageRow]) -> None:
-        """The same for a request that is dying, which can wait for nothing."""
+    def settle_part(
+        self, grant: Grant, rows: Sequence[UsageRow], part: int, *, ends: bool
+    ) -> trio.Event:
+        """Have a part written until it succeeds; the event tells of the first try's end.
+
+        For what cannot be taken back: lines of a stream that is under way, and
+        whatever a request had when it died.
+        """
 
         async def write() -> None:
-            await self.store.settle(grant.reservation, rows)
+            await self.store.settle(grant.reservation, rows, part=part, ends=ends)
 
-        self.recorder.insist(write)
+        return self.recorder.insist(write)
 
     async def keep_lease(self, reservation: Reservation) -> None:
         """Extend the lease as long as this runs."""

@@ -1,11 +1,13 @@
 """No address is verified without being counted: reserve, stream, settle.
 
 `open_metered()` gives the engine's stream of answers between the grant of its
-units and their settlement, so that no door can forget either. A request that
+units and their settlement, so that no door can forget either. What is handed
+over line by line is settled line by line, each before it is handed over: a
+process that is killed has counted every line that anybody saw. A request that
 dies in the middle is settled with what it had.
 """
 
-from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -16,11 +18,15 @@ from api.pricing import is_billable
 from engine import Answer, Answers, open_answers
 from storage.records import Caller, UsageRow
 
+HAND_OVER_S = 0.5  # as long lines wait for a store that doesn't answer; then it is written later
+
+Take = Callable[[Sequence[Answer]], Awaitable[None]]
+
 
 class Metered:
     """The engine's Answers, each counted as it is taken; for one reader."""
 
-    def __init__(self, answers: Answers, on_taken: Callable[[Sequence[Answer]], None]) -> None:
+    def __init__(self, answers: Answers, on_taken: Take) -> None:
         self._answers = answers
         self._on_taken = on_taken
 
@@ -32,13 +38,13 @@ class Metered:
 
     async def __anext__(self) -> Answer:
         answer = await anext(self._answers)
-        self._on_taken([answer])
+        await self._on_taken([answer])
         return answer
 
     async def next_ready(self) -> list[Answer]:
         """All answers that are there, at least one; an empty list at the end."""
         ready = await self._answers.next_ready()
-        self._on_taken(ready)
+        await self._on_taken(ready)
         return ready
 
 
@@ -48,7 +54,10 @@ class _Tally:
     def __init__(self, meter: Meter, grant: Grant) -> None:
         self._meter = meter
         self._grant = grant
-        self._taken: list[UsageRow] = []
+        self._taken: list[UsageRow] = []  # and not settled
+        self._parts = 0
+        self._ended = False
+        self._store_answers = True
         self._under_way = grant.reservation.units
         meter.capacity.enter(self._under_way)
 
@@ -65,18 +74,45 @@ class _Tally:
         self._under_way -= len(answers)
         self._meter.capacity.leave(len(answers))
 
+    async def hand_over(self, answers: Sequence[Answer]) -> None:
+        """Count what the reader is about to have; lines of a stream durably, before it has them.
+
+        Where the store can't be asked the lines go out all the same: they are the
+        truth, and they are counted as soon as it can.
+        """
+        self.take(answers)
+        if self._grant.operation != PIECEMEAL or not answers:
+            return
+        settled = self._settle_part(ends=not self._under_way)
+        if self._store_answers:
+            with trio.move_on_after(HAND_OVER_S) as waiting:
+                await settled.wait()
+            self._store_answers = not waiting.cancelled_caught
+
+    def _settle_part(self, *, ends: bool) -> trio.Event:
+        rows, self._taken = self._taken, []
+        self._parts += 1
+        self._ended = ends
+        return self._meter.settle_part(self._grant, rows, self._parts - 1, ends=ends)
+
+    async def settle(self) -> None:
+        """All is well: durable before the next line runs."""
+        if self._grant.operation != PIECEMEAL:
+            await self._meter.settle(self._grant, self._taken)
+        elif not self._ended:
+            await self._settle_part(ends=True).wait()
+
+    def settle_the_dead(self) -> None:
+        """Every result counts; billable is what was handed over, and that is lines alone."""
+        if self._ended:
+            return
+        if self._grant.operation != PIECEMEAL:
+            self._taken = [replace(row, billable=False) for row in self._taken]
+        self._settle_part(ends=True)
+
     def close(self) -> None:
         self._meter.capacity.leave(self._under_way)
         self._under_way = 0
-
-    def rows(self) -> list[UsageRow]:
-        return self._taken
-
-    def rows_of_a_dead_request(self) -> list[UsageRow]:
-        """Every result counts; billable is what was handed over, and that is lines alone."""
-        if self._grant.operation == PIECEMEAL:
-            return self._taken
-        return [replace(row, billable=False) for row in self._taken]
 
 
 @asynccontextmanager
@@ -95,16 +131,16 @@ async def open_granted(
             nursery.start_soon(meter.keep_lease, grant.reservation)
             async with open_answers(meter.engine, texts, asker=asker, explain=explain) as answers:
                 try:
-                    yield Metered(answers, tally.take)
+                    yield Metered(answers, tally.hand_over)
                 finally:
                     await _take_the_rest(answers, tally)
             nursery.cancel_scope.cancel()
     except BaseException:
-        meter.settle_later(grant, tally.rows_of_a_dead_request())
+        tally.settle_the_dead()
         raise
     finally:
         tally.close()
-    await meter.settle(grant, tally.rows())
+    await tally.settle()
 
 
 async def _take_the_rest(answers: Answers, tally: _Tally) -> None:

@@ -80,7 +80,7 @@ class MemoryStore:
         self._key_ids: dict[str, str] = {}  # by the key's SHA-256
         self._windows: dict[str, Counter[datetime]] = {}  # units by key and instant
         self._leases: dict[str, _Lease] = {}  # by reservation
-        self._settled: dict[str, datetime] = {}
+        self._settled: dict[tuple[str, int], datetime] = {}  # by reservation and part
         self._month_units: Counter[tuple[str, date]] = Counter()
         self._month_billable: Counter[tuple[str, date]] = Counter()
         self._day_billable: Counter[tuple[str, date]] = Counter()
@@ -190,12 +190,22 @@ class MemoryStore:
             until = now + timedelta(seconds=lease_s)
             self._leases[reservation.id] = replace(lease, until=until)
 
-    async def settle(self, reservation: Reservation, rows: Sequence[UsageRow]) -> None:
+    async def settle(
+        self,
+        reservation: Reservation,
+        rows: Sequence[UsageRow],
+        *,
+        part: int = 0,
+        ends: bool = True,
+    ) -> None:
         await trio.lowlevel.checkpoint()
-        if reservation.id in self._settled:
+        if (reservation.id, part) in self._settled:
             return
-        self._settled[reservation.id] = self._now()
-        self._leases.pop(reservation.id, None)
+        self._settled[reservation.id, part] = self._now()
+        lease = self._leases.pop(reservation.id, None)
+        if lease and not ends:
+            left = max(0, lease.units - sum(row.units for row in rows))
+            self._leases[reservation.id] = replace(lease, units=left)
         account = self._accounts[reservation.caller.account.id]
         for row in rows:
             self._count(account, row)
@@ -315,7 +325,7 @@ class MemoryStore:
             for at in [at for at in window if at <= now - WINDOW]:
                 del window[at]
         self._leases = {id: lease for id, lease in self._leases.items() if lease.until > now}
-        self._settled = {id: at for id, at in self._settled.items() if at > now - SETTLED_KEPT}
+        self._settled = {part: at for part, at in self._settled.items() if at > now - SETTLED_KEPT}
         self._onces = {key: once for key, once in self._onces.items() if once.stands(now)}
 
     def _drop_rows(self, account_id: str, since: datetime) -> None:

@@ -127,7 +127,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Units that were granted and are under way; settled once, or given back when its lease ends."""
+    """Units that were granted and are under way; settled, or given back when its lease ends."""
 
     id: str
     caller: Caller

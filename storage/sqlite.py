@@ -150,8 +150,17 @@ class SqliteStore:
     async def extend(self, reservation: Reservation, *, lease_s: float) -> None:
         await self._writer.ask(lambda db, now: metering.extend(db, now, reservation, lease_s))
 
-    async def settle(self, reservation: Reservation, rows: Sequence[UsageRow]) -> None:
-        await self._writer.ask(lambda db, now: metering.settle(db, now, reservation, rows))
+    async def settle(
+        self,
+        reservation: Reservation,
+        rows: Sequence[UsageRow],
+        *,
+        part: int = 0,
+        ends: bool = True,
+    ) -> None:
+        await self._writer.ask(
+            lambda db, now: metering.settle(db, now, reservation, rows, part, ends)
+        )
 
     async def log_refusal(self, caller: Caller, row: UsageRow) -> None:
         await self._writer.ask(lambda db, now: metering.log_refusal(db, now, caller, row))
@@ -208,7 +217,7 @@ class SqliteStore:
 
     async def _drop_settled(self, now: datetime) -> None:
         """From the oldest number on, until a thousand in a row are too young."""
-        after: int | None = 0
+        after: tuple[int, int] | None = (0, -1)
         while after is not None:
             act = partial(_drop_settled, after=after, until=now - SETTLED_KEPT)
             after = await self._writer.ask(act)
@@ -399,12 +408,15 @@ def _tidying(now: datetime, retention_days: dict[Tier, int]) -> list[tuple[str, 
     return by_age + by_tier
 
 
-def _drop_settled(db: DB, _: datetime, after: int, until: datetime) -> int | None:
-    """The number to go on from; None where nothing was old enough."""
-    numbers = db.execute(
-        "SELECT reservation, at FROM settled WHERE reservation > ? ORDER BY reservation LIMIT ?",
-        (after, TIDIED_MAX),
+def _drop_settled(
+    db: DB, _: datetime, after: tuple[int, int], until: datetime
+) -> tuple[int, int] | None:
+    """The reservation and part to go on from; None where nothing was old enough."""
+    parts = db.execute(
+        "SELECT reservation, part, at FROM settlements WHERE (reservation, part) > (?, ?)"
+        " ORDER BY reservation, part LIMIT ?",
+        (*after, TIDIED_MAX),
     ).fetchall()
-    old = [(number,) for number, at in numbers if at <= micros(until)]
-    db.executemany("DELETE FROM settled WHERE reservation = ?", old)
-    return numbers[-1][0] if old else None
+    old = [(number, part) for number, part, at in parts if at <= micros(until)]
+    db.executemany("DELETE FROM settlements WHERE reservation = ? AND part = ?", old)
+    return parts[-1][:2] if old else None

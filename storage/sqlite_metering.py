@@ -87,17 +87,33 @@ def extend(db: sqlite3.Connection, now: datetime, reservation: Reservation, leas
 
 
 def settle(
-    db: sqlite3.Connection, now: datetime, reservation: Reservation, rows: Sequence[UsageRow]
+    db: sqlite3.Connection,
+    now: datetime,
+    reservation: Reservation,
+    rows: Sequence[UsageRow],
+    part: int,
+    ends: bool,
 ) -> None:
     number = int(reservation.id)
     first = db.execute(
-        "INSERT INTO settled (reservation, at) VALUES (?, ?) ON CONFLICT DO NOTHING",
-        (number, micros(now)),
+        "INSERT INTO settlements (reservation, part, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        (number, part, micros(now)),
     )
     if not first.rowcount:
         return
-    db.execute("DELETE FROM reservations WHERE number = ?", (number,))
-    who = _who(db, reservation.caller)
+    if ends:
+        db.execute("DELETE FROM reservations WHERE number = ?", (number,))
+    else:
+        db.execute(
+            "UPDATE reservations SET units = max(0, units - ?) WHERE number = ?",
+            (sum(row.units for row in rows), number),
+        )
+    if rows:
+        _log(db, _who(db, reservation.caller), rows)
+
+
+def _log(db: sqlite3.Connection, who: _Who, rows: Sequence[UsageRow]) -> None:
+    """A row each, and the counters that outlive the rows."""
     db.executemany(
         "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"
         " latency_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -147,12 +147,21 @@ class Store(Protocol):
         """Let the lease end `lease_s` from now; one that has ended or was settled stays so."""
         ...
 
-    async def settle(self, reservation: Reservation, rows: Sequence[UsageRow]) -> None:
-        """Log what was used and end the reservation; what was not used is given back, once.
+    async def settle(
+        self,
+        reservation: Reservation,
+        rows: Sequence[UsageRow],
+        *,
+        part: int = 0,
+        ends: bool = True,
+    ) -> None:
+        """Log what was used, whole or in parts; the part that `ends` gives back what was not used.
 
-        A second call for the same reservation changes nothing. Rows of a
-        reservation whose lease had ended are still counted. Each row counts where
-        its instant lies: its UTC day and month, its billing period.
+        Each part of a reservation, by its number, is logged once: a second call
+        with it changes nothing, and parts may come in any order. What a part uses
+        is no longer reserved. Rows of a reservation whose lease had ended are
+        still counted. Each row counts where its instant lies: its UTC day and
+        month, its billing period.
         """
         ...
 

@@ -233,7 +233,30 @@ async def test_a_reader_that_stalls_keeps_its_lease(autojump_clock, shop):
     ) as answers:
         await anext(answers)
         await trio.sleep(LEASE_S * 5)
-        assert (await ledger(shop)).reserved == 2
+        assert (await ledger(shop)).reserved == 1
+        await anext(answers)
+    await assert_settled(shop, 2, 0)
+
+
+async def test_a_line_is_counted_before_anybody_has_it(autojump_clock, shop):
+    """Whoever kills the process between two lines has killed nobody's bill."""
+    emails = ["known@friendly.test", "bad", "other@friendly.test"]
+    async with open_metered(
+        shop.service.meter, await shop.caller(), emails, operation="stream", headers={}
+    ) as answers:
+        for count in range(1, 4):
+            await anext(answers)
+            assert len(await shop.rows()) == count
+            assert (await ledger(shop)).reserved == 3 - count
+    await assert_settled(shop, 3, 2)
+
+
+async def test_an_answer_as_a_whole_is_counted_as_a_whole(autojump_clock, shop):
+    async with open_metered(
+        shop.service.meter, await shop.caller(), ["bad", "a@b"], operation="batch", headers={}
+    ) as answers:
+        await anext(answers)
+        assert not await shop.rows()
         await anext(answers)
     await assert_settled(shop, 2, 0)
 

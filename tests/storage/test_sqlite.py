@@ -223,11 +223,11 @@ async def test_an_older_file_is_brought_up_to_date_once(
     await opened(path)
     schema = tmp_path / "schema"
     shutil.copytree(sqlite_file.SCHEMA, schema)
-    (schema / "002_more.sql").write_text("CREATE TABLE more (a);\nCREATE INDEX i ON more (a);\n")
+    (schema / "900_more.sql").write_text("CREATE TABLE more (a);\nCREATE INDEX i ON more (a);\n")
     monkeypatch.setattr(sqlite_file, "SCHEMA", schema)
     await opened(path)
     await opened(path)
-    (schema / "003_worse.sql").write_text("CREATE TABLE least (a);\nCREATE TABLE more (a);\n")
+    (schema / "901_worse.sql").write_text("CREATE TABLE least (a);\nCREATE TABLE more (a);\n")
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         await opened(path)
     db = sqlite3.connect(path)
@@ -235,6 +235,24 @@ async def test_an_older_file_is_brought_up_to_date_once(
     db.close()
     assert "more" in tables
     assert "least" not in tables
+
+
+async def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path, clock: Clock):
+    """It has no record of its migrations but its number, and a settlement has one part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(path)
+    db.executescript((sqlite_file.SCHEMA / "001_initial.sql").read_text())
+    db.execute("INSERT INTO settled VALUES (1, 5)")
+    db.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+    db.close()
+    await opened(path)
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT * FROM settlements").fetchall() == [(1, 0, 5)]
+    recorded = [name for (name,) in db.execute("SELECT name FROM _sqlite_migrations ORDER BY id")]
+    db.close()
+    assert recorded == [script.stem for script in sorted(sqlite_file.SCHEMA.glob("*.sql"))]
 
 
 async def test_a_url_of_another_kind_is_refused():

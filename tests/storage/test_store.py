@@ -354,6 +354,39 @@ async def test_a_settled_reservation_is_not_extended(store: Store):
     assert (await store.ledger(caller)).reserved == 0
 
 
+async def test_a_part_that_is_settled_is_no_longer_reserved(store: Store):
+    caller = await make_caller(store)
+    reservation = await store.reserve(caller, 5, granted, lease_s=30)
+    await store.settle(reservation, [row(NOON)] * 2, part=0, ends=False)
+    ledger = await store.ledger(caller)
+    assert (ledger.reserved, ledger.month_units, ledger.month_billable) == (3, 5, 2)
+    await store.settle(reservation, [row(NOON)], part=1)
+    ledger = await store.ledger(caller)
+    assert (ledger.reserved, ledger.month_units, ledger.month_billable) == (0, 3, 3)
+
+
+async def test_each_part_counts_once_in_whatever_order_they_come(store: Store, clock: Clock):
+    """A part that could not be written at first may follow the last one."""
+    caller = await make_caller(store)
+    reservation = await store.reserve(caller, 5, granted, lease_s=30)
+    for part in (2, 0, 2, 1, 0, 1):
+        await store.settle(reservation, [row(NOON)], part=part, ends=part == 2)
+    clock.pass_(60)
+    await store.settle(reservation, [row(NOON)] * 2, part=3, ends=False)
+    ledger = await store.ledger(caller)
+    assert (ledger.reserved, ledger.month_units, ledger.month_billable) == (0, 5, 5)
+    assert len(await store.usage(caller.account.id, limit=10)) == 5
+
+
+async def test_a_reservation_in_parts_ends_with_its_lease(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    reservation = await store.reserve(caller, 5, granted, lease_s=30)
+    await store.settle(reservation, [row(NOON)], ends=False)
+    clock.pass_(30)
+    await store.tidy({})
+    assert (await store.ledger(caller)).month_units == 1
+
+
 async def test_settling_again_is_recognised_for_a_week(store: Store, clock: Clock):
     caller = await make_caller(store)
     reservation = await store.reserve(caller, 1, granted, lease_s=30)
