@@ -13,6 +13,9 @@ from typing import Any, Literal, overload
 
 Tier = Literal["free", "builder", "scale"]
 KeyKind = Literal["standard", "provisioning"]
+JobState = Literal["pending", "delivering", "done", "failed"]
+Work = Literal["verify", "deliver"]  # what is to be done with a job
+LetterKind = Literal["alert", "meter"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -38,6 +41,7 @@ class Account:
     trial_start: datetime | None = None
     trial_end: datetime | None = None
     billing_cycle_anchor: datetime | None = None
+    customer_id: str | None = None  # who the account is to the billing provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +173,83 @@ class Answered:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
+
+
+# jobs
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """What a job is to do: verify, then call back. The secret signs the callback."""
+
+    id: str  # uuid
+    email: str
+    webhook: str  # URL
+    host: str  # the URL's, lower case: callbacks are bounded by it
+    secret: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A verification that was promised. It ends as done or failed, with its callback.
+
+    pending: to be verified. delivering: verified, counted, `payload` to be delivered.
+    """
+
+    id: str
+    account_id: str
+    email: str
+    webhook: str
+    host: str
+    state: JobState
+    created_at: datetime
+    due_at: datetime | None  # when it is to be worked on next; None once it has ended
+    tries: int = 0  # callbacks so far; a resend begins anew
+    payload: bytes | None = None  # the callback's bytes, the same at every try
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job that one worker has for a while. A later claim of it has a higher fence."""
+
+    job: Job
+    caller: Caller  # the key may have been revoked since
+    secret: str | None
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try to deliver a callback, and what came of it: a status, or why there is none."""
+
+    number: int  # from 1
+    at: datetime
+    took_ms: int
+    status: int | None
+    error: str | None = None
+
+
+# the outbox
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """Something that must reach somebody outside: an alert, or a count for the billing meter.
+
+    Its name is unique within its account and kind, for as long as it is kept.
+    """
+
+    id: str
+    kind: LetterKind
+    account_id: str
+    name: str
+    body: bytes
+    count: int  # a meter's: billable verifications
+    made_at: datetime
+    due_at: datetime | None  # None: sent, or given up
+    tries: int = 0
+    fence: int = 0
+    first_tried_at: datetime | None = None
+    sent_at: datetime | None = None
+    error: str | None = None  # of the last try

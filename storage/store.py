@@ -17,14 +17,22 @@ from typing import Any, Protocol, TypeVar
 from storage.records import (
     Account,
     Answered,
+    Attempt,
     Caller,
+    Claim,
     DayCount,
+    Job,
+    JobOrder,
+    JobState,
     Key,
     KeyKind,
     Ledger,
+    Letter,
+    LetterKind,
     Reservation,
     Tier,
     UsageRow,
+    Work,
 )
 
 R = TypeVar("R")
@@ -36,6 +44,13 @@ ANSWER_OCTETS_MAX = 4 * 1024 * 1024  # 50 results with the longest evidence are 
 USAGE_ROWS_MAX = 10_000  # shown at a time: look-ups of keys wait behind them
 CHANGEABLE = {field.name for field in fields(Account)} - {"id", "created_at"}
 SETTLED_KEPT = timedelta(days=7)  # a reservation settled again within it is recognised
+LISTED_MAX = 1_000  # jobs, attempts or letters shown at a time
+METER_SLOT_S = 10  # billable verifications of so long go to the billing meter as one count
+METER_REST_S = 2  # so long after its slot a count leaves
+LETTERS_KEPT = {
+    "alert": timedelta(days=400),
+    "meter": timedelta(days=40),
+}  # a year's period; Stripe takes 35 days
 
 
 class StoreUnavailable(Exception):
@@ -89,6 +104,10 @@ class Store(Protocol):
     async def account(self, account_id: str) -> Account | None: ...
 
     async def accounts(self) -> list[Account]: ...
+
+    async def account_of_customer(self, customer_id: str) -> Account | None:
+        """The account that the billing provider knows by this name."""
+        ...
 
     async def change_account(self, account_id: str, **changes: Any) -> Account | None:
         """Set fields of Account by name; None where there is no such account.
@@ -154,6 +173,7 @@ class Store(Protocol):
         *,
         part: int = 0,
         ends: bool = True,
+        metered: bool = False,
     ) -> None:
         """Log what was used, whole or in parts; the part that `ends` gives back what was not used.
 
@@ -161,7 +181,14 @@ class Store(Protocol):
         with it changes nothing, and parts may come in any order. What a part uses
         is no longer reserved. Rows of a reservation whose lease had ended are
         still counted. Each row counts where its instant lies: its UTC day and
-        month, its billing period.
+        month, its billing period. Where `metered`, what is billable is posted to
+        the meter in the same transaction, unless the account's tier is free.
+
+        A meter's letter is named by the slot that it counts: the seconds since
+        1970 at which the slot of METER_SLOT_S begins that holds the instant of the
+        settlement. It is due METER_REST_S after the slot's end. One that has been
+        claimed is closed: what comes after it, by a clock set back, goes to the
+        account's next slot that is not.
         """
         ...
 
@@ -208,12 +235,118 @@ class Store(Protocol):
         """
         ...
 
+    # jobs
+
+    async def create_job(
+        self, caller: Caller, order: JobOrder, weigh: Callable[[Ledger], R | None]
+    ) -> Job | R:
+        """Reserve one unit and keep the job, in one transaction; as `reserve` but for the lease.
+
+        The reservation lives as long as the job is pending. Raises ValueError for
+        an id that is kept already.
+        """
+        ...
+
+    async def claim_jobs(
+        self, work: Work, *, limit: int, each_max: int, lease_s: float
+    ) -> list[Claim]:
+        """Take due jobs for `lease_s`: pending ones to verify, delivering ones to deliver.
+
+        Those due longest come first, at most `limit`. At most `each_max` claims of
+        one account (verify) or of one host (deliver) are in force at a time, over
+        all processes; who is over it keeps nobody else waiting. Where nothing is
+        due, nothing is written.
+        """
+        ...
+
+    async def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:
+        """Have it longer; False where it has ended or somebody else has the job."""
+        ...
+
+    async def job_verified(
+        self, claim: Claim, row: UsageRow, payload: bytes, *, metered: bool = False
+    ) -> bool:
+        """Count the verification, end the reservation and make the callback due, all or nothing.
+
+        False, and nothing is changed, where a later claim has the job or it is not
+        pending. A claim whose lease has ended and that nobody took over still counts.
+        """
+        ...
+
+    async def job_tried(
+        self, claim: Claim, attempt: Attempt, *, state: JobState, due_at: datetime | None
+    ) -> bool:
+        """Log the attempt to call back; `delivering` with `due_at`, or the job's end without.
+
+        False, and nothing is changed, where a later claim has the job or it is not
+        delivering.
+        """
+        ...
+
+    async def abandon_job(self, claim: Claim) -> bool:
+        """End a pending job as failed: not counted, its unit given back, nobody called."""
+        ...
+
+    async def job(self, job_id: str) -> Job | None: ...
+
+    async def jobs(
+        self, *, account_id: str | None = None, state: JobState | None = None, limit: int
+    ) -> list[Job]:
+        """Newest first, at most LISTED_MAX; None stands for any."""
+        ...
+
+    async def attempts(self, job_id: str) -> list[Attempt]:
+        """Oldest first, at most the last LISTED_MAX."""
+        ...
+
+    async def resend_job(self, job_id: str) -> Job | None:
+        """Make the callback due at once, with all its tries before it; None without a payload.
+
+        A try that is under way is not disturbed, and its outcome no longer counts.
+        """
+        ...
+
+    # the outbox
+
+    async def post(
+        self, kind: LetterKind, account_id: str, name: str, body: bytes, *, due_at: datetime
+    ) -> bool:
+        """Keep a letter; False where one of this kind, account and name is kept already.
+
+        Raises KeyError where there is no such account.
+        """
+        ...
+
+    async def claim_letters(self, kind: LetterKind, *, limit: int, lease_s: float) -> list[Letter]:
+        """Take due letters for `lease_s`, those due longest first. As `claim_jobs`.
+
+        `first_tried_at` is the instant of the first claim.
+        """
+        ...
+
+    async def letter_tried(
+        self, letter: Letter, *, sent: bool, due_at: datetime | None, error: str | None = None
+    ) -> bool:
+        """Tell what came of it: sent; or not, and due again at `due_at`, or (None) given up.
+
+        False, and nothing is changed, where a later claim has the letter.
+        """
+        ...
+
+    async def letters(
+        self, kind: LetterKind, *, account_id: str | None = None, limit: int
+    ) -> list[Letter]:
+        """Newest first, at most LISTED_MAX."""
+        ...
+
     # upkeep
 
     async def tidy(self, retention_days: dict[Tier, int]) -> None:
         """Drop rows past their retention, ended leases, old windows. Counts stay as they are.
 
-        A row is kept on its own UTC day and for `retention_days` whole days after it.
+        A row is kept on its own UTC day and for `retention_days` whole days after it;
+        a job with its attempts the same, by the day it ended. Letters that are sent
+        or given up are kept for LETTERS_KEPT.
         """
         ...
 

@@ -1,0 +1,81 @@
+"""Things that are worked on one claim at a time, as dictionaries: the jobs' queue and the outbox's.
+
+An entry is due at an instant, is claimed for a while, and every claim of it has
+a higher fence than those before. Nothing here awaits.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[T]):
+    """A thing and its place in the queue; `due_at` is None for one that is past all work."""
+
+    thing: T
+    due_at: datetime | None
+    lease_until: datetime | None = None
+    fence: int = 0
+
+    def is_held(self, now: datetime) -> bool:
+        return self.lease_until is not None and self.lease_until > now
+
+
+class Queue(Generic[T]):
+    """The entries by their name."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry[T]] = {}
+
+    def put(self, name: str, thing: T, due_at: datetime | None) -> None:
+        """A new entry, or another state of one: its claim ends, its fence stays."""
+        before = self.entries.get(name)
+        self.entries[name] = Entry(thing, due_at, None, before.fence if before else 0)
+
+    def fence_of(self, name: str) -> int:
+        """0: there is none, or nobody ever had it."""
+        return self.entries[name].fence if name in self.entries else 0
+
+    def claim(
+        self,
+        now: datetime,
+        *,
+        limit: int,
+        lease_s: float,
+        who: Callable[[T], bool] = lambda thing: True,
+        each: Callable[[T], Hashable] = id,
+        each_max: int = 1,
+    ) -> list[tuple[T, int]]:
+        """Things with their new fences, those due longest first."""
+        waiting = [
+            (entry.due_at, name)
+            for name, entry in self.entries.items()
+            if entry.due_at and entry.due_at <= now and not entry.is_held(now) and who(entry.thing)
+        ]
+        held = Counter(
+            each(entry.thing)
+            for entry in self.entries.values()
+            if entry.is_held(now) and who(entry.thing)
+        )
+        claimed: list[tuple[T, int]] = []
+        for _, name in sorted(waiting):
+            entry = self.entries[name]
+            if len(claimed) == limit or held[each(entry.thing)] >= each_max:
+                continue
+            held[each(entry.thing)] += 1
+            until = now + timedelta(seconds=lease_s)
+            self.entries[name] = replace(entry, lease_until=until, fence=entry.fence + 1)
+            claimed.append((entry.thing, entry.fence + 1))
+        return claimed
+
+    def extend(self, name: str, fence: int, now: datetime, lease_s: float) -> bool:
+        entry = self.entries.get(name)
+        if entry is None or entry.fence != fence or not entry.is_held(now):
+            return False
+        self.entries[name] = replace(entry, lease_until=now + timedelta(seconds=lease_s))
+        return True
