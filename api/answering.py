@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 async def answer(service: Service, operation: Operation, inbound: Inbound) -> Reply:
     """The answer, whatever happens; raises nothing but Cancelled."""
-    call = Call(None, inbound.query, inbound.path)
+    call = Call(None, inbound.query, inbound.path, sent=inbound.headers)
     try:
         reply = await _answer(service, operation, inbound, call)
     except Refusal as refusal:
@@ -73,7 +73,7 @@ async def _answer(service: Service, operation: Operation, inbound: Inbound, call
 
 async def _read(operation: Operation, inbound: Inbound) -> bytes:
     """The body's octets, if the operation takes a body; by its length alone where that tells."""
-    if operation.takes is None:
+    if operation.takes is None and not operation.raw:
         return b""
     length = inbound.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > BODY_OCTETS_MAX:
@@ -97,6 +97,8 @@ async def _act(
 
 
 async def _understand(operation: Operation, inbound: Inbound, octets: bytes) -> Any:
+    if operation.raw:
+        return octets
     if operation.takes is None or (not octets and not operation.body_required):
         return None
     check_media_type(inbound.headers.get("content-type"), operation.section)

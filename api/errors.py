@@ -24,6 +24,7 @@ from api.refusals import (
     OurFault,
     Overloaded,
     PayloadTooLarge,
+    ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
     Refusal,
@@ -145,6 +146,10 @@ TABLE: dict[type[Refusal], Row] = {
     UsageUnknown: Row(
         503, "quota_check_failed", "The usage store cannot be asked just now.",
         "Send it again in a second or two; nothing was counted.", "errors", retry_s=1,
+    ),
+    ProviderUnavailable: Row(
+        503, "billing_unavailable", "The billing provider cannot be asked just now.",
+        "Send it again in a few seconds.", "errors", retry_s=5,
     ),
     OurFault: Row(
         500, "internal_error", "The service has failed; it is not the request's fault.",

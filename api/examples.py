@@ -84,6 +84,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.KeyNotFound(),
     refusals.TooManyKeys(10),
     refusals.NoBillingAccount(),
+    refusals.ProviderUnavailable(),
     refusals.IdempotencyReused(),
     refusals.IdempotencyRunning(),
     refusals.Overloaded(),

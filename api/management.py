@@ -11,7 +11,7 @@ from uuid import UUID
 from api.keys import key_hash, mint, shown
 from api.policy import next_month
 from api.pricing import eur_up, overage_calls, overage_micros
-from api.refusals import KeyNotFound, NoBillingAccount, TooManyKeys
+from api.refusals import KeyNotFound, NoBillingAccount, NoSuchRoute, TooManyKeys
 from api.requests import Call, Reply, reply
 from api.schema import (
     AccountLimits,
@@ -139,12 +139,20 @@ async def get_usage_summary(service: Service, call: Call) -> Reply:
 async def create_billing_portal(service: Service, call: Call) -> Reply:
     """Where the bills are, made on demand."""
     body: BillingPortalRequest = call.body or BillingPortalRequest()
-    if service.portal is None:
+    if service.payments is None:
         raise NoBillingAccount
-    url = await service.portal.portal_url(call.caller.account, body.return_url)
+    url = await service.payments.portal_url(call.caller.account, body.return_url)
     if url is None:
         raise NoBillingAccount
     return reply(200, ManagementBillingPortalResponse(url))
+
+
+async def take_billing_event(service: Service, call: Call) -> Reply:
+    """An event of the billing provider's, signed by it; it keeps the account's subscription true."""
+    if service.payments is None:
+        raise NoSuchRoute
+    await service.payments.take_event(call.body, call.sent.get("stripe-signature", ""))
+    return Reply(204)
 
 
 def _used(service: Service, caller: Caller, ledger: Ledger) -> int:

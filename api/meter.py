@@ -15,7 +15,7 @@ from api.limits import Capacity, standing
 from api.plans import Plan, Plans
 from api.policy import weigh
 from api.recorder import Recorder
-from api.refusals import Overloaded, QuotaExhausted, RateLimited, Refusal
+from api.refusals import HardCapReached, Overloaded, QuotaExhausted, RateLimited, Refusal
 from engine import Engine
 from storage.records import Caller, Ledger, Reservation, UsageRow
 from storage.store import Store, StoreUnavailable
@@ -26,6 +26,14 @@ LEASE_S = 20.0  # a request that died gives its units back so soon
 EXTEND_EVERY_S = 5.0
 
 PIECEMEAL = "stream"  # its answers are handed over one by one, all others' at the end
+
+
+# told of a caller whose usage has changed, or (True) whom the hard cap has refused
+Watch = Callable[[Caller, bool], None]
+
+
+def nobody_watches(caller: Caller, capped: bool) -> None:
+    """The watch of a service without alerts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,8 @@ class Meter:
     plans: Plans
     capacity: Capacity
     now: Callable[[], datetime]
+    metered: bool = False  # what is billable is reported to the billing provider
+    watch: Watch = nobody_watches
 
     def plan(self, caller: Caller) -> Plan:
         return self.plans[caller.account.tier]
@@ -69,8 +79,7 @@ class Meter:
             granted = await self._reserve(caller, units, headers)
         if isinstance(granted, Reservation):
             return Grant(granted, operation)
-        if isinstance(granted, RateLimited | QuotaExhausted):
-            await self.log_refusal(caller, granted, operation)
+        await self.log_refusal(caller, granted, operation)
         raise granted
 
     async def _reserve(
@@ -93,10 +102,12 @@ class Meter:
         with self.capacity.asking(units) as room:
             return await self.store.reserve(caller, units, weigh_all, lease_s=LEASE_S)
 
-    async def log_refusal(
-        self, caller: Caller, refusal: RateLimited | QuotaExhausted, operation: str
-    ) -> None:
-        """One row, or a share in one; a refusal stays one where it cannot be logged."""
+    async def log_refusal(self, caller: Caller, refusal: Refusal, operation: str) -> None:
+        """A 429 is one row, or a share in one; a refusal stays one where it cannot be logged."""
+        if isinstance(refusal, HardCapReached):
+            self.watch(caller, True)
+        if not isinstance(refusal, RateLimited | QuotaExhausted):
+            return
         code = "rate_limit_exceeded"
         if isinstance(refusal, QuotaExhausted):
             code = "monthly_quota_exceeded"
@@ -116,7 +127,8 @@ class Meter:
         if isinstance(granted, Reservation):
             row = UsageRow(self.now(), "verify", None, "invalid_request", 1, False, 0)
             await self.recorder.once(lambda: self.store.settle(granted, [row]))
-        elif isinstance(granted, RateLimited | QuotaExhausted):
+            self.watch(caller, False)
+        else:
             await self.log_refusal(caller, granted, "verify")
 
     async def tell_standing(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
@@ -137,7 +149,8 @@ class Meter:
         """
 
         async def write() -> None:
-            await self.store.settle(grant.reservation, rows)
+            await self.store.settle(grant.reservation, rows, metered=self.metered)
+            self.watch(grant.caller, False)
 
         await self.recorder.once(write)
 
@@ -151,7 +164,10 @@ class Meter:
         """
 
         async def write() -> None:
-            await self.store.settle(grant.reservation, rows, part=part, ends=ends)
+            await self.store.settle(
+                grant.reservation, rows, part=part, ends=ends, metered=self.metered
+            )
+            self.watch(grant.caller, False)
 
         return self.recorder.insist(write)
 

@@ -24,6 +24,7 @@ from api.refusals import (
     OurFault,
     Overloaded,
     PayloadTooLarge,
+    ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
     Refusal,
@@ -81,6 +82,7 @@ class Operation:
     may: Refusals = ()
     media_type: str = "application/json"
     tool: bool = True
+    raw: bool = False  # the handler wants the body's octets: they are signed
 
     @property
     def metered(self) -> bool:
@@ -98,7 +100,7 @@ class Operation:
 
     @property
     def takes_idempotency_key(self) -> bool:
-        return self.method == "POST"
+        return self.method == "POST" and self.key is not None
 
     @property
     def refusals(self) -> Refusals:
@@ -173,7 +175,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "Open the billing portal",
         management.create_billing_portal, "provisioning", ManagementBillingPortalResponse,
         takes=BillingPortalRequest, body_required=False,
-        may=(*MANAGING, *BODIED, *REPEATABLE, NoBillingAccount),
+        may=(*MANAGING, *BODIED, *REPEATABLE, NoBillingAccount, ProviderUnavailable),
+    ),
+    Operation(
+        "take_billing_event", "POST", "/v1/billing/stripe", "What the billing provider tells",
+        management.take_billing_event, None, None, 204, section="billing",
+        may=(InvalidRequest, PayloadTooLarge, SlowBody, ProviderUnavailable), tool=False, raw=True,
     ),
     Operation(
         "health", "GET", "/health", "Is the service up?",

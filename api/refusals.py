@@ -121,6 +121,11 @@ class NoBillingAccount(Refusal):
 
 
 @dataclass(eq=False)
+class ProviderUnavailable(Refusal):
+    """The billing provider cannot be asked just now."""
+
+
+@dataclass(eq=False)
 class IdempotencyReused(Refusal):
     """The idempotency key came with another request before."""
 

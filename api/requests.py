@@ -46,6 +46,7 @@ class Call:
     query: Mapping[str, Sequence[str]] = field(default_factory=dict)
     path: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
+    sent: Mapping[str, str] = field(default_factory=dict)  # the request's headers, in lower case
     headers: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -1,7 +1,7 @@
 """What every operation may use: one frozen value, made once when the service starts."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -9,11 +9,11 @@ from typing import Protocol
 from api.errors import Places
 from api.keys import Draw
 from api.limits import Capacity
-from api.meter import Meter
+from api.meter import Meter, Watch, nobody_watches
 from api.plans import PLANS, Plan, Plans
 from api.recorder import Recorder
 from engine import Engine
-from storage.records import Account, Caller
+from storage.records import Account, Caller, Job, JobOrder
 from storage.store import Store
 
 
@@ -21,11 +21,32 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Portal(Protocol):
-    """The billing provider, as far as the portal needs it."""
+class Payments(Protocol):
+    """The port to the billing provider."""
 
     async def portal_url(self, account: Account, return_url: str | None) -> str | None:
-        """Where the account's owner sees the bills; None where there is nothing billed."""
+        """Where the account's owner sees the bills; None where there is nothing billed.
+
+        Made on demand, never logged. Raises ProviderUnavailable.
+        """
+        ...
+
+    async def take_event(self, octets: bytes, signature: str) -> None:
+        """What the provider tells of a subscription, checked and believed.
+
+        Raises InvalidRequest for what the provider did not sign, ProviderUnavailable
+        where it must tell it again later, NoSuchRoute where nothing is expected.
+        """
+        ...
+
+
+class Jobs(Protocol):
+    """Asynchronous verification, as far as its handler needs it."""
+
+    async def promise(
+        self, caller: Caller, order: JobOrder, headers: MutableMapping[str, str]
+    ) -> Job:
+        """Grant one unit and keep the job, durably; its work begins at once. Raises a Refusal."""
         ...
 
 
@@ -41,7 +62,8 @@ class Service:
     capacity: Capacity
     now: Callable[[], datetime]
     draw: Draw
-    portal: Portal | None = None
+    payments: Payments | None = None  # None: nothing is billed through a provider
+    jobs: Jobs | None = None  # None: nothing runs in the background
 
     def plan(self, caller: Caller) -> Plan:
         return self.plans[caller.account.tier]
@@ -57,9 +79,15 @@ def new_service(
     addresses_max: int | None = None,
     now: Callable[[], datetime] = utc_now,
     draw: Draw = secrets.randbelow,
-    portal: Portal | None = None,
+    payments: Payments | None = None,
+    metered: bool = False,
+    watch: Watch = nobody_watches,
 ) -> Service:
-    """Put the parts together. `addresses_max` are those under way at a time: the engine's."""
+    """Put the parts together. `addresses_max` are those under way at a time: the engine's.
+
+    `metered`: what is billable is reported to the billing provider. `watch` is told
+    of every caller whose usage has changed.
+    """
     capacity = Capacity(addresses_max or engine.settings.probes_max)
-    meter = Meter(store, engine, recorder, plans, capacity, now)
-    return Service(store, meter, recorder, plans, places, capacity, now, draw, portal)
+    meter = Meter(store, engine, recorder, plans, capacity, now, metered, watch)
+    return Service(store, meter, recorder, plans, places, capacity, now, draw, payments)

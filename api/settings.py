@@ -24,6 +24,9 @@ HOST_NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
 REVERSE_PATH_OCTETS_MAX = 254  # RFC 5321 4.5.3.1.3, less the angle brackets
 HOST_CONNECTIONS_MAX = 100  # no exchange on earth welcomes more from one address
 PROBES_MAX = 100_000  # each is a socket and about 30 KiB: beyond it memory is the limit
+WEBHOOK_RETRY_S = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
+RETRIES_MAX = 50
+RETRY_S_MAX = 30 * 86400
 SHOWN_MAX = 80  # characters of a wrong value that are repeated to the operator
 SECRET = "***"  # in place of a wrong value that is a secret
 SECRET_KEY_OCTETS = 32  # AES-256
@@ -141,6 +144,36 @@ def _mail_from(text: str) -> str:
     if not (local and at and domain and _spoken(text) and len(text) <= REVERSE_PATH_OCTETS_MAX):
         raise ValueError
     return text
+
+
+def _seconds(text: str) -> tuple[int, ...]:
+    waits = tuple(_whole(0, RETRY_S_MAX)(each) for each in text.split(",") if each.strip())
+    if len(waits) > RETRIES_MAX:
+        raise ValueError
+    return waits
+
+
+def _word_or_none(text: str) -> str | None:
+    if text and not _spoken(text):
+        raise ValueError
+    return text or None
+
+
+def _mail_url(text: str) -> str | None:
+    from urllib.parse import urlsplit
+
+    if not text:
+        return None
+    url = urlsplit(text)
+    if url.scheme not in ("smtp", "smtps") or not url.hostname or url.path.strip("/"):
+        raise ValueError
+    if url.query or url.fragment or url.port == 0:
+        raise ValueError
+    return text
+
+
+def _mail_from_or_none(text: str) -> str | None:
+    return _mail_from(text) or None
 
 
 def _database(text: str) -> str:
@@ -284,6 +317,29 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting("PLANS_FILE", lambda: None, lambda text: Path(text) if text else None, "a path"),
     Setting("METRICS_BIND", lambda: None, _bind_or_none, f"{BIND_TAKES}, or nothing"),
+    Setting("WEBHOOK_CA_FILE", lambda: None, _authority_file, "the path of a PEM file"),
+    Setting(
+        "WEBHOOK_RETRY_SECONDS",
+        lambda: WEBHOOK_RETRY_S,
+        _seconds,
+        f"at most {RETRIES_MAX} whole numbers of seconds with commas between, or nothing",
+    ),
+    Setting("STRIPE_KEY", lambda: None, _word_or_none, "a secret key of Stripe's", secret=True),
+    Setting(
+        "STRIPE_WEBHOOK_SECRET",
+        lambda: None,
+        _word_or_none,
+        "the signing secret of a Stripe endpoint",
+        secret=True,
+    ),
+    Setting("STRIPE_API_BASE", lambda: None, _public_url, URL_TAKES),
+    Setting(
+        "ALERT_SMTP_URL",
+        lambda: None,
+        _mail_url,
+        "smtp://[user:pass@]host:port, or smtps://",
+    ),
+    Setting("ALERT_FROM", lambda: None, _mail_from_or_none, "an e-mail address"),
 )
 
 
@@ -303,6 +359,13 @@ class Settings:
     secret_key: bytes | None = field(repr=False)  # None: the file beside the database
     plans_file: Path | None  # None: the built-in plans
     metrics_bind: Bind | None
+    webhook_ca_file: str | None  # None: the system's
+    webhook_retry_s: tuple[int, ...]  # the waits before each retry of a callback
+    stripe_key: str | None = field(repr=False)  # None: billing is local
+    stripe_webhook_secret: str | None = field(repr=False)
+    stripe_api_base: str | None  # None: Stripe's own
+    alert_smtp_url: str | None = field(repr=False)  # None: alerts stay in the outbox
+    alert_from: str | None
 
     @classmethod
     def read(cls, environ: Mapping[str, str], directory: Path | None = None) -> "Settings":
@@ -337,6 +400,13 @@ class Settings:
             secret_key=value["SECRET_KEY"],
             plans_file=value["PLANS_FILE"],
             metrics_bind=value["METRICS_BIND"],
+            webhook_ca_file=value["WEBHOOK_CA_FILE"],
+            webhook_retry_s=value["WEBHOOK_RETRY_SECONDS"],
+            stripe_key=value["STRIPE_KEY"],
+            stripe_webhook_secret=value["STRIPE_WEBHOOK_SECRET"],
+            stripe_api_base=value["STRIPE_API_BASE"],
+            alert_smtp_url=value["ALERT_SMTP_URL"],
+            alert_from=value["ALERT_FROM"],
         )
 
 

@@ -218,7 +218,7 @@ async def test_a_provider_gives_the_url(autojump_clock):
             await trio.lowlevel.checkpoint()
             return f"https://bills.test/{account.id}?{return_url}" if return_url else None
 
-    async with open_shop(portal=Provider()) as shop:
+    async with open_shop(payments=Provider()) as shop:
         got = await shop.manage("POST", "/billing/portal", {"return_url": "https://shop.test"})
         assert (got.status, got.body) == (
             200, {"url": f"https://bills.test/{shop.account.id}?https://shop.test"},
