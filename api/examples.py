@@ -13,6 +13,7 @@ from api.limits import BODY_OCTETS_MAX, BODY_S_MAX
 from api.management import WARNING
 from api.schema import (
     AccountLimits,
+    AsyncVerifyResponse,
     BatchRequest,
     BatchVerifyResponse,
     BillingPortalRequest,
@@ -27,6 +28,7 @@ from api.schema import (
     ManagementUsageSummaryResponse,
     Period,
     UsageDay,
+    VerifyEmailCallback,
     VerifyEmailResult,
     VerifyRequest,
 )
@@ -54,6 +56,8 @@ BODIES: tuple[msgspec.Struct, ...] = (
     CreateKeyRequest("checkout"),
     BillingPortalRequest("https://shop.example.org/account"),
     VerifyEmailResult(**msgspec.structs.asdict(DELIVERABLE)),
+    AsyncVerifyResponse(str(_ID)),
+    VerifyEmailCallback(**msgspec.structs.asdict(DELIVERABLE), job_id=str(_ID)),
     BatchVerifyResponse([DELIVERABLE, MISTYPED], 2, 214),
     HealthResponse(True, 1_773_480_413_000),
     ManagementAccountResponse(_ID, "builder", AccountLimits(5_000, 100, 10), 1_234),

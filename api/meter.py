@@ -5,9 +5,10 @@ task of the service, so that a request that dies is settled like any other.
 """
 
 import logging
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 import trio
 
@@ -17,7 +18,7 @@ from api.policy import weigh
 from api.recorder import Recorder
 from api.refusals import HardCapReached, Overloaded, QuotaExhausted, RateLimited, Refusal
 from engine import Engine
-from storage.records import Caller, Ledger, Reservation, UsageRow
+from storage.records import Caller, Job, JobOrder, Ledger, Reservation, UsageRow
 from storage.store import Store, StoreUnavailable
 
 log = logging.getLogger("mailprobe.meter")
@@ -27,6 +28,9 @@ EXTEND_EVERY_S = 5.0
 
 PIECEMEAL = "stream"  # its answers are handed over one by one, all others' at the end
 
+
+T = TypeVar("T")
+Weigh = Callable[[Ledger], Refusal | None]
 
 # told of a caller whose usage has changed, or (True) whom the hard cap has refused
 Watch = Callable[[Caller, bool], None]
@@ -74,33 +78,58 @@ class Meter:
         A 429 is logged, and takes no units. Where there is no room the request
         waits a moment before it is refused.
         """
-        granted = await self._reserve(caller, units, headers)
+
+        def keep(weigh_all: Weigh) -> Awaitable[Reservation | Refusal]:
+            return self.store.reserve(caller, units, weigh_all, lease_s=LEASE_S)
+
+        granted = await self._weigh(caller, units, headers, keep)
         if isinstance(granted, Overloaded) and await self.capacity.wait_for_room():
-            granted = await self._reserve(caller, units, headers)
+            granted = await self._weigh(caller, units, headers, keep)
         if isinstance(granted, Reservation):
             return Grant(granted, operation)
         await self.log_refusal(caller, granted, operation)
         raise granted
 
-    async def _reserve(
+    async def reserve_job(
+        self, caller: Caller, order: JobOrder, headers: MutableMapping[str, str]
+    ) -> Job:
+        """The same for a job, whose unit is reserved as long as it is pending.
+
+        It is kept whether there is room just now or not: it runs when there is.
+        Raises ValueError for an id that is kept already.
+        """
+
+        def keep(weigh_all: Weigh) -> Awaitable[Job | Refusal]:
+            return self.store.create_job(caller, order, weigh_all)
+
+        granted = await self._weigh(caller, 1, headers, keep, needs_room=False)
+        if isinstance(granted, Job):
+            return granted
+        await self.log_refusal(caller, granted, "verify")
+        raise granted
+
+    async def _weigh(
         self,
         caller: Caller,
         units: int,
         headers: MutableMapping[str, str],
+        keep: Callable[[Weigh], Awaitable[T | Refusal]],
         *,
         billable: bool = True,
-    ) -> Reservation | Refusal:
+        needs_room: bool = True,
+    ) -> T | Refusal:
+        """Have the store keep the grant, in one transaction with its weighing."""
         plan, cap = self.plan(caller), caller.account.hard_cap_micros
 
         def weigh_all(ledger: Ledger) -> Refusal | None:
             no: Refusal | None = weigh(plan, ledger, units, hard_cap_micros=cap, billable=billable)
-            if no is None and billable and not room():
+            if no is None and needs_room and not room():
                 no = Overloaded()
             headers.update(standing(plan, ledger, 0 if no else units))
             return no
 
         with self.capacity.asking(units) as room:
-            return await self.store.reserve(caller, units, weigh_all, lease_s=LEASE_S)
+            return await keep(weigh_all)
 
     async def log_refusal(self, caller: Caller, refusal: Refusal, operation: str) -> None:
         """A 429 is one row, or a share in one; a refusal stays one where it cannot be logged."""
@@ -123,7 +152,11 @@ class Meter:
         It is malformed whatever the limits say; where they leave no unit for it, it
         is logged as the refusal that it would have met.
         """
-        granted = await self._reserve(caller, 1, headers, billable=False)
+
+        def keep(weigh_all: Weigh) -> Awaitable[Reservation | Refusal]:
+            return self.store.reserve(caller, 1, weigh_all, lease_s=LEASE_S)
+
+        granted = await self._weigh(caller, 1, headers, keep, billable=False, needs_room=False)
         if isinstance(granted, Reservation):
             row = UsageRow(self.now(), "verify", None, "invalid_request", 1, False, 0)
             await self.recorder.once(lambda: self.store.settle(granted, [row]))

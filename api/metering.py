@@ -10,12 +10,13 @@ dies in the middle is settled with what it had.
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 
 import trio
 
 from api.meter import PIECEMEAL, Grant, Meter
 from api.pricing import is_billable
-from engine import Answer, Answers, open_answers
+from engine import Answer, Answers, Verdict, open_answers
 from storage.records import Caller, UsageRow
 
 HAND_OVER_S = 0.5  # as long lines wait for a store that doesn't answer; then it is written later
@@ -48,6 +49,14 @@ class Metered:
         return ready
 
 
+def row_of(at: datetime, operation: str, verdict: Verdict, *, billable: bool = True) -> UsageRow:
+    """A result as it is logged; `billable`: whoever asked for it gets it."""
+    check = verdict.failed_check
+    return UsageRow(
+        at, operation, verdict.status, check, 1, billable and is_billable(check), verdict.latency_ms
+    )
+
+
 class _Tally:
     """What becomes of one grant's addresses."""
 
@@ -63,14 +72,10 @@ class _Tally:
 
     def take(self, answers: Sequence[Answer], *, billable: bool = True) -> None:
         now = self._meter.now()
-        for verdict in (answer.verdict for answer in answers):
-            check = verdict.failed_check
-            self._taken.append(
-                UsageRow(
-                    now, self._grant.operation, verdict.status, check, 1,
-                    billable and is_billable(check), verdict.latency_ms,
-                )
-            )  # fmt: skip
+        self._taken += [
+            row_of(now, self._grant.operation, answer.verdict, billable=billable)
+            for answer in answers
+        ]
         self._under_way -= len(answers)
         self._meter.capacity.leave(len(answers))
 

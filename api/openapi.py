@@ -8,17 +8,22 @@ import msgspec
 from api.errors import TABLE, Places
 from api.examples import example_lines, example_of, example_refusal
 from api.openapi_parts import (
+    BILLING_EVENT,
+    CALLBACK,
+    CALLBACK_HEADERS,
     EVIDENCE,
     HEADERS,
     IDEMPOTENCY_KEY,
     KEY_ID,
     NOTES,
     SECURITY_SCHEMES,
+    WEBHOOK,
 )
 from api.refusals import Refusal
 from api.requests import NDJSON
 from api.schema import (
     ApiError,
+    AsyncVerifyResponse,
     BatchRequest,
     BatchVerifyResponse,
     BillingPortalRequest,
@@ -34,6 +39,7 @@ from api.schema import (
     MonthlyQuotaError,
     PaymentRequiredError,
     RateLimitError,
+    VerifyEmailCallback,
     VerifyEmailResult,
     VerifyRequest,
 )
@@ -47,7 +53,7 @@ JSON = "application/json"
 
 TYPES: tuple[type[msgspec.Struct], ...] = (
     VerifyRequest, BatchRequest, CreateKeyRequest, BillingPortalRequest,
-    VerifyEmailResult, BatchVerifyResponse, HealthResponse,
+    AsyncVerifyResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, HealthResponse,
     ManagementAccountResponse, ManagementKeysListResponse, ManagementCreateKeyResponse,
     ManagementProvisioningKeyResponse, ManagementUsageResponse, ManagementUsageSummaryResponse,
     ManagementBillingPortalResponse,
@@ -126,7 +132,43 @@ def _operation(operation: "Operation", places: Places) -> dict[str, Any]:
                 JSON: {"schema": _ref(operation.takes), "example": example_of(operation.takes)}
             },
         }
+    if operation.raw:
+        told["requestBody"] = {"required": True, "content": {JSON: BILLING_EVENT}}
+    if operation.promises is not None:
+        told["responses"]["202"] = _promise(operation.promises)
+        told["callbacks"] = {"verified": {WEBHOOK: {"post": _callback()}}}
     return told
+
+
+def _promise(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {
+        "description": "With a webhook: the result will be posted there",
+        "headers": _headers("X-Request-Id", "RateLimit", "RateLimit-Policy"),
+        "content": {JSON: {"schema": _ref(kind), "example": example_of(kind)}},
+    }
+
+
+def _callback() -> dict[str, Any]:
+    """What we send, and expect, where the caller has named a webhook."""
+    return {
+        "summary": "The verification has ended",
+        "description": CALLBACK,
+        "parameters": CALLBACK_HEADERS,
+        "requestBody": {
+            "required": True,
+            "content": {
+                JSON: {
+                    "schema": _ref(VerifyEmailCallback),
+                    "example": example_of(VerifyEmailCallback),
+                }
+            },
+        },
+        "responses": {
+            "2XX": {"description": "Taken: it is not sent again"},
+            "410": {"description": "Not wanted any more: it is not sent again"},
+            "default": {"description": "It is sent again later, the same bytes"},
+        },
+    }
 
 
 def _success(operation: "Operation") -> dict[str, Any]:

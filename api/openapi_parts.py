@@ -8,12 +8,15 @@ NOTES: dict[tuple[str, str], dict[str, Any]] = {
         "description": "The address. A string that is none gets a result too: failed_check `syntax`."
     },
     ("VerifyRequest", "webhook"): {
-        "type": "null",
-        "description": "Reserved for asynchronous verification, which is not available yet.",
+        "description": "A public https URL: the answer is 202 at once, and the result is posted there."
+        " A dotted host name that is no address, no user, not localhost nor *.local."
     },
     ("VerifyRequest", "webhook_secret"): {
         "description": "Signs the callback; without a webhook it has no effect."
     },
+    ("VerifyEmailCallback", "job_id"): {"description": "What the 202 said."},
+    ("VerifyEmailCallback", "latency_ms"): {"minimum": 0},
+    ("VerifyEmailCallback", "confidence"): {"minimum": 0, "maximum": 1},
     ("BatchRequest", "emails"): {"description": "The addresses; one unit and one result each."},
     ("BillingPortalRequest", "return_url"): {"description": "An http or https URL."},
     ("VerifyEmailResult", "email"): {"description": "The string as it was sent."},
@@ -46,6 +49,28 @@ IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key", "in": "header", "required": False,
     "description": "The same key with the same body gets the first answer again, for 24 hours.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+}  # fmt: skip
+WEBHOOK = "{$request.body#/webhook}"  # a runtime expression: where the callback goes
+CALLBACK = (
+    "Posted until an answer of 2xx, ten times over three days, always the same bytes. Redirects "
+    "are not followed. Answer within 15 seconds."
+)
+CALLBACK_HEADERS: list[dict[str, Any]] = [
+    {"name": name, "in": "header", "required": required, "description": text,
+     "schema": {"type": "string"}}
+    for name, required, text in (
+        ("webhook-id", True, "The job's id: the same at every try."),
+        ("webhook-timestamp", True, "When this try began, in seconds since 1970."),
+        ("webhook-signature", False,
+         "With a webhook_secret: v1, and the HMAC-SHA256 of id.timestamp.body in base64 "
+         "(Standard Webhooks)."),
+        ("X-Service-Signature", False,
+         "With a webhook_secret: sha256= and the HMAC-SHA256 of the body in hex."),
+    )
+]  # fmt: skip
+BILLING_EVENT = {
+    "schema": {"type": "object", "description": "An event, as the billing provider makes it."},
+    "example": {"id": "evt_1", "object": "event", "type": "customer.subscription.updated"},
 }  # fmt: skip
 KEY_ID = {
     "name": "id", "in": "path", "required": True,

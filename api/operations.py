@@ -35,6 +35,7 @@ from api.refusals import (
 )
 from api.requests import NDJSON, Call, Reply, reply
 from api.schema import (
+    AsyncVerifyResponse,
     BatchRequest,
     BatchVerifyResponse,
     BillingPortalRequest,
@@ -76,6 +77,7 @@ class Operation:
     key: KeyKind | None
     gives: type[msgspec.Struct] | None
     status: int = 200
+    promises: type[msgspec.Struct] | None = None  # the 202 of work that goes on
     takes: type[msgspec.Struct] | None = None
     body_required: bool = True
     section: str = "management"  # of the documentation
@@ -131,7 +133,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "verify_email", "POST", "/v1/email/verify", "Verify one address",
         verification.verify_email, "standard", VerifyEmailResult,
-        takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE),
+        promises=AsyncVerifyResponse, takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE),
     ),
     Operation(
         "verify_batch", "POST", "/v1/email/verify/batch", "Verify up to 50 addresses, in order",

@@ -74,6 +74,19 @@ class BatchVerifyResponse(Struct, frozen=True):
     latency_ms: int
 
 
+class VerifyEmailCallback(Verdict, frozen=True, kw_only=True):
+    """What a callback posts: the result, and the job that it belongs to."""
+
+    job_id: str
+
+
+class AsyncVerifyResponse(Struct, frozen=True):
+    """The verification runs, and its result will be posted to the webhook."""
+
+    job_id: str
+    status: Literal["pending"] = "pending"
+
+
 class HealthResponse(Struct, frozen=True):
     """`ok`: the usage store can be asked. `ts`: milliseconds since 1970."""
 

@@ -4,6 +4,7 @@ Each is a collector over the one metered stream.
 """
 
 from collections.abc import Sequence
+from uuid import UUID, uuid4, uuid5
 
 import msgspec
 import trio
@@ -11,18 +12,29 @@ import trio
 from api.metering import open_granted, open_metered
 from api.refusals import InvalidRequest
 from api.requests import NDJSON, Call, Lines, Reply, reply
-from api.schema import BatchRequest, BatchVerifyResponse, VerifyEmailResult, VerifyRequest
+from api.schema import (
+    AsyncVerifyResponse,
+    BatchRequest,
+    BatchVerifyResponse,
+    VerifyEmailResult,
+    VerifyRequest,
+)
 from api.service import Service
+from api.webhooks import NotAWebhook, check_webhook
 from engine import Answer, Verdict
+from storage.records import JobOrder
+
+JOBS = UUID("8f2d3c56-6a0e-4f7b-9d43-0c6a5b1e7f20")  # the namespace of ids made from keys
 
 _encoder = msgspec.json.Encoder()
 
 
 async def verify_email(service: Service, call: Call) -> Reply:
-    """One address, its result."""
+    """One address, its result; with a webhook the result is posted there when it is known."""
     body: VerifyRequest = call.body
-    _check_webhook(body)
     explain = wants_evidence(call, "request")
+    if body.webhook is not None:
+        return await _promise(service, call, body, explain)
     (answer,) = await _collect(service, call, [body.email], "verify", explain)
     return reply(200, _result(answer))
 
@@ -84,14 +96,43 @@ def wants_evidence(call: Call, section: str) -> bool:
     raise InvalidRequest("The query parameter evidence must be 1 or 0.", section, was_json=True)
 
 
-def _check_webhook(body: VerifyRequest) -> None:
-    """A callback cannot be promised yet, so it is not silently forgotten either."""
-    if body.webhook is None:
-        return
-    if not body.webhook.startswith("https://"):
-        raise InvalidRequest("The field webhook must begin with https://.", was_json=True)
-    raise InvalidRequest(
-        "Asynchronous verification is not available yet, so the field webhook must be absent.",
-        was_json=True,
-        fix="Leave webhook out: the result comes in the answer, within about 3 seconds.",
-    )
+async def _promise(service: Service, call: Call, body: VerifyRequest, explain: bool) -> Reply:
+    """202 once the job is durably kept."""
+    if explain:
+        raise _malformed(
+            "The query parameter evidence cannot be 1 together with a webhook.",
+            "Leave evidence out, or leave webhook out and get the evidence in the answer.",
+        )
+    try:
+        target = check_webhook(body.webhook or "")
+    except NotAWebhook as error:
+        raise _malformed(
+            f"The field webhook will not do: {error}.",
+            "Send a public https:// URL with a host name, without user or password.",
+        ) from None
+    if service.jobs is None:
+        raise _malformed(
+            "This service runs nothing in the background, so the field webhook must be absent.",
+            "Leave webhook out: the result comes in the answer, within about 3 seconds.",
+        )
+    order = JobOrder(_job_id(call), body.email, target.url, target.host, body.webhook_secret)
+    job = await service.jobs.promise(call.caller, order, call.headers)
+    return reply(202, AsyncVerifyResponse(job.id))
+
+
+def _malformed(why: str, fix: str) -> InvalidRequest:
+    return InvalidRequest(why, was_json=True, fix=fix)
+
+
+def _job_id(call: Call) -> str:
+    """A new one; where the request has an Idempotency-Key, the one that a repeat would get too.
+
+    So a request that is repeated because the process died before it had kept its
+    answer finds its job, and nothing is verified or billed twice.
+    """
+    key = call.sent.get("idempotency-key")
+    if key is None:
+        return str(uuid4())
+    body: VerifyRequest = call.body
+    name = "\n".join((call.caller.account.id, key, body.email, str(body.webhook)))
+    return str(uuid5(JOBS, name))

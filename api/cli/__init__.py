@@ -27,6 +27,7 @@ COMMANDS = {
     "clean": Entry("api.cli.clean", "clean", "Verify every address of a list."),
     "account": Entry("api.cli.account", "account", "Make, show and change accounts."),
     "key": Entry("api.cli.key", "key", "Make, list and revoke keys."),
+    "job": Entry("api.cli.job", "job", "See callbacks, and send one again."),
     "demo": Entry("api.cli.demo", "demo", "Clean an example list, all on this machine."),
     "lab": Entry("api.cli.lab", "lab", "Run mail servers and a resolver to try things on."),
     "doctor": Entry("api.cli.doctor", "doctor", "Check what this machine lacks for probing."),

@@ -360,7 +360,7 @@ async def test_a_bug_is_500_with_an_id_and_is_logged(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(verification, "_check_webhook", broken)
+    monkeypatch.setattr(verification, "wants_evidence", broken)
     with caplog.at_level(logging.ERROR):
         got = await shop.verify()
     assert (got.status, got.error) == (500, "internal_error")

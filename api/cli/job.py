@@ -1,0 +1,99 @@
+"""`mailprobe job`: asynchronous verifications and their callbacks. Data is JSON, one object a line."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from api.cli.account import ask_store, find, print_json, read_settings
+from api.cli.trouble import Trouble
+
+if TYPE_CHECKING:
+    from storage.records import Attempt, Job, JobState
+    from storage.store import Store
+
+STATES = ("pending", "delivering", "done", "failed")
+LISTED = 100
+
+
+@click.group()
+def job() -> None:
+    """Jobs: see them and their callbacks, send a callback again."""
+
+
+@job.command("list")
+@click.option("--account", "account_id", metavar="ID", help="Those of one account.")
+@click.option("--state", type=click.Choice(STATES), help="Those in one state.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=LISTED, show_default=True)
+def list_(account_id: str | None, state: "JobState | None", limit: int) -> None:
+    """The newest jobs first, one JSON object a line."""
+
+    async def some(store: "Store") -> "list[Job]":
+        if account_id:
+            await find(store, account_id)
+        return await store.jobs(account_id=account_id, state=state, limit=limit)
+
+    for one in ask_store(read_settings(), some):
+        print_json(_told(one))
+
+
+@job.command()
+@click.argument("job_id", metavar="ID")
+def show(job_id: str) -> None:
+    """A job, what it posts, and every attempt to post it."""
+
+    async def whole(store: "Store") -> "tuple[Job, list[Attempt]]":
+        return await _find(store, job_id), await store.attempts(job_id)
+
+    one, attempts = ask_store(read_settings(), whole)
+    print_json(
+        {
+            **_told(one),
+            "payload": None if one.payload is None else one.payload.decode(),
+            "attempts": [
+                {
+                    "number": attempt.number,
+                    "at": attempt.at,
+                    "took_ms": attempt.took_ms,
+                    "status": attempt.status,
+                    "error": attempt.error,
+                }
+                for attempt in attempts
+            ],
+        }
+    )
+
+
+@job.command()
+@click.argument("job_id", metavar="ID")
+def resend(job_id: str) -> None:
+    """Post the callback again, at once and with all its tries; the service does it."""
+
+    async def again(store: "Store") -> "Job | None":
+        await _find(store, job_id)
+        return await store.resend_job(job_id)
+
+    resent = ask_store(read_settings(), again)
+    if resent is None:
+        raise Trouble(f"job {job_id} has nothing to post: its verification has not ended")
+    print_json(_told(resent))
+
+
+async def _find(store: "Store", job_id: str) -> "Job":
+    one = await store.job(job_id)
+    if one is None:
+        raise Trouble(f"there is no job {job_id}; 'mailprobe job list' shows those there are")
+    return one
+
+
+def _told(one: "Job") -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "account_id": one.account_id,
+        "email": one.email,
+        "webhook": one.webhook,
+        "state": one.state,
+        "created_at": one.created_at,
+        "due_at": one.due_at,
+        "tries": one.tries,
+        "ended_at": one.ended_at,
+    }

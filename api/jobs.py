@@ -1,0 +1,250 @@
+"""Asynchronous verification: what was promised with a 202 is verified, counted and delivered.
+
+A job is in the store before its 202 is sent, and everything that happens to it is
+one transaction there: verified and counted at once, each callback's outcome as it
+comes. Workers of all processes share the queue by claims that end with their lease,
+so a job whose process was killed goes on in another within LEASE_S. A callback may
+be delivered twice where a process dies after the delivery and before it is logged;
+it is never lost, and a verification is never counted twice.
+
+Raises what is our own fault out of its nursery, never what a receiver or the store does.
+"""
+
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+import msgspec
+import trio
+
+from api.callbacks import Courier
+from api.meter import Meter
+from api.metering import row_of
+from api.schema import VerifyEmailCallback
+from api.webhooks import NotAWebhook, callback_headers, check_webhook, verdict_on
+from engine import Answer, open_answers
+from storage.records import Attempt, Caller, Claim, Job, JobOrder, Work
+from storage.store import Store, StoreUnavailable
+
+log = logging.getLogger("mailprobe.jobs")
+
+LEASE_S = 15.0  # a job whose process died goes on elsewhere after so long
+EXTEND_EVERY_S = 4.0
+POLL_S = 1.0  # between two looks for what fell due, or what another process was promised
+PAUSE_S = 1.0  # where the store cannot be asked
+DRAIN_S = 4.0  # as long a stop waits for what is under way; a stop has 10 s in all
+OUR_TRIES_MAX = 5  # claims of a job that fails by a fault of ours
+SAME_PROMISE = timedelta(hours=24)  # as long as an Idempotency-Key stands for one request
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many jobs are worked on at a time, by this process and of one account or host by all."""
+
+    at_a_time: int
+    each_max: int
+
+
+BOUNDS: dict[Work, Bounds] = {
+    "verify": Bounds(100, 25),  # of an account: one with a long queue leaves the others room
+    "deliver": Bounds(200, 4),  # of a host: one that hangs holds four tries, and delays nobody
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JobBoard:
+    """Takes promises; `open_jobs()` opens one, and works them off as long as it is open."""
+
+    def __init__(
+        self,
+        store: Store,
+        meter: Meter,
+        courier: Courier,
+        *,
+        retry_s: Sequence[float],
+        now: Callable[[], datetime],
+        rng: random.Random,
+    ) -> None:
+        self._store = store
+        self._meter = meter
+        self._courier = courier
+        self._retry_s = retry_s
+        self._now = now
+        self._rng = rng
+        self._bells = {work: trio.Event() for work in BOUNDS}
+        self._stopping = False
+        self.under_way = dict.fromkeys(BOUNDS, 0)
+
+    async def promise(
+        self, caller: Caller, order: JobOrder, headers: MutableMapping[str, str]
+    ) -> Job:
+        """Grant one unit and keep the job; raises a Refusal or StoreUnavailable.
+
+        An order whose id is kept already is the same promise made again, or after
+        a day another one.
+        """
+        try:
+            job = await self._meter.reserve_job(caller, order, headers)
+        except ValueError:
+            before = await self._store.job(order.id)
+            if before and before.created_at > self._now() - SAME_PROMISE:
+                return before
+            return await self.promise(caller, replace(order, id=str(uuid4())), headers)
+        self._ring("verify")
+        return job
+
+    # working
+
+    async def work_off(self, work: Work, *, task_status: trio.TaskStatus[None]) -> None:
+        """Claim what is due and do it, until told to stop; then finish what is under way."""
+        act = {"verify": self._verify, "deliver": self._deliver}[work]
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            while not self._stopping:
+                bell = self._bells[work]
+                for claim in await self._claim(work):
+                    self.under_way[work] += 1
+                    nursery.start_soon(self._do, work, act, claim)
+                with trio.move_on_after(POLL_S):
+                    await bell.wait()
+            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_S
+
+    def stop(self) -> None:
+        self._stopping = True
+        for work in BOUNDS:
+            self._ring(work)
+
+    def _ring(self, work: Work) -> None:
+        self._bells[work].set()
+        self._bells[work] = trio.Event()
+
+    async def _claim(self, work: Work) -> list[Claim]:
+        bounds = BOUNDS[work]
+        room = bounds.at_a_time - self.under_way[work]
+        if room <= 0:
+            return []
+        try:
+            return await self._store.claim_jobs(
+                work, limit=room, each_max=bounds.each_max, lease_s=LEASE_S
+            )
+        except StoreUnavailable as error:
+            log.warning("no job can be claimed: %s", error)
+            return []
+
+    async def _do(self, work: Work, act: Callable[[Claim], Awaitable[None]], claim: Claim) -> None:
+        """One job, its claim kept alive; a bug of ours is logged, and tried a few times."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_claim, claim)
+                await act(claim)
+                nursery.cancel_scope.cancel()
+        except Exception:
+            log.exception("a bug of ours", extra={"job": claim.job.id})
+            if work == "verify" and claim.fence >= OUR_TRIES_MAX:
+                await self._until_kept(lambda: self._store.abandon_job(claim))
+        finally:
+            self.under_way[work] -= 1
+            self._ring(work)
+
+    async def _keep_claim(self, claim: Claim) -> None:
+        while True:
+            await trio.sleep(EXTEND_EVERY_S)
+            try:
+                await self._store.extend_claim(claim, lease_s=LEASE_S)
+            except StoreUnavailable:
+                log.warning("a claim was not extended: the store cannot be asked")
+
+    async def _until_kept(self, write: Callable[[], Awaitable[bool]]) -> bool:
+        """Write what came of a job, until it is written; the fence refuses what is stale by then."""
+        while True:
+            try:
+                return await write()
+            except StoreUnavailable as error:
+                log.warning("a job's outcome waits for the store: %s", error)
+                await trio.sleep(PAUSE_S)
+
+    # verifying
+
+    async def _verify(self, claim: Claim) -> None:
+        job = claim.job
+        answer = await self._ask(job)
+        row = row_of(self._now(), "verify", answer.verdict)
+        told = VerifyEmailCallback(**msgspec.structs.asdict(answer.verdict), job_id=job.id)
+        payload = _encode(told)
+        if await self._until_kept(
+            lambda: self._store.job_verified(claim, row, payload, metered=self._meter.metered)
+        ):
+            self._meter.watch(claim.caller, False)
+            self._ring("deliver")
+
+    async def _ask(self, job: Job) -> Answer:
+        """By the same stream as every other door; it weighs on what this process bears."""
+        capacity = self._meter.capacity
+        capacity.enter(1)
+        try:
+            async with open_answers(
+                self._meter.engine, [job.email], asker=job.account_id
+            ) as answers:
+                return await anext(answers)
+        finally:
+            capacity.leave(1)
+
+    # delivering
+
+    async def _deliver(self, claim: Claim) -> None:
+        job = claim.job
+        at = self._now()
+        attempt, retry_after_s = await self._call_back(claim, at)
+        state, wait_s = verdict_on(
+            attempt.status,
+            tries=attempt.number,
+            retry_s=self._retry_s,
+            jitter=self._rng.uniform(-1, 1),
+            retry_after_s=retry_after_s,
+        )
+        due_at = None if wait_s is None else self._now() + timedelta(seconds=wait_s)
+        await self._until_kept(
+            lambda: self._store.job_tried(claim, attempt, state=state, due_at=due_at)
+        )
+        log.info(
+            "callback %d: %s", attempt.number, attempt.error or attempt.status,
+            extra={"job": job.id, "host": job.host, "state": state},
+        )  # fmt: skip
+
+    async def _call_back(self, claim: Claim, at: datetime) -> tuple[Attempt, float | None]:
+        job, number = claim.job, claim.job.tries + 1
+        try:
+            target = check_webhook(job.webhook)
+        except NotAWebhook as error:  # the rules have become stricter since it was taken
+            return Attempt(number, at, 0, None, str(error)), None
+        payload = job.payload or b""
+        headers = callback_headers(job.id, payload, claim.secret, at)
+        delivered = await self._courier.deliver(target, headers, payload)
+        attempt = Attempt(number, at, delivered.took_ms, delivered.status, delivered.error)
+        return attempt, delivered.retry_after_s
+
+
+@asynccontextmanager
+async def open_jobs(
+    store: Store,
+    meter: Meter,
+    courier: Courier,
+    *,
+    retry_s: Sequence[float],
+    now: Callable[[], datetime],
+    rng: random.Random,
+) -> AsyncIterator[JobBoard]:
+    """Work jobs off as long as the block lasts; leaving it finishes what can be finished soon."""
+    board = JobBoard(store, meter, courier, retry_s=retry_s, now=now, rng=rng)
+    async with trio.open_nursery() as nursery:
+        for work in BOUNDS:
+            await nursery.start(board.work_off, work)
+        try:
+            yield board
+        finally:
+            board.stop()
