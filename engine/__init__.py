@@ -10,7 +10,15 @@ The engine knows no HTTP server, no database and no accounts.
 
 from engine.evidence import Evidence
 from engine.settings import EngineSettings
-from engine.stream import Answer, Answers, Engine, in_order, open_answers, open_engine
+from engine.stream import (
+    Answer,
+    Answers,
+    Engine,
+    in_order,
+    load_rules_and_lists,
+    open_answers,
+    open_engine,
+)
 from engine.verdict import Verdict
 
 __all__ = [
@@ -21,6 +29,7 @@ __all__ = [
     "Evidence",
     "Verdict",
     "in_order",
+    "load_rules_and_lists",
     "open_answers",
     "open_engine",
 ]

@@ -258,7 +258,7 @@ async def open_transport(ca_file: str | None = None) -> AsyncIterator[HttpxTrans
         max_keepalive_connections=CONNECTIONS_MAX,
         keepalive_expiry=IDLE_S,
     )
-    tls = _tls_context(ca_file)
+    tls = tls_context(ca_file)
     async with (
         httpx.AsyncHTTPTransport(verify=tls, http2=True, limits=limits, trust_env=False) as http,
         trio.open_nursery() as nursery,
@@ -267,7 +267,8 @@ async def open_transport(ca_file: str | None = None) -> AsyncIterator[HttpxTrans
         nursery.cancel_scope.cancel()
 
 
-def _tls_context(ca_file: str | None) -> "ssl.SSLContext":
+def tls_context(ca_file: str | None) -> "ssl.SSLContext":
+    """How a client checks certificates: by the authorities of this file alone, or the system's."""
     import ssl
 
     context = ssl.create_default_context(cafile=ca_file)

@@ -251,6 +251,20 @@ class Routes:
         ask(name, "A")
         return await self._addresses.find(name.lower())
 
+    async def addresses_now(self, name: str) -> AddressAnswer:
+        """All addresses that a host has now, IPv4 and IPv6, at most 64 of each; public or not.
+
+        Memory neither answers nor learns. An answer that is certain is so of both kinds:
+        where one look-up has failed, so has the whole.
+        """
+        four = await self._ask_addresses(name, "A")
+        if isinstance(four, LookupFailed):
+            return four
+        six = await self._ask_addresses(name, "AAAA")
+        if isinstance(six, LookupFailed):
+            return six
+        return _both(four, six)[0]
+
     async def pointers(self, ip: str) -> tuple[str, ...] | LookupFailed:
         """The names that an address's reverse records give; asked each time."""
         return await self._resolvers.ask(

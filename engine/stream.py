@@ -398,6 +398,11 @@ _rules = cache(load_rules)
 _sites = cache(load_sites)
 
 
+def load_rules_and_lists() -> None:
+    """Load now what every engine of this process shares; a process forked afterwards has it too."""
+    _lists(), _rules(), _sites()
+
+
 @asynccontextmanager
 async def open_engine(
     settings: EngineSettings,

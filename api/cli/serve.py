@@ -82,7 +82,7 @@ def serve(bind: "Bind | None", tools_bind: str | None, workers: int) -> None:
             trouble.show()
             sys.exit(trouble.exit_code)
 
-    _load_lists()
+    _load_before_the_fork()
     _announce(settings, workers)
     sys.exit(supervise(work, workers, sockets=sockets))
 
@@ -177,11 +177,11 @@ def _announce(settings: "Settings", workers: int) -> None:
     say(f"serving on {settings.bind.url}{by}, database {settings.database}")
 
 
-def _load_lists() -> None:
-    """Before the fork: what is loaded here is shared by all workers."""
-    from engine.lists import load_lists
+def _load_before_the_fork() -> None:
+    """What is loaded here is there in every worker, in the same memory."""
+    from engine import load_rules_and_lists
 
-    load_lists()
+    load_rules_and_lists()
 
 
 def serve_until_told(
@@ -218,24 +218,42 @@ def serve_until_told(
 
 @asynccontextmanager
 async def open_service(settings: "Settings", plans: "Plans") -> AsyncIterator["Service"]:
-    """The parts of the service, without its sockets."""
+    """The parts of the service, without its sockets.
+
+    Each is closed before those above it: jobs finish what they can while the engine
+    and the store are there, and what is to be written is written last.
+    """
+    import random
+
+    from api.callbacks import open_courier
+    from api.jobs import open_jobs
     from api.recorder import open_recorder
-    from api.service import new_service
+    from api.service import new_service, utc_now
     from engine import open_engine
     from storage import open_store
 
+    rng = random.Random()
     async with (
         open_store(settings.database, secret_key=settings.secret_key) as store,
         open_recorder() as recorder,
         open_engine(settings.engine) as engine,
+        open_courier(
+            engine.routes.addresses_now,
+            allow_private=settings.engine.allow_private,
+            ca_file=settings.webhook_ca_file,
+        ) as courier,
     ):
-        yield new_service(
+        service = new_service(
             store=store,
             engine=engine,
             recorder=recorder,
             places=places_of(settings),
             plans=plans,
         )
+        async with open_jobs(
+            store, service.meter, courier, retry_s=settings.webhook_retry_s, now=utc_now, rng=rng
+        ) as jobs:
+            yield replace(service, jobs=jobs)
 
 
 async def serve_service(

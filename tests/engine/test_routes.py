@@ -329,6 +329,8 @@ async def test_a_name_that_cannot_be_asked_is_the_callers_mistake(autojump_clock
             await routes.find("a..b")
         with pytest.raises(ValueError, match="not a domain name"):
             await routes.addresses("")
+        with pytest.raises(ValueError, match="not a domain name"):
+            await routes.addresses_now("a..b")
 
 
 async def test_equal_exchanges_are_shuffled_at_each_use(autojump_clock):
@@ -404,6 +406,44 @@ async def test_a_private_address_is_enough_where_private_ones_are_allowed(autoju
     async with open_test(endpoints, FIRST, allow_private=True) as routes:
         assert await routes.addresses("mx.test") == Addresses(("10.0.0.9",), 900)
         assert [kind for _, _, kind in endpoints.asked] == ["A"]
+
+
+ALL_ADDRESSES = {
+    "both": ({"A": address(FOUR), "AAAA": address(SIX)}, Addresses((IPV4, IPV6), 700)),
+    "IPv4 alone": ({"A": address(FOUR), "AAAA": EMPTY}, Addresses((IPV4,), 0)),
+    "IPv6 alone": ({"A": EMPTY, "AAAA": address(SIX)}, Addresses((IPV6,), 0)),
+    "public beside private": (
+        {"A": address(FOUR, PRIVATE_FOUR), "AAAA": address(PRIVATE_SIX)},
+        Addresses((IPV4, "10.0.0.9", "fd00::9"), 900),
+    ),
+    "none": ({"A": EMPTY, "AAAA": EMPTY}, NoAddress("no A records, no AAAA records", 0)),
+    "no such name": ({"A": NXDOMAIN, "AAAA": NXDOMAIN}, NoAddress("NXDOMAIN", 0)),
+    "IPv4 unknown": (
+        {"A": SERVFAIL, "AAAA": address(SIX)},
+        LookupFailed("11.0.0.1: SERVFAIL"),
+    ),
+    "IPv6 unknown": (
+        {"A": address(FOUR), "AAAA": SERVFAIL},
+        LookupFailed("11.0.0.1: SERVFAIL"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "told"), ALL_ADDRESSES.values(), ids=ALL_ADDRESSES)
+async def test_all_addresses_that_a_host_has_now(autojump_clock, script, told):
+    async with open_test(Endpoints(script), FIRST) as routes:
+        assert await routes.addresses_now("Hooks.test") == told
+
+
+async def test_what_a_host_has_now_is_asked_each_time_and_not_remembered(autojump_clock):
+    endpoints = Endpoints({"A": address(FOUR), "AAAA": EMPTY})
+    async with open_test(endpoints, FIRST) as routes:
+        await routes.addresses("mx.test")
+        endpoints.script["A"] = address(PRIVATE_FOUR)
+        assert (await routes.addresses_now("mx.test")).ips == ("10.0.0.9",)
+        assert (await routes.addresses_now("mx.test")).ips == ("10.0.0.9",)
+        assert [kind for _, _, kind in endpoints.asked] == ["A", *["A", "AAAA"] * 2]
+        assert routes.known_addresses("mx.test").ips == (IPV4,)
 
 
 @pytest.mark.parametrize(

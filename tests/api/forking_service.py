@@ -1,0 +1,40 @@
+"""A service that is killed often: a process that has everything loaded forks one at each word.
+
+    python -m tests.api.forking_service
+
+Settings come from the environment. It says its port, then for each line that it
+reads it forks a service and says its pid once that serves; it reaps what was
+killed. The listening socket is its own, so the port stays when a service dies.
+"""
+
+import os
+import sys
+
+from api.cli.account import read_settings
+from api.cli.serve import prepare_store, serve_until_told
+from api.plans import read_plans
+from api.server import open_sockets
+from engine import load_rules_and_lists
+
+
+def main() -> None:
+    load_rules_and_lists()
+    settings = read_settings()
+    plans = read_plans(settings.plans_file)
+    sockets = open_sockets(settings.bind.host, settings.bind.port)
+    prepare_store(settings, apart=True)
+    print(sockets[0].getsockname()[1], flush=True)
+    service = 0
+    for _ in sys.stdin:
+        if service:
+            os.waitpid(service, 0)
+        service = os.fork()
+        if service == 0:
+            try:
+                serve_until_told(settings, plans, sockets, lambda: print(os.getpid(), flush=True))
+            finally:
+                os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
