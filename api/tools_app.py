@@ -1,0 +1,150 @@
+"""The tool server as a bare ASGI application: two paths, one body, no framework.
+
+    POST /mcp            JSON-RPC, see `rpc` and `tool_calls`
+    GET /openapi.json    the definitions of the tools, for everybody
+
+There are no sessions and no streams. GET and DELETE of /mcp are 405 without a body,
+which is how MCP's clients learn it; some fail at a body that is no JSON-RPC.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+import msgspec
+import trio
+
+from api.asgi import Application, Message, Receive, Send
+from api.errors import Places, body_of, headers_of
+from api.limits import BODY_OCTETS_MAX, BODY_S_MAX
+from api.refusals import MethodNotAllowed, PayloadTooLarge, Refusal, SlowBody
+from api.requests import Reply
+from api.rpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
+from api.schema import ApiError
+from api.service import Service
+from api.tool_calls import Posted, ToolServer
+
+PORTS = {"http": ":80", "https": ":443"}  # that no origin names
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Gone(Exception):
+    """The client has left before its body was whole."""
+
+
+def create_tools_app(service: Service, tools_url: str, docs_url: str) -> Application:
+    """An ASGI application for `serve_app`; it opens and closes nothing.
+
+    `tools_url` is the public address, without a slash at the end: of all web pages
+    only those from there may post.
+    """
+    places = replace(service.places, base_url=tools_url, docs_url=docs_url)
+    return _App(ToolServer(service, docs_url), places, origin_of(tools_url))
+
+
+def origin_of(url: str) -> str:
+    """What a browser says in Origin on a page of this address (RFC 6454 6.2)."""
+    scheme, _, rest = url.lower().partition("://")
+    host = rest.partition("/")[0]
+    return f"{scheme}://{host.removesuffix(PORTS.get(scheme, ''))}"
+
+
+@dataclass(frozen=True, slots=True)
+class _App:
+    server: ToolServer
+    places: Places
+    origin: str
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        request_id: str = scope.setdefault("state", {}).setdefault("request_id", uuid4().hex)
+        try:
+            reply = await self._respond(scope, receive, request_id)
+        except Gone:
+            return
+        await send(_start(scope, reply, request_id))
+        assert isinstance(reply.body, bytes)
+        body = b"" if scope["method"] == "HEAD" else reply.body
+        await send({"type": "http.response.body", "body": body})
+
+    async def _respond(self, scope: Message, receive: Receive, request_id: str) -> Reply:
+        method: str = scope["method"]
+        match scope["path"], method:
+            case "/mcp", "POST":
+                return await self._post(scope, receive, request_id)
+            case "/mcp", _:
+                return Reply(405, headers={"Allow": "POST"})
+            case "/openapi.json", "GET" | "HEAD":
+                return Reply(200, self.server.payload)
+            case "/openapi.json", _:
+                no = MethodNotAllowed(method, "GET, HEAD")
+                return Reply(405, _encode(body_of(no, self.places)), headers_of(no))
+        return Reply(404, _encode(self._nowhere()))
+
+    async def _post(self, scope: Message, receive: Receive, request_id: str) -> Reply:
+        arrived_at = trio.current_time()
+        headers = _headers(scope)
+        if headers.get("origin", self.origin).lower() != self.origin:
+            foreign = reasoned(
+                INVALID_REQUEST, "The Origin is that of another site.",
+                f"Send no Origin, or {self.origin}.", self.places.docs_url,
+            )  # fmt: skip
+            return fault_reply(replace(foreign, status=403))
+        try:
+            octets = await _read(headers, receive, arrived_at)
+        except Refusal as refusal:
+            return self.server.refuse(refusal)
+        return await self.server.answer(Posted(request_id, headers, octets))
+
+    def _nowhere(self) -> ApiError:
+        """In the API's words, for who comes here is no client of JSON-RPC."""
+        url = self.places.base_url
+        return ApiError(
+            "not_found",
+            "There is nothing at this path of the tool server.",
+            f"Use POST {url}/mcp for JSON-RPC, or GET {url}/openapi.json for the tools.",
+            f"{self.places.docs_url}#{SECTION}",
+        )
+
+
+def _headers(scope: Message) -> dict[str, str]:
+    """By their names in lower case; of one that comes twice all values, with commas."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+async def _read(headers: Mapping[str, str], receive: Receive, arrived_at: float) -> bytes:
+    """The body, within the API's bounds. Raises PayloadTooLarge, SlowBody, Gone."""
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > BODY_OCTETS_MAX:
+        raise PayloadTooLarge(BODY_OCTETS_MAX)
+    octets = bytearray()
+    with trio.move_on_at(arrived_at + BODY_S_MAX):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            octets += message.get("body", b"")
+            if len(octets) > BODY_OCTETS_MAX:
+                raise PayloadTooLarge(BODY_OCTETS_MAX)
+            if not message.get("more_body", False):
+                return bytes(octets)
+    raise SlowBody(BODY_S_MAX)
+
+
+def _start(scope: Message, reply: Reply, request_id: str) -> Message:
+    assert isinstance(reply.body, bytes)
+    headers = {
+        **reply.headers,
+        **({"Content-Type": reply.media_type} if reply.body else {}),
+        "Content-Length": str(len(reply.body)),
+        "X-Request-Id": request_id,
+        "Cache-Control": "no-store",
+    }
+    if reply.closes and scope["http_version"].startswith("1"):
+        headers["Connection"] = "close"
+    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": reply.status, "headers": raw}
