@@ -190,7 +190,7 @@ class Meter:
     def settle_part(
         self, grant: Grant, rows: Sequence[UsageRow], part: int, *, ends: bool
     ) -> trio.Event:
-        """Have a part written until it succeeds; the event tells of the first try's end.
+        """Have a part written until it succeeds; the event tells that it is, or was given up.
 
         For what cannot be taken back: lines of a stream that is under way, and
         whatever a request had when it died.

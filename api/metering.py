@@ -7,6 +7,7 @@ process that is killed has counted every line that anybody saw. A request that
 dies in the middle is settled with what it had.
 """
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,8 +19,11 @@ from api.meter import PIECEMEAL, Grant, Meter
 from api.pricing import is_billable
 from engine import Answer, Answers, Verdict, open_answers
 from storage.records import Caller, UsageRow
+from storage.store import StoreUnavailable
 
-HAND_OVER_S = 0.5  # as long lines wait for a store that doesn't answer; then it is written later
+log = logging.getLogger("mailprobe.metering")
+
+HAND_OVER_S = 10.0  # as long lines wait for a store that can't be asked; then the stream is cut
 
 Take = Callable[[Sequence[Answer]], Awaitable[None]]
 
@@ -66,7 +70,6 @@ class _Tally:
         self._taken: list[UsageRow] = []  # and not settled
         self._parts = 0
         self._ended = False
-        self._store_answers = True
         self._under_way = grant.reservation.units
         meter.capacity.enter(self._under_way)
 
@@ -82,19 +85,22 @@ class _Tally:
     async def hand_over(self, answers: Sequence[Answer]) -> None:
         """Count what the reader is about to have; lines of a stream durably, before it has them.
 
-        Where the store can't be asked the lines go out all the same: they are the
-        truth, and they are counted as soon as it can.
+        Where the store can't be asked they wait: a line that nobody has counted
+        would be lost with the process. Raises StoreUnavailable where that takes too long.
         """
         self.take(answers)
-        if self._grant.operation != PIECEMEAL or not answers:
-            return
-        settled = self._settle_part(ends=not self._under_way)
-        if self._store_answers:
-            with trio.move_on_after(HAND_OVER_S) as waiting:
-                await settled.wait()
-            self._store_answers = not waiting.cancelled_caught
+        if self._grant.operation == PIECEMEAL and answers:
+            await self._settle_part(ends=not self._under_way)
 
-    def _settle_part(self, *, ends: bool) -> trio.Event:
+    async def _settle_part(self, *, ends: bool) -> None:
+        settled = self._begin_part(ends=ends)
+        with trio.move_on_after(HAND_OVER_S) as waiting:
+            await settled.wait()
+        if waiting.cancelled_caught:
+            log.error("a stream is cut: its lines cannot be counted")
+            raise StoreUnavailable("the lines of a stream could not be counted")
+
+    def _begin_part(self, *, ends: bool) -> trio.Event:
         rows, self._taken = self._taken, []
         self._parts += 1
         self._ended = ends
@@ -105,7 +111,7 @@ class _Tally:
         if self._grant.operation != PIECEMEAL:
             await self._meter.settle(self._grant, self._taken)
         elif not self._ended:
-            await self._settle_part(ends=True).wait()
+            await self._settle_part(ends=True)
 
     def settle_the_dead(self) -> None:
         """Every result counts; billable is what was handed over, and that is lines alone."""
@@ -113,7 +119,7 @@ class _Tally:
             return
         if self._grant.operation != PIECEMEAL:
             self._taken = [replace(row, billable=False) for row in self._taken]
-        self._settle_part(ends=True)
+        self._begin_part(ends=True)
 
     def close(self) -> None:
         self._meter.capacity.leave(self._under_way)

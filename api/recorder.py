@@ -47,10 +47,10 @@ class Recorder:
             raise failed[0]
 
     def insist(self, write: Write) -> trio.Event:
-        """Write it, try until it is written; the event tells of the first try's end."""
-        tried = trio.Event()
-        self._start(_try_until_written, write, tried)
-        return tried
+        """Write it, try until it is written; the event tells that it is, or was given up."""
+        ended = trio.Event()
+        self._start(_try_until_written, write, ended)
+        return ended
 
     def _start(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
         scope = trio.CancelScope(shield=True)
@@ -89,7 +89,7 @@ async def _try_once(write: Write, failed: list[StoreUnavailable], tried: trio.Ev
         tried.set()
 
 
-async def _try_until_written(write: Write, tried: trio.Event) -> None:
+async def _try_until_written(write: Write, ended: trio.Event) -> None:
     pauses = itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
     try:
         for pause_s in pauses:
@@ -97,10 +97,9 @@ async def _try_until_written(write: Write, tried: trio.Event) -> None:
                 return await write()
             except StoreUnavailable:
                 log.warning("the store cannot be asked; trying again in %.1f s", pause_s)
-            tried.set()
             await trio.sleep(pause_s)
     finally:
-        tried.set()
+        ended.set()
 
 
 @asynccontextmanager

@@ -272,7 +272,8 @@ async def test_a_grant_that_is_never_used_is_given_back_within_a_minute(autojump
 # -- a store that is away -----------------------------------------------------------------------
 
 
-async def test_lines_that_were_sent_are_counted_when_the_store_is_back(autojump_clock, shop):
+async def test_lines_wait_for_a_store_that_is_away_and_come_when_it_is_back(autojump_clock, shop):
+    """No line is seen that a killed process would not have counted."""
     async with trio.open_nursery() as nursery:
         shop.store.away = {"settle"}
 
@@ -281,11 +282,25 @@ async def test_lines_that_were_sent_are_counted_when_the_store_is_back(autojump_
             shop.store.away = False
 
         nursery.start_soon(heal)
+        began = trio.current_time()
         got = await shop.stream("known@friendly.test", "bad")
+        assert [at - began >= 5 for at, _ in got.chunks] == [True] * len(got.chunks)
         assert len(got.lines) == 2
-        assert (await ledger(shop)).month_billable == 0
-    await trio.sleep(2)
+        assert (await ledger(shop)).month_billable == 1
     await assert_settled(shop, 2, 1)
+
+
+async def test_a_stream_whose_lines_cannot_be_counted_is_cut(autojump_clock, shop):
+    shop.store.away = {"settle"}
+    with trio.move_on_after(60) as waiting, pytest.raises(ExceptionGroup) as cut:
+        async with open_metered(
+            shop.service.meter, await shop.caller(), ["bad"], operation="stream", headers={}
+        ) as answers:
+            await anext(answers)
+    assert cut.group_contains(StoreUnavailable)
+    assert not waiting.cancelled_caught
+    shop.store.away = False
+    await assert_settled(shop, 1, 0)
 
 
 async def test_an_answer_that_cannot_be_counted_is_not_given(autojump_clock, shop):

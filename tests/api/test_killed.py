@@ -1,0 +1,362 @@
+"""What a service that is killed, or told to end, has counted: all that anybody was given, once.
+
+Clients ask without a pause and keep books: what they asked for, and what they have
+completely received. A unit whose answer died on its way may be counted or not; one
+that was received is counted, and none is counted twice.
+"""
+
+import json
+import random
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import h11
+import pytest
+import trio
+
+from api.keys import key_hash
+from api.plans import PLANS
+from bench.lab import Lab, start_lab
+from storage import open_store
+from storage.records import Caller
+from tests.api.asking import BATCH, STREAM, VERIFY
+from tests.api.running import (
+    PATIENCE_S,
+    Credentials,
+    Place,
+    Running,
+    free_bind,
+    make_place,
+    running,
+)
+
+KILLS = 50
+LATEST_S = 0.5  # a kill comes so long after its round's first line, or sooner
+DRAIN_S = 10.0  # the promise: SIGTERM to the end of the last process
+OVER_S = 60.0  # a reservation whose process died is gone by then
+
+# no limit is in the way
+WIDE = """
+[free]
+rate_limit_per_min = 1_000_000
+monthly_calls = 1_000_000
+[builder]
+rate_limit_per_min = 1_000_000
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with start_lab() as lab:
+        yield lab
+
+
+# == clients and their books ==================================================================
+
+
+@dataclass(frozen=True)
+class Count:
+    """Units weigh on the free quota; the billable ones among them cost."""
+
+    units: int = 0
+    billable: int = 0
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(self.units + other.units, self.billable + other.billable)
+
+    def __sub__(self, other: "Count") -> "Count":
+        return Count(self.units - other.units, self.billable - other.billable)
+
+    def __le__(self, other: "Count") -> bool:
+        return self.units <= other.units and self.billable <= other.billable
+
+
+@dataclass
+class Book:
+    """What the clients of one account know: a page for each round."""
+
+    who: Credentials
+    asked: Count = Count()  # on this page
+    received: Count = Count()
+    asked_before: Count = Count()  # on all others
+    counted_before: Count = Count()
+
+    def turn(self, counted: Count) -> None:
+        self.asked_before += self.asked
+        self.counted_before = counted
+        self.asked = self.received = Count()
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Addresses whose results are certain in kind."""
+
+    syntax: Sequence[str]
+    billable: Sequence[str]  # they pass layer 1
+
+    def draw(self, rng: random.Random, size: int) -> list[str]:
+        return [rng.choice(rng.choice((self.syntax, self.billable))) for _ in range(size)]
+
+    def count(self, emails: Sequence[str]) -> Count:
+        return Count(len(emails), sum(email not in self.syntax for email in emails))
+
+
+class Gone(Exception):
+    """The server's end of the connection has ended, in whatever way."""
+
+
+class Wire:
+    """One connection to the service, used again and again."""
+
+    def __init__(self, stream: trio.SocketStream, key: str) -> None:
+        self._stream = stream
+        self._key = key
+        self._http = h11.Connection(h11.CLIENT)
+
+    async def post(self, path: str, body: object, take: Callable[[bytes], None]) -> None:
+        """`take` gets the octets of the results as they come. Raises Gone; returns at the end.
+
+        503 is an answer too, and gives nothing: the machine may be slow.
+        """
+        octets = json.dumps(body).encode()
+        headers = [
+            ("Host", "a.test"),
+            ("Authorization", f"Bearer {self._key}"),
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(octets))),
+        ]
+        request = h11.Request(method="POST", target=path, headers=headers)
+        try:
+            for event in (request, h11.Data(data=octets), h11.EndOfMessage()):
+                await self._stream.send_all(self._http.send(event) or b"")
+            answer = await self._next()
+            assert isinstance(answer, h11.Response), answer
+            assert answer.status_code in (200, 503), answer
+            while isinstance(piece := await self._next(), h11.Data):
+                if answer.status_code == 200:
+                    take(bytes(piece.data))
+        except trio.BrokenResourceError as error:
+            raise Gone from error
+        except h11.RemoteProtocolError as error:
+            if not self._ended:
+                raise  # it has said something wrong
+            raise Gone from error
+        if self._http.their_state is not h11.DONE:  # it will serve nothing more here
+            raise Gone
+        self._http.start_next_cycle()
+
+    @property
+    def _ended(self) -> bool:
+        return self._http.trailing_data[1]
+
+    async def _next(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            with trio.fail_after(PATIENCE_S):
+                self._http.receive_data(await self._stream.receive_some())
+        if isinstance(event, h11.ConnectionClosed):
+            raise Gone
+        return event
+
+
+class Load:
+    """Clients without a pause, until their server is gone."""
+
+    def __init__(self, pool: Pool, rng: random.Random, books: Sequence[Book]) -> None:
+        self._pool = pool
+        self._rng = rng
+        self._books = books
+        self.streams_open = 0  # that have given a line, and not their end
+        self.streams_cut = 0  # that gave some of their lines
+        self.stream_opened = trio.Event()  # since the last start
+
+    @asynccontextmanager
+    async def on(self, port: int) -> AsyncIterator[None]:
+        """All clients of a round; the block is left when the last has lost its server."""
+        self.stream_opened = trio.Event()
+        async with trio.open_nursery() as nursery:
+            for book in self._books:
+                for act in (self._verify, self._batch, self._stream, self._stream):
+                    nursery.start_soon(self._repeat, act, port, book)
+            with trio.fail_after(PATIENCE_S):
+                await self.stream_opened.wait()
+            yield
+
+    async def _repeat(
+        self, act: Callable[[Wire, Book], Awaitable[None]], port: int, book: Book
+    ) -> None:
+        with suppress(Gone, OSError):  # the latter of who was too late to connect
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                wire = Wire(stream, book.who.key)
+                while True:
+                    await act(wire, book)
+
+    async def _verify(self, wire: Wire, book: Book) -> None:
+        (email,) = self._draw(book, 1)
+        pieces: list[bytes] = []
+        await wire.post(VERIFY, {"email": email}, pieces.append)
+        if pieces:
+            self._receive(book, [json.loads(b"".join(pieces))])
+
+    async def _batch(self, wire: Wire, book: Book) -> None:
+        emails = self._draw(book, 8)
+        pieces: list[bytes] = []
+        await wire.post(BATCH, {"emails": emails}, pieces.append)
+        if pieces:
+            self._receive(book, json.loads(b"".join(pieces))["results"])
+
+    async def _stream(self, wire: Wire, book: Book) -> None:
+        emails = self._draw(book, 30)
+        lines = 0
+        rest = b""
+
+        def take(octets: bytes) -> None:
+            nonlocal lines, rest
+            *whole, rest = (rest + octets).split(b"\n")
+            if not whole:
+                return
+            self._receive(book, [json.loads(line) for line in whole])
+            self.streams_open += not lines
+            lines += len(whole)
+            self.stream_opened.set()
+
+        try:
+            await wire.post(STREAM, {"emails": emails}, take)
+        except Gone:
+            self.streams_cut += 0 < lines < len(emails)
+            raise
+        finally:
+            self.streams_open -= bool(lines)
+        assert lines in (len(emails), 0)
+        assert rest == b""
+
+    def _draw(self, book: Book, size: int) -> list[str]:
+        emails = self._pool.draw(self._rng, size)
+        book.asked += self._pool.count(emails)
+        return emails
+
+    def _receive(self, book: Book, results: Sequence[dict[str, Any]]) -> None:
+        book.received += self._pool.count([result["email"] for result in results])
+
+
+# == what is in the database ==================================================================
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One account's part of the database."""
+
+    rows: Count
+    months: Count
+    days_billable: int
+
+
+QUESTIONS = (
+    "SELECT coalesce(sum(units), 0), coalesce(sum(billable), 0) FROM usage WHERE account = ?",
+    "SELECT coalesce(sum(units), 0), coalesce(sum(billable), 0) FROM months WHERE account = ?",
+    "SELECT coalesce(sum(billable), 0) FROM days WHERE account = ?",
+)
+
+
+def kept(place: Place, who: Credentials) -> Kept:
+    with closing(sqlite3.connect(f"file:{place.database}?mode=ro", uri=True)) as db:
+        number = db.execute("SELECT number FROM accounts WHERE id = ?", (who.account_id,))
+        account = number.fetchone()
+        rows, months, days = (db.execute(text, account).fetchone() for text in QUESTIONS)
+    return Kept(Count(*rows), Count(*months), *days)
+
+
+def reservations(place: Place) -> int:
+    with closing(sqlite3.connect(f"file:{place.database}?mode=ro", uri=True)) as db:
+        (count,) = db.execute("SELECT count(*) FROM reservations").fetchone()
+    return int(count)
+
+
+def assert_counted_once(place: Place, book: Book) -> None:
+    """All that was received is counted, nothing that was not asked for, each unit by one row."""
+    found = kept(place, book.who)
+    assert book.received <= found.rows - book.counted_before <= book.asked
+    assert found.months == found.rows
+    assert found.days_billable == found.rows.billable
+    book.turn(found.rows)
+
+
+async def reserved_later(place: Place, who: Credentials) -> int:
+    """What is reserved when a minute has passed, for weighing; tidies up then."""
+
+    def later() -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=OVER_S)
+
+    async with open_store(place.database, secret_key=None, now=later) as store:
+        caller = await store.caller(key_hash(who.key))
+        assert isinstance(caller, Caller)
+        ledger = await store.ledger(caller)
+        await store.tidy({tier: plan.retention_days for tier, plan in PLANS.items()})
+    return ledger.reserved
+
+
+# == the tests ================================================================================
+
+
+async def test_fifty_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, lab: Lab) -> None:
+    """Every other time there are two workers; all processes are killed at once.
+
+    The books are compared after each kill, for a unit that was lost must not hide
+    behind one that was counted and whose answer died.
+    """
+    place, rng = make_place(tmp_path, lab, WIDE), random.Random(9)
+    books = [Book(place.make_account("free")), Book(place.make_account("builder"))]
+    pool = Pool(lab.addresses["syntax"], lab.addresses["disposable"] + lab.addresses["deliverable"])
+    load, bind = Load(pool, rng, books), free_bind()
+    for kill in range(KILLS):
+        with running(place, workers=1 + kill % 2, bind=bind) as service:
+            for book in books:
+                assert_counted_once(place, book)
+            async with load.on(service.port):
+                await trio.sleep(rng.uniform(0, LATEST_S))  # nothing is waited for: any moment
+                service.kill()
+    with running(place, bind=bind) as service:
+        for book in books:
+            assert_counted_once(place, book)
+            assert_told(service, book)
+        service.stop()
+    assert load.streams_cut
+    for book in books:
+        assert await reserved_later(place, book.who) == 0
+    assert reservations(place) == 0
+
+
+def assert_told(service: Running, book: Book) -> None:
+    """The API tells the database's numbers; on free, what the killed ones had reserved besides."""
+    counted, told = book.counted_before, service.manage(book.who, "/account")["usage_this_month"]
+    if book.who.tier == "free":
+        assert counted.units <= told <= book.asked_before.units
+    else:
+        assert told == counted.billable
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_sigterm_under_load_ends_in_time_and_has_counted_every_line(
+    tmp_path: Path, lab: Lab, workers: int
+) -> None:
+    """Streams are open, for some of their hosts are silent; each is given to its end."""
+    place = make_place(tmp_path, lab, WIDE)
+    book = Book(place.make_account("builder"))
+    slow = lab.addresses["timed_out"]
+    pool = Pool(lab.addresses["syntax"], lab.addresses["disposable"] + slow)
+    load = Load(pool, random.Random(10), [book])
+    with running(place, workers=workers) as service:
+        async with load.on(service.port):
+            assert load.streams_open
+            service.process.send_signal(signal.SIGTERM)
+            with trio.fail_after(DRAIN_S):
+                await trio.to_thread.run_sync(service.wait, abandon_on_cancel=True)
+        assert service.process.returncode == 0, place.log.read_text()
+    assert load.streams_cut == 0
+    assert_counted_once(place, book)
+    assert reservations(place) == 0
