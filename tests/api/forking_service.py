@@ -4,10 +4,11 @@
 
 Settings come from the environment. It says its port, then for each line that it
 reads it forks a service and says its pid once that serves; it reaps what was
-killed. The listening socket is its own, so the port stays when a service dies.
+killed, and kills the last one when there are no more lines. The listening socket is its own, so the port stays when a service dies.
 """
 
 import os
+import signal
 import sys
 
 from api.cli.account import read_settings
@@ -27,13 +28,15 @@ def main() -> None:
     service = 0
     for _ in sys.stdin:
         if service:
-            os.waitpid(service, 0)
+            os.waitpid(service, 0)  # it was killed
         service = os.fork()
         if service == 0:
             try:
                 serve_until_told(settings, plans, sockets, lambda: print(os.getpid(), flush=True))
             finally:
                 os._exit(1)
+    if service:
+        os.kill(service, signal.SIGKILL)
 
 
 if __name__ == "__main__":

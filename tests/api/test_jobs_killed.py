@@ -109,14 +109,8 @@ def forking(env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    try:
+    with process:  # closes its standard input, which ends it
         yield process
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe
-            pipe.close()
 
 
 async def started(process: subprocess.Popen[str]) -> int:
