@@ -12,6 +12,7 @@ from api.limits import Capacity
 from api.meter import Meter
 from api.plans import PLANS, Plan, Plans
 from api.recorder import Recorder
+from api.visits import NOBODY, Porter
 from engine import Engine
 from storage.records import Account, Caller
 from storage.store import Store
@@ -42,6 +43,7 @@ class Service:
     now: Callable[[], datetime]
     draw: Draw
     portal: Portal | None = None
+    porter: Porter = NOBODY
 
     def plan(self, caller: Caller) -> Plan:
         return self.plans[caller.account.tier]
@@ -58,8 +60,12 @@ def new_service(
     now: Callable[[], datetime] = utc_now,
     draw: Draw = secrets.randbelow,
     portal: Portal | None = None,
+    porter: Porter = NOBODY,
 ) -> Service:
-    """Put the parts together. `addresses_max` are those under way at a time: the engine's."""
+    """Put the parts together. `addresses_max` are those under way at a time: the engine's.
+
+    `porter` is told of every request.
+    """
     capacity = Capacity(addresses_max or engine.settings.probes_max)
     meter = Meter(store, engine, recorder, plans, capacity, now)
-    return Service(store, meter, recorder, plans, places, capacity, now, draw, portal)
+    return Service(store, meter, recorder, plans, places, capacity, now, draw, portal, porter)

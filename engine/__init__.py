@@ -10,16 +10,28 @@ The engine knows no HTTP server, no database and no accounts.
 
 from engine.evidence import Evidence
 from engine.settings import EngineSettings
-from engine.stream import Answer, Answers, Engine, in_order, open_answers, open_engine
+from engine.stream import (
+    Answer,
+    Answers,
+    Engine,
+    deciding_rules,
+    in_order,
+    open_answers,
+    open_engine,
+)
 from engine.verdict import Verdict
+from engine.watcher import Census, Watcher
 
 __all__ = [
     "Answer",
     "Answers",
+    "Census",
     "Engine",
     "EngineSettings",
     "Evidence",
     "Verdict",
+    "Watcher",
+    "deciding_rules",
     "in_order",
     "open_answers",
     "open_engine",

@@ -10,21 +10,24 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from api.cli.account import check_database, read_settings
 from api.cli.running import raise_open_files
-from api.cli.trouble import Trouble, say
+from api.cli.trouble import Misuse, Trouble, say
 
 if TYPE_CHECKING:
     import trio
 
     from api.errors import Places
+    from api.metrics import Metrics
+    from api.metrics_board import Board
     from api.plans import Plans
     from api.service import Service
     from api.settings import Bind, Settings
@@ -56,8 +59,8 @@ def serve(bind: "Bind | None", tools_bind: str | None, workers: int) -> None:
 
     The database is made at the first start.
     """
+    from api.logs import log_to_standard_error
     from api.plans import read_plans
-    from api.workers import supervise
 
     settings = read_settings()
     if bind is not None:
@@ -66,37 +69,88 @@ def serve(bind: "Bind | None", tools_bind: str | None, workers: int) -> None:
     check_database(settings)
     raise_open_files()
     log_to_standard_error(settings.log)
-    sockets = _listening(settings.bind)
+    sockets = _listening(settings.bind, _api_cannot_listen)
     settings = replace(settings, bind=replace(settings.bind, port=sockets[0].getsockname()[1]))
+    with _measured(settings.metrics_bind, workers) as measured:
+        prepare_store(settings, apart=workers > 1)
+        _say_what_comes_later(settings, tools_bind)
+        _serve(settings, plans, sockets, measured, workers)
+
+
+def _serve(
+    settings: "Settings",
+    plans: "Plans",
+    sockets: Sequence[socket.socket],
+    measured: "Measured | None",
+    workers: int,
+) -> None:
+    from api.workers import supervise
+
     share = replace(settings, engine=_share(settings, workers))
-    prepare_store(settings, apart=workers > 1)
-    _say_what_comes_later(settings, tools_bind)
     if workers == 1:
-        serve_until_told(share, plans, sockets, lambda: _announce(settings, workers))
+        ready = partial(_announce, settings, measured, workers)
+        serve_until_told(share, plans, sockets, ready, measured)
         return
 
     def work(ready: Callable[[], None]) -> None:
         try:
-            serve_until_told(share, plans, sockets, ready)
+            serve_until_told(share, plans, sockets, ready, measured)
         except Trouble as trouble:
             trouble.show()
             sys.exit(trouble.exit_code)
+        except Exception:
+            log.critical("a crash", exc_info=True)
+            sys.exit(1)
 
     _load_lists()
-    _announce(settings, workers)
-    sys.exit(supervise(work, workers, sockets=sockets))
+    _announce(settings, measured, workers)
+    scraped = measured.sockets if measured else ()
+    sys.exit(supervise(work, workers, sockets=[*sockets, *scraped]))
 
 
-def _listening(bind: "Bind") -> list[socket.socket]:
+def _listening(bind: "Bind", in_words: "Callable[[Bind, str], Trouble]") -> list[socket.socket]:
     from api.server import open_sockets
 
     try:
         return open_sockets(bind.host, bind.port)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise Trouble(
-            f"{bind} cannot be listened on: {reason}; name another address with --bind"
-        ) from None
+        raise in_words(bind, reason) from None
+
+
+def _api_cannot_listen(bind: "Bind", reason: str) -> Trouble:
+    return Trouble(f"{bind} cannot be listened on: {reason}; name another address with --bind")
+
+
+def _metrics_cannot_listen(bind: "Bind", reason: str) -> Trouble:
+    return Misuse(f"MAILPROBE_METRICS_BIND is '{bind}': it cannot be listened on: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What all workers count, and where it is read."""
+
+    board: "Board"
+    sockets: Sequence[socket.socket]
+
+    @property
+    def url(self) -> str:
+        from api.settings import Bind
+
+        return f"{Bind(*self.sockets[0].getsockname()[:2]).url}/metrics"
+
+
+@contextmanager
+def _measured(bind: "Bind | None", workers: int) -> Iterator[Measured | None]:
+    """The board and its sockets, opened before any fork; None where nobody wants to know."""
+    if bind is None:
+        yield None
+        return
+    from api.metrics import open_metrics
+
+    sockets = _listening(bind, _metrics_cannot_listen)
+    with open_metrics(workers) as board:
+        yield Measured(board, sockets)
 
 
 def _share(settings: "Settings", workers: int) -> Any:
@@ -165,16 +219,20 @@ def _say_what_comes_later(settings: "Settings", tools_bind: str | None) -> None:
     later = {
         "--tools-bind": tools_bind,
         "MAILPROBE_TOOLS_URL": settings.tools_url,
-        "MAILPROBE_METRICS_BIND": settings.metrics_bind,
     }
     for name, said in later.items():
         if said:
             say(f"{name} has no effect in this version")
 
 
-def _announce(settings: "Settings", workers: int) -> None:
+def _announce(settings: "Settings", measured: Measured | None, workers: int) -> None:
+    from api.logs import release
+
+    if measured:
+        say(f"metrics on {measured.url}")
     by = "" if workers == 1 else f" with {workers} workers"
     say(f"serving on {settings.bind.url}{by}, database {settings.database}")
+    log.info("started", extra={"version": release(), "workers": workers})
 
 
 def _load_lists() -> None:
@@ -189,6 +247,7 @@ def serve_until_told(
     plans: "Plans",
     sockets: Sequence[socket.socket],
     ready: Callable[[], None],
+    measured: Measured | None = None,
 ) -> None:
     """One process's service, until SIGTERM or SIGINT; Trouble where the store cannot be opened."""
     import trio
@@ -196,11 +255,16 @@ def serve_until_told(
     from api.server import drain_on_signals
     from storage.store import StoreUnavailable
 
+    metrics = _claim(measured)
+
     async def main() -> None:
         drain = trio.Event()
         async with trio.open_nursery() as nursery:
             await nursery.start(drain_on_signals, drain)
-            async with open_service(settings, plans) as service, trio.open_nursery() as serving:
+            opening = open_service(settings, plans, metrics)
+            async with opening as service, trio.open_nursery() as serving:
+                if measured and metrics:
+                    await serving.start(serve_metrics, service, metrics, measured, drain)
                 await serving.start(serve_service, service, sockets, drain)
                 ready()
             nursery.cancel_scope.cancel()
@@ -216,25 +280,38 @@ def serve_until_told(
         raise Trouble(str(gone)) from gone
 
 
+def _claim(measured: Measured | None) -> "Metrics | None":
+    """This process's own part of what is counted."""
+    if measured is None:
+        return None
+    from api.metrics import Metrics
+
+    return Metrics(measured.board.claim())
+
+
 @asynccontextmanager
-async def open_service(settings: "Settings", plans: "Plans") -> AsyncIterator["Service"]:
-    """The parts of the service, without its sockets."""
+async def open_service(
+    settings: "Settings", plans: "Plans", metrics: "Metrics | None" = None
+) -> AsyncIterator["Service"]:
+    """The parts of the service, without its sockets; `metrics` counts what they do."""
+    from api import visits
     from api.recorder import open_recorder
     from api.service import new_service
-    from engine import open_engine
+    from engine import open_engine, watcher
     from storage import open_store
 
     async with (
         open_store(settings.database, secret_key=settings.secret_key) as store,
         open_recorder() as recorder,
-        open_engine(settings.engine) as engine,
+        open_engine(settings.engine, watcher=metrics or watcher.NOBODY) as engine,
     ):
         yield new_service(
-            store=store,
+            store=metrics.timed(store) if metrics else store,
             engine=engine,
             recorder=recorder,
             places=places_of(settings),
             plans=plans,
+            porter=metrics or visits.NOBODY,
         )
 
 
@@ -250,10 +327,13 @@ async def serve_service(
     import trio
 
     from api.app import create_app
+    from api.asgi import REFUSALS
     from api.errors import body_of_code
     from api.server import listeners_on, serve_app
+    from api.visits import turned_away
 
     def error_body(code: str) -> bytes:
+        turned_away(service.porter, code, REFUSALS[code].status)
         return msgspec.json.encode(body_of_code(code, service.places))
 
     app, listeners = create_app(service), listeners_on(sockets)
@@ -264,6 +344,33 @@ async def serve_service(
             listeners,
             drain=drain,
             error_body=error_body,
+            task_status=task_status,
+        )
+        background.cancel_scope.cancel()
+
+
+async def serve_metrics(
+    service: "Service",
+    metrics: "Metrics",
+    measured: Measured,
+    drain: "trio.Event",
+    *,
+    task_status: "trio.TaskStatus[None]",
+) -> None:
+    """Serve what all workers count, until `drain` is set; see that this one's states are told."""
+    import trio
+
+    from api.logs import release
+    from api.metrics_page import page, serve_page
+    from api.server import listeners_on
+
+    async with trio.open_nursery() as background:
+        background.start_soon(metrics.watch, service)
+        await serve_page(
+            partial(metrics.look, service),
+            partial(page, measured.board, release()),
+            listeners_on(measured.sockets),
+            drain=drain,
             task_status=task_status,
         )
         background.cancel_scope.cancel()
@@ -295,33 +402,3 @@ def places_of(settings: "Settings") -> "Places":
         settings.docs_url or f"{base_url}/docs",
         settings.dashboard_url or f"{base_url}/dashboard",
     )
-
-
-def log_to_standard_error(level: str) -> None:
-    """JSON lines, or for a terminal lines that a person can read."""
-    import structlog
-
-    terminal = sys.stderr.isatty()
-    shown: list[Any] = [
-        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        structlog.dev.ConsoleRenderer()
-        if terminal
-        else structlog.processors.JSONRenderer(ensure_ascii=False),
-    ]
-    if not terminal:
-        shown.insert(1, structlog.processors.format_exc_info)
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[
-                structlog.stdlib.add_log_level,
-                structlog.stdlib.add_logger_name,
-                structlog.stdlib.ExtraAdder(),
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-            ],
-            processors=shown,
-        )
-    )
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for name in ("httpx", "httpcore", "hpack"):  # a line a look-up, each with its address
-        logging.getLogger(name).setLevel(logging.WARNING)
