@@ -7,6 +7,7 @@ Every trouble becomes a documented answer here and nowhere else.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +20,11 @@ from api.idempotency import check_key, fingerprint, once
 from api.limits import BODY_OCTETS_MAX
 from api.operations import Operation
 from api.refusals import InvalidRequest, OurFault, PayloadTooLarge, Refusal, UsageUnknown
-from api.requests import Call, Inbound, Reply
+from api.requests import Call, Inbound, Lines, Reply
+from api.schema import BatchRequest, VerifyRequest
 from api.service import Service
+from api.visits import Visit, present, visiting
+from engine import Answer
 from storage.store import StoreUnavailable
 
 log = logging.getLogger("mailprobe.api")
@@ -30,26 +34,43 @@ _encode = msgspec.json.Encoder().encode
 
 async def answer(service: Service, operation: Operation, inbound: Inbound) -> Reply:
     """The answer, whatever happens; raises nothing but Cancelled."""
-    call = Call(None, inbound.query, inbound.path, sent=inbound.headers)
+    with visiting(service.porter, inbound.request_id) as visit:
+        visit.operation = operation.name
+        call = Call(None, inbound.query, inbound.path, sent=inbound.headers)
+        try:
+            reply = await _answer_or_refuse(service, operation, inbound, call)
+        finally:
+            visit.caller, visit.addresses = call.who, _addresses_in(call.body)
+        visit.status = reply.status
+        if isinstance(reply.body, Lines):
+            service.porter.streams()
+            return replace(reply, body=_counted(reply.body, visit))
+        return reply
+
+
+async def _answer_or_refuse(
+    service: Service, operation: Operation, inbound: Inbound, call: Call
+) -> Reply:
     try:
         reply = await _answer(service, operation, inbound, call)
     except Refusal as refusal:
         reply = refuse(service, refusal)
     except StoreUnavailable as error:
-        log.error("the store cannot be asked: %s", error, extra={"request": inbound.request_id})
+        log.error("the store cannot be asked: %s", error)
         reply = refuse(service, UsageUnknown())
     except Exception:
-        log.exception("a bug of ours", extra={"request": inbound.request_id})
+        log.exception("a bug of ours")
         reply = refuse(service, OurFault(inbound.request_id))
     if operation.metered and call.who and not call.headers and reply.status < 500:
         await service.meter.tell_standing(call.who, call.headers)
-    log.info("%s %d", operation.name, reply.status, extra={"request": inbound.request_id})
     return replace(reply, headers={**call.headers, **reply.headers})
 
 
 def refuse(service: Service, refusal: Refusal) -> Reply:
     """The one way in which a refusal becomes an answer."""
     row = row_of(refusal)
+    if (visit := present()) is not None:
+        visit.code = row.code
     body = _encode(body_of(refusal, service.places))
     return Reply(row.status, body, headers_of(refusal), closes=row.closes)
 
@@ -103,3 +124,24 @@ async def _understand(operation: Operation, inbound: Inbound, octets: bytes) -> 
         return None
     check_media_type(inbound.headers.get("content-type"), operation.section)
     return await parse(octets, operation.takes, operation.section)
+
+
+def _addresses_in(body: Any) -> int:
+    """How many addresses a body asks about."""
+    match body:
+        case VerifyRequest():
+            return 1
+        case BatchRequest(emails=emails):
+            return len(emails)
+    return 0
+
+
+def _counted(lines: Lines, visit: Visit) -> Lines:
+    """The same lines, counted for the visit as they are handed over."""
+    visit.lines = 0
+
+    def encode(answers: Sequence[Answer]) -> bytes:
+        visit.lines = (visit.lines or 0) + len(answers)
+        return lines.encode(answers)
+
+    return replace(lines, encode=encode)

@@ -31,6 +31,7 @@ from api.refusals import (
 )
 from api.requests import Inbound, Lines, Reply
 from api.service import Service
+from api.visits import NOBODY, Porter, visiting
 
 # what reading and sending raise when the client is gone, from quart 0.23 on
 GONE: tuple[type[Exception], ...] = tuple(
@@ -41,7 +42,25 @@ log = logging.getLogger("mailprobe.api")
 
 
 class Connection(TrioASGIHTTPConnection):
-    """One request. A client that is gone when its answer is ready is nobody's fault."""
+    """One request, from its head to the last octet of its answer.
+
+    A client that is gone when its answer is ready is nobody's fault.
+    """
+
+    app: "App"
+
+    async def __call__(self, receive: Any, send: Any) -> None:
+        with visiting(self.app.porter, _id_of(self.scope), lingers=True) as visit:
+            visit.cut = True
+
+            async def see(message: Any) -> None:
+                await send(message)
+                if message["type"] == "http.response.start":
+                    visit.status = message["status"]
+                elif not message.get("more_body", False):
+                    visit.cut = False
+
+            await super().__call__(receive, see)
 
     async def _send_response(self, send: Any, response: Any) -> None:
         try:
@@ -54,11 +73,13 @@ class App(QuartTrio):
     """Quart, with the connection above."""
 
     asgi_http_class = Connection
+    porter: Porter = NOBODY
 
 
 def create_app(service: Service) -> QuartTrio:
     """An ASGI application over the service's parts; it opens and closes nothing."""
     app = App("mailprobe", static_folder=None)
+    app.porter = service.porter
     app.config["MAX_CONTENT_LENGTH"] = BODY_OCTETS_MAX
     app.config["BODY_TIMEOUT"] = None  # ours begins at the head
     app.url_map.merge_slashes = False  # no redirects: a path is right or it is not found
@@ -117,9 +138,12 @@ def _inbound(path: dict[str, str]) -> Inbound:
 
 
 def _request_id() -> str:
+    return _id_of(request.scope)
+
+
+def _id_of(scope: Any) -> str:
     """The one that the server gave, so that its log and ours say the same."""
-    state = request.scope.setdefault("state", {})  # type: ignore[typeddict-item]
-    request_id: str = state.setdefault("request_id", uuid4().hex)
+    request_id: str = scope.setdefault("state", {}).setdefault("request_id", uuid4().hex)
     return request_id
 
 
@@ -145,5 +169,5 @@ def _as_refusal(error: Exception) -> Refusal:
             return MethodNotAllowed(request.method, ", ".join(sorted(methods or ())))
         case exceptions.HTTPException(code=int(code)) if 400 <= code < 500:
             return InvalidRequest("The request cannot be understood.", "endpoints")
-    log.error("a bug of ours", exc_info=error, extra={"request": _request_id()})
+    log.error("a bug of ours", exc_info=error)
     return OurFault(_request_id())

@@ -12,6 +12,7 @@ from api.limits import Capacity
 from api.meter import Meter, Watch, nobody_watches
 from api.plans import PLANS, Plan, Plans
 from api.recorder import Recorder
+from api.visits import NOBODY, Porter
 from engine import Engine
 from storage.records import Account, Caller, Job, JobOrder
 from storage.store import Store
@@ -64,6 +65,7 @@ class Service:
     draw: Draw
     payments: Payments | None = None  # None: nothing is billed through a provider
     jobs: Jobs | None = None  # None: nothing runs in the background
+    porter: Porter = NOBODY
 
     def plan(self, caller: Caller) -> Plan:
         return self.plans[caller.account.tier]
@@ -82,12 +84,15 @@ def new_service(
     payments: Payments | None = None,
     metered: bool = False,
     watch: Watch = nobody_watches,
+    porter: Porter = NOBODY,
 ) -> Service:
     """Put the parts together. `addresses_max` are those under way at a time: the engine's.
 
     `metered`: what is billable is reported to the billing provider. `watch` is told
-    of every caller whose usage has changed.
+    of every caller whose usage has changed, `porter` of every request.
     """
     capacity = Capacity(addresses_max or engine.settings.probes_max)
     meter = Meter(store, engine, recorder, plans, capacity, now, metered, watch)
-    return Service(store, meter, recorder, plans, places, capacity, now, draw, payments)
+    return Service(
+        store, meter, recorder, plans, places, capacity, now, draw, payments, porter=porter
+    )

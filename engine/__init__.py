@@ -14,20 +14,25 @@ from engine.stream import (
     Answer,
     Answers,
     Engine,
+    deciding_rules,
     in_order,
     load_rules_and_lists,
     open_answers,
     open_engine,
 )
 from engine.verdict import Verdict
+from engine.watcher import Census, Watcher
 
 __all__ = [
     "Answer",
     "Answers",
+    "Census",
     "Engine",
     "EngineSettings",
     "Evidence",
     "Verdict",
+    "Watcher",
+    "deciding_rules",
     "in_order",
     "load_rules_and_lists",
     "open_answers",

@@ -36,6 +36,7 @@ from engine.dns import (
 from engine.doh import ENDPOINT_S, DohTransport, check_doh_url, open_transport
 from engine.egress import is_public
 from engine.settings import EngineSettings
+from engine.watcher import NOBODY, Watcher
 
 HEDGE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 LOOKUP_S = 3.0  # all endpoints together
@@ -136,17 +137,30 @@ class Resolvers:
     """All endpoints as one: the first certain answer wins."""
 
     def __init__(
-        self, urls: tuple[str, ...], transport: DohTransport, nursery: trio.Nursery
+        self,
+        urls: tuple[str, ...],
+        transport: DohTransport,
+        nursery: trio.Nursery,
+        watcher: Watcher = NOBODY,
     ) -> None:
         self._endpoints = [_Endpoint(url) for url in urls]
         self._transport = transport
         self._nursery = nursery
+        self._watcher = watcher
         self._seats = trio.Semaphore(LOOKUPS_MAX)
 
     async def ask(
         self, question: bytes, read: Callable[[bytes], Answer | LookupFailed]
     ) -> Answer | LookupFailed:
         """A certain answer, or LookupFailed with what each endpoint did."""
+        began = trio.current_time()
+        answer = await self._ask(question, read)
+        self._watcher.looked_up(began, certain=not isinstance(answer, LookupFailed))
+        return answer
+
+    async def _ask(
+        self, question: bytes, read: Callable[[bytes], Answer | LookupFailed]
+    ) -> Answer | LookupFailed:
         with trio.move_on_after(LINE_S) as line:
             await self._seats.acquire()
         if line.cancelled_caught:
@@ -321,7 +335,11 @@ def _held(ttl_s: int) -> float:
 
 @asynccontextmanager
 async def open_routes(
-    settings: EngineSettings, *, transport: DohTransport | None = None, rng: random.Random
+    settings: EngineSettings,
+    *,
+    transport: DohTransport | None = None,
+    rng: random.Random,
+    watcher: Watcher = NOBODY,
 ) -> AsyncIterator[Routes]:
     """Routes that live as long as the block; without a transport, over the network.
 
@@ -332,11 +350,11 @@ async def open_routes(
             check_doh_url(url)
         async with (
             open_transport(settings.doh_ca_file) as opened,
-            open_routes(settings, transport=opened, rng=rng) as routes,
+            open_routes(settings, transport=opened, rng=rng, watcher=watcher) as routes,
         ):
             yield routes
         return
     async with trio.open_nursery() as nursery:
-        resolvers = Resolvers(settings.doh_urls, transport, nursery)
+        resolvers = Resolvers(settings.doh_urls, transport, nursery, watcher)
         yield Routes(settings, resolvers, nursery, rng)
         nursery.cancel_scope.cancel()

@@ -30,6 +30,7 @@ from engine.smtp.question import Notes, Question
 from engine.smtp.replies import load_rules
 from engine.verdict import Verdict
 from engine.verify import Inquiry, read_route, read_text
+from engine.watcher import NOBODY, OWN_RULES, Watcher
 
 OPEN_MAX = 20_000  # addresses taken up and not answered; enough to find work for every host
 UNREAD_MAX = 1_000  # answers that the reader has not taken
@@ -111,6 +112,7 @@ class Engine:
     routes: Routes
     prober: Prober
     rng: random.Random
+    watcher: Watcher = NOBODY
 
 
 class _Errand:
@@ -121,6 +123,7 @@ class _Errand:
     ) -> None:
         self.answers = Answers(self._look_for_room)
         self._engine = engine
+        self._watcher = engine.watcher
         self._asker = asker
         self._nursery = nursery
         self._patient = patient
@@ -176,6 +179,7 @@ class _Errand:
         if self._explain:
             inquiry.notes = Notes()
         read_text(inquiry, self._engine.lists)
+        self._watcher.text_read(inquiry.began)
         if inquiry.address is None or inquiry.outcome is not None:
             self._tell(inquiry)
             return
@@ -189,6 +193,8 @@ class _Errand:
     def _tell(self, inquiry: Inquiry) -> None:
         now = trio.current_time()
         self._places -= len(inquiry.places)
+        assert inquiry.outcome is not None
+        self._watcher.told(inquiry.outcome, inquiry.rule, len(inquiry.places))
         evidence = inquiry.evidence()
         for place, text in inquiry.places:
             self.answers.put(Answer(place, inquiry.verdict(text, now), evidence))
@@ -205,6 +211,7 @@ class _Errand:
     def _find_route(self, inquiry: Inquiry, domain: str) -> None:
         known = self._engine.routes.known(domain)
         if known is not None and self._knows_exchanges(known):
+            self._watcher.recalled("mx")
             if inquiry.notes is not None:
                 inquiry.notes.cached.append("mx")
             self._routed(inquiry, known)
@@ -240,6 +247,7 @@ class _Errand:
 
     def _routed(self, inquiry: Inquiry, answer: RouteAnswer) -> None:
         read_route(inquiry, answer)
+        self._watcher.route_read(inquiry.began)
         if inquiry.route is None or inquiry.outcome is not None:
             self._finish(inquiry)
             return
@@ -280,6 +288,7 @@ class _Errand:
     def _settled(self, question: Question) -> None:
         inquiry: Inquiry = question.owner
         assert question.outcome is not None
+        self._watcher.question_settled(question.deadline - self._engine.settings.probe_s)
         inquiry.decide(question.outcome, question.rule)
         self._finish(inquiry)
 
@@ -403,6 +412,11 @@ def load_rules_and_lists() -> None:
     _lists(), _rules(), _sites()
 
 
+def deciding_rules() -> tuple[str, ...]:
+    """The ids of all rules that can decide an outcome, ours first."""
+    return (*OWN_RULES, *(rule.reading.rule for rule in _rules().rules))
+
+
 @asynccontextmanager
 async def open_engine(
     settings: EngineSettings,
@@ -411,17 +425,19 @@ async def open_engine(
     dial: Dial | None = None,
     rng: random.Random | None = None,
     mint: Callable[[], str] | None = None,
+    watcher: Watcher = NOBODY,
 ) -> AsyncIterator[Engine]:
     """An engine with its caches and connections; leaving it says QUIT on each of them.
 
     `transport`, `dial`, `rng` and `mint` (the random address's local part) are
-    the world and chance; left out, they are the real ones.
+    the world and chance; left out, they are the real ones. `watcher` is told what
+    the engine does.
     """
     rng = rng or random.Random()
     lists, rules, sites = _lists(), _rules(), _sites()
     try:
         async with (
-            open_routes(settings, transport=transport, rng=rng) as routes,
+            open_routes(settings, transport=transport, rng=rng, watcher=watcher) as routes,
             open_prober(
                 settings,
                 routes=routes,
@@ -429,8 +445,9 @@ async def open_engine(
                 rules=rules,
                 sites=sites,
                 mint=mint,
+                watcher=watcher,
             ) as prober,
         ):
-            yield Engine(settings, lists, routes, prober, rng)
+            yield Engine(settings, lists, routes, prober, rng, watcher)
     except BaseExceptionGroup as group:
         raise lone(group) from None

@@ -29,12 +29,14 @@ class Inquiry:
     question: Question | None = None
     notes: Notes | None = None
     outcome: Outcome | None = None
-    rule: str | None = None
+    rule: str = ""  # one of stream.deciding_rules()
+    why: object = None  # what the rule found, in words, where it says more than its id
     held_since: float | None = None  # by a patient asker, until its exchange has a seat
 
-    def decide(self, outcome: Outcome, rule: str) -> None:
+    def decide(self, outcome: Outcome, rule: str, why: object = None) -> None:
         self.outcome = outcome
         self.rule = rule
+        self.why = why
 
     def verdict(self, text: str, now: float) -> Verdict:
         """The decided outcome, told of the text as it was sent."""
@@ -54,7 +56,7 @@ class Inquiry:
         return Evidence(
             exchanges=list(self.notes.tried),
             conversation=self.notes.lines_since(self.began),
-            rule=self.rule,
+            rule=self.rule if self.why is None else f"{self.rule}: {self.why}",
             cached=list(dict.fromkeys(self.notes.cached)),
         )
 
@@ -64,7 +66,7 @@ def read_text(inquiry: Inquiry, lists: Lists) -> None:
     try:
         inquiry.address = parse(inquiry.text)
     except NotAnAddress as error:
-        inquiry.decide(Outcome.SYNTAX, f"syntax: {error}")
+        inquiry.decide(Outcome.SYNTAX, "syntax", error)
         return
     inquiry.signals = lists.signals(inquiry.address)
     if inquiry.signals.disposable:
@@ -75,9 +77,9 @@ def read_route(inquiry: Inquiry, answer: RouteAnswer) -> None:
     """Layer 3: decided, or a route on which the exchanges are to be asked."""
     match answer:
         case NoMail(reason):
-            inquiry.decide(Outcome.NO_MX, f"no_mx: {reason}")
+            inquiry.decide(Outcome.NO_MX, "no_mx", reason)
         case LookupFailed(reason):
-            inquiry.decide(Outcome.RESOLVER_FAILED, f"resolver: {reason}")
+            inquiry.decide(Outcome.RESOLVER_FAILED, "resolver", reason)
         case Route():
             inquiry.route = answer
             if inquiry.signals.smtp_blocked:

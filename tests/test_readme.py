@@ -1,29 +1,46 @@
 """What the README and the docs say is true: commands run, names exist, tables are the code's.
 
 The commands run in a directory of their own, before a lab, with the paths that the
-pages use. No network is needed.
+pages use. Those that ask a service have a real one, in the lab too. No network is needed.
 """
 
 import os
 import re
+import runpy
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
+from typing import get_args
 
 import click
+import httpx
+import msgspec
 import pytest
 
 from api.cli import COMMANDS
 from api.cli import main as mailprobe
+from api.cli.lights import LIGHTS, light_of
+from api.errors import TABLE as ERRORS
+from api.operations import OPERATIONS, Operation
+from api.plans import KEYS, MICROS_PER_EUR, PLANS, read_plans
+from api.schema import (
+    BatchVerifyResponse,
+    ManagementAccountResponse,
+    ManagementUsageResponse,
+    ManagementUsageSummaryResponse,
+)
 from api.settings import TABLE, Settings
 from bench.lab import SCENARIO_NAMES, Lab, start_lab
+from bench.suite_service import Served, start_service
+from engine.evidence import Evidence
 from engine.smtp.replies import Meaning, load_rules
-from engine.verdict import FIELDS, LADDER, Outcome
+from engine.verdict import FIELDS, LADDER, Outcome, Status, judge
 from tests.test_layers import PURE
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +49,7 @@ PAGES = (
     ROOT / "examples/README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 )
+SERVED = {"api.md", "operating.md"}  # pages whose commands have a service before them
 RUN_S = 20  # no command of a page takes so long, on the slowest machine
 ROWS = 4  # of the example list: the next one stalls
 
@@ -41,10 +59,12 @@ MAKE = {
     "check": ".ci/run",
     "test": ".ci/run",
     "demo": "tests/api/test_cli_demo.py",
-    "bench": "by hand",  # half a minute of a quiet machine
+    "serve": "tests/api/test_cli_serve.py",
+    "bench": "by hand",  # a minute of a quiet machine
     "lock": "by hand",  # needs uv and a package index
 }
 MAY_FAIL = "mailprobe doctor"  # it judges the machine: 1 is an answer
+OF_THE_MACHINE = ("curl", "sqlite3")  # programs that a page takes for granted, and we do not
 
 
 @dataclass(frozen=True)
@@ -121,25 +141,64 @@ def lab() -> Iterator[Lab]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def service(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with start_service(lab.env, tmp_path_factory.mktemp("service")) as running:
+        yield running
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A checkout as the pages see it: the program, the example and a list of one's own."""
+    """A checkout as the pages see it: the program, the examples and a list of one's own."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / "examples/stream.py", tmp_path / "examples")
     lines = (ROOT / "examples/list.csv").read_text("utf-8").splitlines(keepends=True)
     for path in ("examples/list.csv", "list.csv"):
         (tmp_path / path).write_text("".join(lines[: ROWS + 1]), "utf-8")
     return tmp_path
 
 
-def run(words: list[str], place: Path, lab: Lab) -> tuple[int, str]:
+@pytest.fixture
+def env(request: pytest.FixtureRequest, block: Block, place: Path, lab: Lab) -> dict[str, str]:
+    """What a block's commands find: the lab, and with it the service and its database."""
+    for program in OF_THE_MACHINE:
+        if re.search(rf"\b{program} ", block.text) and not shutil.which(program):
+            pytest.skip(f"this machine has no {program}")
+    if block.page.name not in SERVED and "$BASE_URL" not in block.text:
+        return lab.env
+    service: Served = request.getfixturevalue("service")
+    (place / "data").symlink_to(service.folder / "data")
+    variables = {
+        "BASE_URL": service.url,
+        "KEY": service.key,
+        "PROVISIONING_KEY": service.account["provisioning_key"],
+        "ACCOUNT_ID": service.account["account_id"],
+    }
+    if "$KEY_ID" in block.text:
+        variables["KEY_ID"] = new_key_id(service)
+    return lab.env | variables
+
+
+def new_key_id(service: Served) -> str:
+    """Of a key that is the block's own, to be revoked."""
+    made = httpx.post(
+        f"{service.url}/v1/management/keys",
+        headers={"Authorization": f"Bearer {service.account['provisioning_key']}"},
+        trust_env=False,
+    )
+    key_id: str = made.json()["id"]
+    return key_id
+
+
+def run(words: list[str], place: Path, variables: Mapping[str, str]) -> tuple[int, str]:
     """Run it to its end; exit code, and all that it said."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAILPROBE_")}
-    env |= {"PATH": f"{sys.prefix}/bin{os.pathsep}{env['PATH']}", "PYTHONPATH": str(ROOT)} | lab.env
+    env |= {"PATH": f"{sys.prefix}/bin{os.pathsep}{env['PATH']}", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         words,
         cwd=place,
-        env=env,
+        env={**env, **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -155,10 +214,10 @@ def run(words: list[str], place: Path, lab: Lab) -> tuple[int, str]:
     return process.returncode, said
 
 
-def bash(script: str, place: Path, lab: Lab) -> tuple[int, str]:
+def bash(script: str, place: Path, variables: Mapping[str, str]) -> tuple[int, str]:
     """Run a script that ends at its first failure; what it left in the background ends with it."""
     ending = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"
-    return run(["bash", "-euc", f"{ending}\n{script}"], place, lab)
+    return run(["bash", "-euo", "pipefail", "-c", f"{ending}\n{script}"], place, variables)
 
 
 def commands_of(block: Block) -> list[str]:
@@ -171,44 +230,65 @@ def is_made(block: Block) -> bool:
 
 
 @pytest.mark.parametrize("block", [b for b in blocks_in("sh") if not is_made(b)], ids=str)
-def test_a_block_of_commands_runs(block: Block, place: Path, lab: Lab) -> None:
+def test_a_block_of_commands_runs(block: Block, place: Path, env: dict[str, str]) -> None:
     script = "\n".join(commands_of(block))
-    code, said = bash(script, place, lab)
+    (place / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
+    code, said = bash(script, place, env | {"CURL_HOME": str(place)})
     assert code == 0 or (script == MAY_FAIL and code == 1), said
     assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("block", blocks_in("console"), ids=str)
-def test_a_sample_is_what_is_printed(block: Block, place: Path, lab: Lab) -> None:
+def test_a_sample_is_what_is_printed(block: Block, place: Path, env: dict[str, str]) -> None:
     prompt, _, sample = block.text.partition("\n")
-    _, said = bash(prompt.removeprefix("$ "), place, lab)
-    assert without_times(said) == without_times(sample)
+    _, said = bash(prompt.removeprefix("$ "), place, env)
+    assert without_chance(said) == without_chance(sample)
 
 
-def without_times(said: str) -> list[str]:
+# what differs from run to run -> what stands for it
+CHANCE = (
+    (r"\b[\d.,]+(?= ms)|(?<= )[\d,]+$", "#"),  # durations
+    (r"\bsk_(live|test|mgmt)_[\w…]+", r"sk_\1_#"),
+    (r"\b[0-9a-f]{8}-[-0-9a-f…]+", "#"),  # ids
+    (r"\b\d{4}-[-\dT:.…]+Z", "#"),  # instants
+    (r"(?<=http://127\.0\.0\.1:)\d+", "#"),
+)
+
+
+def without_chance(said: str) -> list[str]:
     """The lines that are not blank, without what differs from run to run."""
-    lines = (re.sub(r"[ ─]+", " ", line).strip() for line in said.splitlines())
-    told = (line for line in lines if line)
-    return [re.sub(r"\b[\d.,]+(?= ms)|(?<= )[\d,]+$", "#", line) for line in told]
+    lines = [re.sub(r"[ ─]+", " ", line).strip() for line in said.splitlines()]
+    for pattern, instead in CHANCE:
+        lines = [re.sub(pattern, instead, line) for line in lines]
+    return [line for line in lines if line]
 
 
 @pytest.mark.parametrize("block", blocks_in("python"), ids=str)
-def test_a_program_runs(block: Block, place: Path, lab: Lab) -> None:
-    code, said = run([sys.executable, "-c", block.text], place, lab)
+def test_a_program_runs(block: Block, place: Path, env: dict[str, str]) -> None:
+    code, said = run([sys.executable, "-c", block.text], place, env)
     assert (code, "Traceback" in said) == (0, False), said
+
+
+def is_of_plans(block: Block) -> bool:
+    return re.match(r"\[(free|builder|scale)\]", block.text) is not None
 
 
 @pytest.mark.parametrize("block", blocks_in("toml"), ids=str)
 def test_a_settings_file_is_taken(block: Block, tmp_path: Path) -> None:
-    (tmp_path / "mailprobe.toml").write_text(block.text, "utf-8")
-    Settings.read({}, tmp_path)
+    name = "plans.toml" if is_of_plans(block) else "mailprobe.toml"
+    (tmp_path / name).write_text(block.text, "utf-8")
+    if is_of_plans(block):
+        assert read_plans(tmp_path / name) != PLANS
+        assert set(re.findall(r"^(\w+) =", block.text, re.MULTILINE)) == set(KEYS)
+    else:
+        Settings.read({}, tmp_path)
 
 
 @pytest.mark.parametrize(
     "row", table_of("docs/settings.md", "code", "meaning", "for example"), ids=lambda row: row[0]
 )
 def test_a_command_ends_with_its_exit_code(row: list[str], place: Path, lab: Lab) -> None:
-    code, said = bash(bare(row[2]), place, lab)
+    code, said = bash(bare(row[2]), place, lab.env)
     assert code == int(row[0]), said
 
 
@@ -404,3 +484,99 @@ def test_the_lab_is_as_told(lab: Lab) -> None:
     env = next(row[1] for row in table_of("docs/lab.md", "key", "holds") if row[0] == "`env`")
     assert re.findall(r"`(\w+)`", env) == [*lab.env]
     assert {Outcome(name) for name in lab.addresses} <= {*Outcome}
+
+
+# -- the API ---------------------------------------------------------------------------------
+
+
+def test_the_routes_are_the_operations() -> None:
+    rows = table_of("docs/api.md", "method", "path", "key", "does")
+    told = [(method, bare(path), key) for method, path, key, _ in rows]
+    assert told == [(o.method, o.path, o.key or "none") for o in OPERATIONS]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_each_route_has_a_command_that_asks_it(operation: Operation) -> None:
+    path = operation.path.replace("{id}", "$KEY_ID")
+    asks = re.compile(rf"\bcurl\b.*\$BASE_URL{re.escape(path)}(?![\w/])")
+    assert any(
+        asks.search(block.text)
+        for block in [*blocks_in("sh"), *blocks_in("console")]
+        if block.page.name == "api.md"
+    )
+
+
+def test_the_fields_of_bodies_are_the_codes() -> None:
+    fields = [bare(row[0]) for row in table_of("docs/api.md", "field", "type", "meaning")]
+    assert fields == ["email", *FIELDS, *BatchVerifyResponse.__struct_fields__]
+    evidence = table_of("docs/api.md", "field of `evidence`", "holds")
+    assert [bare(row[0]) for row in evidence] == [*Evidence.__struct_fields__]
+    told: dict[str, set[str]] = {}
+    for body, names, _ in table_of("docs/api.md", "of", "field", "meaning"):
+        told.setdefault(body, set()).update(re.findall(r"`(\w+)`", names))
+    assert told == {
+        "account": set(ManagementAccountResponse.__struct_fields__),
+        "usage": set(ManagementUsageResponse.__struct_fields__),
+        "summary": set(ManagementUsageSummaryResponse.__struct_fields__),
+    }
+
+
+def test_every_error_is_told_with_its_status() -> None:
+    rows = table_of("docs/api.md", "code", "status", "when", "what to do")
+    assert len({bare(row[0]) for row in rows}) == len(rows)
+    assert {(bare(row[0]), int(row[1])) for row in rows} == {
+        (error.code, error.status) for error in ERRORS.values()
+    }
+
+
+def test_what_error_bodies_link_to_is_a_heading_of_the_page() -> None:
+    anchors = {error.anchor for error in ERRORS.values()} - {"{section}"}
+    anchors |= {operation.section for operation in OPERATIONS}
+    assert anchors <= headings_of(ROOT / "docs/api.md")
+
+
+def test_the_tiers_are_the_codes() -> None:
+    header = ("tier", "a minute, each key", "a month, the account", "standard keys")
+    rows = table_of("docs/api.md", *header, "beyond, each", "usage rows kept")
+    assert {bare(tier): [*map(number_in, cells)] for tier, *cells in rows} == {
+        tier: [
+            plan.rate_limit_per_min,
+            plan.monthly_calls,
+            plan.max_keys,
+            plan.price_micros_per_call / MICROS_PER_EUR,
+            plan.retention_days,
+        ]
+        for tier, plan in PLANS.items()
+    }
+
+
+def number_in(cell: str) -> float:
+    """The number that a cell begins with; 0 for none."""
+    found = re.match(r"[\d.]+", cell)
+    return float(found[0]) if found else 0
+
+
+def test_the_lights_are_the_codes() -> None:
+    rows = table_of("docs/api.md", "rule", "where", "light", "do")
+    assert [row[2] for row in rows] == [light for _, light in LIGHTS]
+    assert [*dict.fromkeys(row[0] for row in rows)] == [*"12345678"]
+
+
+def test_the_example_gives_the_same_lights() -> None:
+    """Each outcome, as it comes and with any one field otherwise."""
+    light_in_example = runpy.run_path(str(ROOT / "examples/stream.py"))["light_of"]
+    others = {
+        "suggestion": ["gmail.com"],
+        "disposable": [True],
+        "smtp_blocked": [True],
+        "catch_all": [True],
+        "valid": [True, False],
+        "status": get_args(Status),
+        "confidence": [0.0, 0.49, 0.5, 0.74, 0.75, 0.89, 0.9, 1.0],
+    }
+    for outcome, mx_found in product(Outcome, (False, True)):
+        known = judge("ann@example.org", outcome, mx_found=mx_found)
+        changed = [{name: value} for name, values in others.items() for value in values]
+        for change in [{}, *changed]:
+            verdict = msgspec.structs.replace(known, **change)
+            assert light_in_example(msgspec.to_builtins(verdict)) == light_of(verdict), verdict

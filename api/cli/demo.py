@@ -99,7 +99,7 @@ async def open_service_source(settings: "Settings") -> AsyncIterator["Source"]:
 
     from api.cli.account import new_account
     from api.cli.http_source import open_http_source
-    from api.cli.serve import open_service, serve_service
+    from api.house import open_service, serve_service
     from api.plans import PLANS
     from api.server import open_sockets
 

@@ -27,6 +27,7 @@ from engine.smtp.throttle import NEVER, REFUSAL_REST_S, REST_AFTER, Rest, Thrott
 from engine.smtp.wire import Reply
 from engine.turnstile import Turnstile
 from engine.verdict import Outcome
+from engine.watcher import Watcher
 
 BACKLOG_S = 0.5  # work for longer than this is worth one more connection
 HURRY_S = 0.15  # a greeting that takes longer is not waited for before the next is opened
@@ -46,6 +47,7 @@ class Desk(Protocol):
     rules: Rules
     dial: Dial
     domains: Domains
+    watcher: Watcher
     closing: bool
 
     def start(self, task: Callable[..., Any], *args: Any) -> None: ...
@@ -272,6 +274,7 @@ class Pool:
         """A session there, on the seat that was taken; a cause that speaks for all; or None."""
         company, greeted_before = bool(self.sessions), self._greeted
         greeted = await self._greet(address)
+        self._desk.watcher.connected(greeted=isinstance(greeted, Session))
         if isinstance(greeted, Session):
             self._greeted += 1
             self._failed_at.pop(address, None)
@@ -281,7 +284,7 @@ class Pool:
             self._crowded()
             return None
         if self.connections > 1:
-            self.throttle = self.throttle.after_failure()
+            self._slow_down(self.throttle.after_failure())
             return None
         self._tell_tried(address, greeted)
         return greeted
@@ -289,7 +292,12 @@ class Pool:
     def _crowded(self) -> None:
         """The others go on; only this connection was one too many."""
         now = trio.current_time()
-        self.throttle = self.throttle.after_crowding(len(self.sessions), now)
+        self._slow_down(self.throttle.after_crowding(len(self.sessions), now))
+
+    def _slow_down(self, throttle: Throttle) -> None:
+        if throttle.limit < self.throttle.limit:
+            self._desk.watcher.limit_lowered()
+        self.throttle = throttle
 
     def _free_address(self) -> bool:
         """Is there an address to connect to? Where not, we are told when a seat is given back."""
@@ -420,11 +428,13 @@ class Pool:
     # -- rest --------------------------------------------------------------------------------
 
     def _strike(self, cause: Cause, *, at_once: bool = False) -> None:
-        now = trio.current_time()
+        now, rested_until = trio.current_time(), self.rest.until
         if at_once:
             self.rest = replace(self.rest, strikes=max(self.rest.strikes, REST_AFTER - 1))
         self.rest = self.rest.after_strike(now, refused=cause.about_us)
         self._rest_cause = cause
+        if self.rest.until > rested_until:
+            self._desk.watcher.host_rested(refused=cause.about_us)
         if self.rest.resting(now):
             for session in self.sessions:
                 session.leave()
@@ -471,6 +481,9 @@ class Pool:
         for session in self.sessions:
             if session.idle:
                 session.leave()
+
+    def session_reused(self) -> None:
+        self._desk.watcher.session_reused()
 
     def domain(self, name: str) -> Domain:
         return self._desk.domains.find(self.addresses, name)
@@ -537,6 +550,6 @@ class Pool:
         self.staff()
 
     def session_failed(self, cause: Cause, *, before_recipients: bool) -> None:
-        self.throttle = self.throttle.after_failure()
+        self._slow_down(self.throttle.after_failure())
         if before_recipients or cause.about_us:
             self._strike(cause)

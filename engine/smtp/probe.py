@@ -27,6 +27,7 @@ from engine.smtp.question import Cause, Question
 from engine.smtp.replies import Rules
 from engine.turnstile import Turnstile
 from engine.verdict import LADDER, Outcome
+from engine.watcher import NOBODY, Census, Watcher
 
 POOLS_MAX = 10_000  # hosts remembered; those with nothing to do go first
 PARTING_S = 1.0  # for QUIT and its answers when the engine closes
@@ -48,8 +49,10 @@ class Prober:
         sites: Sites,
         nursery: trio.Nursery,
         mint: Callable[[], str],
+        watcher: Watcher = NOBODY,
     ) -> None:
         self.settings = settings
+        self.watcher = watcher
         self.rules = rules
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint)
@@ -81,6 +84,19 @@ class Prober:
     @property
     def full(self) -> bool:
         return len(self._admitted) >= self.settings.probes_max
+
+    def census(self) -> Census:
+        """What is under way just now. Looks at every host: for once a second, not for each address."""
+        now, pools = trio.current_time(), self._pools.values()
+        return Census(
+            questions=len(self._admitted),
+            questions_outside=len(self._waiting),
+            questions_waiting=sum(len(pool.waiting) for pool in pools),
+            connections=self._seats.total(),
+            hosts=len(pools),
+            hosts_resting=sum(pool.rest.resting(now) for pool in pools),
+            hosts_waiting=sum(map(len, self._seats_wanted.values())),
+        )
 
     def ask(self, question: Question) -> None:
         """Start the question's clock and let it be answered; `on_settled` is called once."""
@@ -177,6 +193,7 @@ class Prober:
             if known is None:
                 self._look_up(exchange.name, question)
                 return
+            self.watcher.recalled("addresses")
             if question.notes is not None and not question.notes.looked_up:
                 question.notes.cached.append("addresses")
             if self._enter(question, exchange.name, known):
@@ -333,13 +350,15 @@ async def open_prober(
     rules: Rules,
     sites: Sites,
     mint: Callable[[], str] | None = None,
+    watcher: Watcher = NOBODY,
 ) -> AsyncIterator[Prober]:
     """Layer 4, open for questions; leaving it says QUIT and closes every connection.
 
     `mint` makes the local part of the random address; the default's are unguessable.
     """
     async with trio.open_nursery() as nursery:
-        prober = Prober(settings, routes, dial, rules, sites, nursery, mint or random_local)
+        mint = mint or random_local
+        prober = Prober(settings, routes, dial, rules, sites, nursery, mint, watcher)
         nursery.start_soon(prober.keep_time)
         try:
             yield prober

@@ -68,6 +68,7 @@ class Host(Protocol):
     def recipient_read(self, domain: Domain, reply: Reply, reading: Reading) -> None: ...
     def is_wanted_elsewhere(self, address: str) -> bool: ...
     def send_idle_home(self) -> None: ...
+    def session_reused(self) -> None: ...
     def round_done(self, round_s: float, gap_s: float) -> None: ...
     def session_failed(self, cause: Cause, *, before_recipients: bool) -> None: ...
 
@@ -190,7 +191,10 @@ class Session:
                 await self._connection.listen()
             finally:
                 self._idle = None
-        return self._woken and self._connection.usable
+        woken = self._woken and self._connection.usable
+        if woken and not self._leaving:
+            self._host.session_reused()
+        return woken
 
     # -- what is asked next ------------------------------------------------------------------
 

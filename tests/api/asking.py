@@ -16,12 +16,15 @@ import trio
 from api.app import create_app
 from api.errors import Places
 from api.keys import Prefix, key_hash, mint, shown
+from api.metrics import Metrics
 from api.plans import PLANS, Plans
 from api.recorder import open_recorder
 from api.service import Service, new_service
+from api.visits import NOBODY
 from engine import EngineSettings, open_engine
 from engine.testing.hosts import MailHost
 from engine.testing.world import World, open_world
+from engine.watcher import NOBODY as NO_WATCHER
 from storage.memory import MemoryStore
 from storage.records import Account, Caller, Tier, UsageRow
 from storage.store import StoreUnavailable
@@ -231,26 +234,39 @@ class Clock:
 
 @asynccontextmanager
 async def open_shop(
-    tier: Tier = "builder", *, plans: Plans = PLANS, addresses_max: int | None = None, **more: Any
+    tier: Tier = "builder",
+    *,
+    plans: Plans = PLANS,
+    addresses_max: int | None = None,
+    metrics: Metrics | None = None,
+    **more: Any,
 ) -> AsyncIterator[Shop]:
-    """A service with one account, and three domains: friendly, slow and silent ones."""
+    """A service with one account, and three domains: friendly, slow and silent ones.
+
+    `metrics` counts what all parts of it do.
+    """
     clock = Clock()
     async with open_world() as world, open_recorder() as recorder:
         world.add("friendly.test", MailHost(mailboxes=frozenset({"ann", "bob"})))
         world.add("slow.test", MailHost(latency_s=0.4))
         world.add("catchall.test", MailHost(catch_all=True))
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial, rng=random.Random(0)
+            EngineSettings(),
+            transport=world.transport,
+            dial=world.dial,
+            rng=random.Random(0),
+            watcher=metrics or NO_WATCHER,
         ) as engine:
-            store = Unsteady(MemoryStore(clock))
+            store: Any = Unsteady(MemoryStore(clock))
             service = new_service(
-                store=store,  # type: ignore[arg-type]
+                store=metrics.timed(store) if metrics else store,
                 engine=engine,
                 recorder=recorder,
                 places=PLACES,
                 plans=plans,
                 addresses_max=addresses_max,
                 now=clock,
+                porter=metrics or NOBODY,
                 **more,
             )
             account = await store.create_account("ann@example.org", tier)

@@ -13,6 +13,7 @@ import sys
 
 from api.cli.account import read_settings
 from api.cli.serve import prepare_store, serve_until_told
+from api.house import Doors
 from api.plans import read_plans
 from api.server import open_sockets
 from engine import load_rules_and_lists
@@ -32,7 +33,9 @@ def main() -> None:
         service = os.fork()
         if service == 0:
             try:
-                serve_until_told(settings, plans, sockets, lambda: print(os.getpid(), flush=True))
+                serve_until_told(
+                    settings, plans, Doors(sockets), lambda: print(os.getpid(), flush=True)
+                )
             finally:
                 os._exit(1)
     if service:

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from api.cli.serve import places_of
+from api.house import places_of
 from api.settings import Settings
 from bench.lab import Lab, start_lab
 from tests.api.test_cli_clean import ROOT, rows_of

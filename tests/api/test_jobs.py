@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import trio
-from api.callbacks import Delivered
 
 from api import jobs as jobs_module
 from api.app import create_app
+from api.callbacks import Delivered
 from api.jobs import LEASE_S, open_jobs
 from api.settings import WEBHOOK_RETRY_S
 from api.webhooks import Target
