@@ -21,6 +21,7 @@ from api import visits
 from api.alerting import open_alerts
 from api.app import create_app
 from api.asgi import REFUSALS
+from api.billing import open_payments
 from api.callbacks import open_courier
 from api.errors import Places, body_of_code
 from api.jobs import open_jobs
@@ -28,7 +29,6 @@ from api.logs import release
 from api.metrics import Metrics
 from api.metrics_board import Board
 from api.metrics_page import page, serve_page
-from api.payments import open_payments
 from api.plans import Plans
 from api.recorder import open_recorder
 from api.rpc import error_body as rpc_error_body

@@ -53,7 +53,8 @@ def _codes() -> tuple[Labels, ...]:
 
 
 def _statuses() -> tuple[Labels, ...]:
-    given = ((operation.name, str(operation.status)) for operation in OPERATIONS)
+    given = [(operation.name, str(operation.status)) for operation in OPERATIONS]
+    given += [(operation.name, "202") for operation in OPERATIONS if operation.promises]
     refused = ((name, str(row.status)) for name, row in _refused())
     gone = ((*name, GONE) for name in NAMES)
     return tuple(dict.fromkeys((*given, *refused, *gone)))

@@ -181,7 +181,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "take_billing_event", "POST", "/v1/billing/stripe", "What the billing provider tells",
-        management.take_billing_event, None, None, 204, section="billing",
+        management.take_billing_event, None, None, 204, section="endpoints",
         may=(InvalidRequest, PayloadTooLarge, SlowBody, ProviderUnavailable), tool=False, raw=True,
     ),
     Operation(

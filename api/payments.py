@@ -1,9 +1,8 @@
-"""Billing, as far as it can be decided without asking anybody; pure but for the way in.
+"""Billing through Stripe, as far as it can be decided without asking anybody; pure.
 
 What an event of Stripe's is about, what its subscriptions make of an account, what
 a letter of the outbox says to the meter, and whether it may be sent once more. An
-event is a hint: what is true is fetched. `open_payments()` chooses between billing
-through Stripe and billing that is nobody's but ours.
+event is a hint: what is true is fetched.
 
 Stripe takes an identifier of a meter event once within 24 hours, and an event for
 35 days (docs.stripe.com/api/billing/meter-event/create). So what may have been
@@ -14,18 +13,15 @@ import hashlib
 import hmac
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from api.refusals import InvalidRequest, NoSuchRoute
-from api.service import Payments
-from storage.records import EPOCH, Account, Letter, Tier
-from storage.store import Store
+from api.refusals import InvalidRequest
+from storage.records import EPOCH, Letter, Tier
 
 METER_EVENT = "mailprobe_verifications"
 SIGNED_WITHIN_S = 300  # as Stripe's own libraries have it
@@ -36,47 +32,6 @@ OUTAGE_PAUSE_MAX_S = 900.0  # so long after Stripe is back the last letters leav
 REFUSED_PAUSE_MAX_S = 3600.0  # of what it does not take until somebody mends something
 RETRY_AFTER_MAX_S = 3600.0  # nobody at Stripe can make us silent for longer
 WHY_CHARACTERS_MAX = 300
-
-
-@asynccontextmanager
-async def open_payments(
-    store: Store,
-    *,
-    key: str | None,
-    webhook_secret: str | None,
-    api_base: str | None,
-    dashboard_url: str,
-    now: Callable[[], datetime],
-    rng: random.Random,
-) -> AsyncIterator[Payments]:
-    """The port to whoever bills; with a key Stripe, whose SDK is loaded only then.
-
-    Letters to the meter leave as long as this is open. What is a bug in their
-    sending is raised here.
-    """
-    if key is None:
-        yield Local()
-        return
-    from api.stripe_border import Stripe
-    from api.stripe_payments import open_stripe_payments
-
-    stripe = Stripe(key, api_base)
-    opened = open_stripe_payments(
-        store, stripe, webhook_secret=webhook_secret, dashboard_url=dashboard_url, now=now, rng=rng
-    )
-    del key, webhook_secret  # a traceback may show what its frames hold
-    async with opened as payments:
-        yield payments
-
-
-class Local:
-    """Nobody else bills: quotas, included volume and caps hold, and no invoice is written."""
-
-    async def portal_url(self, account: Account, return_url: str | None) -> str | None:
-        return None
-
-    async def take_event(self, octets: bytes, signature: str) -> None:
-        raise NoSuchRoute
 
 
 # -- what Stripe tells --------------------------------------------------------------------------
@@ -118,13 +73,13 @@ def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> Hin
     if not _is_signed(octets, signature, secret, now):
         raise InvalidRequest(
             "The event is not signed by the billing provider, or was signed too long ago.",
-            "billing",
+            "endpoints",
             fix="Set the signing secret of this endpoint; check the clocks.",
         )
     try:
         event = msgspec.json.decode(octets, type=_Event)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidRequest("The event is no JSON, or none of Stripe's.", "billing") from None
+        raise InvalidRequest("The event is no JSON, or none of Stripe's.", "endpoints") from None
     about = event.data.object
     customer_id = about.id if about.object == "customer" else _id_of(about.customer)
     named = about.client_reference_id or _account_named(about.metadata)

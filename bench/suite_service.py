@@ -49,6 +49,7 @@ class Served:
     """A running service with one account."""
 
     url: str
+    tools_url: str
     pid: int
     folder: Path  # its working directory
     account: Mapping[str, str]  # as `account create` prints it
@@ -220,7 +221,13 @@ def start_service(
 ) -> Iterator[Served]:
     """`mailprobe serve` on a free port, its database in `folder`, as long as the block lasts."""
     ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
-    env = {**ours, **lab_env, "PYTHONPATH": str(ROOT), "MAILPROBE_BIND": "127.0.0.1:0"}
+    env = {
+        **ours,
+        **lab_env,
+        "PYTHONPATH": str(ROOT),
+        "MAILPROBE_BIND": "127.0.0.1:0",
+        "MAILPROBE_TOOLS_BIND": "127.0.0.1:0",
+    }
     if plans:
         (folder / "plans.toml").write_text(plans, "utf-8")
         env["MAILPROBE_PLANS_FILE"] = "plans.toml"
@@ -231,8 +238,8 @@ def start_service(
             [*MAILPROBE, "serve"], cwd=folder, env=env, stdin=subprocess.DEVNULL, stderr=said
         )
     try:
-        url = _wait_until_served(process, log)
-        yield Served(url, process.pid, folder, json.loads(account))
+        url, tools_url = _wait_until_served(process, log)
+        yield Served(url, tools_url, process.pid, folder, json.loads(account))
     finally:
         _stop(process)
 
@@ -244,12 +251,16 @@ def _run(folder: Path, env: Mapping[str, str], *words: str) -> str:
     return done.stdout
 
 
-def _wait_until_served(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """The address that it says; by looking at its log, for a pipe that nobody reads fills up."""
+def _wait_until_served(process: "subprocess.Popen[bytes]", log: Path) -> tuple[str, str]:
+    """The API's address and the tool server's, as it says them.
+
+    By looking at its log, for a pipe that nobody reads fills up.
+    """
     ends_at = time.monotonic() + START_S
     while time.monotonic() < ends_at and process.poll() is None:
-        if found := re.search(r"serving on (http://\S+?),? ", log.read_text("utf-8")):
-            return found[1]
+        said = log.read_text("utf-8")
+        if found := re.search(r"tools on (\S+)/mcp\n.*serving on (http://\S+?),? ", said, re.S):
+            return found[2], found[1]
         time.sleep(0.02)
     raise ServiceFailed(f"the service did not start: {log.read_text('utf-8')}")
 

@@ -74,6 +74,7 @@ def make_place(path: Path, lab: Lab, plans: str, **settings: str) -> Place:
     (path / "plans.toml").write_text(plans)
     ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
     said = {"plans_file": "plans.toml", "log": "warning", **settings}
+    said = {"tools_bind": "127.0.0.1:0", **said}
     env = {f"MAILPROBE_{name.upper()}": text for name, text in said.items()}
     return Place(path, {**ours, **lab.env, **env, "PYTHONPATH": str(ROOT), "HOME": str(path)})
 

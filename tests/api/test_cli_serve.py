@@ -49,7 +49,13 @@ class Served:
 
 def environment(place: Path, lab: Lab | None = None) -> dict[str, str]:
     ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
-    return {**ours, **(lab.env if lab else {}), "PYTHONPATH": str(ROOT), "HOME": str(place)}
+    return {
+        **ours,
+        **(lab.env if lab else {}),
+        "MAILPROBE_TOOLS_BIND": "127.0.0.1:0",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(place),
+    }
 
 
 @contextmanager

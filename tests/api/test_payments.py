@@ -23,6 +23,7 @@ import stripe as sdk
 import trio
 
 from api.app import create_app
+from api.billing import open_payments
 from api.payments import (
     DOUBT_MAX,
     FOLLOWED,
@@ -35,7 +36,6 @@ from api.payments import (
     doubted_since,
     held_for,
     identifier_of,
-    open_payments,
     pause_s,
     read_event,
     read_retry_after,
