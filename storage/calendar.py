@@ -7,6 +7,8 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from storage.records import Account
 
+FOREVER = datetime.max.replace(tzinfo=UTC)  # when a lease ends that has no end
+
 
 def day_of(at: datetime) -> date:
     return at.astimezone(UTC).date()

@@ -1,13 +1,15 @@
-"""Things that are worked on one claim at a time, as dictionaries: the jobs' queue and the outbox's.
+"""Things that are worked on one claim at a time: the jobs' queue and the outbox's.
 
 An entry is due at an instant, is claimed for a while, and every claim of it has
-a higher fence than those before. Nothing here awaits.
+a higher fence than those before. A claim is spent once its outcome is put; one
+whose lease has ended stands until another follows it. Nothing here awaits.
 """
 
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -19,7 +21,7 @@ class Entry(Generic[T]):
 
     thing: T
     due_at: datetime | None
-    lease_until: datetime | None = None
+    lease_until: datetime | None = None  # None: nobody has it, or whoever had it is done
     fence: int = 0
 
     def is_held(self, now: datetime) -> bool:
@@ -37,9 +39,19 @@ class Queue(Generic[T]):
         before = self.entries.get(name)
         self.entries[name] = Entry(thing, due_at, None, before.fence if before else 0)
 
+    def of_claim(self, name: str, fence: int) -> T | None:
+        """The thing, where the claim of this fence is its last and is not spent."""
+        entry = self.entries.get(name)
+        if entry is None or entry.fence != fence or entry.lease_until is None:
+            return None
+        return entry.thing
+
     def fence_of(self, name: str) -> int:
         """0: there is none, or nobody ever had it."""
         return self.entries[name].fence if name in self.entries else 0
+
+    def raise_fence(self, name: str) -> None:
+        self.entries[name] = replace(self.entries[name], fence=self.entries[name].fence + 1)
 
     def claim(
         self,
@@ -47,25 +59,26 @@ class Queue(Generic[T]):
         *,
         limit: int,
         lease_s: float,
-        who: Callable[[T], bool] = lambda thing: True,
-        each: Callable[[T], Hashable] = id,
-        each_max: int = 1,
+        who: Callable[[T], bool],
+        each: Callable[[T], Hashable],
+        each_max: int,
     ) -> list[tuple[T, int]]:
-        """Things with their new fences, those due longest first."""
+        """Things with their new fences, those due longest first; of one instant the first put."""
         waiting = [
             (entry.due_at, name)
             for name, entry in self.entries.items()
             if entry.due_at and entry.due_at <= now and not entry.is_held(now) and who(entry.thing)
         ]
+        waiting.sort(key=itemgetter(0))
         held = Counter(
             each(entry.thing)
             for entry in self.entries.values()
             if entry.is_held(now) and who(entry.thing)
         )
         claimed: list[tuple[T, int]] = []
-        for _, name in sorted(waiting):
+        for _, name in waiting:
             entry = self.entries[name]
-            if len(claimed) == limit or held[each(entry.thing)] >= each_max:
+            if len(claimed) >= limit or held[each(entry.thing)] >= each_max:
                 continue
             held[each(entry.thing)] += 1
             until = now + timedelta(seconds=lease_s)

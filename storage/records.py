@@ -253,3 +253,8 @@ class Letter:
     first_tried_at: datetime | None = None
     sent_at: datetime | None = None
     error: str | None = None  # of the last try
+
+
+def letter_id(kind: LetterKind, account_id: str, name: str) -> str:
+    """The same in every store and for good, so that it may be told outside: who gets it twice knows."""
+    return f"{kind} {account_id} {name}"

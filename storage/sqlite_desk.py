@@ -9,6 +9,7 @@ up before has changed nothing, and one disk flush serves many.
 import sqlite3
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,7 +52,7 @@ class _Asked(Generic[T]):
         self.error: Exception | None = None
 
 
-class Desk:
+class Desk(ABC):
     """A thread that answers, and the queue before it."""
 
     def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
@@ -134,9 +135,9 @@ class Desk:
             taken = [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
         return [asked for asked in taken if not asked.given_up]
 
+    @abstractmethod
     def _serve(self) -> None:
         """Answer those who wait, or some of them."""
-        raise NotImplementedError
 
     def _connected(self) -> sqlite3.Connection:
         """The connection, to the file that is there now: one moved away is not written to."""
@@ -148,8 +149,9 @@ class Desk:
             self._furnish(self._db)
         return self._db
 
+    @abstractmethod
     def _furnish(self, db: sqlite3.Connection) -> None:
-        raise NotImplementedError
+        """Set up a new connection for what it is to do."""
 
     def _disconnect(self) -> None:
         if self._db is not None:

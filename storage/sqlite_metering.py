@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import TypeVar
 
+from storage import sqlite_lanes as lanes
 from storage.calendar import day_of, month_of, period_bounds, period_start_of
 from storage.records import (
     Account,
@@ -17,6 +18,7 @@ from storage.records import (
     UsageRow,
     Window,
 )
+from storage.sqlite_letters import raise_meter
 from storage.sqlite_rows import instant, micros, usage_row_of
 from storage.store import REFUSALS_SINGLE_MAX, WINDOW
 
@@ -24,28 +26,29 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class _Who:
-    """The caller's numbers, and its account with the billing period as it is now."""
+class Who:
+    """The caller's numbers, and its account with tier and billing period as they are now."""
 
     account: Account
     account_number: int
     key_number: int
 
 
-def _who(db: sqlite3.Connection, caller: Caller) -> _Who:
+def _who(db: sqlite3.Connection, caller: Caller) -> Who:
     row = db.execute(
-        "SELECT accounts.number, keys.number, current_period_start, current_period_end"
+        "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end"
         " FROM keys JOIN accounts ON accounts.number = keys.account WHERE keys.id = ?",
         (caller.key.id,),
     ).fetchone()
     if row is None:
         raise KeyError(caller.key.id)
-    account_number, key_number, *period = row
+    account_number, key_number, tier, *period = row
     start, end = (at if at is None else instant(at) for at in period)
     account = caller.account
-    if (start, end) != (account.current_period_start, account.current_period_end):
-        account = replace(account, current_period_start=start, current_period_end=end)
-    return _Who(account, account_number, key_number)
+    before = (account.tier, account.current_period_start, account.current_period_end)
+    if (tier, start, end) != before:
+        account = replace(account, tier=tier, current_period_start=start, current_period_end=end)
+    return Who(account, account_number, key_number)
 
 
 def reserve(
@@ -56,27 +59,41 @@ def reserve(
     weigh: Callable[[Ledger], R | None],
     lease_s: float,
 ) -> Reservation | R:
-    who = _who(db, caller)
-    refusal = weigh(_ledger(db, now, who))
-    if refusal is not None:
-        return refusal
-    at = micros(now)
+    who = grant(db, now, caller, units, weigh)
+    if not isinstance(who, Who):
+        return who
     db.execute(
-        "DELETE FROM windows WHERE key = ? AND at <= ?", (who.key_number, micros(now - WINDOW))
-    )
-    db.execute(
-        "DELETE FROM reservations WHERE account = ? AND lease_until <= ?", (who.account_number, at)
-    )
-    db.execute(
-        "INSERT INTO windows (key, at, units) VALUES (?, ?, ?)"
-        " ON CONFLICT (key, at) DO UPDATE SET units = units + excluded.units",
-        (who.key_number, at, units),
+        "DELETE FROM reservations WHERE account = ? AND lease_until <= ?",
+        (who.account_number, micros(now)),
     )
     number = db.execute(
         "INSERT INTO reservations (account, units, lease_until) VALUES (?, ?, ?)",
         (who.account_number, units, micros(now + timedelta(seconds=lease_s))),
     ).lastrowid
     return Reservation(str(number), caller, units, now)
+
+
+def grant(
+    db: sqlite3.Connection,
+    now: datetime,
+    caller: Caller,
+    units: int,
+    weigh: Callable[[Ledger], R | None],
+) -> Who | R:
+    """Weigh; what is granted weighs on the window from now on. Reserving it is the caller's."""
+    who = _who(db, caller)
+    refusal = weigh(_ledger(db, now, who))
+    if refusal is not None:
+        return refusal
+    db.execute(
+        "DELETE FROM windows WHERE key = ? AND at <= ?", (who.key_number, micros(now - WINDOW))
+    )
+    db.execute(
+        "INSERT INTO windows (key, at, units) VALUES (?, ?, ?)"
+        " ON CONFLICT (key, at) DO UPDATE SET units = units + excluded.units",
+        (who.key_number, micros(now), units),
+    )
+    return who
 
 
 def extend(db: sqlite3.Connection, now: datetime, reservation: Reservation, lease_s: float) -> None:
@@ -93,6 +110,7 @@ def settle(
     rows: Sequence[UsageRow],
     part: int,
     ends: bool,
+    metered: bool,
 ) -> None:
     number = int(reservation.id)
     first = db.execute(
@@ -109,10 +127,21 @@ def settle(
             (sum(row.units for row in rows), number),
         )
     if rows:
-        _log(db, _who(db, reservation.caller), rows)
+        use(db, now, reservation.caller, rows, metered)
 
 
-def _log(db: sqlite3.Connection, who: _Who, rows: Sequence[UsageRow]) -> None:
+def use(
+    db: sqlite3.Connection, now: datetime, caller: Caller, rows: Sequence[UsageRow], metered: bool
+) -> None:
+    """Log and count; what had been reserved for it is the caller's to give back."""
+    who = _who(db, caller)
+    _log(db, who, rows)
+    billable = sum(row.billable for row in rows)
+    if metered and billable and who.account.tier != "free":
+        raise_meter(db, now, who.account_number, billable)
+
+
+def _log(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
     """A row each, and the counters that outlive the rows."""
     db.executemany(
         "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"
@@ -135,7 +164,7 @@ def _log(db: sqlite3.Connection, who: _Who, rows: Sequence[UsageRow]) -> None:
     _count(db, who, rows)
 
 
-def _count(db: sqlite3.Connection, who: _Who, rows: Sequence[UsageRow]) -> None:
+def _count(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
     """Raise the counters, once for all the rows that lie in the same day, month or period."""
     units: Counter[date] = Counter()
     days: Counter[date] = Counter()
@@ -199,7 +228,7 @@ def ledger(db: sqlite3.Connection, now: datetime, caller: Caller) -> Ledger:
     return _ledger(db, now, _who(db, caller))
 
 
-def _ledger(db: sqlite3.Connection, now: datetime, who: _Who) -> Ledger:
+def _ledger(db: sqlite3.Connection, now: datetime, who: Who) -> Ledger:
     window = db.execute(
         "SELECT coalesce(group_concat(at), ''), coalesce(group_concat(units), ''),"
         " coalesce(sum(units), 0)"
@@ -214,6 +243,7 @@ def _ledger(db: sqlite3.Connection, now: datetime, who: _Who) -> Ledger:
         "SELECT coalesce(sum(units), 0) FROM reservations WHERE account = ? AND lease_until > ?",
         (who.account_number, micros(now)),
     ).fetchone()
+    reserved += lanes.pending(db, who.account_number)
     start, end = period_bounds(who.account, now)
     period_billable = billable
     if who.account.current_period_start and who.account.current_period_end:
@@ -230,7 +260,7 @@ def _ledger(db: sqlite3.Connection, now: datetime, who: _Who) -> Ledger:
     )
 
 
-def _billable_since(db: sqlite3.Connection, who: _Who, start: datetime) -> int:
+def _billable_since(db: sqlite3.Connection, who: Who, start: datetime) -> int:
     """Of this period, and of the next where it has begun before the provider said so."""
     (count,) = db.execute(
         "SELECT coalesce(sum(billable), 0) FROM periods WHERE account = ? AND start >= ?",

@@ -4,14 +4,23 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from storage.records import EPOCH, Account, Key, UsageRow
+from storage.records import EPOCH, Account, Attempt, Job, Key, Letter, UsageRow, letter_id
 
 ACCOUNT_FIELDS = tuple(field.name for field in fields(Account))
 KEY_FIELDS = tuple(field.name for field in fields(Key))
-ACCOUNT_COLUMNS = ", ".join(f"accounts.{name}" for name in ACCOUNT_FIELDS)
-KEY_COLUMNS = ", ".join(
-    "accounts.id" if name == "account_id" else f"keys.{name}" for name in KEY_FIELDS
-)
+JOB_FIELDS = tuple(field.name for field in fields(Job))
+LETTER_FIELDS = tuple(field.name for field in fields(Letter))
+
+
+def _columns(table: str, names: tuple[str, ...]) -> str:
+    """With the account's id for its number."""
+    return ", ".join("accounts.id" if name == "account_id" else f"{table}.{name}" for name in names)
+
+
+ACCOUNT_COLUMNS = _columns("accounts", ACCOUNT_FIELDS)
+KEY_COLUMNS = _columns("keys", KEY_FIELDS)
+JOB_COLUMNS = _columns("jobs", JOB_FIELDS)
+LETTER_COLUMNS = _columns("letters", LETTER_FIELDS[1:])  # its id is made of them
 INSTANTS = {
     "created_at",
     "revoked_at",
@@ -22,6 +31,11 @@ INSTANTS = {
     "trial_start",
     "trial_end",
     "billing_cycle_anchor",
+    "due_at",
+    "ended_at",
+    "made_at",
+    "first_tried_at",
+    "sent_at",
 }
 FLAGS = {"alerts", "cancel_at_period_end"}
 
@@ -48,6 +62,20 @@ def account_of(row: Row) -> Account:
 
 def key_of(row: Row) -> Key:
     return Key(*_values(KEY_FIELDS, row))
+
+
+def job_of(row: Row) -> Job:
+    return Job(*_values(JOB_FIELDS, row))
+
+
+def attempt_of(row: Row) -> Attempt:
+    number, at, took_ms, status, error = row
+    return Attempt(number, instant(at), took_ms, status, error)
+
+
+def letter_of(row: Row) -> Letter:
+    kind, account_id, name, *_ = row
+    return Letter(letter_id(kind, account_id, name), *_values(LETTER_FIELDS[1:], row))
 
 
 def _values(names: tuple[str, ...], row: Row) -> list[Any]:

@@ -1,6 +1,6 @@
 """The Store: what the API needs remembered, one transaction a method.
 
-Three stores keep one contract (tests/storage/test_store.py): memory, the
+Three stores keep one contract (tests/storage/): memory, the
 readable specification; SQLite, the default; PostgreSQL, for many machines.
 A store that can't answer raises StoreUnavailable within a second and heals by
 itself. What has returned is durable. The clock is read after the lock is held.
@@ -78,6 +78,11 @@ class IdempotencyKeyReused(Exception):
     """This idempotency key came with another body before."""
 
 
+def at_most(most: int, limit: int) -> int:
+    """What is asked for, within its bound; nobody is shown fewer than none."""
+    return max(0, min(limit, most))
+
+
 def check_units(units: int) -> None:
     if units < 1:
         raise ValueError(f"{units} units cannot be reserved")
@@ -92,6 +97,16 @@ def check_changes(changes: dict[str, Any]) -> None:
 def check_answer(answer: Answered | None) -> None:
     if answer and len(answer.body) > ANSWER_OCTETS_MAX:
         raise ValueError(f"an answer of {len(answer.body)} octets cannot be kept")
+
+
+def check_sent(sent: bool, due_at: datetime | None) -> None:
+    if sent and due_at is not None:
+        raise ValueError("a letter that was sent is not due again")
+
+
+def check_outcome(state: JobState, due_at: datetime | None) -> None:
+    if state == "pending" or (state == "delivering") != (due_at is not None):
+        raise ValueError(f"a job that was tried cannot be {state} and due at {due_at}")
 
 
 class Store(Protocol):
@@ -113,7 +128,7 @@ class Store(Protocol):
         """Set fields of Account by name; None where there is no such account.
 
         Raises TypeError for a name that is no field, or one that never changes
-        (`id`, `created_at`).
+        (`id`, `created_at`), ValueError for a `customer_id` that another account has.
         """
         ...
 
@@ -252,15 +267,16 @@ class Store(Protocol):
     ) -> list[Claim]:
         """Take due jobs for `lease_s`: pending ones to verify, delivering ones to deliver.
 
-        Those due longest come first, at most `limit`. At most `each_max` claims of
-        one account (verify) or of one host (deliver) are in force at a time, over
-        all processes; who is over it keeps nobody else waiting. Where nothing is
-        due, nothing is written.
+        Those due longest come first, of one instant the first that was made, at
+        most `limit`. At most `each_max` claims of one account (verify) or of one
+        host (deliver) are in force at a time, over all processes; who is over it
+        keeps nobody else waiting. Where nothing is due, nothing is written.
+        A claim is spent by its outcome: what is told with it again changes nothing.
         """
         ...
 
     async def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:
-        """Have it longer; False where it has ended or somebody else has the job."""
+        """Have it for `lease_s` from now; False where it has ended or somebody else has the job."""
         ...
 
     async def job_verified(
@@ -268,8 +284,9 @@ class Store(Protocol):
     ) -> bool:
         """Count the verification, end the reservation and make the callback due, all or nothing.
 
-        False, and nothing is changed, where a later claim has the job or it is not
-        pending. A claim whose lease has ended and that nobody took over still counts.
+        False, and nothing is changed, where a later claim has the job, this one is
+        spent, or the job is not pending. A claim whose lease has ended and that
+        nobody took over still counts.
         """
         ...
 
@@ -278,13 +295,16 @@ class Store(Protocol):
     ) -> bool:
         """Log the attempt to call back; `delivering` with `due_at`, or the job's end without.
 
-        False, and nothing is changed, where a later claim has the job or it is not
-        delivering.
+        False as with `job_verified`, for a job that is not delivering. Raises
+        ValueError for `pending`, for `delivering` without `due_at`, for an end with it.
         """
         ...
 
     async def abandon_job(self, claim: Claim) -> bool:
-        """End a pending job as failed: not counted, its unit given back, nobody called."""
+        """End a pending job as failed: not counted, its unit given back, nobody called.
+
+        False as with `job_verified`.
+        """
         ...
 
     async def job(self, job_id: str) -> Job | None: ...
@@ -296,13 +316,14 @@ class Store(Protocol):
         ...
 
     async def attempts(self, job_id: str) -> list[Attempt]:
-        """Oldest first, at most the last LISTED_MAX."""
+        """In the order they were logged, at most the last LISTED_MAX."""
         ...
 
     async def resend_job(self, job_id: str) -> Job | None:
         """Make the callback due at once, with all its tries before it; None without a payload.
 
         A try that is under way is not disturbed, and its outcome no longer counts.
+        A job that has ended is delivering again.
         """
         ...
 
@@ -329,7 +350,8 @@ class Store(Protocol):
     ) -> bool:
         """Tell what came of it: sent; or not, and due again at `due_at`, or (None) given up.
 
-        False, and nothing is changed, where a later claim has the letter.
+        False, and nothing is changed, where a later claim has the letter or this one
+        is spent. Raises ValueError for one that is sent and due again.
         """
         ...
 
@@ -346,7 +368,7 @@ class Store(Protocol):
 
         A row is kept on its own UTC day and for `retention_days` whole days after it;
         a job with its attempts the same, by the day it ended. Letters that are sent
-        or given up are kept for LETTERS_KEPT.
+        or given up go LETTERS_KEPT after they were made.
         """
         ...
 

@@ -17,11 +17,22 @@ from pathlib import Path
 import trio
 
 from storage import open_store
-from storage.records import Caller, Ledger, Reservation
+from storage.records import Caller, JobState, Ledger, Reservation, Work
 from storage.store import Store, StoreUnavailable
-from tests.storage.moments import NOON, SECRET, Clock, granted, row
+from tests.storage.moments import (
+    NOON,
+    SECRET,
+    Clock,
+    attempt,
+    claimed,
+    granted,
+    order,
+    promise,
+    row,
+)
 
 NOBODY = 65534
+clock = Clock()
 ROOM_OCTETS = 300_000  # some hundred rows fill it
 
 
@@ -82,6 +93,77 @@ async def load(store: Store, first: str) -> None:
             nursery.start_soon(go)
 
 
+async def work(store: Store, first: str, begins_s: str) -> None:
+    """Promise, claim, verify and call back for ever; says each outcome once it is known.
+
+    A job is called twice: the first try fails. What a process before this one had
+    claimed when it was killed is free by the instant at which this one begins.
+    """
+    caller = await known_caller(store)
+    clock.pass_(float(begins_s))
+    number = int(first)
+
+    async def promise_jobs() -> None:
+        nonlocal number
+        while True:
+            number += 1
+            mine = number
+            await promise(store, caller, order(f"{mine}", host=f"{mine % 5}.test", secret="s"))
+            say(f"promised {mine}")
+
+    async def verify() -> None:
+        while True:
+            for claim in await claimed(store, "verify", limit=3, each_max=30):
+                logged = row(NOON, latency_ms=int(claim.job.id))
+                if await store.job_verified(claim, logged, b"{}", metered=True):
+                    say(f"verified {claim.job.id}")
+
+    async def deliver() -> None:
+        while True:
+            for claim in await claimed(store, "deliver", limit=3, each_max=4):
+                job = claim.job
+                state: JobState = "done" if job.tries else "delivering"
+                tried, due_at = attempt(job.tries + 1), None if job.tries else clock()
+                if await store.job_tried(claim, tried, state=state, due_at=due_at):
+                    say(f"{state} {job.id}")
+
+    async with trio.open_nursery() as nursery:
+        for go in (promise_jobs, promise_jobs, verify, verify, deliver, deliver, deliver):
+            nursery.start_soon(go)
+
+
+async def claim_at_the_edge(store: Store, work: Work, each_max: str) -> None:
+    """Thirty claim at once; says which jobs they have."""
+    has: list[str] = []
+
+    async def go() -> None:
+        for claim in await claimed(store, work, limit=2, each_max=int(each_max)):
+            has.append(claim.job.id)
+
+    say("ready")
+    await trio.to_thread.run_sync(wait)
+    async with trio.open_nursery() as nursery:
+        for _ in range(30):
+            nursery.start_soon(go)
+    say(" ".join(has))
+
+
+async def post(store: Store, count: str) -> None:
+    """Says how many of so many letters were posted here first."""
+    caller = await known_caller(store)
+    posted: list[bool] = []
+
+    async def go(name: str) -> None:
+        posted.append(await store.post("alert", caller.account.id, name, b"", due_at=NOON))
+
+    say("ready")
+    await trio.to_thread.run_sync(wait)
+    async with trio.open_nursery() as nursery:
+        for number in range(int(count)):
+            nursery.start_soon(go, f"{number}")
+    say(sum(posted))
+
+
 async def revoke(store: Store) -> None:
     caller = await known_caller(store)
     say(await store.revoke_key(None, caller.key.id))
@@ -131,6 +213,9 @@ def hold(path: str) -> None:
 DEEDS: dict[str, Callable[..., Awaitable[None]]] = {
     "edge": reserve_at_the_edge,
     "load": load,
+    "work": work,
+    "claim": claim_at_the_edge,
+    "post": post,
     "revoke": revoke,
     "fill": fill,
     "check": check,
@@ -140,7 +225,7 @@ DEEDS: dict[str, Callable[..., Awaitable[None]]] = {
 
 async def do(deed: str, path: str, *rest: str) -> None:
     try:
-        async with open_store(Path(path), secret_key=SECRET, now=Clock()) as store:
+        async with open_store(Path(path), secret_key=SECRET, now=clock) as store:
             await DEEDS[deed](store, *rest)
     except StoreUnavailable as error:
         say(f"{type(error).__name__} {error}")

@@ -3,11 +3,14 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from storage.records import Caller, Ledger, UsageRow
+from storage.records import Attempt, Caller, Claim, Job, JobOrder, Ledger, UsageRow, Work
 from storage.store import Store
 
 SECRET = bytes(range(32))
 NOON = datetime(2025, 3, 14, 12, tzinfo=UTC)
+INSTANT = timedelta(microseconds=1)
+RETENTION: Any = {"free": 7, "builder": 90, "scale": 90}
+LEASE_S = 25
 
 
 class Clock:
@@ -58,3 +61,37 @@ async def use(store: Store, caller: Caller, at: datetime, count: int = 1, **othe
     """Reserve and settle."""
     reservation = await store.reserve(caller, count, granted, lease_s=60)
     await store.settle(reservation, [row(at, **other)] * count)
+
+
+def order(id: str = "1", *, host: str = "hooks.test", secret: str | None = None) -> JobOrder:
+    return JobOrder(id, f"ann+{id}@shop.test", f"https://{host}/called?job={id}", host, secret)
+
+
+def attempt(number: int = 1, at: datetime = NOON, status: int | None = 500) -> Attempt:
+    return Attempt(number, at, 7, status, None if status else "nobody answered")
+
+
+async def promise(store: Store, caller: Caller, *orders: JobOrder) -> list[Job]:
+    """Jobs, granted whatever the ledger says."""
+    jobs = [await store.create_job(caller, one, granted) for one in orders]
+    assert all(isinstance(job, Job) for job in jobs)
+    return [job for job in jobs if isinstance(job, Job)]
+
+
+async def claimed(
+    store: Store, work: Work = "verify", *, limit: int = 100, each_max: int = 100
+) -> list[Claim]:
+    return await store.claim_jobs(work, limit=limit, each_max=each_max, lease_s=LEASE_S)
+
+
+async def delivering(store: Store, caller: Caller, *orders: JobOrder) -> list[Job]:
+    """Jobs that are verified, one after another, and due to be delivered."""
+    jobs = []
+    for one in orders:
+        await promise(store, caller, one)
+        for claim in await claimed(store):
+            assert await store.job_verified(claim, row(claim.job.created_at), b"{}")
+        job = await store.job(one.id)
+        assert job
+        jobs.append(job)
+    return jobs

@@ -7,13 +7,10 @@ import shutil
 import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -26,9 +23,9 @@ import trio.testing
 from storage import open_store, sqlite_desk, sqlite_file
 from storage.records import Answered, Ledger
 from storage.store import Store, StoreBroken, StoreUnavailable
+from tests.storage.children import child, line_of, octets_in, said_by, tell
 from tests.storage.moments import NOON, SECRET, Clock, another_key, granted, make_caller, use
 
-ROOT = Path(__file__).parents[2]
 PROMISED_S = 1.0
 KILLS = 8
 RAW_KEY = "sk_live_DoNotWriteThisAnywhere0123456789abcdefghijkl"
@@ -51,39 +48,9 @@ async def store(path: Path, clock: Clock) -> AsyncIterator[Store]:
         yield opened
 
 
-@contextmanager
-def child(*args: object) -> Iterator[Any]:
-    command = [sys.executable, "-m", "tests.storage.child", *map(str, args)]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-async def line_of(process: Any) -> str:
-    return (await trio.to_thread.run_sync(process.stdout.readline)).strip()
-
-
-def tell(process: Any) -> None:
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-async def said_by(*args: object) -> str:
-    with child(*args) as process:
-        return await line_of(process)
-
-
 async def opened(path: Path) -> None:
     async with open_store(path, secret_key=SECRET):
         pass
-
-
-def octets_in(directory: Path) -> bytes:
-    return b"".join(file.read_bytes() for file in directory.rglob("*") if file.is_file())
 
 
 # the file

@@ -1,16 +1,13 @@
 """One contract, every Store: what the API may rely on, whatever remembers."""
 
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from storage import open_store
 from storage.records import Answered, DayCount, Ledger, Reservation
 from storage.store import (
     ANSWER_OCTETS_MAX,
@@ -22,8 +19,9 @@ from storage.store import (
     Store,
 )
 from tests.storage.moments import (
+    INSTANT,
     NOON,
-    SECRET,
+    RETENTION,
     Clock,
     another_key,
     granted,
@@ -33,21 +31,7 @@ from tests.storage.moments import (
 )
 
 JANUARY_ENDS = datetime(2025, 2, 1, tzinfo=UTC)
-INSTANT = timedelta(microseconds=1)
 ANSWER = Answered(201, (("Content-Type", "application/json"), ("X-Id", "é")), b'{"key":"\xff\n"}')
-RETENTION: Any = {"free": 7, "builder": 90, "scale": 90}
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: Any, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
-    where = "memory:" if request.param == "memory" else tmp_path / "new" / "mailprobe.db"
-    async with open_store(where, secret_key=SECRET, now=clock) as opened:
-        yield opened
 
 
 def at_most(limit: int, units: int) -> Any:
@@ -101,6 +85,7 @@ async def test_every_field_of_an_account_can_be_changed_and_comes_back_as_it_was
         "trial_start": odd,
         "trial_end": odd,
         "billing_cycle_anchor": odd,
+        "customer_id": "cus_ü",
     }
     changed = await store.change_account(account.id, **changes)
     assert changed == replace(account, **changes)
@@ -123,6 +108,23 @@ async def test_a_change_is_seen_by_the_next_request(store: Store):
     again = await store.caller("hash")
     assert again
     assert again.account.hard_cap_micros == 5
+
+
+async def test_an_account_is_found_by_who_it_is_to_the_billing_provider(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    other = await store.create_account("bob@shop.test", "free")
+    assert await store.account_of_customer("cus_1") is None
+    account = await store.change_account(account.id, customer_id="cus_1")
+    assert await store.account_of_customer("cus_1") == account
+    assert await store.account_of_customer("CUS_1") is None
+    with pytest.raises(ValueError, match="another account"):
+        await store.change_account(other.id, tier="scale", customer_id="cus_1")
+    assert await store.account(other.id) == other
+    assert await store.change_account(account.id, customer_id="cus_1") == account
+    assert await store.change_account("no such id", customer_id="cus_1") is None
+    await store.change_account(account.id, customer_id=None)
+    assert await store.account_of_customer("cus_1") is None
+    assert await store.change_account(other.id, customer_id="cus_1")
 
 
 # keys

@@ -1,0 +1,108 @@
+"""Accounts and keys, as dictionaries."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import trio
+
+from storage.records import Account, Caller, Key, KeyKind, Tier
+from storage.store import KeyLimitReached, check_changes
+
+
+class Accounts:
+    """The lowest layer of the store: all others know of accounts."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._accounts: dict[str, Account] = {}
+        self._keys: dict[str, Key] = {}
+        self._key_ids: dict[str, str] = {}  # by the key's SHA-256
+
+    async def create_account(self, email: str, tier: Tier) -> Account:
+        await trio.lowlevel.checkpoint()
+        account = Account(str(uuid4()), email, tier, self._now())
+        self._accounts[account.id] = account
+        return account
+
+    async def account(self, account_id: str) -> Account | None:
+        await trio.lowlevel.checkpoint()
+        return self._accounts.get(account_id)
+
+    async def accounts(self) -> list[Account]:
+        await trio.lowlevel.checkpoint()
+        return list(self._accounts.values())
+
+    async def account_of_customer(self, customer_id: str) -> Account | None:
+        await trio.lowlevel.checkpoint()
+        accounts = self._accounts.values()
+        return next((one for one in accounts if one.customer_id == customer_id), None)
+
+    async def change_account(self, account_id: str, **changes: Any) -> Account | None:
+        check_changes(changes)
+        await trio.lowlevel.checkpoint()
+        if account_id not in self._accounts:
+            return None
+        if self._is_anothers(account_id, changes.get("customer_id")):
+            raise ValueError("another account has this customer_id")
+        account = replace(self._accounts[account_id], **changes)
+        self._accounts[account_id] = account
+        return account
+
+    def _is_anothers(self, account_id: str, customer_id: str | None) -> bool:
+        return customer_id is not None and any(
+            one.customer_id == customer_id
+            for one in self._accounts.values()
+            if one.id != account_id
+        )
+
+    async def create_key(
+        self,
+        account_id: str,
+        kind: KeyKind,
+        label: str | None,
+        *,
+        sha256: str,
+        prefix: str,
+        keys_max: int | None,
+    ) -> Key:
+        await trio.lowlevel.checkpoint()
+        account = self._accounts[account_id]
+        if kind == "standard" and keys_max is not None:
+            active = [key for key in self._active_keys(account.id) if key.kind == "standard"]
+            if len(active) >= keys_max:
+                raise KeyLimitReached
+        if sha256 in self._key_ids:
+            raise ValueError("a key with this hash is kept already")
+        key = Key(str(uuid4()), account.id, kind, label, prefix, self._now())
+        self._keys[key.id] = key
+        self._key_ids[sha256] = key.id
+        return key
+
+    async def keys(self, account_id: str) -> list[Key]:
+        await trio.lowlevel.checkpoint()
+        return self._active_keys(account_id)
+
+    async def revoke_key(self, account_id: str | None, key_id: str) -> bool:
+        await trio.lowlevel.checkpoint()
+        key = self._keys.get(key_id)
+        if key is None or key.revoked_at or account_id not in (None, key.account_id):
+            return False
+        self._keys[key_id] = replace(key, revoked_at=self._now())
+        return True
+
+    async def caller(self, sha256: str) -> Caller | None:
+        await trio.lowlevel.checkpoint()
+        key = self._keys.get(self._key_ids.get(sha256, ""))
+        if key is None or key.revoked_at:
+            return None
+        return Caller(self._accounts[key.account_id], key)
+
+    def _active_keys(self, account_id: str) -> list[Key]:
+        return [
+            key
+            for key in self._keys.values()
+            if key.account_id == account_id and not key.revoked_at
+        ]

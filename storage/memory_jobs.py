@@ -1,0 +1,170 @@
+"""Jobs, as a queue: claimed to be verified, then to be delivered."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TypeVar
+
+import trio
+
+from storage.calendar import FOREVER
+from storage.memory_metering import Metering
+from storage.memory_queue import Queue
+from storage.records import (
+    Attempt,
+    Caller,
+    Claim,
+    Job,
+    JobOrder,
+    JobState,
+    Ledger,
+    Reservation,
+    UsageRow,
+    Work,
+)
+from storage.store import LISTED_MAX, at_most, check_outcome
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A job, and what only its claims tell."""
+
+    job: Job
+    secret: str | None
+    reservation: Reservation
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def work(self) -> Work:
+        return "verify" if self.job.state == "pending" else "deliver"
+
+
+class Jobs(Metering):
+    """Verifications that were promised."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__(now)
+        self._jobs: Queue[_Job] = Queue()
+
+    async def create_job(
+        self, caller: Caller, order: JobOrder, weigh: Callable[[Ledger], R | None]
+    ) -> Job | R:
+        await trio.lowlevel.checkpoint()
+        if order.id in self._jobs.entries:
+            raise ValueError("a job with this id is kept already")
+        now = self._now()
+        refusal = weigh(self._ledger(caller, now))
+        if refusal is not None:
+            return refusal
+        reservation = self._reserve(caller, 1, now, FOREVER)
+        job = Job(
+            order.id, caller.account.id, order.email, order.webhook, order.host, "pending", now, now
+        )
+        self._jobs.put(job.id, _Job(job, order.secret, reservation), now)
+        return job
+
+    async def claim_jobs(
+        self, work: Work, *, limit: int, each_max: int, lease_s: float
+    ) -> list[Claim]:
+        await trio.lowlevel.checkpoint()
+        claimed = self._jobs.claim(
+            self._now(),
+            limit=limit,
+            lease_s=lease_s,
+            who=lambda kept: kept.work == work,
+            each=lambda kept: kept.job.account_id if work == "verify" else kept.job.host,
+            each_max=each_max,
+        )
+        return [self._claim(kept, fence) for kept, fence in claimed]
+
+    def _claim(self, kept: _Job, fence: int) -> Claim:
+        key = self._keys[kept.reservation.caller.key.id]
+        caller = Caller(self._accounts[kept.job.account_id], key)
+        return Claim(kept.job, caller, kept.secret, fence)
+
+    async def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:
+        await trio.lowlevel.checkpoint()
+        return self._jobs.extend(claim.job.id, claim.fence, self._now(), lease_s)
+
+    async def job_verified(
+        self, claim: Claim, row: UsageRow, payload: bytes, *, metered: bool = False
+    ) -> bool:
+        await trio.lowlevel.checkpoint()
+        kept = self._held(claim, "pending")
+        if kept is None:
+            return False
+        self._settle(kept.reservation, [row], metered=metered)
+        now = self._now()
+        self._keep(replace(kept.job, state="delivering", due_at=now, payload=payload), kept)
+        return True
+
+    async def job_tried(
+        self, claim: Claim, attempt: Attempt, *, state: JobState, due_at: datetime | None
+    ) -> bool:
+        check_outcome(state, due_at)
+        await trio.lowlevel.checkpoint()
+        kept = self._held(claim, "delivering")
+        if kept is None:
+            return False
+        ended_at = None if due_at else self._now()
+        tries = kept.job.tries + 1
+        job = replace(kept.job, state=state, due_at=due_at, tries=tries, ended_at=ended_at)
+        self._keep(job, replace(kept, attempts=(*kept.attempts, attempt)))
+        return True
+
+    async def abandon_job(self, claim: Claim) -> bool:
+        await trio.lowlevel.checkpoint()
+        kept = self._held(claim, "pending")
+        if kept is None:
+            return False
+        self._settle(kept.reservation, [])
+        self._keep(replace(kept.job, state="failed", due_at=None, ended_at=self._now()), kept)
+        return True
+
+    def _held(self, claim: Claim, state: JobState) -> _Job | None:
+        """The job, where this claim is its last and is not spent, and it is in this state."""
+        kept = self._jobs.of_claim(claim.job.id, claim.fence)
+        return kept if kept and kept.job.state == state else None
+
+    def _keep(self, job: Job, kept: _Job) -> None:
+        self._jobs.put(job.id, replace(kept, job=job), job.due_at)
+
+    async def job(self, job_id: str) -> Job | None:
+        await trio.lowlevel.checkpoint()
+        entry = self._jobs.entries.get(job_id)
+        return entry.thing.job if entry else None
+
+    async def jobs(
+        self, *, account_id: str | None = None, state: JobState | None = None, limit: int
+    ) -> list[Job]:
+        await trio.lowlevel.checkpoint()
+        jobs = [entry.thing.job for entry in reversed(self._jobs.entries.values())]
+        return [
+            job
+            for job in jobs
+            if account_id in (None, job.account_id) and state in (None, job.state)
+        ][: at_most(LISTED_MAX, limit)]
+
+    async def attempts(self, job_id: str) -> list[Attempt]:
+        await trio.lowlevel.checkpoint()
+        entry = self._jobs.entries.get(job_id)
+        return list(entry.thing.attempts[-LISTED_MAX:]) if entry else []
+
+    async def resend_job(self, job_id: str) -> Job | None:
+        await trio.lowlevel.checkpoint()
+        entry = self._jobs.entries.get(job_id)
+        if entry is None or entry.thing.job.payload is None:
+            return None
+        job = replace(
+            entry.thing.job, state="delivering", due_at=self._now(), tries=0, ended_at=None
+        )
+        self._keep(job, entry.thing)
+        self._jobs.raise_fence(job_id)
+        return job
+
+    def _drop_jobs(self, account_id: str, since: datetime) -> None:
+        for job in [entry.thing.job for entry in self._jobs.entries.values()]:
+            if job.account_id == account_id and job.ended_at and job.ended_at < since:
+                del self._jobs.entries[job.id]

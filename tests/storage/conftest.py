@@ -1,0 +1,23 @@
+"""Every store, opened on a clock that stands still until it is told."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import open_store
+from storage.store import Store
+from tests.storage.moments import SECRET, Clock
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: Any, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
+    where = "memory:" if request.param == "memory" else tmp_path / "new" / "mailprobe.db"
+    async with open_store(where, secret_key=SECRET, now=clock) as opened:
+        yield opened

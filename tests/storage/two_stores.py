@@ -1,0 +1,155 @@
+"""Memory and SQLite side by side: memory is the model, and a deed is told to both.
+
+Both live in a trio thread. What they answer must be the same but for the
+identities that each makes up.
+"""
+
+import queue
+import shutil
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from storage import open_store
+from storage.records import Account, Caller, Claim, Job, Key, Letter, Reservation
+from storage.store import (
+    LETTERS_KEPT,
+    IdempotencyInProgress,
+    IdempotencyKeyReused,
+    KeyLimitReached,
+    Store,
+)
+from tests.storage.moments import SECRET, Clock
+
+Both = tuple[Any, Any]  # memory's and SQLite's
+TOLD = (IdempotencyInProgress, IdempotencyKeyReused, KeyLimitReached, ValueError)
+MEMORY_DISK = Path("/dev/shm")  # answers are compared here, not durability
+STARTS = datetime.fromisoformat("2025-01-31T23:58:00+00:00")
+
+
+def nameless(value: Any) -> Any:
+    """The value without the identities that a store makes up."""
+    if isinstance(value, Account):
+        return replace(value, id="")
+    if isinstance(value, Key):
+        return replace(value, id="", account_id="")
+    if isinstance(value, Caller):
+        return Caller(nameless(value.account), nameless(value.key))
+    if isinstance(value, Reservation):
+        return replace(value, id="", caller=nameless(value.caller))
+    if isinstance(value, Job):
+        return replace(value, account_id="")
+    if isinstance(value, Claim):
+        return replace(value, job=nameless(value.job), caller=nameless(value.caller))
+    if isinstance(value, Letter):
+        return replace(value, id="", account_id="")
+    if isinstance(value, list):
+        return [nameless(item) for item in value]
+    return value
+
+
+class Portal:
+    """The two stores in a thread of their own, for rules that are no coroutines."""
+
+    def __init__(self, clock: Clock, path: Path) -> None:
+        self._ready: queue.Queue[Any] = queue.Queue()
+        self._thread = threading.Thread(target=trio.run, args=(self._keep_open, clock, path))
+        self._thread.start()
+        self.stores, self._token, self._leave = self._ready.get()
+
+    async def _keep_open(self, clock: Clock, path: Path) -> None:
+        leave = trio.Event()
+        async with (
+            open_store("memory:", secret_key=None, now=clock) as memory,
+            open_store(path, secret_key=SECRET, now=clock) as sqlite,
+        ):
+            self._ready.put(((memory, sqlite), trio.lowlevel.current_trio_token(), leave))
+            await leave.wait()
+
+    def run(self, deed: Callable[[Store], Awaitable[Any]], store: Store) -> Any:
+        try:
+            return trio.from_thread.run(deed, store, trio_token=self._token)
+        except TOLD as told:
+            return type(told)
+
+    def close(self) -> None:
+        trio.from_thread.run_sync(self._leave.set, trio_token=self._token)
+        self._thread.join()
+
+
+class TwoStores:
+    """Two stores on one clock, and the callers that are known to both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock(STARTS)
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY_DISK if MEMORY_DISK.exists() else None))
+        self.path = self.folder / "mailprobe.db"
+        self.portal = Portal(self.clock, self.path)
+        self.hashes: list[str] = []
+        self.known: list[Both] = []
+
+    def close(self) -> None:
+        self.portal.close()
+        shutil.rmtree(self.folder)
+
+    def both(self, deed: Callable[..., Awaitable[Any]], *each: Both) -> Both:
+        """Tell both, each with its own of what is handed in; they must answer alike."""
+        told = [
+            self.portal.run(lambda store, n=n: deed(store, *(pair[n] for pair in each)), store)
+            for n, store in enumerate(self.portal.stores)
+        ]
+        assert nameless(told[0]) == nameless(told[1])
+        return told[0], told[1]
+
+    def make_caller(self, account: Both, kind: Any, keys_max: int | None) -> Both | None:
+        sha256 = f"hash {len(self.hashes)}"
+        made = self.both(
+            lambda store, account: store.create_key(
+                account.id, kind, None, sha256=sha256, prefix="sk_live_abcd", keys_max=keys_max
+            ),
+            account,
+        )
+        if not isinstance(made[0], Key):
+            return None
+        self.hashes.append(sha256)
+        return self.both(lambda store: store.caller(sha256))
+
+    def first_caller(self, tier: Any) -> Both:
+        """The first of a new account."""
+        account = self.both(lambda store: store.create_account("ann@shop.test", tier))
+        caller = self.make_caller(account, "standard", None)
+        assert caller
+        self.known.append(caller)
+        return caller
+
+    def compare(self) -> None:
+        """Everything that can be seen is the same."""
+        self.both(look, ([one for one, _ in self.known], [other for _, other in self.known]))
+        for sha256 in self.hashes:
+            self.both(lambda store, sha256=sha256: store.caller(sha256))
+
+
+async def look(store: Store, callers: list[Caller]) -> list[Any]:
+    seen: list[Any] = [await store.accounts()]
+    for caller in callers:
+        account_id = caller.account.id
+        seen += [
+            await store.account(account_id),
+            await store.keys(account_id),
+            await store.ledger(caller),
+            await store.days(account_id, date.min, date.max),
+            sorted(await store.usage(account_id, limit=10_000), key=repr),
+            await store.jobs(account_id=account_id, limit=2),
+            await store.letters("meter", account_id=account_id, limit=2),
+        ]
+    jobs = await store.jobs(limit=100)
+    seen += [jobs, *[await store.attempts(job.id) for job in jobs]]
+    seen += [await store.letters(kind, limit=100) for kind in LETTERS_KEPT]
+    return seen
