@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from heapq import heappop, heappush
 from uuid import uuid4
 
 import msgspec
@@ -34,10 +35,11 @@ log = logging.getLogger("mailprobe.jobs")
 
 LEASE_S = 15.0  # a job whose process died goes on elsewhere after so long
 EXTEND_EVERY_S = 4.0
-POLL_S = 1.0  # between two looks for what fell due, or what another process was promised
+POLL_S = 5.0  # between two looks for what other processes were promised, or left behind
 PAUSE_S = 1.0  # where the store cannot be asked
 DRAIN_S = 4.0  # as long a stop waits for what is under way; a stop has 10 s in all
 OUR_TRIES_MAX = 5  # claims of a job that fails by a fault of ours
+REMEMBERED_MAX = 10_000  # retries of ours whose instant is known; others wait for the next look
 SAME_PROMISE = timedelta(hours=24)  # as long as an Idempotency-Key stands for one request
 
 
@@ -77,6 +79,7 @@ class JobBoard:
         self._now = now
         self._rng = rng
         self._bells = {work: trio.Event() for work in BOUNDS}
+        self._dues: list[float] = []  # a heap: when retries of ours fall due, by trio's clock
         self._stopping = False
         self.under_way = dict.fromkeys(BOUNDS, 0)
 
@@ -110,9 +113,17 @@ class JobBoard:
                 for claim in await self._claim(work):
                     self.under_way[work] += 1
                     nursery.start_soon(self._do, work, act, claim)
-                with trio.move_on_after(POLL_S):
+                with trio.move_on_at(self._next_look(work)):
                     await bell.wait()
             nursery.cancel_scope.deadline = trio.current_time() + DRAIN_S
+
+    def _next_look(self, work: Work) -> float:
+        now = trio.current_time()
+        while self._dues and self._dues[0] <= now:
+            heappop(self._dues)
+        if work == "deliver" and self._dues:
+            return min(now + POLL_S, self._dues[0])
+        return now + POLL_S
 
     def stop(self) -> None:
         self._stopping = True
@@ -207,7 +218,11 @@ class JobBoard:
             jitter=self._rng.uniform(-1, 1),
             retry_after_s=retry_after_s,
         )
-        due_at = None if wait_s is None else self._now() + timedelta(seconds=wait_s)
+        due_at = None
+        if wait_s is not None:
+            due_at = self._now() + timedelta(seconds=wait_s)
+            if len(self._dues) < REMEMBERED_MAX:
+                heappush(self._dues, trio.current_time() + wait_s)
         await self._until_kept(
             lambda: self._store.job_tried(claim, attempt, state=state, due_at=due_at)
         )

@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,11 +190,11 @@ def _migrate(db: sqlite3.Connection) -> None:
     sqlite-utils keeps the record of them; the lock that its migrations lack is the
     caller's. `user_version` says the same in one number, for every connection.
     """
-    if _version(db) == len(_scripts()):
-        return
-    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()  # a restored copy may have lost it
     if mode != "wal":
         raise StoreUnavailable(f"the file system bears no write-ahead log (journal mode {mode})")
+    if _version(db) == len(_scripts()):
+        return
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")  # ours, before anything is in it
     from sqlite_utils import Database, Migrations  # 0.2 s, and needed once in a file's life
 
@@ -217,7 +218,13 @@ def _step(number: int, script: Path) -> Callable[["Database"], None]:
 
 
 def _scripts() -> list[Path]:
-    return sorted(SCHEMA.glob("*.sql"))
+    return _scripts_in(SCHEMA)
+
+
+@cache
+def _scripts_in(schema: Path) -> list[Path]:
+    """As they were when this program started: an upgrade under it is the next start's business."""
+    return sorted(schema.glob("*.sql"))
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -75,6 +75,7 @@ def _clean_in_lab(source: Path) -> "Summary":
 
 def _clean(source: Path, settings: "Settings", directory: Path) -> "Summary":
     """Clean in `directory`, so that no unfinished run of a person's is in the way; then publish."""
+    import api.house  # noqa: F401 - before the word: imports are a bad moment for a Ctrl-C
     from api.cli.cleaning import Order, clean_list, output_path
     from api.cli.listfile import replacing
     from api.cli.progress import show_progress

@@ -194,6 +194,7 @@ async def test_an_older_file_is_brought_up_to_date_once(
     monkeypatch.setattr(sqlite_file, "SCHEMA", schema)
     await opened(path)
     await opened(path)
+    sqlite_file._scripts_in.cache_clear()
     (schema / "901_worse.sql").write_text("CREATE TABLE least (a);\nCREATE TABLE more (a);\n")
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         await opened(path)
@@ -220,6 +221,19 @@ async def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path, clo
     recorded = [name for (name,) in db.execute("SELECT name FROM _sqlite_migrations ORDER BY id")]
     db.close()
     assert recorded == [script.stem for script in sorted(sqlite_file.SCHEMA.glob("*.sql"))]
+
+
+async def test_a_copy_that_is_restored_has_its_log_again(path: Path, tmp_path: Path):
+    """VACUUM INTO leaves the journal mode behind."""
+    await opened(path)
+    copy = tmp_path / "copy.db"
+    db = sqlite3.connect(path)
+    db.execute("VACUUM INTO ?", (str(copy),))
+    db.close()
+    await opened(copy)
+    db = sqlite3.connect(copy)
+    assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    db.close()
 
 
 async def test_a_url_of_another_kind_is_refused():
