@@ -8,6 +8,8 @@ away, a caller who hung up leave the key as if it had never come.
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
+import trio
+
 from api.refusals import IdempotencyReused, IdempotencyRunning, InvalidRequest
 from api.requests import Reply
 from api.service import Service
@@ -17,6 +19,7 @@ from storage.store import IdempotencyInProgress, IdempotencyKeyReused
 KEY_CHARACTERS_MAX = 255
 KEEP_S = 24 * 3600.0
 LEASE_S = 60.0  # far longer than the longest request takes
+FINISH_S = 1.0  # as long an answer waits until it is kept
 KEPT = {200, 201, 202, 400}
 
 
@@ -68,5 +71,6 @@ async def once(
             answered = Answered(reply.status, (), reply.body)
     finally:
         finished = service.recorder.insist(finish)
-    await finished.wait()
+    with trio.move_on_after(FINISH_S):  # it is kept later where the store can't be asked now
+        await finished.wait()
     return reply
