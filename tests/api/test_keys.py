@@ -54,7 +54,15 @@ def test_one_wrong_character_is_noticed(place: int, character: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sk_live_", "x" * 57, "sk_prod_" + "0" * 49, mint("sk_live_") + "\n", "sk_live_é"]
+    "text",
+    [
+        "",
+        "sk_live_",
+        "x" * 57,
+        "sk_prod_" + "0" * 49,
+        mint("sk_live_", lambda below: 7) + "\n",
+        "sk_live_é",
+    ],
 )
 def test_what_is_no_key_is_told_by_its_form(text: str) -> None:
     assert not well_formed(text)
