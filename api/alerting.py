@@ -39,7 +39,7 @@ POLL_S = 20.0  # between two looks for letters of other processes, and for retri
 STORE_PAUSE_S = 2.0  # where the store cannot be asked
 
 LEASE_S = 180.0  # longer than a hand-over with its yes: no two processes have one letter in hand
-CLOSING_S = 2.0  # as long a stop waits for the mail that is under way; a stop has 10 s in all
+CLOSING_S = 1.0  # as long a stop waits for the mail that is under way; a stop has 10 s in all
 
 RETRY_S = 60.0  # after the first failure; twice as long after each further one
 RETRY_S_MAX = 6 * 3600.0

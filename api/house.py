@@ -83,6 +83,7 @@ async def serve_until_drained(
                     serve_tools, service, tools_url_of(settings), doors.tools, drain
                 )
             await serving.start(serve_service, service, doors.api, drain)
+            serving.start_soon(_stop_jobs, service, drain)
             ready()
         nursery.cancel_scope.cancel()
 
@@ -234,6 +235,13 @@ async def serve_metrics(
 
 def url_of(sockets: Sequence[socket.socket]) -> str:
     return Bind(*sockets[0].getsockname()[:2]).url
+
+
+async def _stop_jobs(service: Service, drain: trio.Event) -> None:
+    """Begin with the doors, not after them: a stop has 10 seconds in all."""
+    await drain.wait()
+    if service.jobs is not None:
+        service.jobs.stop()
 
 
 async def _tidy(service: Service) -> None:

@@ -50,6 +50,10 @@ class Jobs(Protocol):
         """Grant one unit and keep the job, durably; its work begins at once. Raises a Refusal."""
         ...
 
+    def stop(self) -> None:
+        """Begin no more work; what is under way has a few seconds to end."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
