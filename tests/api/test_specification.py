@@ -1,17 +1,22 @@
 """The specification, row by row: each test bears the name of the row that it ticks off.
 
-Sections follow the specification's own: resources, states, endpoints,
-authentication, errors, limits, versioning. Asynchronous jobs, callbacks, alerts
-and the tool server have their own files.
+Sections follow the specification's own: resources, states, endpoints, webhooks,
+tools, authentication, errors, limits, billing, alerts, versioning. What lies beneath
+a row of jobs, callbacks, alerts and tools has its own files.
 """
 
+import hashlib
+import hmac
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
 import trio
 
+from api.callbacks import Delivered
 from api.cli.lights import light_of
 from api.keys import mint
 from api.plans import PLANS
@@ -19,7 +24,25 @@ from engine import EngineSettings, Verdict
 from engine.lists import DATA, load_lists, read_names
 from engine.testing.hosts import MailHost
 from engine.testing.names import Mood
+from storage.records import UsageRow
 from tests.api.asking import BATCH, STREAM, VERIFY, Shop, open_shop
+from tests.api.test_alerts import kinds
+from tests.api.test_jobs import HOOK, Receiver, open_working_shop, promise, state_of
+from tests.api.test_tools import NAMES, Door, door_of, error_of, result_of, structured
+
+Working = tuple[Shop, Receiver]  # a shop that works jobs off, and whom it calls back
+
+
+@pytest.fixture
+async def working() -> AsyncIterator[Working]:
+    async with open_working_shop() as working:
+        yield working
+
+
+@pytest.fixture
+async def door(shop: Shop) -> Door:
+    return door_of(shop)
+
 
 # == Processing layers ========================================================================
 
@@ -186,6 +209,31 @@ async def test_batch_results_count_and_latency(autojump_clock, shop: Shop):
     assert isinstance(got["latency_ms"], int)
 
 
+# == AsyncVerifyResponse ======================================================================
+
+
+async def test_async_job_id_is_a_string_and_status_always_pending(autojump_clock, working: Working):
+    shop, _ = working
+    for email in ("known@friendly.test", "no@friendly.test", "bad"):
+        got = (await promise(shop, email)).body
+        assert got == {"job_id": got["job_id"], "status": "pending"}
+        assert UUID(got["job_id"])
+
+
+# == Webhook callback payload =================================================================
+
+
+async def test_callback_has_the_fields_of_a_result_and_job_id(autojump_clock, working: Working):
+    shop, receiver = working
+    for email in ("known@friendly.test", "ann@mailinator.com", "bad"):
+        job_id = (await promise(shop, email)).body["job_id"]
+        await trio.sleep(5)
+        expected = {**await result(shop, email), "job_id": job_id}
+        got = receiver.bodies()[-1]
+        assert list(got) == list(expected)
+        assert {**got, "latency_ms": 0} == {**expected, "latency_ms": 0}
+
+
 # == Health ===================================================================================
 
 
@@ -213,12 +261,42 @@ async def test_state_standard_key_revoked_is_not_listed_and_fails(autojump_clock
     assert (await shop.verify(key=made["key"])).error == "invalid_api_key"
 
 
+async def test_state_job_is_pending_at_once_and_runs_in_the_background(
+    autojump_clock, working: Working
+):
+    shop, receiver = working
+    assert await shop.store.jobs(limit=1) == []
+    began = trio.current_time()
+    got = await promise(shop, "known@slow.test")
+    assert (got.status, trio.current_time()) == (202, began)
+    assert await state_of(shop, got.body["job_id"]) == "pending"
+    assert (await shop.rows(), receiver.calls) == ([], [])
+
+
+async def test_state_job_ends_with_its_bill_and_its_callback(autojump_clock, working: Working):
+    shop, receiver = working
+    job_id = (await promise(shop, "known@slow.test")).body["job_id"]
+    await trio.sleep(5)
+    (row,) = await shop.rows()
+    assert (row.operation, row.status, row.billable) == ("verify", "deliverable", True)
+    (body,) = receiver.bodies()
+    assert (body["job_id"], body["status"]) == (job_id, "deliverable")
+    assert await state_of(shop, job_id) == "done"
+
+
 # == Endpoints ================================================================================
 
 
 async def test_verify_200_is_a_result(autojump_clock, shop: Shop):
     got = await shop.verify()
     assert (got.status, got.headers["content-type"]) == (200, "application/json")
+
+
+async def test_verify_202_with_a_webhook(autojump_clock, working: Working):
+    shop, _ = working
+    got = await promise(shop)
+    assert (got.status, got.headers["content-type"]) == (202, "application/json")
+    assert (await promise(shop, body={"webhook": None})).status == 200
 
 
 async def test_batch_rate_limit_cost_is_the_number_of_emails(autojump_clock, shop: Shop):
@@ -297,6 +375,138 @@ async def test_management_billing_portal_is_402_without_account(autojump_clock, 
 
 async def test_openapi_json(autojump_clock, shop: Shop):
     assert (await shop.ask("GET", "/openapi.json", key=None)).body["info"]["version"] == "1.0.0"
+
+
+# == Webhooks =================================================================================
+
+NO_WEBHOOKS = {
+    "http": "http://hooks.shop.test/", "no scheme": "hooks.shop.test/mail", "empty": "",
+    "IPv4": "https://192.0.2.7/", "IPv4 with a port": "https://192.0.2.7:8443/mail",
+    "IPv4 as a number": "https://2130706433/", "IPv6": "https://[2001:db8::1]/",
+    "IPv6 loopback": "https://[::1]:8443/", "username": "https://ann@hooks.shop.test/",
+    "username and password": "https://ann:secret@hooks.shop.test/",
+    "password": "https://:secret@hooks.shop.test/", "localhost": "https://localhost/",
+    "localhost with a port": "https://LOCALHOST:8443/mail", "*.local": "https://printer.local/",
+    "*.*.local": "https://a.printer.LOCAL/mail",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NO_WEBHOOKS)
+async def test_webhook_rules_else_400_invalid_request(autojump_clock, working: Working, case):
+    shop, receiver = working
+    got = await promise(shop, hook=NO_WEBHOOKS[case])
+    assert (got.status, got.error) == (400, "invalid_request")
+    assert "webhook" in got.body["message"]
+    assert got.body["docs"].endswith("#request")
+    await trio.sleep(5)
+    assert (await shop.store.jobs(limit=1), receiver.calls) == ([], [])
+
+
+async def test_webhook_secret_signs_the_raw_body(autojump_clock, working: Working):
+    shop, receiver = working
+    await promise(shop, body={"webhook_secret": "a secret, ä"})
+    await trio.sleep(5)
+    ((_, _, headers, body),) = receiver.calls
+    signature = hmac.new("a secret, ä".encode(), body, hashlib.sha256).hexdigest()
+    assert headers["X-Service-Signature"] == f"sha256={signature}"
+
+
+async def test_without_a_webhook_secret_no_signature_is_sent(autojump_clock, working: Working):
+    shop, receiver = working
+    await promise(shop)
+    await trio.sleep(5)
+    ((_, _, headers, _),) = receiver.calls
+    assert not [name for name in headers if "signature" in name.lower()]
+
+
+async def test_webhook_retries_are_automatic(autojump_clock, working: Working):
+    shop, receiver = working
+    answers = [Delivered(500, None, None, 5), Delivered(None, "silence", None, 5)]
+    receiver.answer = lambda host: answers.pop(0) if answers else Delivered(200, None, None, 5)
+    job_id = (await promise(shop)).body["job_id"]
+    await trio.sleep(3600)
+    assert [body["job_id"] for body in receiver.bodies()] == [job_id] * 3
+    assert await state_of(shop, job_id) == "done"
+
+
+async def test_webhook_redirects_are_failures_and_not_followed(autojump_clock, working: Working):
+    shop, receiver = working
+    receiver.answer = lambda host: Delivered(302, None, None, 5)
+    job_id = (await promise(shop)).body["job_id"]
+    await trio.sleep(20)
+    assert await state_of(shop, job_id) == "delivering"
+    assert [host for _, host, *_ in receiver.calls] == ["hooks.shop.test"] * 2
+
+
+@pytest.mark.parametrize("path", [BATCH, STREAM])
+async def test_batch_and_stream_emit_no_webhook_events(autojump_clock, working: Working, path):
+    shop, receiver = working
+    body = {"emails": ["known@friendly.test"], "webhook": HOOK, "webhook_secret": "a secret"}
+    assert (await shop.ask("POST", path, body)).status == 200
+    await trio.sleep(5)
+    assert (await shop.store.jobs(limit=1), receiver.calls) == ([], [])
+
+
+# == Tool server ==============================================================================
+
+
+async def test_tools_list_has_the_eight_tools_in_order(autojump_clock, door: Door):
+    listed = result_of(await door.rpc("tools/list"))["tools"]
+    assert [tool["name"] for tool in listed] == [
+        "verify_email", "create_api_key", "list_api_keys", "revoke_api_key",
+        "get_usage_summary", "get_account", "get_usage", "create_billing_portal",
+    ]  # fmt: skip
+
+
+async def test_tools_call_gives_what_the_api_gives(autojump_clock, door: Door):
+    got = structured(await door.call("verify_email", {"email": "no@friendly.test"}))
+    assert got == {**await result(door.shop, "no@friendly.test"), "latency_ms": got["latency_ms"]}
+
+
+async def test_tools_without_authorization_are_401_32001(autojump_clock, door: Door):
+    got = await door.rpc("tools/list", key=None)
+    error = error_of(got)
+    assert (got.status, error["code"], error["message"]) == (401, -32001, "Unauthorized")
+    assert list(error["data"]) == ["reason", "action", "docs"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "named"),
+    [("verify_batch", {}, "verify_batch"), ("verify_email", {}, "email")],
+    ids=["an unsupported tool", "a missing email"],
+)
+async def test_tools_invalid_params_32602(autojump_clock, door: Door, tool, arguments, named):
+    error = error_of(await door.call(tool, arguments))
+    assert (error["code"], error["message"]) == (-32602, "Invalid params")
+    assert list(error["data"]) == ["reason", "action", "docs"]
+    assert named in error["data"]["reason"]
+
+
+async def test_tools_upstream_failure_32002_mirrors_the_status(autojump_clock, door: Door):
+    await door.shop.change(hard_cap_micros=0)
+    await door.shop.use_up(5_000)
+    api = await door.shop.verify()
+    got = await door.call("verify_email")
+    error = error_of(got)
+    assert (got.status, error["code"]) == (402, -32002)
+    assert error["message"] == "Upstream request failed"
+    assert list(error["data"]) == ["status", "body", "action", "docs"]
+    assert (error["data"]["status"], error["data"]["body"]) == (402, api.body)
+
+
+async def test_tools_openapi_json_is_the_tool_definitions(autojump_clock, door: Door):
+    got = await door.inside.ask("GET", "/openapi.json", key=None)
+    assert got.body == {"tools": result_of(await door.rpc("tools/list"))["tools"]}
+
+
+async def test_management_tools_need_the_provisioning_key_header(autojump_clock, door: Door):
+    key = {"X-Service-Provisioning-Key": door.shop.provisioning}
+    assert (await door.call("get_account", provisioning=None, headers=key)).status == 200
+    assert (await door.call("verify_email", provisioning=None)).status == 200
+    for tool in NAMES[1:]:
+        got = await door.call(tool, provisioning=None)
+        assert (got.status, error_of(got)["code"]) == (401, -32001)
+        assert "X-Service-Provisioning-Key" in error_of(got)["data"]["action"]
 
 
 # == Authentication ===========================================================================
@@ -432,6 +642,12 @@ async def test_limit_payload_2_mb(autojump_clock, shop: Shop):
         headers = {"content-length": str(length)}
         got = await shop.ask("POST", VERIFY, octets=b"{}", headers=headers)
         assert got.status == status
+
+
+async def test_limit_webhook_url_2048_characters(autojump_clock, working: Working):
+    shop, _ = working
+    for characters, status in ((2_048, 202), (2_049, 400)):
+        assert (await promise(shop, hook=HOOK.ljust(characters, "x"))).status == status
 
 
 async def test_limit_free_500_units_a_month(autojump_clock, free_shop: Shop):
@@ -582,11 +798,49 @@ async def test_billing_rule_3_batch_and_stream_bill_per_email(autojump_clock, sh
     assert await billable(shop) == 4
 
 
+async def test_async_mode_bills_when_the_verification_completes(autojump_clock, working: Working):
+    shop, receiver = working
+    receiver.answer = lambda host: Delivered(500, None, None, 5)
+    await promise(shop, "known@slow.test")
+    await promise(shop, "bad")
+    await trio.sleep(1)
+    assert await billable(shop) == 0
+    await trio.sleep(1)
+    assert await billable(shop) == 1
+    await trio.sleep(4 * 86_400)
+    usage = (await shop.manage("GET", "/usage")).body["days"]
+    assert sum(day["calls"] for day in usage) == 1  # whatever became of the callback
+
+
 async def test_billing_rule_5_overage_is_rounded_up_to_whole_cents(autojump_clock, shop: Shop):
     for extra, eur in ((5_001, 0.01), (1, 0.01), (1, 0.02)):
         await shop.use_up(extra)
         got = (await shop.manage("GET", "/usage/summary")).body
         assert got["estimated_cost_eur"] == eur
+
+
+@pytest.mark.parametrize(("tier", "counts"), [("free", []), ("builder", [2]), ("scale", [2])])
+async def test_the_free_tier_is_never_metered(autojump_clock, tier, counts):
+    async with open_shop(tier) as shop:
+        caller = await shop.caller()
+        reservation = await shop.store.reserve(caller, 3, lambda ledger: None, lease_s=10)
+        rows = [
+            UsageRow(shop.clock(), "batch", "deliverable", None, 1, True, 1),
+            UsageRow(shop.clock(), "batch", "deliverable", None, 1, True, 1),
+            UsageRow(shop.clock(), "batch", "invalid", "syntax", 1, False, 1),
+        ]
+        await shop.store.settle(reservation, rows, metered=True)
+        assert [letter.count for letter in await shop.store.letters("meter", limit=10)] == counts
+
+
+@pytest.mark.parametrize(("tier", "counts"), [("free", []), ("builder", [1])])
+async def test_async_is_metered_when_it_completes(autojump_clock, tier, counts):
+    async with open_working_shop(tier, metered=True) as (shop, _):
+        await promise(shop, "known@slow.test")
+        await trio.sleep(1)
+        assert await shop.store.letters("meter", limit=10) == []
+        await trio.sleep(4)
+        assert [letter.count for letter in await shop.store.letters("meter", limit=10)] == counts
 
 
 async def test_overage_is_counted_by_the_subscriptions_period(autojump_clock, shop: Shop):
@@ -636,6 +890,52 @@ async def test_the_plans_file_changes_the_limits(autojump_clock):
         assert (await shop.verify()).error == "rate_limit_exceeded"
         await trio.sleep(60)
         assert (await shop.batch("x", "y")).error == "monthly_quota_exceeded"
+
+
+# == Alerts ===================================================================================
+
+EUR = 1_000_000  # the builder tier: 5,000 calls, then 0.004 EUR each
+SOFT, HARD = (10 * EUR, None), (None, 10 * EUR)
+
+# threshold -> what is used just before it, and at it
+FREE_ALERTS: dict[str, Any] = {
+    "75": ({"month_units": 374}, {"month_units": 375}),
+    "90": ({"month_units": 449}, {"month_units": 450}),
+    "100": ({"month_units": 499}, {"month_units": 500}),
+}
+PAID_ALERTS: dict[str, Any] = {
+    "75": ({"period_billable": 3_749}, {"period_billable": 3_750}),
+    "90": ({"period_billable": 4_499}, {"period_billable": 4_500}),
+    "100": ({"period_billable": 4_999}, {"period_billable": 5_000}),
+    "soft_cap": (
+        {"period_billable": 7_499, "caps": SOFT},
+        {"period_billable": 7_500, "caps": SOFT},
+    ),
+    "hard_cap": (
+        {"period_billable": 7_500, "caps": HARD},
+        {"period_billable": 7_500, "caps": HARD, "capped": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("threshold", FREE_ALERTS)
+def test_alert_of_the_free_months_quota(threshold):
+    before, at = FREE_ALERTS[threshold]
+    assert threshold not in kinds(PLANS["free"], **before)
+    assert kinds(PLANS["free"], **at)[-1] == threshold
+
+
+@pytest.mark.parametrize("threshold", PAID_ALERTS)
+def test_alert_of_a_paid_periods_volume_and_caps(threshold):
+    before, at = PAID_ALERTS[threshold]
+    assert threshold not in kinds(PLANS["builder"], **before)
+    assert kinds(PLANS["builder"], **at)[-1] == threshold
+
+
+@pytest.mark.parametrize("caps", [SOFT, HARD], ids=["soft_cap", "hard_cap"])
+def test_the_free_tier_has_no_alerts_of_caps(caps):
+    used = {"month_units": 500, "period_billable": 9_999}
+    assert kinds(PLANS["free"], **used, caps=caps, capped=True) == ["75", "90", "100"]
 
 
 # == Client interpretation, Versioning ========================================================
