@@ -8,6 +8,9 @@ NOTES: dict[tuple[str, str], dict[str, Any]] = {
         "description": "The address. A string that is none gets a result too: failed_check `syntax`."
     },
     ("VerifyRequest", "webhook"): {
+        "anyOf": [
+            {"type": "string", "pattern": "^https://", "maxLength": 2048}, {"type": "null"},
+        ],
         "description": "A public https URL: the answer is 202 at once, and the result is posted there."
         " A dotted host name that is no address, no user, not localhost nor *.local."
     },

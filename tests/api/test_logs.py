@@ -384,7 +384,7 @@ async def test_every_line_of_a_request_says_so(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("known@friendly.test")
 
-    monkeypatch.setattr(verification, "_check_webhook", broken)
+    monkeypatch.setattr(verification, "wants_evidence", broken)
     crashed = await shop.verify("x")
     Context().run(log.info, "nobody's")
     *lines, nobodys = paper.lines

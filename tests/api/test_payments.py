@@ -71,6 +71,9 @@ from tests.api.fake_stripe import (
 from tests.storage.moments import NOON, Clock, granted, make_caller, row
 from tests.storage.moments import SECRET as STORE_SECRET
 
+# httpx leaves the body's generator behind where a request is cancelled
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
+
 ROOT = Path(__file__).parents[2]
 KILLS = 20
 TIERS = ("builder", "scale", "free")  # of the child's three accounts
