@@ -145,7 +145,7 @@ TABLE: dict[type[Refusal], Row] = {
     ),
     UsageUnknown: Row(
         503, "quota_check_failed", "The usage store cannot be asked just now.",
-        "Send it again in a second or two; nothing was counted.", "errors", retry_s=1,
+        "Send it again in a second or two.", "errors", retry_s=1,
     ),
     ProviderUnavailable: Row(
         503, "billing_unavailable", "The billing provider cannot be asked just now.",

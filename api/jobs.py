@@ -4,8 +4,8 @@ A job is in the store before its 202 is sent, and everything that happens to it 
 one transaction there: verified and counted at once, each callback's outcome as it
 comes. Workers of all processes share the queue by claims that end with their lease,
 so a job whose process was killed goes on in another within LEASE_S. A callback may
-be delivered twice where a process dies after the delivery and before it is logged;
-it is never lost, and a verification is never counted twice.
+be delivered twice where a process dies after the delivery and before it is logged, or
+the store can't be asked for longer than a lease; it is never lost, and a verification is never counted twice.
 
 Raises what is our own fault out of its nursery, never what a receiver or the store does.
 """
@@ -40,7 +40,7 @@ PAUSE_S = 1.0  # where the store cannot be asked
 DRAIN_S = 4.0  # as long a stop waits for what is under way; a stop has 10 s in all
 OUR_TRIES_MAX = 5  # claims of a job that fails by a fault of ours
 REMEMBERED_MAX = 10_000  # retries of ours whose instant is known; others wait for the next look
-SAME_PROMISE = timedelta(hours=24)  # as long as an Idempotency-Key stands for one request
+SAME_PROMISE = timedelta(hours=23, minutes=55)  # a little less than an Idempotency-Key is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +228,14 @@ class JobBoard:
         )
         log.info(
             "callback %d: %s", attempt.number, attempt.error or attempt.status,
-            extra={"job": job.id, "host": job.host, "state": state},
+            extra={"job": job.id, "host": job.host.rpartition(" ")[2], "state": state},
         )  # fmt: skip
 
     async def _call_back(self, claim: Claim, at: datetime) -> tuple[Attempt, float | None]:
         job, number = claim.job, claim.job.tries + 1
+        if claim.sealed:
+            log.error("a job's secret was sealed with another key", extra={"job": job.id})
+            return Attempt(number, at, 0, None, "its secret cannot be read"), None
         try:
             target = check_webhook(job.webhook)
         except NotAWebhook as error:  # the rules have become stricter since it was taken

@@ -66,7 +66,7 @@ class Limits:
     keep_alive_s: float = 75.0
     send_s: float = 15.0  # for each SEND_OCTETS
     linger_s: float = 2.0
-    drain_s: float = 8.0  # open requests, once draining
+    drain_s: float = 6.0  # open requests, once draining; a stop has 10 s in all
 
 
 def open_sockets(host: str, port: int) -> list[socket.socket]:

@@ -173,7 +173,16 @@ def _mail_url(text: str) -> str | None:
 
 
 def _mail_from_or_none(text: str) -> str | None:
-    return _mail_from(text) or None
+    from email.errors import MessageError
+    from email.headerregistry import Address
+
+    sender = _mail_from(text) or None
+    try:
+        if sender:
+            Address(addr_spec=sender)  # what no header can hold cannot be sent
+    except (MessageError, ValueError, IndexError):
+        raise ValueError from None
+    return sender
 
 
 def _database(text: str) -> str:
@@ -338,6 +347,7 @@ TABLE: tuple[Setting, ...] = (
         lambda: None,
         _mail_url,
         "smtp://[user:pass@]host:port, or smtps://",
+        secret=True,
     ),
     Setting("ALERT_FROM", lambda: None, _mail_from_or_none, "an e-mail address"),
 )

@@ -4,6 +4,7 @@ Each is a collector over the one metered stream.
 """
 
 from collections.abc import Sequence
+from hashlib import sha256
 from uuid import UUID, uuid4, uuid5
 
 import msgspec
@@ -115,7 +116,9 @@ async def _promise(service: Service, call: Call, body: VerifyRequest, explain: b
             "This service runs nothing in the background, so the field webhook must be absent.",
             "Leave webhook out: the result comes in the answer, within about 3 seconds.",
         )
-    order = JobOrder(_job_id(call), body.email, target.url, target.host, body.webhook_secret)
+    # a customer's receiver that hangs is that customer's trouble, and its other port is another
+    receiver = f"{call.caller.account.id} {target.authority}"
+    order = JobOrder(_job_id(call), body.email, target.url, receiver, body.webhook_secret)
     job = await service.jobs.promise(call.caller, order, call.headers)
     return reply(202, AsyncVerifyResponse(job.id))
 
@@ -134,5 +137,5 @@ def _job_id(call: Call) -> str:
     if key is None:
         return str(uuid4())
     body: VerifyRequest = call.body
-    name = "\n".join((call.caller.account.id, key, body.email, str(body.webhook)))
-    return str(uuid5(JOBS, name))
+    name = msgspec.json.encode([call.caller.account.id, key, msgspec.structs.astuple(body)])
+    return str(uuid5(JOBS, sha256(name).hexdigest()))

@@ -185,7 +185,7 @@ class JobOrder:
     id: str  # uuid
     email: str
     webhook: str  # URL
-    host: str  # the URL's, lower case: callbacks are bounded by it
+    host: str  # whose receiver it is, and the URL's host and port: callbacks are bounded by it
     secret: str | None = None
 
 
@@ -217,6 +217,7 @@ class Claim:
     caller: Caller  # the key may have been revoked since
     secret: str | None
     fence: int
+    sealed: bool = False  # the secret cannot be read: it was sealed with another key
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ from storage.sqlite_file import prepare, trouble_told
 from storage.store import (
     SETTLED_KEPT,
     USAGE_ROWS_MAX,
+    StoreBroken,
     at_most,
     check_answer,
     check_changes,
@@ -231,7 +232,10 @@ class SqliteStore:
     def _with_secret(self, claim: Claim, sealed: bytes | None) -> Claim:
         if sealed is None:
             return claim
-        secret = self._seal.open(sealed, jobs.place(claim.job.id))
+        try:
+            secret = self._seal.open(sealed, jobs.place(claim.job.id))
+        except StoreBroken:  # that of one job; the others have theirs
+            return replace(claim, sealed=True)
         return replace(claim, secret=secret.decode())
 
     async def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:

@@ -3,7 +3,7 @@
 A task asks with a function of the connection and the instant. The writer takes
 whatever is waiting once it holds the database's lock, runs each in a savepoint
 of its own, commits all together, and only then answers. So a caller that gives
-up before has changed nothing, and one disk flush serves many.
+up before its turn has changed nothing, and one disk flush serves many.
 """
 
 import sqlite3
@@ -42,18 +42,26 @@ READING_MS = 250  # a reader waits only where the whole file is locked
 class _Asked(Generic[T]):
     """One act, from its asking to its answer."""
 
-    __slots__ = ("act", "error", "given_up", "task", "value")
+    __slots__ = ("act", "answered", "error", "given_up", "taken", "task", "value", "waiting")
 
     def __init__(self, act: Act[T], task: trio.lowlevel.Task) -> None:
         self.act = act
         self.task = task
-        self.given_up = False  # set by trio's thread
+        self.given_up = False  # both under the desk's lock: nobody waits for it any more,
+        self.taken = False  # or it is being done
+        self.waiting = False  # these two are trio's thread's
+        self.answered = False
         self.value: Any = None
         self.error: Exception | None = None
 
 
+STALL_S = 5.0  # then the outcome of a transaction whose disk stalls stays unknown
+
+
 class Desk(ABC):
     """A thread that answers, and the queue before it."""
+
+    stall_s = 0.0  # what is only read may be asked again
 
     def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
         self._path = path
@@ -71,25 +79,28 @@ class Desk(ABC):
     async def ask(self, act: Act[T]) -> T:
         """Have it done; raises what it raises, or StoreUnavailable within ANSWER_S.
 
-        A caller that is cancelled meanwhile gets its answer first: the wait is
-        short, and what was committed must be known to somebody.
+        What has been begun by then is waited for a little longer, lest its outcome
+        be unknown. A caller that is cancelled meanwhile gets its answer first: the
+        wait is short, and what was committed must be known to somebody.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         asked = _Asked(act, trio.lowlevel.current_task())
         self._put(asked)
-
-        def give_up(_: object) -> trio.lowlevel.Abort:
-            asked.given_up = True
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + ANSWER_S):
-            await trio.lowlevel.wait_task_rescheduled(give_up)
-        if asked.given_up:
+        await _wait(asked, ANSWER_S)
+        if not asked.answered and not self._give_up(asked):
+            await _wait(asked, self.stall_s)
+        if not asked.answered:
             raise StoreUnavailable(f"{self._path} did not answer within {ANSWER_S} s")
         if asked.error:
             raise asked.error
         value: T = asked.value
         return value
+
+    def _give_up(self, asked: _Asked[Any]) -> bool:
+        """False where it has been begun."""
+        with self._changed:
+            asked.given_up = not asked.taken
+            return asked.given_up
 
     async def close(self) -> None:
         """Answer what is waiting, and end the thread."""
@@ -132,8 +143,11 @@ class Desk(ABC):
 
     def _take(self, most: int) -> list[_Asked[Any]]:
         with self._changed:
-            taken = [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
-        return [asked for asked in taken if not asked.given_up]
+            next_ones = [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
+            taken = [asked for asked in next_ones if not asked.given_up]
+            for asked in taken:
+                asked.taken = True
+        return taken
 
     @abstractmethod
     def _serve(self) -> None:
@@ -173,6 +187,8 @@ class Desk(ABC):
 
 class Writer(Desk):
     """Many transactions in one, in turn with the writers of other processes."""
+
+    stall_s = STALL_S
 
     def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
         self._turnstile = Turnstile(path)
@@ -269,9 +285,23 @@ def _act(db: sqlite3.Connection, asked: _Asked[Any], now: datetime) -> None:
     db.execute("RELEASE act")
 
 
+async def _wait(asked: _Asked[Any], seconds: float) -> None:
+    """Until it is answered, at most so long."""
+
+    def stop(_: object) -> trio.lowlevel.Abort:
+        asked.waiting = False
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    asked.waiting = True
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
+        await trio.lowlevel.wait_task_rescheduled(stop)
+
+
 def _wake(those: list[_Asked[Any]]) -> None:
     for asked in those:
-        if not asked.given_up:
+        asked.answered = True
+        if asked.waiting:
+            asked.waiting = False
             trio.lowlevel.reschedule(asked.task)
 
 

@@ -153,7 +153,8 @@ async def new_key(
 
 
 async def find(store: "Store", account_id: str) -> "Account":
-    return await store.account(account_id) or no_account(account_id)
+    known = await store.account(account_id) if account_id.isascii() else None
+    return known or no_account(account_id)
 
 
 def no_account(account_id: str) -> Any:

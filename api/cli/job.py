@@ -79,7 +79,7 @@ def resend(job_id: str) -> None:
 
 
 async def _find(store: "Store", job_id: str) -> "Job":
-    one = await store.job(job_id)
+    one = await store.job(job_id) if job_id.isascii() else None
     if one is None:
         raise Trouble(f"there is no job {job_id}; 'mailprobe job list' shows those there are")
     return one

@@ -84,6 +84,11 @@ def test_a_job_is_shown_with_what_it_posts_and_every_attempt(
     assert "there is no job x" in refused(ask("job", "show", "x"), 1)
 
 
+def test_an_id_that_is_no_text_is_none(ask: Ask, jobs: dict[str, str]) -> None:
+    assert "there is no job" in refused(ask("job", "show", "\udcff"), 1)
+    assert "there is no account" in refused(ask("job", "list", "--account", "\udcff"), 1)
+
+
 def test_a_callback_is_made_due_again(ask: Ask, jobs: dict[str, str]) -> None:
     resent = told(ask("job", "resend", jobs["failed"]))
     assert (resent["state"], resent["tries"], resent["ended_at"]) == ("delivering", 0, None)

@@ -243,6 +243,24 @@ async def test_a_receiver_that_hangs_delays_no_other(autojump_clock):
         assert receiver.most_at_once["hung.test"] == 4
 
 
+async def test_a_customers_receiver_that_hangs_delays_no_other_customer(autojump_clock):
+    """They may share a host: such as gather webhooks for many do."""
+    async with open_working_shop("scale") as (shop, receiver):
+        hung = [True]
+        receiver.takes_s = lambda host: 15.0 if hung[0] else 0.05
+        for n in range(40):
+            await promise(shop, f"x{n}")
+        await trio.sleep(1)
+        hung[0] = False
+        neighbour = await shop.store.create_account("bob@example.org", "scale")
+        key = await shop.new_key("sk_live_", neighbour.id)
+        began = trio.current_time()
+        await promise(shop, "other", key=key)
+        await trio.sleep(2)
+        (at,) = [at for at, _, _, body in receiver.calls if json.loads(body)["email"] == "other"]
+        assert at - began < 1
+
+
 async def test_a_thousand_jobs_are_a_thousand_deliveries(autojump_clock):
     async with open_working_shop("scale") as (shop, receiver):
         ids = set()

@@ -239,6 +239,13 @@ def test_the_services_settings_are_taken(
         ("BIND", "127.0.0.1:٨٠"),
         ("BIND", "http://127.0.0.1:80"),
         ("TOOLS_BIND", "off"),
+        ("WEBHOOK_RETRY_SECONDS", "5,-1"),
+        ("WEBHOOK_RETRY_SECONDS", "soon"),
+        ("STRIPE_KEY", "sk test"),
+        ("STRIPE_API_BASE", "ftp://127.0.0.1"),
+        ("ALERT_FROM", "a..b@x.test"),
+        ("ALERT_FROM", "nobody"),
+        ("ALERT_SMTP_URL", "relay.test:25"),
         ("METRICS_BIND", "9100"),
         ("BASE_URL", "api.example.org"),
         ("BASE_URL", "https://"),
@@ -250,6 +257,13 @@ def test_the_services_settings_are_taken(
 def test_a_wrong_setting_of_the_service_is_named(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(WrongSetting, match=f"MAILPROBE_{name} is .* it takes "):
         read(tmp_path, **{name: text})
+
+
+@pytest.mark.parametrize("user", ["me", "me@corp.test", "m,e"])
+def test_a_relays_password_is_never_shown(tmp_path: Path, user: str) -> None:
+    with pytest.raises(WrongSetting) as wrong:
+        read(tmp_path, ALERT_SMTP_URL=f"smtp://{user}:hunter2@relay.test:99999")
+    assert "hunter2" not in str(wrong.value)
 
 
 @pytest.mark.parametrize("text", ["c2hvcnRzM2NyZXQ=", "s3cret!", "c2hvcnRzM2NyZXQ"])

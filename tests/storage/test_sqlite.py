@@ -21,7 +21,7 @@ import trio
 import trio.testing
 
 from storage import open_store, sqlite_desk, sqlite_file
-from storage.records import Answered, Ledger
+from storage.records import Answered, Ledger, Reservation
 from storage.store import Store, StoreBroken, StoreUnavailable
 from tests.storage.children import child, line_of, octets_in, said_by, tell
 from tests.storage.moments import NOON, SECRET, Clock, another_key, granted, make_caller, use
@@ -483,7 +483,25 @@ async def test_a_block_that_is_cancelled_leaves_no_thread(path: Path):
     assert threads() == []
 
 
-async def test_a_stalled_transaction_is_given_up_and_heals(store: Store):
+async def test_a_transaction_that_has_begun_is_waited_for(store: Store):
+    """Its outcome would be unknown, and what was granted would be granted again."""
+    caller = await make_caller(store)
+    stalled, go_on = threading.Event(), threading.Event()
+
+    def stall(_: Ledger) -> None:
+        stalled.set()
+        threading.Timer(sqlite_desk.ANSWER_S + 0.2, go_on.set).start()
+        go_on.wait()
+
+    reservation = await store.reserve(caller, 1, stall, lease_s=60)
+    assert isinstance(reservation, Reservation)
+    assert (await store.ledger(caller)).reserved == 1
+
+
+async def test_a_stalled_transaction_is_given_up_and_heals(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sqlite_desk.Writer, "stall_s", 0.1)
     caller = await make_caller(store)
     stalled, go_on = threading.Event(), threading.Event()
 

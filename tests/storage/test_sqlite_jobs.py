@@ -15,7 +15,7 @@ import pytest
 from storage import open_store
 from storage.records import Caller
 from storage.sqlite_rows import micros
-from storage.store import Store, StoreBroken
+from storage.store import Store
 from tests.storage.children import child, lanes_told, lanes_true, line_of, octets_in, tell
 from tests.storage.moments import (
     LEASE_S,
@@ -84,8 +84,18 @@ async def test_a_sealed_secret_opens_only_for_its_job(store: Store, path: Path):
         db.execute("UPDATE jobs SET secret = (SELECT secret FROM jobs WHERE id = '1')")
     [one] = await claimed(store, limit=1)
     assert one.secret == WEBHOOK_SECRET
-    with pytest.raises(StoreBroken, match="another secret key"):
-        await claimed(store)
+    [two] = await claimed(store)
+    assert (two.job.id, two.secret, two.sealed) == ("2", None, True)
+
+
+async def test_a_secret_that_cannot_be_read_holds_up_no_other_job(path: Path, clock: Clock):
+    """A database that was restored without its key file goes on with what it can read."""
+    async with open_store(path, secret_key=SECRET, now=clock) as store:
+        caller = await make_caller(store)
+        await delivering(store, caller, order("1", secret=WEBHOOK_SECRET), order("2"))
+    async with open_store(path, secret_key=SECRET[::-1], now=clock) as store:
+        claims = {claim.job.id: claim.sealed for claim in await claimed(store, "deliver")}
+    assert claims == {"1": True, "2": False}
 
 
 # processes
