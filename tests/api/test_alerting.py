@@ -579,7 +579,7 @@ async def test_without_a_relay_letters_wait_and_each_is_logged_once(autojump_clo
 async def test_a_mail_under_way_is_finished_by_a_stop(autojump_clock, office):
     account = await office.account()
     await office.use(account, 15)
-    office.box.takes_s = 1.5
+    office.box.takes_s = 1.2
     with trio.move_on_after(0.5):
         async with office.open():
             await trio.sleep_forever()
