@@ -27,7 +27,7 @@ serve: setup
 	@$(BIN)/mailprobe serve
 
 test: setup
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # The same suite on every other supported interpreter that is here, each in its own .venv-*.
 test-others:
