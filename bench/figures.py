@@ -1,4 +1,4 @@
-"""What a bench suite gives: figures, each with its promise where there is one.
+"""What a bench suite gives: figures, each with its promise where there is one, and series.
 
 Promises stand in budgets.toml, by suite and by the figure's words.
 A figure that misses its own by more than MISS_BY makes the run end with exit code 1.
@@ -6,16 +6,29 @@ Results are also written as JSON, one file a suite, so that two runs can be comp
 """
 
 import json
-import platform
 import tomllib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
 BUDGETS = Path(__file__).parent / "budgets.toml"
 MISS_BY = 0.25  # what the same code differs by between two runs on a busy machine
+
+
+def results_folder() -> Path:
+    """Where results go unless somebody says: within a checkout bench/results, which git ignores."""
+    here = Path.cwd()
+    checkout = (here / "bench/figures.py").is_file()
+    return here / "bench/results" if checkout else here / "bench-results"
+
+
+RESULTS = results_folder()
+
+
+class Lacking(Exception):
+    """This machine has not what a suite needs; the message is one line that names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,42 @@ class Figure:
         return f"≥ {self.at_least:g}" if self.at_least is not None else ""
 
 
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a plot: how something changes with something else.
+
+    Series of one suite with the same labels and unit are drawn into one plot.
+    """
+
+    what: str
+    x_label: str  # with its unit: "latency of the exchanges, ms"
+    y_label: str  # without its unit: "addresses"
+    unit: str  # of y: "a second"
+    points: list[Point]
+    ideal: list[Point] | None = None  # what could be had if nothing of ours cost anything
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All that a suite gives."""
+
+    figures: list[Figure]
+    series: list[Series] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A suite's result, and where and when it came about (bench.machine)."""
+
+    suite: str
+    at: str
+    machine: Mapping[str, Any]
+    result: Result
+
+
 def promised(suite: str, figures: Sequence[Figure], budgets: Path = BUDGETS) -> list[Figure]:
     """The figures with what budgets.toml promises of them.
 
@@ -77,20 +126,65 @@ def promised(suite: str, figures: Sequence[Figure], budgets: Path = BUDGETS) -> 
     ]
 
 
-def write_results(suite: str, figures: Sequence[Figure], folder: Path = RESULTS) -> Path:
-    """Keep a suite's figures as JSON; gives the file."""
+# -- as JSON ---------------------------------------------------------------------------------
+
+
+def write_results(
+    suite: str,
+    result: Result | Sequence[Figure],
+    folder: Path = RESULTS,
+    machine: Mapping[str, Any] | None = None,
+) -> Path:
+    """Keep a suite's result as JSON; gives the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{suite}.json"
-    result = {
+    row = {
         "suite": suite,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "figures": [asdict(figure) for figure in figures],
+        "machine": dict(machine or {}),
+        **to_json(result if isinstance(result, Result) else Result(list(result))),
     }
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    part = path.with_suffix(".part")  # an interrupted write leaves the old results whole
+    part.write_text(json.dumps(row, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    part.replace(path)
     return path
 
 
-def read_results(text: str) -> list[Figure]:
-    return [Figure(**row) for row in json.loads(text)["figures"]]
+def to_json(result: Result) -> dict[str, Any]:
+    """A result as it stands in a file, and in the line that a suite's process ends with."""
+    return {
+        "figures": [asdict(figure) for figure in result.figures],
+        "series": [asdict(series) for series in result.series],
+    }
+
+
+def read_results(text: str) -> Result:
+    """The result in such a line, or in a file of results.
+
+    Raises ValueError (or KeyError, TypeError) for a text that is neither.
+    """
+    row = json.loads(text)
+    return Result(
+        [Figure(**figure) for figure in row["figures"]],
+        [_series(series) for series in row.get("series", ())],
+    )
+
+
+def _series(row: Mapping[str, Any]) -> Series:
+    """With its points as tuples again, which JSON has not."""
+    points = [(x, y) for x, y in row["points"]]
+    ideal = None if row.get("ideal") is None else [(x, y) for x, y in row["ideal"]]
+    return Series(**{**row, "points": points, "ideal": ideal})
+
+
+def read_run(path: Path) -> Run:
+    """A file of results. Raises OSError where there is none, ValueError where it is none."""
+    text = path.read_text("utf-8")
+    try:
+        row = json.loads(text)
+        machine = row["machine"]
+        if isinstance(machine, str):  # written before the machine was described
+            machine = {"architecture": machine, "python": row["python"]}
+        return Run(row["suite"], row["at"], machine, read_results(text))
+    except (KeyError, TypeError, ValueError, AttributeError) as wrong:
+        raise ValueError(f"{path} holds no results of mailprobe bench") from wrong

@@ -1,45 +1,110 @@
-"""mailprobe bench: run the suites, print their figures, keep them as JSON."""
+"""mailprobe bench: run the suites, print their figures, keep, compare and draw them."""
 
-import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from api.cli.running import raise_open_files, sigterm_as_sigint
+from api.cli.trouble import Trouble
 
-@click.command()
+if TYPE_CHECKING:
+    from bench.compare import Earlier
+
+
+class Suites(click.Group):
+    """Takes the names of suites; a command of its own is what stands first and is none of them."""
+
+    allow_interspersed_args = True
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args and args[0] in self.commands:
+            command = self.commands[args[0]]
+            return command.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return click.Command.parse_args(self, ctx, args)
+
+
+@click.command(cls=Suites, invoke_without_command=True, subcommand_metavar="| tune [OPTIONS]")
 @click.argument("suites", nargs=-1, metavar="[SUITE]...")
-def bench(suites: tuple[str, ...]) -> None:
+@click.option("--list", "list_them", is_flag=True, help="Name the suites and end.")
+@click.option(
+    "--results",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where results are kept, a JSON file a suite. Else bench/results in a checkout, "
+    "./bench-results elsewhere.",
+)
+@click.option(
+    "--compare",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Earlier results to compare with, a file or a folder of them; may come again.",
+)
+@click.option(
+    "--plot",
+    metavar="[DIR]",
+    is_flag=False,
+    flag_value="",
+    help="Draw the series: here, and as PNG files in DIR, else beside the results.",
+)
+@click.option("--no-run", is_flag=True, help="Measure nothing: show the results that are kept.")
+def bench(
+    suites: tuple[str, ...],
+    list_them: bool,
+    results: Path | None,
+    compare: tuple[Path, ...],
+    plot: str | None,
+    no_run: bool,
+) -> None:
     """Run the benchmark suites (all of them unless named) and print their figures.
 
-    Exit code 1 where a figure misses what is promised.
+    Exit code 1 where a figure misses its promise by more than 25 %, where a suite
+    fails, or where this machine lacks what a named one needs. Ctrl-C ends with 130;
+    the results until then are kept.
     """
-    from bench.figures import Figure, promised, read_results, write_results
     from bench.suites import SUITES
 
+    if list_them:
+        for name, summary in SUITES.items():
+            click.echo(f"{name:<12}{summary}")
+        return
+    if plot in SUITES:  # `--plot engine`: DIR was left out
+        suites, plot = (*suites, plot), ""
     for name in suites:
         if name not in SUITES:
             raise click.UsageError(f"no suite {name!r}; there are: {', '.join(SUITES)}")
-    kept = True
-    for name in suites or tuple(SUITES):
-        click.echo(f"\n{name}: {SUITES[name]}")
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.suites", name],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            click.echo(f"mailprobe: suite {name} failed", err=True)
-            sys.exit(1)
-        *remarks, results = done.stdout.splitlines()
-        for remark in remarks:
-            click.echo(f"  {remark}")
-        figures: list[Figure] = promised(name, read_results(results))
-        for figure in figures:
-            mark = "" if figure.kept else "  MISSED" if figure.missed else "  nearly"
-            click.echo(
-                f"  {figure.what:<44} {figure.value:>10,.2f} {figure.unit:<8} {figure.promise}{mark}"
-            )
-        write_results(name, figures)
-        kept = kept and not any(figure.missed for figure in figures)
-    sys.exit(0 if kept else 1)
+    from bench.figures import results_folder
+    from bench.show import Bench
+
+    folder = results or results_folder()
+    drawn = None if plot is None else Path(plot) if plot else folder
+    raise_open_files()
+    with sigterm_as_sigint():
+        session = Bench(folder, _read_earlier(compare), drawn)
+        if no_run:
+            session.show_kept(suites)
+        else:
+            session.run(suites)
+    sys.exit(1 if session.troubled else 0)
+
+
+def _read_earlier(paths: Sequence[Path]) -> "list[Earlier]":
+    """Before anything runs: the new results may be written over them."""
+    from bench.compare import read_earlier
+
+    try:
+        return [read_earlier(path) for path in paths]
+    except (OSError, ValueError) as wrong:
+        raise Trouble(str(wrong)) from wrong
