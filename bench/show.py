@@ -20,6 +20,15 @@ from bench.plots import draw_png, draw_text, plots_of, require
 from bench.runs import Found, SuiteFailed, ask_suite
 from bench.suites import SUITES
 from bench.tables import figure_table
+from bench.tune import (
+    ASKED,
+    Findings,
+    advise,
+    result_of,
+    settings_lines,
+    trial_table,
+    words_on,
+)
 
 
 @dataclass(slots=True)
@@ -43,7 +52,7 @@ class Bench:
         What this machine lacks is trouble for a suite that was named, else a remark.
         Raises Interrupted, and Trouble where it can't begin.
         """
-        self._check_libraries()
+        self.check_libraries()
         try:
             for name in names or self.suites:
                 self._measure(name, named=bool(names))
@@ -54,7 +63,7 @@ class Bench:
 
     def show_kept(self, names: Sequence[str]) -> None:
         """The same of results that are there already."""
-        self._check_libraries()
+        self.check_libraries()
         shown = names or [name for name in self.suites if self._path(name).exists()]
         if not shown:
             raise Trouble(f"no results in {self.folder}: `mailprobe bench` makes them")
@@ -134,7 +143,7 @@ class Bench:
 
     # -- plots -------------------------------------------------------------------------------
 
-    def _check_libraries(self) -> None:
+    def check_libraries(self) -> None:
         """Before anything runs: nobody should wait for minutes to learn what is missing."""
         if self.plots is None:
             return
@@ -143,6 +152,27 @@ class Bench:
             require("plotext")
         except Lacking as lacking:
             raise Trouble(str(lacking)) from lacking
+
+    # -- what tune found -------------------------------------------------------------------------
+
+    def show_findings(self, findings: Sequence[Findings], host_limit: int) -> None:
+        """What was tried, the settings to use, and what they are not; kept like a suite's results."""
+        here = machine.describe()
+        for found in findings:
+            for asked in ASKED:
+                self.console.print(Text(f"\n{found.delay_ms:g} ms a reply", style="bold"))
+                self.console.print(trial_table(getattr(found, asked), asked))
+        advice = advise(findings, host_limit)
+        self.console.print()
+        for line in settings_lines(advice):
+            self.console.print(Text(line), soft_wrap=True)
+        for words in words_on(advice, host_limit):
+            self.console.print()
+            self.console.print(Text(words))
+        result = result_of(findings, advice)
+        write_results("tune", result, self.folder, here)
+        if self.plots is not None:
+            self._draw("tune", result, self.plots)
 
     def _draw(self, suite: str, result: Result, folder: Path) -> None:
         for plot in plots_of(suite, result.series):
@@ -155,6 +185,16 @@ class Bench:
     def _end(self) -> None:
         if self.plots is not None and not self._drawn:
             self.console.print("\nnothing to draw: none of these suites gives a series")
+
+
+@contextmanager
+def telling() -> Iterator[Callable[[str], None]]:
+    """Gives what says how far something is: on a terminal one line that changes, else a line each."""
+    if not sys.stderr.isatty():
+        yield say
+        return
+    with console_on(sys.stderr).status("starting") as status:
+        yield status.update
 
 
 def _where(run: Run) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from api.cli.running import raise_open_files, sigterm_as_sigint
+from api.cli.running import raise_open_files, run, sigterm_as_sigint
 from api.cli.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -35,16 +35,26 @@ class Suites(click.Group):
         return click.Command.parse_args(self, ctx, args)
 
 
-@click.command(cls=Suites, invoke_without_command=True, subcommand_metavar="| tune [OPTIONS]")
-@click.argument("suites", nargs=-1, metavar="[SUITE]...")
-@click.option("--list", "list_them", is_flag=True, help="Name the suites and end.")
-@click.option(
+RESULTS = click.option(
     "--results",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where results are kept, a JSON file a suite. Else bench/results in a checkout, "
     "./bench-results elsewhere.",
 )
+PLOT = click.option(
+    "--plot",
+    metavar="[DIR]",
+    is_flag=False,
+    flag_value="",
+    help="Draw the series: here, and as PNG files in DIR, else beside the results.",
+)
+
+
+@click.command(cls=Suites, invoke_without_command=True, subcommand_metavar="| tune [OPTIONS]")
+@click.argument("suites", nargs=-1, metavar="[SUITE]...")
+@click.option("--list", "list_them", is_flag=True, help="Name the suites and end.")
+@RESULTS
 @click.option(
     "--compare",
     metavar="FILE",
@@ -52,13 +62,7 @@ class Suites(click.Group):
     type=click.Path(exists=True, path_type=Path),
     help="Earlier results to compare with, a file or a folder of them; may come again.",
 )
-@click.option(
-    "--plot",
-    metavar="[DIR]",
-    is_flag=False,
-    flag_value="",
-    help="Draw the series: here, and as PNG files in DIR, else beside the results.",
-)
+@PLOT
 @click.option("--no-run", is_flag=True, help="Measure nothing: show the results that are kept.")
 def bench(
     suites: tuple[str, ...],
@@ -108,3 +112,56 @@ def _read_earlier(paths: Sequence[Path]) -> "list[Earlier]":
         return [read_earlier(path) for path in paths]
     except (OSError, ValueError) as wrong:
         raise Trouble(str(wrong)) from wrong
+
+
+@bench.command()
+@click.option(
+    "--delay-ms",
+    "delays_ms",
+    multiple=True,
+    type=click.FloatRange(0, 500),
+    default=(0.0, 50.0),
+    show_default="0 and 50",
+    help="How long the mail hosts take for a reply; may come again.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=120.0,
+    show_default=True,
+    help="How long all trials may take, about; each latency needs some 40.",
+)
+@click.option(
+    "--host-limit",
+    type=click.IntRange(1, 100),
+    default=4,
+    show_default=True,
+    help="The most connections to one host. Real hosts refuse whoever opens more than a few.",
+)
+@RESULTS
+@PLOT
+def tune(
+    delays_ms: tuple[float, ...],
+    seconds: float,
+    host_limit: int,
+    results: Path | None,
+    plot: str | None,
+) -> None:
+    """Find the settings that suit this machine, against mail hosts of its own.
+
+    Tries connections to a host, probes under way, and how many addresses of a
+    domain come together, and prints the settings to use. Nothing outside of this
+    machine is asked.
+    """
+    from bench.figures import results_folder
+    from bench.show import Bench, telling
+    from bench.trials import try_all
+
+    folder = results or results_folder()
+    drawn = None if plot is None else Path(plot) if plot else folder
+    session = Bench(folder, plots=drawn)
+    session.check_libraries()
+    raise_open_files()
+    with sigterm_as_sigint(), telling() as tell:
+        findings = run(lambda: try_all(delays_ms, seconds, host_limit, tell))
+    session.show_findings(findings, host_limit)
