@@ -108,12 +108,13 @@ class Run:
     result: Result
 
 
-def promised(suite: str, figures: Sequence[Figure], budgets: Path = BUDGETS) -> list[Figure]:
-    """The figures with what budgets.toml promises of them.
+def promised(suite: str, figures: Sequence[Figure], budgets: Path | None = None) -> list[Figure]:
+    """The figures with what `budgets`, else budgets.toml, promises of them.
 
     Raises ValueError for a promise of a figure that the suite does not give: a
     figure that changed its words would leave its promise to nobody.
     """
+    budgets = budgets or BUDGETS
     promises = tomllib.loads(budgets.read_text("utf-8")).get(suite, {})
     unknown = promises.keys() - {figure.what for figure in figures}
     if unknown:

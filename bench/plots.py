@@ -156,7 +156,8 @@ def _scale_x(axes: Any, xs: Sequence[float]) -> None:
 def _scale_y(axes: Any, ys: Sequence[float]) -> None:
     scale = scale_of(ys)
     if scale == "linear":
-        axes.set_ylim(0, max(ys) * 1.08 or 1)
+        bottom, top = min(0.0, *ys), max(0.0, *ys)
+        axes.set_ylim(bottom, top + ((top - bottom) * 0.08 or 1))
     elif scale == "symlog":
         axes.set_yscale("symlog", linthresh=min(y for y in ys if y > 0), linscale=LINEAR_PART)
     else:
@@ -217,9 +218,9 @@ def draw_text(plot: Plot, columns: int) -> str:
         legend.append(f"{IDEAL_CHARACTER} ideal")
     shown = list(_apart(plot.xs, place_x))
     figure.ruler("x").ticks([place_x(x) for x in shown], [number(x) for x in shown])
-    top = max(plot.ys) or 1
+    top = max(0.0, *plot.ys) or 1
     steps = _even_steps(top) if scale_y == "linear" else _decade_steps(plot.ys)
-    bottom = 0 if scale_y == "linear" else place_y(min(plot.ys))
+    bottom = min(0.0, *plot.ys) if scale_y == "linear" else place_y(min(plot.ys))
     figure.ruler("y").lim(bottom, place_y(top) + (place_y(top) - bottom) / 20)
     figure.ruler("y").ticks([place_y(step) for step in steps], [number(step) for step in steps])
     drawn = re.sub(r"\x1b\[[\d;]*m", "", figure.build().string())

@@ -25,14 +25,14 @@ class Found:
     result: Result
 
 
-def ask_suite(name: str, command: tuple[str, ...] = PROCESS) -> Found:
+def ask_suite(name: str) -> Found:
     """Run a suite in a process of its own, to its end.
 
     Raises Lacking, and SuiteFailed. A KeyboardInterrupt here ends the suite, and
     whatever it started, before it goes on.
     """
     process = subprocess.Popen(
-        [*command, name],
+        [*PROCESS, name],
         stdin=subprocess.PIPE,  # its end is our end: see suites.end_with_parent
         stdout=subprocess.PIPE,
         text=True,

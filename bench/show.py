@@ -15,9 +15,9 @@ from api.cli.terminal import plain
 from api.cli.trouble import Interrupted, Trouble, say
 from bench import machine
 from bench.compare import Earlier, change_table, changes, notes
-from bench.figures import BUDGETS, Lacking, Result, Run, promised, read_run, write_results
+from bench.figures import Lacking, Result, Run, promised, read_run, write_results
 from bench.plots import draw_png, draw_text, plots_of, require
-from bench.runs import Found, SuiteFailed, ask_suite
+from bench.runs import SuiteFailed, ask_suite
 from bench.suites import SUITES
 from bench.tables import figure_table
 from bench.tune import (
@@ -38,9 +38,6 @@ class Bench:
     folder: Path  # of the results
     earlier: Sequence[Earlier] = ()  # to compare with
     plots: Path | None = None  # where pictures go; None: nothing is drawn
-    suites: Mapping[str, str] = field(default_factory=lambda: SUITES)
-    ask: Callable[[str], Found] = ask_suite
-    budgets: Path = BUDGETS
     troubled: bool = False
     console: Console = field(default_factory=lambda: console_on(sys.stdout))
     _kept: list[str] = field(default_factory=list)
@@ -54,7 +51,7 @@ class Bench:
         """
         self.check_libraries()
         try:
-            for name in names or self.suites:
+            for name in names or SUITES:
                 self._measure(name, named=bool(names))
         except KeyboardInterrupt:
             kept = f"; kept in {self.folder}: {', '.join(self._kept)}" if self._kept else ""
@@ -64,7 +61,7 @@ class Bench:
     def show_kept(self, names: Sequence[str]) -> None:
         """The same of results that are there already."""
         self.check_libraries()
-        shown = names or [name for name in self.suites if self._path(name).exists()]
+        shown = names or [name for name in SUITES if self._path(name).exists()]
         if not shown:
             raise Trouble(f"no results in {self.folder}: `mailprobe bench` makes them")
         for name in shown:
@@ -74,7 +71,7 @@ class Bench:
                 self._trouble(str(wrong))
             else:
                 self.console.print()
-                self.console.print(Text(f"{name}: {self.suites[name]}", style="bold"))
+                self.console.print(Text(f"{name}: {SUITES[name]}", style="bold"))
                 self._show(run)
         self._end()
 
@@ -83,14 +80,12 @@ class Bench:
 
     def _measure(self, name: str, *, named: bool) -> None:
         self.console.print()
-        self.console.print(Text(f"{name}: {self.suites[name]}", style="bold"))
+        self.console.print(Text(f"{name}: {SUITES[name]}", style="bold"))
         here = machine.describe()
         try:
             with self._busy(name):
-                found = self.ask(name)
-            result = replace(
-                found.result, figures=promised(name, found.result.figures, self.budgets)
-            )
+                found = ask_suite(name)
+            result = replace(found.result, figures=promised(name, found.result.figures))
         except Lacking as lacking:
             if named:
                 self._trouble(f"suite {name} can't run here: {lacking}")
