@@ -439,6 +439,12 @@ def test_every_suite_can_be_run(name: str) -> None:
     assert "tune" not in SUITES  # which is a command
 
 
+def test_every_suite_is_told() -> None:
+    page = (ROOT / "docs/bench.md").read_text("utf-8").partition("## The suites")[2]
+    told = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
+    assert SUITES.keys() <= told
+
+
 SMALL = {  # suite -> what makes it small
     "wire": {"SESSIONS": 2},
     "replies": {"HOT": 10, "COLD": 1, "AFRESH": 1},
