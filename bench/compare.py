@@ -90,12 +90,11 @@ def change_table(found: Sequence[Change]) -> Table:
 
 def notes(old: Run, machine_now: Mapping[str, Any]) -> Iterator[str]:
     """Why the two may not be comparable."""
-    told = machine.differences(dict(old.machine), dict(machine_now))
+    told = machine.differences(old.machine, machine_now)
     if told:
         yield "not the same machine or versions: " + "; ".join(told)
-    before = old.machine.get("load")
-    if before is not None and before > machine_now.get("cores", 1) / 2:
-        yield f"the machine was busy before the old run: load {before}"
+    if machine.is_busy(old.machine):
+        yield f"the machine was busy before that run: load {old.machine['load']}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,12 @@ def commit() -> str | None:
     return said.stdout.strip() or None
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def is_busy(described: Mapping[str, Any]) -> bool:
+    """Did it do so much in the minute before a run that figures of the clock mean little?"""
+    return float(described.get("load") or 0.0) > float(described.get("cores") or 1)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What makes two runs hard to compare, as `python: CPython 3.11.7, now CPython 3.12.1`."""
     said = []
     for name in COMPARED:

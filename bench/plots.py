@@ -192,10 +192,7 @@ def _apart(values: Sequence[float], place: Callable[[float], float]) -> Iterable
 
 def draw_text(plot: Plot, columns: int) -> str:
     """The plot as lines of characters, without colours. Raises Lacking."""
-    plotext = require("plotext")
-    if not hasattr(plotext, "figure"):
-        raise Lacking("plotext is too old: pip install 'mailprobe[bench]'")
-    figure = plotext.figure
+    figure = require("plotext").figure
     figure.clear()
     figure.theme("colorless")
     figure.plot_size(min(columns, COLUMNS_MAX), ROWS)

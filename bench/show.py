@@ -118,12 +118,17 @@ class Bench:
 
     def _show(self, run: Run) -> None:
         self.console.print(Text(f"  {_where(run)}", style="dim"))
+        if machine.is_busy(run.machine):
+            self._note(f"this machine is busy: load {run.machine['load']} before the suite began")
         self.console.print(figure_table(run.result.figures))
         self.troubled = self.troubled or any(figure.missed for figure in run.result.figures)
         for earlier in self.earlier:
             self._compare(earlier, run)
         if self.plots is not None:
             self._draw(run.suite, run.result, self.plots)
+
+    def _note(self, words: str) -> None:
+        self.console.print(Text(f"  ! {words}", style="yellow"))
 
     def _compare(self, earlier: Earlier, now: Run) -> None:
         before = earlier.runs.get(now.suite)
@@ -133,7 +138,7 @@ class Bench:
             return
         self.console.print(Text(f"  beside {earlier.path}, {_where(before)}"))
         for note in notes(before, now.machine):
-            self.console.print(Text(f"  ! {note}", style="yellow"))
+            self._note(note)
         self.console.print(change_table(changes(before.result.figures, now.result.figures)))
 
     # -- plots -------------------------------------------------------------------------------

@@ -52,15 +52,15 @@ async def _try_latency(
     settings = settings_for(exchanges)
     found = Findings(delay_ms, [], [], [])
     for value in connections:
-        tell(f"{delay_ms:g} ms a reply: {value} connections to one host")
+        tell(f"{delay_ms:g} ms a reply: connections to one host: {value}")
         bench = _Bench(exchanges, replace(settings, host_connections=value), part_s)
         found.connections.append(await bench.ask_one_host(value))
     for value in TOGETHER:
-        tell(f"{delay_ms:g} ms a reply: {value} addresses of a domain together")
+        tell(f"{delay_ms:g} ms a reply: addresses of a domain together: {value}")
         bench = _Bench(exchanges, replace(settings, host_connections=1), part_s)
         found.together.append(await bench.ask_together(value))
     for value in PROBES:
-        tell(f"{delay_ms:g} ms a reply: {value} probes under way")
+        tell(f"{delay_ms:g} ms a reply: probes under way: {value}")
         changed = replace(settings, host_connections=HOST_LIMIT, probes_max=value)
         bench = _Bench(exchanges, changed, max(PROBE_TRIAL_S_MIN, part_s * PROBE_PARTS))
         found.probes.append(await bench.ask_all_hosts(value))

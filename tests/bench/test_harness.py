@@ -30,7 +30,7 @@ from bench.figures import (
     results_folder,
     write_results,
 )
-from bench.machine import describe, differences
+from bench.machine import describe, differences, is_busy
 from bench.plots import draw_png, draw_text, plots_of, scale_of
 from bench.rounds import Timed, ratio, timed
 from bench.suites import SUITES
@@ -341,6 +341,17 @@ def test_machines_differ_by_what_matters() -> None:
     assert differences(here | {"cores": 64}, here) == [f"cores: 64, now {here['cores']}"]
     older = here | {"versions": {**here["versions"], "trio": "0.1"}}
     assert differences(older, here) == [f"trio: 0.1, now {here['versions']['trio']}"]
+
+
+def test_a_busy_machine_is_told(program: Path) -> None:
+    busy = describe() | {"load": 1000.0}
+    assert is_busy(busy)
+    assert not is_busy(busy | {"load": 0.1})
+    assert not is_busy({"architecture": "x86_64"})  # which nobody described
+    write_results("plain", [Figure("steps", 7, "")], Path("old"), busy)
+    done = mailprobe_bench("--no-run", "--results", "old", "--compare", "old")
+    assert "! this machine is busy: load 1000.0" in done.output
+    assert "! the machine was busy before that run: load 1000.0" in done.output
 
 
 # -- plots -----------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """`mailprobe bench tune`: what it concludes from tables of trials, and one small run of it."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +17,8 @@ from bench.exchanges import start_exchanges
 from bench.figures import read_run
 from bench.trials import settings_for, values_to
 from bench.tune import HOST_LIMIT, Findings, Trial, advise, bearable, knee, words_on
+
+ROOT = Path(__file__).parents[2]
 
 
 def trials(*rows: Sequence[float]) -> list[Trial]:
@@ -153,6 +158,30 @@ def test_it_prints_settings_that_can_be_used_as_they_are(tmp_path: Path) -> None
     assert len([*tmp_path.glob("*.png")]) == 3
 
 
+def test_an_interrupt_ends_it_and_its_mail_hosts(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "from api.cli import main; main()", "bench", "tune"]
+    with subprocess.Popen(
+        [*words, "--results", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert "connections to one host: 1" in process.stderr.readline()
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert children
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
@@ -160,6 +189,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "CONNECTIONS": (1,),
         "PROBES": (4, 8),
         "TOGETHER": (1, 4),
-        "PROBE_TRIAL_S_MIN": 1.5,
+        "TRIAL_S_MIN": 0.5,
+        "PROBE_TRIAL_S_MIN": 0.8,
     }.items():
         monkeypatch.setattr(bench.trials, name, value)
