@@ -1,9 +1,9 @@
 """The trials of `tune`: an engine before exchanges of one latency, with one setting at one value."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 import trio
@@ -18,6 +18,7 @@ from engine.settings import EngineSettings
 CONNECTIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PROBES = (100, 250, 500, 1000, 2000)
 TOGETHER = (1, 2, 4, 8, 16)
+LIST = 500  # addresses of a list, at least
 HOSTS = 200  # enough that none of them is the limit of how many probes are under way
 WARM_SHARE = 0.3  # of a trial, before which nothing is counted: its first connections
 PROBE_PARTS = 3  # times as long as the others: what comes too late shows after an address' 3 s
@@ -86,23 +87,36 @@ class _Bench:
 
     async def ask_one_host(self, value: int) -> Trial:
         texts = (self.exchanges.mailbox(number * HOSTS) for number in count())
-        return await self._ask_stream(value, texts, [self.exchanges.mailbox(0)])
+        return await self._ask_lists(value, texts, [self.exchanges.mailbox(0)], LIST)
 
     async def ask_all_hosts(self, value: int) -> Trial:
         texts = (self.exchanges.mailbox(number) for number in count())
         every = [self.exchanges.mailbox(number) for number in range(HOSTS)]
-        return await self._ask_stream(value, texts, every)
+        return await self._ask_lists(value, texts, every, max(LIST, 2 * value))
 
-    async def _ask_stream(self, value: int, texts: Iterable[str], known: Sequence[str]) -> Trial:
-        """As `clean` asks: there is always another address."""
+    async def _ask_lists(
+        self, value: int, texts: Iterator[str], known: Sequence[str], addresses: int
+    ) -> Trial:
+        """As `clean` asks, by two at a time: while one's last ones are told, the other has more.
+
+        Of so many addresses each, for a list without an end would be taken up to many
+        thousands at first, and a short trial would measure that.
+        """
         async with open_engine(self.settings) as engine:
             await look_up_all(engine, known)
-            async with open_answers(engine, texts, asker="tune", patient=True) as answers:
-                self._count.begin()
-                with trio.move_on_after(self.seconds):
-                    async for answer in answers:
-                        self._count.take(answer.verdict, engine)
-                return self._count.trial(value)
+            self._count.begin()
+            with trio.move_on_after(self.seconds):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(2):
+                        nursery.start_soon(self._ask_on, engine, texts, addresses)
+            return self._count.trial(value)
+
+    async def _ask_on(self, engine: Engine, texts: Iterator[str], addresses: int) -> None:
+        while True:
+            part = list(islice(texts, addresses))
+            async with open_answers(engine, part, asker="tune", patient=True) as answers:
+                async for answer in answers:
+                    self._count.take(answer.verdict, engine)
 
     async def ask_together(self, value: int) -> Trial:
         """As requests come: so many addresses of a domain, and when all are told, the next."""
