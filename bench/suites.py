@@ -26,6 +26,7 @@ SUITES: dict[str, str] = {
     "hostile": "1,000 hostile and 1,000 healthy mail hosts at once",
     "memory": "2,000 probes under way",
     "service": "2,000 addresses through the service, which runs in a process of its own",
+    "peers": "other verifiers beside ours (python -m bench.peers install; needs root)",
 }
 LACKING = 3  # exit codes of a suite's process
 INTERRUPTED = 130

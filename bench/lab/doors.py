@@ -44,11 +44,14 @@ def allow_descriptors(hosts: int) -> None:
 
 
 class Doors:
-    """All doors of a scenario, bound and listening; `port` is the same for all."""
+    """All doors of a scenario, bound and listening; `port` is the same for all.
 
-    def __init__(self, hosts: Mapping[str, MailHost]) -> None:
+    A free one, unless one is asked for.
+    """
+
+    def __init__(self, hosts: Mapping[str, MailHost], port: int = 0) -> None:
         self.hosts = hosts
-        self.port = 0
+        self.port = self._asked_port = port
         self._listening: dict[str, socket.socket] = {}
         self._open = ExitStack()
 
@@ -69,7 +72,7 @@ class Doors:
         self._open.close()
 
     def _bind_all(self) -> None:
-        self.port = 0
+        self.port = self._asked_port
         self._listening = {}
         for address, host in self.hosts.items():
             if host.door is Door.OPEN:

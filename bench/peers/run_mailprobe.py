@@ -1,0 +1,30 @@
+"""Ours, by the library: the whole list in one call."""
+
+import os
+
+import trio
+
+from api.settings import Settings
+from bench.asking import ask_all
+from bench.peers.runner import BAD, CATCH_ALL, GOOD, UNSURE, Clock, read_addresses, tell
+from engine import open_engine
+
+WORDS = {
+    "deliverable": GOOD,
+    "undeliverable": BAD,
+    "invalid": BAD,
+    "catch_all": CATCH_ALL,
+    "unknown": UNSURE,
+}
+
+
+async def main() -> None:
+    addresses = read_addresses()
+    async with open_engine(Settings.read(os.environ).engine) as engine:
+        with Clock() as clock:
+            verdicts = await ask_all(engine, addresses)
+    tell({verdict.email: WORDS[verdict.status] for verdict in verdicts}, clock)
+
+
+if __name__ == "__main__":
+    trio.run(main)

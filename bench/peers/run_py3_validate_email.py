@@ -1,0 +1,31 @@
+"""py3-validate-email, as its documentation says: one call for each address, with our own name.
+
+It has neither a batch nor an asynchronous form. The updater of its list, which
+would fetch it anew in the background, is told to rest (PY3VE_IGNORE_UPDATER):
+the list that came with the package is used.
+"""
+
+from validate_email import validate_email  # type: ignore[import-not-found]  # it lives elsewhere
+
+from bench.peers.runner import HELO, SENDER, UNSURE, Clock, read_addresses, tell, word
+
+
+def main() -> None:
+    addresses = read_addresses()
+    told: dict[str, str] = {}
+    raised = 0
+    with Clock() as clock:
+        for address in addresses:
+            try:
+                answer = validate_email(
+                    address, smtp_helo_host=HELO, smtp_from_address=SENDER, smtp_timeout=10
+                )
+            except Exception:  # whatever it is: this address has no answer, the next may have
+                told[address], raised = UNSURE, raised + 1
+            else:
+                told[address] = word(answer)
+    tell(told, clock, raised)
+
+
+if __name__ == "__main__":
+    main()
