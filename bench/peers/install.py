@@ -71,8 +71,13 @@ def runners() -> tuple[Runner, ...]:
             PY3_VALIDATE_EMAIL.name,
             (*_python(PY3_VALIDATE_EMAIL), "-m", "bench.peers.run_py3_validate_email"),
             {"PY3VE_IGNORE_UPDATER": "1"},
+            rounds=1,  # it takes long, and hardly differs, as it asks one after another
         ),
-        Runner(VERIFY_EMAIL.name, (*_python(VERIFY_EMAIL), "-m", "bench.peers.run_verify_email")),
+        Runner(
+            VERIFY_EMAIL.name,
+            (*_python(VERIFY_EMAIL), "-m", "bench.peers.run_verify_email"),
+            rounds=1,
+        ),
         Runner(EMAIL_VALIDATOR_JS.name, (node, script, folder)),
         Runner(EMAIL_VALIDATOR_JS.name + AT_ONCE, (node, script, folder, "all")),
     )

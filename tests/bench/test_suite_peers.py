@@ -125,9 +125,9 @@ def test_ours_is_compared_with_the_best_peer_that_told_all_right():
     assert not any(what.startswith("broken") for what in told)
 
 
-def test_of_several_rounds_the_median_time_and_the_worst_answers_count():
+def test_of_several_rounds_the_median_time_and_the_wrongest_answers_count():
     rounds = [errand("mailprobe", turnarounds=8, took_s=took_s) for took_s in (0.9, 0.5, 0.4)]
-    rounds[2] = replace(rounds[2], told={**rounds[2].told, next(iter(ONE_DOMAIN)): UNSURE})
+    rounds[2] = replace(rounds[2], told={**rounds[2].told, next(iter(ONE_DOMAIN)): BAD})
     peer = errand("peer", turnarounds=200, took_s=1.0)
     told = {figure.what: figure.value for figure in suite_peers.figures([*rounds[:2], peer])}
     assert told["mailprobe: 50 of one domain"] == 0.9
@@ -148,7 +148,7 @@ def test_nothing_is_compared_where_no_peer_told_all_right():
 
 def test_a_list_gives_rightness_rate_and_processor_time():
     told = dict.fromkeys(A_LIST, BAD)
-    [right, rate, cpu, *_] = suite_peers.figures(
+    [right, wrong, rate, cpu, *_] = suite_peers.figures(
         [
             Errand("mailprobe", "list", told, took_s=2.0, cpu_s=0.4),
             errand("mailprobe", turnarounds=8, took_s=1),
@@ -157,7 +157,9 @@ def test_a_list_gives_rightness_rate_and_processor_time():
     )
     wrongly_bad = sum(kind in ("deliverable", "catch-all") for kind in A_LIST.values())
     assert right.value == len(A_LIST) - wrongly_bad
+    assert wrong.value == wrongly_bad
     assert right.missed
+    assert wrong.missed
     assert rate.value == len(A_LIST) / 2
     assert cpu.value == 400 / len(A_LIST)
 
