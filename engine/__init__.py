@@ -5,23 +5,45 @@
             async for answer in answers:
                 print(answer.place, answer.verdict.status)
 
-The engine knows no HTTP server, no database and no accounts.
+The engine knows no HTTP server, no database and no accounts. What is named here is
+imported when it is first asked for: a command that only reads the settings needs
+none of the layers.
 """
 
-from engine.evidence import Evidence
-from engine.settings import EngineSettings
-from engine.stream import (
-    Answer,
-    Answers,
-    Engine,
-    deciding_rules,
-    in_order,
-    load_rules_and_lists,
-    open_answers,
-    open_engine,
-)
-from engine.verdict import Verdict
-from engine.watcher import Census, Watcher
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.evidence import Evidence
+    from engine.settings import EngineSettings
+    from engine.stream import (
+        Answer,
+        Answers,
+        Engine,
+        deciding_rules,
+        in_order,
+        load_rules_and_lists,
+        open_answers,
+        open_engine,
+    )
+    from engine.verdict import Verdict
+    from engine.watcher import Census, Watcher
+else:
+    _HOMES = {
+        "Evidence": "engine.evidence",
+        "EngineSettings": "engine.settings",
+        "Verdict": "engine.verdict",
+        "Census": "engine.watcher",
+        "Watcher": "engine.watcher",
+    }
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOMES.get(name, "engine.stream")), name)
+        globals()[name] = value
+        return value
+
 
 __all__ = [
     "Answer",

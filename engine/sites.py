@@ -7,7 +7,9 @@ fewer connections, or for one recipient a transaction from the start.
 
 import tomllib
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
+
+SITES = Path(__file__).with_name("data") / "sites.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,8 @@ class Sites:
 
 
 def load_sites() -> Sites:
-    text = files("engine").joinpath("data", "sites.toml").read_text("utf-8")
     by_ending = {}
-    for row in tomllib.loads(text)["site"]:
+    for row in tomllib.loads(SITES.read_text("utf-8"))["site"]:
         site = Site(row["id"], row.get("connections_max"), row.get("one_each", False))
         for ending in row["endings"]:
             by_ending[ending] = site

@@ -27,7 +27,7 @@ from engine.sites import load_sites
 from engine.smtp.pool import Pool
 from engine.smtp.probe import Prober, open_prober
 from engine.smtp.question import Notes, Question
-from engine.smtp.replies import load_rules
+from engine.smtp.replies import Rules, load_rules
 from engine.verdict import Verdict
 from engine.verify import Inquiry, read_route, read_text
 from engine.watcher import NOBODY, OWN_RULES, Watcher
@@ -38,6 +38,7 @@ LOOK_UPS_MAX = 100  # of routes, at a time; HTTP/2 bears as many streams
 ORDERS_MAX = 10_000  # domains whose shuffled exchanges are remembered
 FIRST_EXCHANGES = 2  # of a route, that a patient asker may wait for
 REST_LOOK_S = 0.5  # between two looks at the hosts that rest
+COMPILE_AFTER_S = 0.05  # when the first question has left: it goes before the rules
 FEED_STEP = 64  # addresses taken up between two looks at the rest of the world
 
 
@@ -409,7 +410,19 @@ _sites = cache(load_sites)
 
 def load_rules_and_lists() -> None:
     """Load now what every engine of this process shares; a process forked afterwards has it too."""
-    _lists(), _rules(), _sites()
+    _lists(), _sites()
+    _rules().compile_all()
+
+
+async def _compile(rules: Rules) -> None:
+    """Compile the rules' patterns while the first answers are under way.
+
+    One at a time, so that nothing waits for more than that, and all of them long
+    before the first verdict is due.
+    """
+    await trio.sleep(COMPILE_AFTER_S)
+    for _ in rules.compile_rest():
+        await trio.lowlevel.checkpoint()
 
 
 def deciding_rules() -> tuple[str, ...]:
@@ -447,7 +460,10 @@ async def open_engine(
                 mint=mint,
                 watcher=watcher,
             ) as prober,
+            trio.open_nursery() as nursery,
         ):
+            nursery.start_soon(_compile, rules)
             yield Engine(settings, lists, routes, prober, rng, watcher)
+            nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise lone(group) from None

@@ -8,21 +8,27 @@ reply accepts, and only a reply to RCPT speaks of a mailbox.
 Rules read words, and names are no words: addresses, host names and links are
 taken out before a pattern sees the text, or `<spam.block@shop.test>: user unknown`
 would be read by its address. Pure: no clock, no network.
+
+To compile all patterns takes as long as a look-up in DNS, and a reply that accepts
+needs none of them. So each is compiled when it is first searched for, and whoever
+has a moment before that (the first question is under way) calls compile_rest().
 """
 
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from importlib.resources import files
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from engine.smtp.wire import Reply
 
 TEXT_MAX = 1200  # characters that are read: the longest real reply has about 900
 READINGS_MAX = 1024  # kept: hosts repeat themselves, and what they vary is mostly names
+RULES = Path(__file__).parents[1] / "data" / "replies.toml"
 LATIN_END = "\u0250"  # in other scripts an accent may be half the letter: й is no и
 
 
@@ -73,6 +79,29 @@ ACCEPTED = Reading(Meaning.ACCEPTED, "accepted")
 NOT_UNDERSTOOD = Reading(Meaning.UNKNOWN, "not-understood")
 
 
+class Pattern:
+    """A regular expression that is compiled when it is first used."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self.pattern)
+
+    @cached_property  # once found, as fast as the compiled one's own
+    def search(self) -> Callable[[str], re.Match[str] | None]:
+        return self._compiled.search
+
+    @cached_property
+    def fullmatch(self) -> Callable[[str], re.Match[str] | None]:
+        return self._compiled.fullmatch
+
+    def compile(self) -> bool:
+        """Compile it now; False where it was already. Raises re.error for one that is wrong."""
+        return "_compiled" not in vars(self) and bool(self._compiled)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One row of the table: everything that is given must match."""
@@ -80,9 +109,9 @@ class Rule:
     reading: Reading
     steps: frozenset[Step]
     codes: tuple[str, ...]  # beginnings: "5", "55", "550"; none: any
-    enhanced: re.Pattern[str] | None
-    text: re.Pattern[str] | None
-    link: re.Pattern[str] | None
+    enhanced: Pattern | None
+    text: Pattern | None
+    link: Pattern | None
     site: str | None
     source: str
     examples: tuple[str, ...]
@@ -106,8 +135,23 @@ class Rules:
             step: tuple(rule for rule in self.rules if step in rule.steps) for step in Step
         }
         links = "|".join(rule.link.pattern for rule in self.rules if rule.link)
-        self._links = re.compile(links) if links else None
+        self._links = Pattern(links) if links else None
         self._kept: dict[tuple[Step, int, str, str, str, str | None], Reading] = {}
+
+    def compile_rest(self) -> Iterator[None]:
+        """Compile what was not needed yet, a pattern a step: each takes 10 ms at most.
+
+        Raises re.error for a pattern that is wrong.
+        """
+        for rule in self.rules:
+            for pattern in (rule.enhanced, rule.text, rule.link):
+                if pattern is not None and pattern.compile():
+                    yield
+
+    def compile_all(self) -> None:
+        """Compile all that was not needed yet, at once. Raises re.error as well."""
+        for _ in self.compile_rest():
+            pass
 
     def read(self, step: Step, reply: Reply, site: str | None = None) -> Reading:
         """Say what the reply to this step means; never fails, whatever the text.
@@ -223,13 +267,19 @@ def _bare(letter: str) -> str:
 
 def parse_rules(toml: str) -> Rules:
     """Rules from a TOML text; raises KeyError, ValueError or re.error for one that is wrong."""
-    table = tomllib.loads(toml)
-    return Rules(_rule(row, table.get("words", {})) for row in table["rule"])
+    rules = _parse(toml)
+    rules.compile_all()
+    return rules
 
 
 def load_rules() -> Rules:
-    """The rules that come with the engine."""
-    return parse_rules(files("engine").joinpath("data/replies.toml").read_text("utf-8"))
+    """The rules that come with the engine; their patterns are known to be right."""
+    return _parse(RULES.read_text("utf-8"))
+
+
+def _parse(toml: str) -> Rules:
+    table = tomllib.loads(toml)
+    return Rules(_rule(row, table.get("words", {})) for row in table["rule"])
 
 
 KEYS = frozenset(
@@ -260,11 +310,11 @@ def _several(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value
 
 
-def _pattern(value: str | list[str] | None, words: Mapping[str, str]) -> re.Pattern[str] | None:
+def _pattern(value: str | list[str] | None, words: Mapping[str, str]) -> Pattern | None:
     """One pattern of all alternatives; `{name}` stands for one of the table of words."""
     if value is None:
         return None
     pattern = "|".join(_several(value))
     for name, alternatives in words.items():
         pattern = pattern.replace(f"{{{name}}}", f"(?:{alternatives})")
-    return re.compile(pattern)
+    return Pattern(pattern)

@@ -396,3 +396,32 @@ def test_what_hosts_say_most_is_read_fast():
         each_us = (time.process_time() - begun_s) / len(replies) * 1e6
         print(f"\n{name}: {each_us:.2f} µs a reply")
         assert each_us < 40  # 0.3 and 8 measured; room for slow machines
+
+
+def test_the_rules_are_loaded_without_compiling_a_pattern():
+    """It takes 100 ms, which the first question need not wait for."""
+    rules = load_rules()
+    for step in Step:
+        assert rules.read(step, Reply(250, ("2.1.5 Ok",))).meaning is Meaning.ACCEPTED
+    patterns = {
+        id(pattern)
+        for rule in rules.rules
+        for pattern in (rule.enhanced, rule.text, rule.link)
+        if pattern is not None
+    }
+    assert sum(1 for _ in rules.compile_rest()) == len(patterns)
+
+
+def test_what_is_compiled_is_not_compiled_again():
+    rules = load_rules()
+    rules.read(Step.RCPT, Reply(550, ("no words that a rule knows",)))
+    left = list(rules.compile_rest())
+    rules.compile_all()
+    assert len(left) < len(rules.rules) / 2  # another step's rules, another operator's
+    assert list(rules.compile_rest()) == []
+
+
+def test_a_pattern_that_is_wrong_is_refused_when_it_is_read():
+    toml = "[[rule]]\nid='a'\ntext='(a'\nmeaning='syntax'\nsource='-'\nexamples=[]\n"
+    with pytest.raises(re.error):
+        parse_rules(toml)
