@@ -36,6 +36,10 @@ COMMANDS = {
 }
 
 
+# `mailprobe` alone: what it shows is the help. An older click shows it by itself.
+NO_COMMAND: type[Exception] = getattr(click.exceptions, "NoArgsIsHelpError", click.Abort)
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is asked for, and knows the exit codes."""
 
@@ -62,7 +66,7 @@ class LazyGroup(click.Group):
         try:
             code = super().main(args, *rest, **extra)
         except click.ClickException as error:
-            error.show()
+            show(error)
             code = error.exit_code
         except click.Abort:  # Ctrl-C, by way of click
             code = 130
@@ -74,6 +78,20 @@ class LazyGroup(click.Group):
             click.echo(f"mailprobe: {error}", err=True)
             code = 2
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def show(error: click.ClickException) -> None:
+    """One line, as all our complaints are; to wrong usage, where the right one is told."""
+    from api.cli.trouble import Trouble, say
+
+    if isinstance(error, Trouble | NO_COMMAND):
+        error.show()
+    elif isinstance(error, click.UsageError):
+        words = " ".join(error.format_message().split()).removesuffix(".")
+        words = words[:1].lower() + words[1:]
+        say(f"{words} (see {error.ctx.command_path} --help)" if error.ctx else words)
+    else:
+        say(error.format_message())
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,20 +7,22 @@ goes to rich as Text, so that neither escape sequences nor markup get through.
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from api.cli.cleaning import Summary
 from api.cli.lights import REASONS, light_of, words_of
 from api.cli.tally import Tally, duration
 from api.cli.terminal import plain
 from engine.address import NotAnAddress, parse
 from engine.evidence import Evidence, Line
 from engine.verdict import Verdict
+
+if TYPE_CHECKING:  # it brings the readers of tables along
+    from api.cli.cleaning import Summary
 
 WIDE_COLUMNS = 110  # enough for a mail host beside its address
 PIPE_COLUMNS = 200  # where no terminal says how wide it is, nothing is squeezed
@@ -146,7 +148,7 @@ def _add_counts(table: Table, title: str, counts: Iterable[tuple[str, int]], tot
     table.add_section()
 
 
-def print_summary(summary: Summary, stream: TextIO) -> None:
+def print_summary(summary: "Summary", stream: TextIO) -> None:
     """What a cleaned list comes to, and where it is."""
     console = console_on(stream)
     console.print(summary_table(summary.tally))
@@ -157,7 +159,7 @@ def print_summary(summary: Summary, stream: TextIO) -> None:
         )
 
 
-def summary_line(summary: Summary) -> str:
+def summary_line(summary: "Summary") -> str:
     """`300 rows (2 without an address), 287 different addresses; 287 asked in 12 s, 23.9/s`."""
     blank = f" ({summary.blank:,} without an address)" if summary.blank else ""
     rate = f", {summary.asked / summary.took_s:,.1f}/s" if summary.asked else ""

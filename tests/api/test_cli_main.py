@@ -43,3 +43,31 @@ def test_the_version_is_said() -> None:
 
 def test_an_unknown_command_is_wrong_usage() -> None:
     assert CliRunner().invoke(main, ["nope"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nope"], "no such command 'nope' (see mailprobe --help)"),
+        (["verify"], "missing argument 'ADDRESS...' (see mailprobe verify --help)"),
+        (["verify", "--nope"], "no such option '--nope' (see mailprobe verify --help)"),
+        (["serve", "--workers", "x"], "invalid value for '--workers': 'x' is not a valid integer"),
+        (["bench", "nope"], "no suite 'nope'; there are: "),
+        (
+            ["lab", "--scenario", "nope"],
+            "invalid value for --scenario: there is no scenario 'nope'; take ",
+        ),
+    ],
+)
+def test_wrong_usage_is_told_like_every_other_trouble(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, words, prog_name="mailprobe")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"mailprobe: {said}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_no_command_at_all_shows_the_help() -> None:
+    result = CliRunner().invoke(main, [], prog_name="mailprobe")
+    assert "Usage: mailprobe" in result.output
+    assert all(name in result.output for name in COMMANDS)

@@ -91,7 +91,9 @@ def test_wrong_usage_exits_2(tmp_path: Path, words: list[str]) -> None:
     with mailprobe("verify", *words, directory=tmp_path) as child:
         code, out, err = child.end()
     assert (code, out) == (2, "")
-    assert "Usage:" in err
+    assert err.startswith("mailprobe: ")
+    assert err.endswith(" verify --help)\n")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
