@@ -2,6 +2,8 @@
 
 Everything is read once, from `data/`; after that a look-up is a few set
 memberships, and what a domain is gets remembered, because domains repeat.
+The set of all throwaway domains is made when a few have been asked about: it
+takes longer than to search the file for the few that a command is given.
 
 The public suffix list is not needed here: the maker (listmaker.py) lets no
 public suffix nor the parent of one into `disposable.txt`, so that whatever
@@ -9,7 +11,7 @@ parent of a domain is found there is its registrable domain or lies below it.
 """
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,6 +24,43 @@ DATA = Path(__file__).with_name("data")
 # A list holds most of its rows at few domains; so many answers take about 6 MB.
 DOMAINS_REMEMBERED_MAX = 32_768
 
+SEARCHES_MAX = 16  # each takes some 0.3 ms, the set 20 ms; an address takes two or three
+
+
+class LongList(Set[str]):
+    """The names of a list file, whose set is made when it has been asked SEARCHES_MAX times."""
+
+    def __init__(self, text: str) -> None:
+        """`text`: one name a line."""
+        self._text = f"\n{text.strip()}\n"
+        self._names: frozenset[str] | None = None
+        self._searches = 0
+
+    def __contains__(self, name: object) -> bool:
+        if self._names is not None:
+            return name in self._names
+        self._searches += 1
+        if self._searches > SEARCHES_MAX:
+            return name in self.names()
+        return f"\n{name}\n" in self._text
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def names(self) -> frozenset[str]:
+        """All of them; from here on each look-up is the set's."""
+        if self._names is None:
+            self._names = frozenset(self._text.split())
+            self._text = ""
+        return self._names
+
+    @classmethod
+    def _from_iterable(cls, names: Iterable[str]) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(names)  # what two sets have in common is no list file
+
 
 class Lists:
     """The lists, read only. Built by load_lists()."""
@@ -29,7 +68,7 @@ class Lists:
     def __init__(
         self,
         *,
-        disposable: frozenset[str],
+        disposable: Set[str],
         allowed: frozenset[str],
         relays: frozenset[str],
         free_providers: frozenset[str],
@@ -99,7 +138,7 @@ def _both(
 def load_lists(folder: Path = DATA) -> Lists:
     """Read every list. Raises OSError where one is missing: without them we cannot work."""
     return Lists(
-        disposable=read_names(folder / "disposable.txt"),
+        disposable=LongList((folder / "disposable.txt").read_text("ascii")),
         allowed=read_names(folder / "allow.txt"),
         relays=read_names(folder / "relays.txt"),
         free_providers=read_names(folder / "free_providers.txt"),

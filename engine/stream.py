@@ -410,7 +410,8 @@ _sites = cache(load_sites)
 
 def load_rules_and_lists() -> None:
     """Load now what every engine of this process shares; a process forked afterwards has it too."""
-    _lists(), _sites()
+    len(_lists().disposable)  # makes its set
+    _sites()
     _rules().compile_all()
 
 

@@ -10,8 +10,9 @@ taken out before a pattern sees the text, or `<spam.block@shop.test>: user unkno
 would be read by its address. Pure: no clock, no network.
 
 To compile all patterns takes as long as a look-up in DNS, and a reply that accepts
-needs none of them. So each is compiled when it is first searched for, and whoever
-has a moment before that (the first question is under way) calls compile_rest().
+needs none of them. So the table is read and each pattern compiled when it is first
+needed, and whoever has a moment before that (the first question is under way) goes
+through compile_rest().
 """
 
 import re
@@ -127,16 +128,27 @@ class Rule:
 
 
 class Rules:
-    """The rules in their order, with the latest readings kept."""
+    """The rules in their order, with the latest readings kept.
+
+    They are taken from `rules` when they are first needed.
+    """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(rules)
-        self._by_step = {
-            step: tuple(rule for rule in self.rules if step in rule.steps) for step in Step
-        }
-        links = "|".join(rule.link.pattern for rule in self.rules if rule.link)
-        self._links = Pattern(links) if links else None
+        self._given = rules
         self._kept: dict[tuple[Step, int, str, str, str, str | None], Reading] = {}
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        return tuple(self._given)
+
+    @cached_property
+    def _by_step(self) -> dict[Step, tuple[Rule, ...]]:
+        return {step: tuple(rule for rule in self.rules if step in rule.steps) for step in Step}
+
+    @cached_property
+    def _links(self) -> Pattern | None:
+        links = "|".join(rule.link.pattern for rule in self.rules if rule.link)
+        return Pattern(links) if links else None
 
     def compile_rest(self) -> Iterator[None]:
         """Compile what was not needed yet, a pattern a step: each takes 10 ms at most.
@@ -267,19 +279,30 @@ def _bare(letter: str) -> str:
 
 def parse_rules(toml: str) -> Rules:
     """Rules from a TOML text; raises KeyError, ValueError or re.error for one that is wrong."""
-    rules = _parse(toml)
+    rules = Rules(_parse(toml))
     rules.compile_all()
     return rules
 
 
 def load_rules() -> Rules:
-    """The rules that come with the engine; their patterns are known to be right."""
-    return _parse(RULES.read_text("utf-8"))
+    """The rules that come with the engine: nothing of them is read before it is needed."""
+    return Rules(Table(RULES))
 
 
-def _parse(toml: str) -> Rules:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rules of a file, read each time they are gone through."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[Rule]:
+        return _parse(self.path.read_text("utf-8"))
+
+
+def _parse(toml: str) -> Iterator[Rule]:
     table = tomllib.loads(toml)
-    return Rules(_rule(row, table.get("words", {})) for row in table["rule"])
+    for row in table["rule"]:
+        yield _rule(row, table.get("words", {}))
 
 
 KEYS = frozenset(

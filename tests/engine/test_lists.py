@@ -8,7 +8,16 @@ import pytest
 from publicsuffixlist import PSLFILE, PublicSuffixList
 
 from engine.address import Address
-from engine.lists import DATA, DOMAINS_REMEMBERED_MAX, Lists, load_lists, load_typos, read_names
+from engine.lists import (
+    DATA,
+    DOMAINS_REMEMBERED_MAX,
+    SEARCHES_MAX,
+    Lists,
+    LongList,
+    load_lists,
+    load_typos,
+    read_names,
+)
 from engine.typos import Typos, TypoTable
 from engine.verdict import Signals
 
@@ -143,6 +152,33 @@ def small_lists(*, disposable: set[str], allowed: set[str]) -> Lists:
         roles=nothing,
         typos=Typos(no_typos, nothing),
     )
+
+
+@pytest.mark.parametrize("asked_before", [0, SEARCHES_MAX], ids=["by search", "in the set"])
+@pytest.mark.parametrize(
+    ("name", "is_there"),
+    [
+        *(("a.com", True), ("b.com", True), ("long.name.org", True)),
+        *(("c.com", False), ("name.org", False), ("a.co", False), ("com", False), ("", False)),
+    ],
+)
+def test_a_long_list_knows_its_names_before_and_after_its_set_is_made(
+    asked_before: int, name: str, is_there: bool
+):
+    names = LongList("a.com\nb.com\nlong.name.org\n")
+    for _ in range(asked_before):
+        assert "other.org" not in names
+    assert (name in names) is is_there
+
+
+def test_both_ways_of_looking_up_a_throwaway_say_the_same():
+    """All kinds of places in the real file: its first, its last, and some between."""
+    whole = read_names(DATA / "disposable.txt")
+    some = [*sorted(whole)[:: len(whole) // 50], max(whole), "acme.test", "gmail.com", "x"]
+    text = (DATA / "disposable.txt").read_text("ascii")
+    assert len(LongList(text)) == len(whole)
+    for name in some:
+        assert (name in LongList(text)) is (name in whole)
 
 
 def test_the_allow_list_wins_at_every_level():
