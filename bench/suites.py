@@ -18,6 +18,7 @@ from importlib import import_module
 from bench.figures import Figure, Lacking, Result, to_json
 
 SUITES: dict[str, str] = {
+    "start": "cold starts: to the first packet, to the first word, to the end",
     "lists": "loading the lists, and looking a domain up",
     "wire": "commands written and replies paired with them, without a socket",
     "replies": "replies read by the rules",

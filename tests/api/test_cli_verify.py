@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -171,3 +174,35 @@ def test_the_pace_is_that_of_the_last_seconds() -> None:
 )
 def test_a_duration_is_said_as_people_do(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+AT_THE_FIRST_PACKET = """
+import os, sys
+def on_event(name, given):
+    if name == "socket.connect":
+        print(*sys.modules, flush=True)
+        os._exit(0)
+import api.cli.verify
+api.cli.verify.SOON_S = 3600  # on a busy machine the time may come before the packet
+sys.addaudithook(on_event)
+from api.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("words", [["ann@example.org"], ["--json", "ann@example.org"]])
+def test_the_first_question_leaves_before_what_it_does_not_need(words: list[str]) -> None:
+    """The lists of modules grow unseen, and each costs the one who waits at the terminal."""
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_FIRST_PACKET, "verify", *words],
+        env={**os.environ, "MAILPROBE_DOH_URLS": "https://127.0.0.1:9/dns-query"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    imported = set(done.stdout.split())
+    assert {"trio", "engine.stream", "ssl"} <= imported
+    needless = {"quart", "hypercorn", "cryptography", "stripe", "structlog", "sqlite3", "storage"}
+    needless |= {"api.cli.report", "api.cli.cleaning", "api.cli.listfile", "publicsuffixlist"}
+    assert not needless & imported
