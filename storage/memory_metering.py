@@ -18,6 +18,7 @@ from storage.store import (
     WINDOW,
     at_most,
     check_units,
+    units_of,
 )
 
 R = TypeVar("R")
@@ -118,6 +119,23 @@ class Metering(Outbox):
         start = period_start_of(account, row.at)
         if start:
             self._period_billable[account.id, start] += 1
+
+    async def spend(
+        self,
+        caller: Caller,
+        rows: Sequence[UsageRow],
+        weigh: Callable[[Ledger], R | None],
+        *,
+        metered: bool = False,
+    ) -> R | None:
+        check_units(units_of(rows))
+        await trio.lowlevel.checkpoint()
+        now = self._now()
+        refusal = weigh(self._ledger(caller, now))
+        if refusal is None:
+            granted = self._reserve(caller, units_of(rows), now, now)
+            self._settle(granted, rows, metered=metered)
+        return refusal
 
     async def log_refusal(self, caller: Caller, row: UsageRow) -> None:
         await trio.lowlevel.checkpoint()

@@ -56,6 +56,7 @@ from storage.store import (
     check_outcome,
     check_sent,
     check_units,
+    units_of,
 )
 
 R = TypeVar("R")
@@ -168,6 +169,19 @@ class SqliteStore:
     ) -> None:
         await self._writer.ask(
             lambda db, now: metering.settle(db, now, reservation, rows, part, ends, metered)
+        )
+
+    async def spend(
+        self,
+        caller: Caller,
+        rows: Sequence[UsageRow],
+        weigh: Callable[[Ledger], R | None],
+        *,
+        metered: bool = False,
+    ) -> R | None:
+        check_units(units_of(rows))
+        return await self._writer.ask(
+            lambda db, now: metering.spend(db, now, caller, rows, weigh, metered)
         )
 
     async def log_refusal(self, caller: Caller, row: UsageRow) -> None:

@@ -67,9 +67,10 @@ def create(
     """The secret comes sealed."""
     if db.execute("SELECT 1 FROM jobs WHERE id = ?", (order.id,)).fetchone():
         raise ValueError("a job with this id is kept already")
-    who = metering.grant(db, now, caller, 1, weigh)
-    if not isinstance(who, metering.Who):
-        return who
+    granted = metering.grant(db, now, caller, 1, weigh)
+    if not isinstance(granted, metering.Standing):
+        return granted
+    who = granted.who
     at = micros(now)
     db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"

@@ -50,14 +50,6 @@ def renew(db: DB, lane: Lane, change: int = 0) -> None:
         db.execute("DELETE FROM lanes WHERE state = :state AND name = :name AND jobs = 0", place)
 
 
-def pending(db: DB, account: int) -> int:
-    """How many jobs of the account are promised and not yet verified: a unit each."""
-    found = db.execute(
-        "SELECT jobs FROM lanes WHERE state = 'pending' AND name = ?", (account,)
-    ).fetchone()
-    return found[0] if found else 0
-
-
 def due(db: DB, now: datetime, work: Work, limit: int, each_max: int) -> list[tuple[int, Lane]]:
     """The numbers and lanes of the jobs that a claim would take, those due longest first."""
     state = STATE_OF[work]

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
-from storage import sqlite_lanes as lanes
+from storage import sqlite_window
 from storage.calendar import day_of, month_of, period_bounds, period_start_of
 from storage.records import (
     Account,
@@ -20,9 +21,32 @@ from storage.records import (
 )
 from storage.sqlite_letters import raise_meter
 from storage.sqlite_rows import instant, micros, usage_row_of
-from storage.store import REFUSALS_SINGLE_MAX, WINDOW
+from storage.sqlite_window import OpenWindow, Sum
+from storage.store import REFUSALS_SINGLE_MAX, WINDOW, units_of
 
 R = TypeVar("R")
+T = TypeVar("T")
+
+WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
+
+
+# One statement for all that weighing needs. Each statement of its own would cost as much again,
+# and lets go of the interpreter's lock: where the loop is busy it is long in coming back.
+# ?1 now, ?2 where the window begins, ?3 the month, ?4 the key's id. `+` keeps a number from being
+# compared as text with lanes' names, which would forgo their index.
+STANDING = (
+    "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end,"
+    " months.units, months.billable,"
+    " (SELECT sum(units) FROM reservations WHERE account = accounts.number AND lease_until > ?1),"
+    " EXISTS (SELECT 1 FROM reservations WHERE account = accounts.number AND lease_until <= ?1),"
+    " (SELECT jobs FROM lanes WHERE state = 'pending' AND name = +accounts.number),"
+    " (SELECT sum(billable) FROM periods"
+    " WHERE account = accounts.number AND start >= current_period_start),"
+    f" {sqlite_window.EARLIEST}, {sqlite_window.COLUMNS}"
+    " FROM keys JOIN accounts ON accounts.number = keys.account"
+    " LEFT JOIN months ON months.account = accounts.number AND month = ?3"
+    f"{sqlite_window.JOINS} WHERE keys.id = ?4"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +58,32 @@ class Who:
     key_number: int
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who asks, and all that the ledger says but for the window's instants."""
+
+    who: Who
+    held: Sum
+    month_units: int
+    month_billable: int
+    period_billable: int
+    reserved: int
+    any_ended: bool  # reservations of the account, whose rows are still there
+
+    def ledger(self, now: datetime, window: Window) -> Ledger:
+        start, end = period_bounds(self.who.account, now)
+        return Ledger(
+            asked_at=now,
+            window=window,
+            month_units=self.month_units + self.reserved,
+            month_billable=self.month_billable,
+            period_start=start,
+            period_end=end,
+            period_billable=self.period_billable,
+            reserved=self.reserved,
+        )
+
+
 def _who(db: sqlite3.Connection, caller: Caller) -> Who:
     row = db.execute(
         "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end"
@@ -42,13 +92,38 @@ def _who(db: sqlite3.Connection, caller: Caller) -> Who:
     ).fetchone()
     if row is None:
         raise KeyError(caller.key.id)
-    account_number, key_number, tier, *period = row
-    start, end = (at if at is None else instant(at) for at in period)
+    return _who_of(row, caller)
+
+
+def _who_of(row: tuple[Any, ...], caller: Caller) -> Who:
+    account_number, key_number, tier, start, end = row
+    start, end = start and instant(start), end and instant(end)
     account = caller.account
     before = (account.tier, account.current_period_start, account.current_period_end)
     if (tier, start, end) != before:
         account = replace(account, tier=tier, current_period_start=start, current_period_end=end)
     return Who(account, account_number, key_number)
+
+
+def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing:
+    at = micros(now)
+    since = at - WINDOW_MICROS
+    row = db.execute(STANDING, (at, since, str(month_of(now)), caller.key.id)).fetchone()
+    if row is None:
+        raise KeyError(caller.key.id)
+    who = _who_of(row[:5], caller)
+    units, billable, reserved, any_ended, jobs, of_period, *held = row[5:]
+    in_period = who.account.current_period_start and who.account.current_period_end
+    return Standing(
+        who=who,
+        held=sqlite_window.sum_of(who.key_number, since, held),
+        month_units=units or 0,
+        month_billable=billable or 0,
+        # of this period, and of the next where it has begun before the provider said so
+        period_billable=(of_period if in_period else billable) or 0,
+        reserved=(reserved or 0) + (jobs or 0),
+        any_ended=bool(any_ended),
+    )
 
 
 def reserve(
@@ -59,16 +134,18 @@ def reserve(
     weigh: Callable[[Ledger], R | None],
     lease_s: float,
 ) -> Reservation | R:
-    who = grant(db, now, caller, units, weigh)
-    if not isinstance(who, Who):
-        return who
-    db.execute(
-        "DELETE FROM reservations WHERE account = ? AND lease_until <= ?",
-        (who.account_number, micros(now)),
-    )
+    standing = grant(db, now, caller, units, weigh)
+    if not isinstance(standing, Standing):
+        return standing
+    account = standing.who.account_number
+    if standing.any_ended:
+        db.execute(
+            "DELETE FROM reservations WHERE account = ? AND lease_until <= ?",
+            (account, micros(now)),
+        )
     number = db.execute(
         "INSERT INTO reservations (account, units, lease_until) VALUES (?, ?, ?)",
-        (who.account_number, units, micros(now + timedelta(seconds=lease_s))),
+        (account, units, micros(now + timedelta(seconds=lease_s))),
     ).lastrowid
     return Reservation(str(number), caller, units, now)
 
@@ -79,21 +156,32 @@ def grant(
     caller: Caller,
     units: int,
     weigh: Callable[[Ledger], R | None],
-) -> Who | R:
+) -> Standing | R:
     """Weigh; what is granted weighs on the window from now on. Reserving it is the caller's."""
-    who = _who(db, caller)
-    refusal = weigh(_ledger(db, now, who))
+    standing = _standing(db, now, caller)
+    window = OpenWindow(db, standing.held)
+    refusal = weigh(standing.ledger(now, window))
+    window.close()
     if refusal is not None:
         return refusal
-    db.execute(
-        "DELETE FROM windows WHERE key = ? AND at <= ?", (who.key_number, micros(now - WINDOW))
-    )
-    db.execute(
-        "INSERT INTO windows (key, at, units) VALUES (?, ?, ?)"
-        " ON CONFLICT (key, at) DO UPDATE SET units = units + excluded.units",
-        (who.key_number, micros(now), units),
-    )
-    return who
+    sqlite_window.add(db, standing.held, micros(now), units)
+    return standing
+
+
+def spend(
+    db: sqlite3.Connection,
+    now: datetime,
+    caller: Caller,
+    rows: Sequence[UsageRow],
+    weigh: Callable[[Ledger], R | None],
+    metered: bool,
+) -> R | None:
+    """Weigh, and log and count at once: a grant that was never reserved."""
+    standing = grant(db, now, caller, units_of(rows), weigh)
+    if not isinstance(standing, Standing):
+        return standing
+    _use(db, now, standing.who, rows, metered)
+    return None
 
 
 def extend(db: sqlite3.Connection, now: datetime, reservation: Reservation, lease_s: float) -> None:
@@ -124,7 +212,7 @@ def settle(
     else:
         db.execute(
             "UPDATE reservations SET units = max(0, units - ?) WHERE number = ?",
-            (sum(row.units for row in rows), number),
+            (units_of(rows), number),
         )
     if rows:
         use(db, now, reservation.caller, rows, metered)
@@ -134,22 +222,29 @@ def use(
     db: sqlite3.Connection, now: datetime, caller: Caller, rows: Sequence[UsageRow], metered: bool
 ) -> None:
     """Log and count; what had been reserved for it is the caller's to give back."""
-    who = _who(db, caller)
+    _use(db, now, _who(db, caller), rows, metered)
+
+
+def _use(
+    db: sqlite3.Connection, now: datetime, who: Who, rows: Sequence[UsageRow], metered: bool
+) -> None:
     _log(db, who, rows)
+    _count(db, who, rows)
     billable = sum(row.billable for row in rows)
     if metered and billable and who.account.tier != "free":
         raise_meter(db, now, who.account_number, billable)
 
 
 def _log(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
-    """A row each, and the counters that outlive the rows."""
+    """A row each."""
+    account, key = who.account_number, who.key_number
     db.executemany(
         "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"
         " latency_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
-                who.account_number,
-                who.key_number,
+                account,
+                key,
                 micros(row.at),
                 row.operation,
                 row.status,
@@ -161,39 +256,46 @@ def _log(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
             for row in rows
         ],
     )
-    _count(db, who, rows)
 
 
 def _count(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
-    """Raise the counters, once for all the rows that lie in the same day, month or period."""
-    units: Counter[date] = Counter()
-    days: Counter[date] = Counter()
-    months: Counter[date] = Counter()
-    periods: Counter[datetime] = Counter()
+    """Raise the counters that outlive the rows, once for all that lie in the same day or period."""
+    account = who.account_number
+    units: Counter[datetime] = Counter()
+    billable: Counter[datetime] = Counter()
     for row in rows:
-        units[month_of(row.at)] += row.units
+        units[row.at] += row.units  # what was settled together mostly ended together
         if row.billable:
-            days[day_of(row.at)] += 1
-            months[month_of(row.at)] += 1
-            start = period_start_of(who.account, row.at)
-            if start:
-                periods[start] += 1
-    db.executemany(
-        "INSERT INTO months (account, month, units, billable) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (account, month) DO UPDATE"
-        " SET units = units + excluded.units, billable = billable + excluded.billable",
-        [(who.account_number, str(month), units[month], months[month]) for month in units],
-    )
-    db.executemany(
-        "INSERT INTO days (account, day, billable) VALUES (?, ?, ?)"
-        " ON CONFLICT (account, day) DO UPDATE SET billable = billable + excluded.billable",
-        [(who.account_number, str(day), count) for day, count in days.items()],
-    )
-    db.executemany(
-        "INSERT INTO periods (account, start, billable) VALUES (?, ?, ?)"
-        " ON CONFLICT (account, start) DO UPDATE SET billable = billable + excluded.billable",
-        [(who.account_number, micros(start), count) for start, count in periods.items()],
-    )
+            billable[row.at] += 1
+    for month, count in _summed(units, month_of).items():
+        db.execute(
+            "INSERT INTO months (account, month, units, billable) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (account, month) DO UPDATE"
+            " SET units = units + excluded.units, billable = billable + excluded.billable",
+            (account, str(month), count, _summed(billable, month_of)[month]),
+        )
+    for day, count in _summed(billable, day_of).items():
+        db.execute(
+            "INSERT INTO days (account, day, billable) VALUES (?, ?, ?)"
+            " ON CONFLICT (account, day) DO UPDATE SET billable = billable + excluded.billable",
+            (account, str(day), count),
+        )
+    for start, count in _summed(billable, partial(period_start_of, who.account)).items():
+        if start:
+            db.execute(
+                "INSERT INTO periods (account, start, billable) VALUES (?, ?, ?)"
+                " ON CONFLICT (account, start) DO UPDATE"
+                " SET billable = billable + excluded.billable",
+                (account, micros(start), count),
+            )
+
+
+def _summed(counts: Counter[datetime], edge: Callable[[datetime], T]) -> Counter[T]:
+    """The counts by where their instants lie."""
+    summed: Counter[T] = Counter()
+    for at, count in counts.items():
+        summed[edge(at)] += count
+    return summed
 
 
 def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: UsageRow) -> None:
@@ -225,48 +327,8 @@ def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: Usag
 
 
 def ledger(db: sqlite3.Connection, now: datetime, caller: Caller) -> Ledger:
-    return _ledger(db, now, _who(db, caller))
-
-
-def _ledger(db: sqlite3.Connection, now: datetime, who: Who) -> Ledger:
-    window = db.execute(
-        "SELECT coalesce(group_concat(at), ''), coalesce(group_concat(units), ''),"
-        " coalesce(sum(units), 0)"
-        " FROM (SELECT at, units FROM windows WHERE key = ? AND at > ? ORDER BY at)",
-        (who.key_number, micros(now - WINDOW)),
-    ).fetchone()
-    units, billable = db.execute(
-        "SELECT units, billable FROM months WHERE account = ? AND month = ?",
-        (who.account_number, str(month_of(now))),
-    ).fetchone() or (0, 0)
-    (reserved,) = db.execute(
-        "SELECT coalesce(sum(units), 0) FROM reservations WHERE account = ? AND lease_until > ?",
-        (who.account_number, micros(now)),
-    ).fetchone()
-    reserved += lanes.pending(db, who.account_number)
-    start, end = period_bounds(who.account, now)
-    period_billable = billable
-    if who.account.current_period_start and who.account.current_period_end:
-        period_billable = _billable_since(db, who, start)
-    return Ledger(
-        asked_at=now,
-        window=Window(*window),
-        month_units=units + reserved,
-        month_billable=billable,
-        period_start=start,
-        period_end=end,
-        period_billable=period_billable,
-        reserved=reserved,
-    )
-
-
-def _billable_since(db: sqlite3.Connection, who: Who, start: datetime) -> int:
-    """Of this period, and of the next where it has begun before the provider said so."""
-    (count,) = db.execute(
-        "SELECT coalesce(sum(billable), 0) FROM periods WHERE account = ? AND start >= ?",
-        (who.account_number, micros(start)),
-    ).fetchone()
-    return int(count)
+    standing = _standing(db, now, caller)
+    return standing.ledger(now, sqlite_window.window_of(db, standing.held))
 
 
 def days(

@@ -88,6 +88,10 @@ def check_units(units: int) -> None:
         raise ValueError(f"{units} units cannot be reserved")
 
 
+def units_of(rows: Sequence[UsageRow]) -> int:
+    return sum(row.units for row in rows)
+
+
 def check_changes(changes: dict[str, Any]) -> None:
     fixed = changes.keys() - CHANGEABLE
     if fixed:
@@ -170,7 +174,8 @@ class Store(Protocol):
         """Read the ledger, weigh, and where weigh() gives None grant the units, in one transaction.
 
         weigh() may run in another thread while the lock is held: pure and quick.
-        What it raises, this raises, and nothing is granted. A reservation that
+        What it raises, this raises, and nothing is granted. The ledger's window may
+        be looked at while weigh() runs, and no longer. A reservation that
         nobody settles or extends within `lease_s` is given back: its units leave
         quota and `reserved`. The sliding window keeps what was granted, used or not.
         Raises ValueError for less than one unit.
@@ -204,6 +209,22 @@ class Store(Protocol):
         settlement. It is due METER_REST_S after the slot's end. One that has been
         claimed is closed: what comes after it, by a clock set back, goes to the
         account's next slot that is not.
+        """
+        ...
+
+    async def spend(
+        self,
+        caller: Caller,
+        rows: Sequence[UsageRow],
+        weigh: Callable[[Ledger], R | None],
+        *,
+        metered: bool = False,
+    ) -> R | None:
+        """Reserve the rows' units and settle with them, in one transaction; None where granted.
+
+        For results that are known before they are weighed: no reservation is left
+        by whoever dies in between, and it costs half of the two. Raises ValueError
+        for rows of less than one unit.
         """
         ...
 

@@ -1,5 +1,6 @@
 """SQLite does whatever memory does: any sequence of deeds, found by hypothesis."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,12 +15,23 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from storage.records import Answered
+from storage.records import Answered, Ledger
 from tests.storage.moments import RETENTION, granted, row
 from tests.storage.two_stores import Both, TwoStores
 
 TIERS = st.sampled_from(["free", "builder", "scale"])
 STEPS_S = st.sampled_from([0, 0.000_001, 1, 29.999_999, 30, 59.999_999, 60, 3_600, 86_400, 864_000])
+
+
+def at_a_limit(units: int) -> Any:
+    """Weigh against eight in a minute; whoever is refused tells all that weighing was told."""
+
+    def weigh(ledger: Ledger) -> Ledger | None:
+        if ledger.window_units + units <= 8:
+            return None
+        return replace(ledger, window=tuple(ledger.window))
+
+    return weigh
 
 
 class Metering(TwoStores, RuleBasedStateMachine):
@@ -90,10 +102,16 @@ class Metering(TwoStores, RuleBasedStateMachine):
 
     @rule(caller=callers, units=st.integers(1, 5))
     def ask_at_a_limit(self, caller: Both, units: int) -> None:
-        def weigh(ledger: Any) -> Any:
-            return ledger if ledger.window_units + units > 8 else None
+        self.both(
+            lambda store, one: store.reserve(one, units, at_a_limit(units), lease_s=30), caller
+        )
 
-        self.both(lambda store, one: store.reserve(one, units, weigh, lease_s=30), caller)
+    @rule(caller=callers, count=st.integers(1, 5), billable=st.booleans(), metered=st.booleans())
+    def spend(self, caller: Both, count: int, billable: bool, metered: bool) -> None:
+        rows = [row(self.clock(), billable=billable)] * count
+        self.both(
+            lambda store, one: store.spend(one, rows, at_a_limit(count), metered=metered), caller
+        )
 
     @rule(reservation=reservations, lease_s=st.sampled_from([1, 60]))
     def extend(self, reservation: Both, lease_s: float) -> None:

@@ -211,6 +211,7 @@ async def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path, clo
     db = sqlite3.connect(path)
     db.executescript((sqlite_file.SCHEMA / "001_initial.sql").read_text())
     db.execute("INSERT INTO settled VALUES (1, 5)")
+    db.execute("INSERT INTO windows VALUES (1, 6, 3), (2, 5, 7), (1, 4, 2)")
     db.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
     db.execute("PRAGMA user_version = 1")
     db.commit()
@@ -218,6 +219,8 @@ async def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path, clo
     await opened(path)
     db = sqlite3.connect(path)
     assert db.execute("SELECT * FROM settlements").fetchall() == [(1, 0, 5)]
+    windows = db.execute("SELECT key, at, units, total FROM windows").fetchall()
+    assert windows == [(1, 4, 2, 2), (1, 6, 3, 5), (2, 5, 7, 7)]
     recorded = [name for (name,) in db.execute("SELECT name FROM _sqlite_migrations ORDER BY id")]
     db.close()
     assert recorded == [script.stem for script in sorted(sqlite_file.SCHEMA.glob("*.sql"))]

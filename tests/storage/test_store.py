@@ -312,6 +312,70 @@ async def test_settling_twice_counts_once(store: Store, clock: Clock):
     assert len(await store.usage(caller.account.id, limit=10)) == 2
 
 
+async def test_what_is_spent_is_weighed_and_counted_at_once(store: Store):
+    caller = await make_caller(store)
+    rows = [row(NOON), row(NOON, billable=False)]
+    seen: list[tuple[int, int]] = []
+
+    def weigh(ledger: Ledger) -> str | None:
+        seen.append((ledger.window_units, ledger.month_units))
+        return "no" if ledger.window_units else None
+
+    assert await store.spend(caller, rows, weigh) is None
+    assert await store.spend(caller, rows, weigh) == "no"
+    ledger = await store.ledger(caller)
+    assert seen == [(0, 0), (2, 2)]
+    assert (ledger.window_units, ledger.month_units, ledger.month_billable) == (2, 2, 1)
+    assert ledger.reserved == 0
+    assert await store.usage(caller.account.id, limit=9) == rows[::-1]
+    assert await store.days(caller.account.id, NOON.date(), NOON.date()) == [
+        DayCount(NOON.date(), 1)
+    ]
+
+
+async def test_what_is_spent_goes_to_the_meter_where_it_is_metered(store: Store):
+    caller = await make_caller(store)
+    await store.spend(caller, [row(NOON)] * 3, granted, metered=True)
+    await store.spend(caller, [row(NOON)], granted)
+    assert [letter.count for letter in await store.letters("meter", limit=9)] == [3]
+
+
+async def test_what_weighing_raises_is_raised_and_nothing_is_spent(store: Store):
+    caller = await make_caller(store)
+
+    def weigh(_: Ledger) -> None:
+        raise LookupError("a bug")
+
+    with pytest.raises(LookupError):
+        await store.spend(caller, [row(NOON)], weigh)
+    assert (await store.ledger(caller)).window_units == 0
+    assert await store.usage(caller.account.id, limit=9) == []
+
+
+async def test_less_than_one_unit_cannot_be_spent(store: Store):
+    caller = await make_caller(store)
+    with pytest.raises(ValueError, match="0 units"):
+        await store.spend(caller, [row(NOON, units=0)], granted)
+
+
+async def test_parallel_spendings_never_pass_the_edge(store: Store):
+    caller = await make_caller(store)
+    refused = 0
+
+    async def ask() -> None:
+        nonlocal refused
+        outcome = await store.spend(
+            caller, [row(NOON)], lambda ledger: "no" if ledger.window_units >= 10 else None
+        )
+        refused += outcome == "no"
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(60):
+            nursery.start_soon(ask)
+    assert refused == 50
+    assert (await store.ledger(caller)).month_billable == 10
+
+
 async def test_a_lease_that_ends_gives_quota_back_and_not_the_rate(store: Store, clock: Clock):
     caller = await make_caller(store)
     await store.reserve(caller, 5, granted, lease_s=30)
@@ -423,6 +487,36 @@ async def test_the_window_slides_unit_by_unit(store: Store, clock: Clock):
     assert tuple((await store.ledger(caller)).window) == expected
     await store.tidy(RETENTION)
     assert tuple((await store.ledger(caller)).window) == expected
+
+
+async def test_a_clock_set_back_keeps_the_windows_sum_and_its_order(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    for seconds, units in [(0, 1), (10, 2), (-5, 4), (0, 8), (-30, 16), (70, 32)]:
+        clock.pass_(seconds)
+        await store.reserve(caller, units, granted, lease_s=600)
+        ledger = await store.ledger(caller)
+        assert ledger.window_units == sum(units for _, units in ledger.window)
+        assert list(ledger.window) == sorted(ledger.window)
+    assert [units for _, units in ledger.window] == [1, 12, 2, 32]
+
+
+async def test_as_much_of_a_window_is_read_while_weighing_as_is_looked_at(
+    store: Store, clock: Clock
+):
+    caller = await make_caller(store)
+    for _ in range(5):
+        await store.reserve(caller, 3, granted, lease_s=60)
+        clock.pass_(1)
+    seen: list[Any] = []
+
+    def weigh(ledger: Ledger) -> str:
+        seen.append(next(iter(ledger.window)))
+        seen.append(len(ledger.window))
+        seen.append(tuple(ledger.window)[-1])
+        return "no"
+
+    assert await store.reserve(caller, 1, weigh, lease_s=60) == "no"
+    assert seen == [(NOON, 3), 5, (NOON + timedelta(seconds=4), 3)]
 
 
 async def test_a_window_is_a_keys_and_the_rest_is_the_accounts(store: Store):
