@@ -6,6 +6,7 @@ holds the lock from before the clock is read until the commit is on the disk.
 What is done under it are functions in the modules beside this one, by their field.
 """
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -46,6 +47,7 @@ from storage.records import (
 from storage.sealing import Seal, key_beside
 from storage.sqlite_desk import Reader, Writer
 from storage.sqlite_file import prepare, trouble_told
+from storage.sqlite_glance import Glance
 from storage.store import (
     SETTLED_KEPT,
     USAGE_ROWS_MAX,
@@ -83,7 +85,11 @@ async def open_sqlite(
     try:
         reader = Reader(path, now)
         try:
-            yield SqliteStore(writer, reader, seal)
+            glance = Glance(path)
+            try:
+                yield SqliteStore(writer, reader, glance, seal)
+            finally:
+                glance.close()  # first: the last one of the file writes the log back
         finally:
             await reader.close()
     finally:
@@ -93,9 +99,10 @@ async def open_sqlite(
 class SqliteStore:
     """Everything that is remembered, in one file."""
 
-    def __init__(self, writer: Writer, reader: Reader, seal: Seal) -> None:
+    def __init__(self, writer: Writer, reader: Reader, glance: Glance, seal: Seal) -> None:
         self._writer = writer
         self._reader = reader
+        self._glance = glance
         self._seal = seal
 
     # accounts and keys
@@ -143,7 +150,16 @@ class SqliteStore:
         )
 
     async def caller(self, sha256: str) -> Caller | None:
-        return await self._reader.ask(lambda db, now: accounts.caller(db, sha256))
+        await trio.lowlevel.checkpoint_if_cancelled()
+        known, found = self._glance.caller(sha256)
+        if not known:
+            found = await self._reader.ask(partial(self._look_up, sha256=sha256))
+            self._glance.has_read(sha256)
+        return found
+
+    def _look_up(self, db: sqlite3.Connection, _: datetime, *, sha256: str) -> Caller | None:
+        self._glance.open()
+        return accounts.caller(db, sha256)
 
     # metering
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from storage.sqlite_rows import (
 from storage.store import KeyLimitReached
 
 DB = sqlite3.Connection
+CALLERS_MAX = 4096  # some KiB each
 
 
 def create_account(db: DB, now: datetime, email: str, tier: Tier) -> Account:
@@ -140,5 +142,11 @@ def _caller(db: DB, which: str, value: str | int) -> Caller | None:
     ).fetchone()
     if row is None:
         return None
+    return _caller_of(row)
+
+
+@lru_cache(maxsize=CALLERS_MAX)
+def _caller_of(row: tuple[Any, ...]) -> Caller:
+    """The same row is the same caller, and most requests come from few: no need to make it anew."""
     fields = len(ACCOUNT_FIELDS)
     return Caller(account_of(row[:fields]), key_of(row[fields:]))

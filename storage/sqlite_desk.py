@@ -1,9 +1,11 @@
 """Threads that hold a connection each, and the hand-off between them and trio.
 
 A task asks with a function of the connection and the instant. The writer takes
-whatever is waiting once it holds the database's lock, runs each in a savepoint
-of its own, commits all together, and only then answers. So a caller that gives
-up before its turn has changed nothing, and one disk flush serves many.
+whatever is waiting once it holds the database's lock, runs it, commits all
+together, and only then answers. So a caller that gives up before its turn has
+changed nothing, and one disk flush serves many. Where one fails that had written
+something, all are done again, each in a savepoint of its own: that is rare, and
+savepoints cost each of them copies of the pages that it changes.
 """
 
 import sqlite3
@@ -25,6 +27,7 @@ from storage.sqlite_file import (
     as_unavailable,
     code_of,
     connect,
+    inode_of,
     is_trouble,
 )
 from storage.store import StoreUnavailable
@@ -42,13 +45,24 @@ READING_MS = 250  # a reader waits only where the whole file is locked
 class _Asked(Generic[T]):
     """One act, from its asking to its answer."""
 
-    __slots__ = ("act", "answered", "error", "given_up", "taken", "task", "value", "waiting")
+    __slots__ = (
+        "act",
+        "answered",
+        "apart",
+        "error",
+        "given_up",
+        "taken",
+        "task",
+        "value",
+        "waiting",
+    )
 
     def __init__(self, act: Act[T], task: trio.lowlevel.Task) -> None:
         self.act = act
         self.task = task
         self.given_up = False  # both under the desk's lock: nobody waits for it any more,
         self.taken = False  # or it is being done
+        self.apart = False  # the thread's: in a savepoint of its own, since its group was spoilt
         self.waiting = False  # these two are trio's thread's
         self.answered = False
         self.value: Any = None
@@ -90,6 +104,7 @@ class Desk(ABC):
         if not asked.answered and not self._give_up(asked):
             await _wait(asked, self.stall_s)
         if not asked.answered:
+            self._give_up(asked)  # it may have been put back
             raise StoreUnavailable(f"{self._path} did not answer within {ANSWER_S} s")
         if asked.error:
             raise asked.error
@@ -155,10 +170,10 @@ class Desk(ABC):
 
     def _connected(self) -> sqlite3.Connection:
         """The connection, to the file that is there now: one moved away is not written to."""
-        if self._db and self._inode != _inode(self._path):
+        if self._db and self._inode != inode_of(self._path):
             self._disconnect()
         if self._db is None:
-            self._inode = _inode(self._path)
+            self._inode = inode_of(self._path)
             self._db = connect(self._path)
             self._furnish(self._db)
         return self._db
@@ -216,10 +231,25 @@ class Writer(Desk):
             for asked in group:
                 _act(db, asked, now)
             db.execute("COMMIT")
+        except _SpoiltGroup:
+            self._put_back(db, group)
         except Exception as error:
             self._fail(group, error)
         else:
             self._answer(group)
+
+    def _put_back(self, db: sqlite3.Connection, group: list[_Asked[Any]]) -> None:
+        """None of it has happened: to be done again, before all others."""
+        try:
+            db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            self._fail(group, error)
+            return
+        with self._changed:
+            for asked in group:
+                asked.taken, asked.apart = False, True
+                asked.value = asked.error = None
+            self._queue.extendleft(reversed(group))
 
     def _begin(self, db: sqlite3.Connection) -> bool:
         """Take the lock; False where everybody gave up before it was free."""
@@ -272,17 +302,27 @@ def _try_begin(db: sqlite3.Connection) -> bool:
     return True
 
 
+class _SpoiltGroup(Exception):
+    """An act has failed that had written something, beside the work of others."""
+
+
 def _act(db: sqlite3.Connection, asked: _Asked[Any], now: datetime) -> None:
-    """Run it in a savepoint: where it fails, the others' work stays."""
-    db.execute("SAVEPOINT act")
+    """Where it fails, the others' work stays: it has written nothing, or is rolled back alone."""
+    if asked.apart:
+        db.execute("SAVEPOINT act")
+    before = db.total_changes
     try:
         asked.value = asked.act(db, now)
     except Exception as error:
         if is_trouble(error):
             raise
-        db.execute("ROLLBACK TO act")
+        if asked.apart:
+            db.execute("ROLLBACK TO act")
+        elif db.total_changes != before:
+            raise _SpoiltGroup from error
         asked.error = error
-    db.execute("RELEASE act")
+    if asked.apart:
+        db.execute("RELEASE act")
 
 
 async def _wait(asked: _Asked[Any], seconds: float) -> None:
@@ -303,9 +343,3 @@ def _wake(those: list[_Asked[Any]]) -> None:
         if asked.waiting:
             asked.waiting = False
             trio.lowlevel.reschedule(asked.task)
-
-
-def _inode(path: Path) -> tuple[int, int]:
-    """Which file it is; raises OSError where there is none."""
-    status = path.stat()
-    return status.st_dev, status.st_ino

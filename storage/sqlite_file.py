@@ -74,6 +74,12 @@ def trouble_told(path: Path) -> Iterator[None]:
         raise as_unavailable(error, path) from error
 
 
+def inode_of(path: Path) -> tuple[int, int]:
+    """Which file it is; raises OSError where there is none."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
 class Turnstile:
     """One writer of all processes waits for the database's lock at a time.
 
