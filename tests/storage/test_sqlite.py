@@ -20,7 +20,7 @@ import pytest
 import trio
 import trio.testing
 
-from storage import open_store, sqlite_desk, sqlite_file
+from storage import open_store, sqlite_desk, sqlite_file, sqlite_glance
 from storage.records import Answered, Ledger, Reservation
 from storage.store import Store, StoreBroken, StoreUnavailable
 from tests.storage.children import child, line_of, octets_in, said_by, tell
@@ -578,6 +578,62 @@ async def test_many_ask_and_few_transactions_are_committed(store: Store, path: P
             nursery.start_soon(use, store, caller, NOON)
     assert 2 <= commits < 100
     assert (await store.ledger(caller)).month_units == 200
+
+
+async def test_one_that_fails_after_it_wrote_leaves_nothing_and_hurts_no_neighbour(store: Store):
+    caller = await make_caller(store)
+    told: list[type[Exception]] = []
+
+    def write_and_fail(db: sqlite3.Connection, _: object) -> None:
+        db.execute("UPDATE accounts SET email = 'eve@shop.test'")
+        raise LookupError("a bug")
+
+    async def fail() -> None:
+        with pytest.raises(LookupError):
+            await store._writer.ask(write_and_fail)  # type: ignore[attr-defined]
+        told.append(LookupError)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(use, store, caller, NOON)
+            nursery.start_soon(fail)
+    assert len(told) == 20
+    assert await store.account(caller.account.id) == caller.account
+    ledger = await store.ledger(caller)
+    assert (ledger.month_billable, ledger.window_units, ledger.reserved) == (20, 20, 0)
+
+
+async def test_a_key_read_a_moment_ago_needs_no_other_thread(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    caller = await make_caller(store)
+
+    async def too_long(_: object) -> None:
+        raise StoreUnavailable("the reader is busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._reader, "ask", too_long)  # type: ignore[attr-defined]
+        assert await store.caller("hash") == caller
+        with pytest.raises(StoreUnavailable):
+            await store.caller("a key that nobody has asked for")
+        patch.setattr(sqlite_glance, "WARM_S", 0.0)
+        with pytest.raises(StoreUnavailable):
+            await store.caller("hash")
+    assert await store.caller("hash") == caller
+
+
+async def test_a_look_up_leaves_no_snapshot_behind(store: Store, path: Path):
+    """One that stayed open would show the key as it was, and keep the log from being written back."""
+    caller = await make_caller(store)
+    assert await store.caller("hash") == caller
+    await store.change_account(caller.account.id, tier="scale")
+    found = await store.caller("hash")
+    assert found
+    assert found.account.tier == "scale"
+    db = sqlite3.connect(path)
+    busy, frames, written_back = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    db.close()
+    assert (busy, frames, written_back) == (0, 0, 0)
 
 
 async def test_two_stores_on_one_file_take_turns(store: Store, path: Path, clock: Clock):
