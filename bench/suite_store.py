@@ -68,7 +68,7 @@ async def _run(folder: Path, rows: int) -> list[Figure]:
     figures = await measure("memory", "memory:")
     figures += await measure("SQLite", str(folder / "empty.db"))
     figures += await against_a_hop_each(folder)
-    figures += decisions(folder / "windows.db")
+    figures += await trio.to_thread.run_sync(decisions, folder / "windows.db")
     figures += await measure_full(folder, rows)
     return figures
 
