@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from unicodedata import bidirectional, category, name, normalize
 
 import idna
+import msgspec
 
 TEXT_CHARACTERS_MAX = 320  # 64 + 1 + 255, RFC 5321 4.5.3.1 at its widest: no work beyond it
 LOCAL_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1, in UTF-8 and quotes included: as sent
@@ -36,8 +37,7 @@ class NotAnAddress(ValueError):
     """The text is no mail address; the message says why, in words for a person."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True, gc=False):
     """An address that may be asked about.
 
     `text` is what was given; `local` is the local part as it goes on the wire

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 
+import msgspec
 import trio
 
 from engine.dns import MailExchange, Route, RouteAnswer
@@ -40,10 +41,14 @@ FIRST_EXCHANGES = 2  # of a route, that a patient asker may wait for
 REST_LOOK_S = 0.5  # between two looks at the hosts that rest
 COMPILE_AFTER_S = 0.05  # when the first question has left: it goes before the rules
 FEED_STEP = 64  # addresses taken up between two looks at the rest of the world
+RELEASE_STEP = 1024  # so many are taken up before those held back are let in, together
+LANE_S = 0.25  # a domain's route and pools are looked up once for the addresses of so long
+LANES_MAX = 10_000
+ROOM_SHARE = 16  # of what may be open or unread must be free before more is taken up
+HELD_KNOWN_S = 60.0  # for so long who is held back relies on the addresses that were known
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A verdict, and the place its address had among those asked for (from 0)."""
 
     place: int
@@ -89,7 +94,8 @@ class Answers:
 
     def put(self, answer: Answer) -> None:
         self._ready.append(answer)
-        self._arrived.unpark()
+        if self._arrived:
+            self._arrived.unpark()
 
     def end(self) -> None:
         self._ended = True
@@ -116,6 +122,15 @@ class Engine:
     watcher: Watcher = NOBODY
 
 
+class _Lane(msgspec.Struct, eq=False):
+    """What is known of a domain just now, for those of its addresses that come together."""
+
+    answer: RouteAnswer
+    until: float  # trio's clock
+    exchanges: list[MailExchange]
+    pools: list[Pool | None]  # of the first of them; a patient asker's alone
+
+
 class _Errand:
     """One call of open_answers: what was taken up, is held back, is under way."""
 
@@ -129,14 +144,18 @@ class _Errand:
         self._nursery = nursery
         self._patient = patient
         self._explain = explain
+        self._now = trio.lowlevel.current_clock().current_time
         self._open: dict[str, Inquiry] = {}  # by mailbox: the same one is asked once
         self._by_domain: dict[str, list[Inquiry]] = {}  # waiting for a route
+        self._lanes: dict[str, _Lane] = {}
         self._orders: dict[str, list[MailExchange]] = {}
         self._held: dict[Pool, deque[Inquiry]] = {}  # until their host has a seat free
+        self._due: dict[Pool, None] = {}  # where some are held that nobody has looked at yet
         self._releasing: set[Pool] = set()
         self._was_full = False  # the desk, when we last looked
         self._places = 0  # texts taken up and not answered
         self._room = trio.Event()
+        self._stalled = False  # until there is room
         self._fed = False
         self._gone = False
         if patient:
@@ -150,12 +169,15 @@ class _Errand:
         for place, text in enumerate(texts):
             if self._gone:
                 return
-            while self._crowded():
-                self._room = trio.Event()
-                await self._room.wait()
+            if self._crowded():
+                self._release_due()
+                await self._wait_for_room()
             self._take_up(place, text)
             if place % FEED_STEP == FEED_STEP - 1:
+                if place % RELEASE_STEP == RELEASE_STEP - 1:
+                    self._release_due()
                 await trio.lowlevel.checkpoint()
+        self._release_due()
         self._fed = True
         self._end_if_done()
 
@@ -166,8 +188,21 @@ class _Errand:
             or len(self._by_domain) >= LOOK_UPS_MAX
         )
 
+    async def _wait_for_room(self) -> None:
+        while self._crowded():
+            self._room = trio.Event()
+            self._stalled = True
+            await self._room.wait()
+
     def _look_for_room(self) -> None:
-        if not self._fed and not self._crowded():
+        """Let the feeding go on once there is room for a few: for one it is not worth waking."""
+        if (
+            self._stalled
+            and self._places <= OPEN_MAX - OPEN_MAX // ROOM_SHARE
+            and len(self.answers) <= UNREAD_MAX - UNREAD_MAX // ROOM_SHARE
+            and len(self._by_domain) < LOOK_UPS_MAX
+        ):
+            self._stalled = False
             self._room.set()
 
     def _end_if_done(self) -> None:
@@ -176,51 +211,75 @@ class _Errand:
 
     def _take_up(self, place: int, text: str) -> None:
         self._places += 1
-        inquiry = Inquiry(text, [(place, text)], began=trio.current_time())
+        now = self._now()
+        inquiry = Inquiry(text, place, now)
         if self._explain:
             inquiry.notes = Notes()
         read_text(inquiry, self._engine.lists)
-        self._watcher.text_read(inquiry.began)
+        self._watcher.text_read(now)
         if inquiry.address is None or inquiry.outcome is not None:
             self._tell(inquiry)
             return
-        twin = self._open.get(inquiry.address.mailbox)
+        twin = self._open.get(inquiry.mailbox)
         if twin is not None:
-            twin.places.append((place, text))
+            twin.twins = twin.twins or []
+            twin.twins.append((place, text))
             return
-        self._open[inquiry.address.mailbox] = inquiry
+        self._open[inquiry.mailbox] = inquiry
         self._find_route(inquiry, inquiry.address.domain)
 
     def _tell(self, inquiry: Inquiry) -> None:
-        now = trio.current_time()
-        self._places -= len(inquiry.places)
+        now = self._now()
+        twins = inquiry.twins or ()
+        self._places -= 1 + len(twins)
         assert inquiry.outcome is not None
-        self._watcher.told(inquiry.outcome, inquiry.rule, len(inquiry.places))
+        self._watcher.told(inquiry.outcome, inquiry.rule, 1 + len(twins))
         evidence = inquiry.evidence()
-        for place, text in inquiry.places:
+        self.answers.put(Answer(inquiry.place, inquiry.verdict(inquiry.text, now), evidence))
+        for place, text in twins:
             self.answers.put(Answer(place, inquiry.verdict(text, now), evidence))
 
     def _finish(self, inquiry: Inquiry) -> None:
-        assert inquiry.address is not None
-        del self._open[inquiry.address.mailbox]
+        del self._open[inquiry.mailbox]
         self._tell(inquiry)
-        self._look_for_room()
-        self._end_if_done()
+        if self._stalled:
+            self._look_for_room()
+        elif self._fed:
+            self._end_if_done()
 
     # -- layer 3 -----------------------------------------------------------------------------
 
     def _find_route(self, inquiry: Inquiry, domain: str) -> None:
-        known = self._engine.routes.known(domain)
-        if known is not None and self._knows_exchanges(known):
+        lane = self._lanes.get(domain)
+        if lane is None or lane.until < inquiry.began:
+            lane = self._open_lane(domain)
+        if lane is not None:
             self._watcher.recalled("mx")
             if inquiry.notes is not None:
                 inquiry.notes.cached.append("mx")
-            self._routed(inquiry, known)
+            self._routed(inquiry, lane)
         elif domain in self._by_domain:
             self._by_domain[domain].append(inquiry)
         else:
             self._by_domain[domain] = [inquiry]
             self._nursery.start_soon(self._look_up, domain)
+
+    def _open_lane(self, domain: str) -> _Lane | None:
+        """A lane from what is remembered; None where that does not do."""
+        known = self._engine.routes.known(domain)
+        if known is None or not self._knows_exchanges(known):
+            return None
+        if len(self._lanes) >= LANES_MAX:
+            self._lanes.clear()
+        lane = self._lanes[domain] = self._lane(known)
+        return lane
+
+    def _lane(self, answer: RouteAnswer) -> _Lane:
+        exchanges = self._order(answer) if isinstance(answer, Route) else []
+        pools = []
+        if self._patient:
+            pools = [self._engine.prober.pool_of(each) for each in exchanges[:FIRST_EXCHANGES]]
+        return _Lane(answer, self._now() + LANE_S, exchanges, pools)
 
     def _knows_exchanges(self, answer: RouteAnswer) -> bool:
         """Is all known that this asker needs before layer 4? A patient one needs the hosts."""
@@ -240,21 +299,21 @@ class _Errand:
                 await routes.addresses(exchange.name)
         if self._gone:
             return
+        lane = self._lane(answer)
         for inquiry in self._by_domain.pop(domain):
             if inquiry.notes is not None:
                 inquiry.notes.looked_up = True
-            self._routed(inquiry, answer)
+            self._routed(inquiry, lane)
+        self._release_due()
         self._look_for_room()
 
-    def _routed(self, inquiry: Inquiry, answer: RouteAnswer) -> None:
-        read_route(inquiry, answer)
+    def _routed(self, inquiry: Inquiry, lane: _Lane) -> None:
+        read_route(inquiry, lane.answer)
         self._watcher.route_read(inquiry.began)
-        if inquiry.route is None or inquiry.outcome is not None:
+        if inquiry.outcome is not None:
             self._finish(inquiry)
-            return
-        exchanges = self._order(inquiry.route)
-        if self._patient and exchanges:
-            self._hold(inquiry, exchanges)
+        elif self._patient and lane.exchanges:
+            self._hold(inquiry, lane)
         else:
             self._ask(inquiry)
 
@@ -269,25 +328,29 @@ class _Errand:
 
     # -- layer 4 -----------------------------------------------------------------------------
 
-    def _ask(self, inquiry: Inquiry, *, behind: int = 0) -> None:
+    def _ask(self, inquiry: Inquiry) -> None:
+        self._engine.prober.ask(self._question(inquiry))
+
+    def _question(self, inquiry: Inquiry, *, behind: int = 0) -> Question:
         address, route = inquiry.address, inquiry.route
         assert address is not None
         assert route is not None
-        inquiry.question = Question(
-            address.mailbox,
+        question = inquiry.question = Question(
+            inquiry.mailbox,
             address.domain,
             self._asker,
             inquiry.exchanges or self._order(route),
             self._settled,
-            owner=inquiry,
-            smtputf8=address.needs_smtputf8,
-            notes=inquiry.notes,
-            behind=behind,
+            inquiry,
+            address.needs_smtputf8,
+            inquiry.notes,
+            behind,
         )
-        self._engine.prober.ask(inquiry.question)
+        return question
 
     def _settled(self, question: Question) -> None:
         inquiry: Inquiry = question.owner
+        inquiry.question = None  # they need not wait for the collector of cycles
         assert question.outcome is not None
         self._watcher.question_settled(question.deadline - self._engine.settings.probe_s)
         inquiry.decide(question.outcome, question.rule)
@@ -295,34 +358,56 @@ class _Errand:
 
     # -- patience ----------------------------------------------------------------------------
 
-    def _hold(self, inquiry: Inquiry, exchanges: list[MailExchange]) -> None:
+    def _hold(self, inquiry: Inquiry, lane: _Lane) -> None:
         """Hold the inquiry back at the first of its exchanges that is worth asking now."""
-        pools = [self._engine.prober.pool_of(exchange) for exchange in exchanges[:FIRST_EXCHANGES]]
-        place = next(
-            (n for n, each in enumerate(pools) if each and not each.worth_waiting_for()), 0
-        )
-        pool = pools[place]
-        # One that can't be reached just now is left for the end.
-        inquiry.exchanges = [*exchanges[place:], *exchanges[:place]]
+        pools, exchanges = lane.pools, lane.exchanges
+        pool = pools[0]
+        if pool is None or pool.worth_waiting_for():
+            place = next(
+                (n for n, each in enumerate(pools) if each and not each.worth_waiting_for()), 0
+            )
+            pool = pools[place]
+            # One that can't be reached just now is left for the end.
+            exchanges = [*exchanges[place:], *exchanges[:place]]
+        inquiry.exchanges = exchanges
         if pool is None:  # its addresses are unknown or not for us: that is soon told
             self._ask(inquiry)
             return
         if inquiry.held_since is None:
-            inquiry.held_since = trio.current_time()
-        self._held.setdefault(pool, deque()).append(inquiry)
-        self._release(pool)
+            inquiry.held_since = self._now()
+        held = self._held.get(pool)
+        if held is None:
+            held = self._held[pool] = deque()
+        held.append(inquiry)
+        self._due[pool] = None
+
+    def _release_due(self) -> None:
+        """Look at the hosts at which others have been held since: together, for one write."""
+        while self._due:
+            self._release(self._due.popitem()[0])
 
     def _release(self, pool: Pool) -> None:
         """Ask as many of those held back as the host and the desk have room for."""
         held = self._held.get(pool)
         if held is None or pool in self._releasing:
             return
+        prober = self._engine.prober
         self._releasing.add(pool)
-        while held and not self._engine.prober.full and pool.room() > 0:
-            inquiry = held.popleft()
-            assert inquiry.held_since is not None
-            inquiry.began += trio.current_time() - inquiry.held_since
-            self._ask(inquiry, behind=len(held))
+        while held and (room := min(pool.room(), prober.room)) > 0:
+            now = self._now()
+            let_in: list[Question] = []
+            while held and len(let_in) < room:
+                inquiry = held.popleft()
+                assert inquiry.held_since is not None
+                waited_s = now - inquiry.held_since
+                inquiry.began += waited_s
+                question = self._question(inquiry, behind=len(held))
+                if waited_s < HELD_KNOWN_S:
+                    let_in.append(question)
+                else:
+                    prober.ask(question)  # which looks its exchange up again
+                    break
+            prober.ask_at(pool, let_in)
         self._releasing.discard(pool)
         if not held:
             self._held.pop(pool, None)
@@ -332,12 +417,14 @@ class _Errand:
         prober = self._engine.prober
         if pool is not None:
             self._release(pool)
-        if self._was_full and not prober.full:
+        full = prober.full
+        if self._was_full and not full:
             for other in list(self._held):
                 if prober.full:
                     break
                 self._release(other)
-        self._was_full = prober.full
+            full = prober.full
+        self._was_full = full
 
     async def watch_rests(self) -> None:
         """Look now and then at those held back: a rest ends without anybody's doing."""
@@ -354,7 +441,8 @@ class _Errand:
         held = self._held.pop(pool, deque())
         for inquiry in held:
             assert inquiry.route is not None
-            self._hold(inquiry, self._order(inquiry.route))
+            self._hold(inquiry, self._lane(inquiry.route))
+        self._release_due()
 
     def leave(self) -> None:
         """Nothing that is unfinished is wanted any more."""
@@ -362,9 +450,7 @@ class _Errand:
         prober = self._engine.prober
         prober.stop_listening(self._on_room)
         self._held.clear()
-        for inquiry in list(self._open.values()):
-            if inquiry.question is not None:
-                prober.abandon(inquiry.question)
+        prober.abandon([each.question for each in self._open.values() if each.question is not None])
 
 
 def lone(group: BaseExceptionGroup[BaseException]) -> BaseException:

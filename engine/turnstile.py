@@ -4,7 +4,7 @@ Whoever waits is served round-robin by asker, not first come, first served: a
 batch of 50 must not make a neighbour's single request wait for all of them.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -14,11 +14,13 @@ T = TypeVar("T")
 class Turnstile(Generic[T]):
     """A queue with one lane an asker; lanes take turns, each lane is in order.
 
-    `join` and `take` are O(1), `put_back` is O(lanes), the others speak of everyone.
+    `join`, `take` and `put_back` are O(1), the others speak of everyone.
     """
 
     def __init__(self) -> None:
-        self._lanes: dict[str, deque[T]] = {}  # in the order of their turns
+        # In the order of their turns. A plain dict looks for its first key past all
+        # that were ever taken from its front.
+        self._lanes: OrderedDict[str, deque[T]] = OrderedDict()
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -34,21 +36,27 @@ class Turnstile(Generic[T]):
 
     def put_back(self, asker: str, item: T) -> None:
         """Wait at the head of the asker's lane, which is served next."""
-        lane = self._lanes.pop(asker, None) or deque()
+        lane = self._lanes.get(asker)
+        if lane is None:
+            lane = self._lanes[asker] = deque()
         lane.appendleft(item)
-        self._lanes = {asker: lane, **self._lanes}
+        self._lanes.move_to_end(asker, last=False)
         self._waiting += 1
 
     def take(self) -> T | None:
         """The next item; its asker goes to the end of the turns."""
-        for asker in self._lanes:
-            lane = self._lanes.pop(asker)
-            item = lane.popleft()
-            if lane:
-                self._lanes[asker] = lane
-            self._waiting -= 1
-            return item
-        return None
+        lanes = self._lanes
+        if not lanes:
+            return None
+        asker = next(iter(lanes))
+        lane = lanes[asker]
+        item = lane.popleft()
+        self._waiting -= 1
+        if not lane:
+            del lanes[asker]
+        elif len(lanes) > 1:
+            lanes.move_to_end(asker)
+        return item
 
     def prune(self, gone: Callable[[T], bool]) -> bool:
         """Drop from the heads who has gone; say whether anyone is left who has not."""

@@ -33,6 +33,8 @@ class Outcome(Enum):
     CONVERSATION_FAILED = "conversation_failed"
     TIMED_OUT = "timed_out"
 
+    __hash__ = object.__hash__  # a member is itself alone; Enum's own is Python code
+
 
 class Rung(NamedTuple):
     """One row of the ladder."""

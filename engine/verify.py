@@ -5,7 +5,7 @@ and gives the verdict or what is needed next, so that a thousand addresses of a
 domain can share the one look-up and the one conversation they need.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from engine.address import Address, NotAnAddress, parse
 from engine.dns import LookupFailed, MailExchange, NoMail, Route, RouteAnswer
@@ -15,14 +15,15 @@ from engine.smtp.question import Notes, Question
 from engine.verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
 
 
-@dataclass(slots=True, eq=False)
-class Inquiry:
+class Inquiry(msgspec.Struct, eq=False):
     """One address under way; `began` is on trio's clock, without the time it was held back."""
 
     text: str
-    places: list[tuple[int, str]]  # where the answer goes, and the text as it was sent there
+    place: int  # where the answer goes
     began: float
+    twins: list[tuple[int, str]] | None = None  # further places, and the text as it was sent there
     address: Address | None = None
+    mailbox: str = ""  # the address's
     signals: Signals = NO_SIGNALS
     route: Route | None = None
     exchanges: list[MailExchange] | None = None  # in another order than the route's
@@ -64,11 +65,12 @@ class Inquiry:
 def read_text(inquiry: Inquiry, lists: Lists) -> None:
     """Layers 1, 2 and 5: decided, or an address whose domain is to be looked up."""
     try:
-        inquiry.address = parse(inquiry.text)
+        address = parse(inquiry.text)
     except NotAnAddress as error:
         inquiry.decide(Outcome.SYNTAX, "syntax", error)
         return
-    inquiry.signals = lists.signals(inquiry.address)
+    inquiry.address, inquiry.mailbox = address, address.mailbox
+    inquiry.signals = lists.signals(address)
     if inquiry.signals.disposable:
         inquiry.decide(Outcome.DISPOSABLE, "disposable")
 

@@ -1,4 +1,4 @@
-"""A Conversation over a trio stream, with the read clock.
+"""A Conversation over a line, with the read clock.
 
 Each reply, complete, has `read_s` from its command's write or from the reply
 before it, whichever is later; octets that drip in do not extend it. After any
@@ -8,11 +8,10 @@ stays so, so that a late reply can't be taken for another question's answer.
 
 import trio
 
+from engine.smtp.lines import GONE, LATE_GRACE_S, Line, OnOctets, StreamLine
 from engine.smtp.wire import QUIT, Command, Conversation, Stage, TheirMistake, Turn
 
-RECEIVE_OCTETS = 8192  # replies are short; a larger buffer is only dearer to allocate
 QUIT_S = 0.3  # a seat is held meanwhile; a server that has read QUIT needs no more of us
-LATE_GRACE_S = 0.01  # where we came late to listen ourselves: one look at what has arrived
 
 
 class ReadTimedOut(Exception):
@@ -30,12 +29,14 @@ class ConnectionLost(Exception):
 class Connection:
     """One SMTP connection. Never used by two tasks at once."""
 
-    def __init__(self, stream: trio.abc.Stream, read_s: float) -> None:
+    def __init__(self, line: Line | trio.abc.Stream, read_s: float) -> None:
         self.conversation = Conversation()
-        self._stream = stream
+        self._now = trio.lowlevel.current_clock().current_time
+        self._line = StreamLine(line) if isinstance(line, trio.abc.Stream) else line
         self._read_s = read_s
-        self.said_at = self.heard_at = trio.current_time()  # the last write, the last reply
+        self.said_at = self.heard_at = self._now()  # the last write, the last reply
         self._failed = False
+        self._woken = False
 
     @property
     def usable(self) -> bool:
@@ -49,18 +50,32 @@ class Connection:
         Raises ReadTimedOut where the server does not take them in time, ConnectionLost,
         and TheirMistake where it spoke without being asked.
         """
+        if rest := self.say_now(*commands):
+            await self.say_rest(rest)
+
+    def say_now(self, *commands: Command) -> bytes:
+        """Write a group of commands as far as that goes at once; the rest is for say_rest().
+
+        Raises TheirMistake where the server spoke without being asked.
+        """
         if self.conversation.unread and not self.conversation.unanswered:
             self._failed = True
             raise TheirMistake("it spoke without being asked")
         octets = self.conversation.send(*commands)
-        self.said_at = trio.current_time()
+        self.said_at = self._now()
         try:
-            with trio.fail_after(self._read_s):
-                await self._stream.send_all(octets)
+            return octets[self._line.send_now(octets) :]
+        except GONE:
+            return octets  # say_rest() meets it again
+
+    async def say_rest(self, octets: bytes) -> None:
+        """Write what the system did not take at once. Raises ReadTimedOut, ConnectionLost."""
+        try:
+            await self._line.send(octets, self._read_s)
         except trio.TooSlowError:
             self._failed = True
             raise ReadTimedOut from None
-        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+        except GONE as error:
             # The server may have said why before it closed: hear() will tell.
             if not await self._hears_last_words():
                 self._failed = True
@@ -69,13 +84,12 @@ class Connection:
     async def _hears_last_words(self) -> bool:
         """After a failed write: is there a reply of 421 or the like to be read?"""
         try:
-            with trio.move_on_after(0.01):
-                octets = await self._stream.receive_some(RECEIVE_OCTETS)
-                self.conversation.receive(octets)
-                return bool(octets)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            pass
-        return False
+            await self._line.wait(self._now() + LATE_GRACE_S)
+            octets = self._line.receive()
+        except GONE:
+            return False
+        self.conversation.receive(octets or b"")
+        return bool(octets)
 
     def heard_already(self) -> Turn | None:
         """The next reply where it has come already. Raises TheirMistake."""
@@ -85,7 +99,7 @@ class Connection:
             self._failed = True
             raise
         if turn is not None:
-            self.heard_at = trio.current_time()
+            self.heard_at = self._now()
         return turn
 
     async def hear(self, *, until: float = float("inf")) -> Turn:
@@ -95,47 +109,93 @@ class Connection:
         Raises ReadTimedOut, or Overdue where it was `until`; ConnectionLost, TheirMistake.
         """
         try:
-            turn = self.conversation.next_turn()
-            if turn is None:
-                deadline = min(max(self.said_at, self.heard_at) + self._read_s, until)
-                grace = trio.current_time() + LATE_GRACE_S
-                with trio.CancelScope(deadline=max(deadline, grace)):
-                    turn = await self._receive_turn()
-            if turn is None:
-                raise Overdue if trio.current_time() >= until else ReadTimedOut
+            while (turn := self.heard_already()) is None:
+                await self._line.wait(self.deadline(until))
+                if not self.receive():
+                    self.check_clock(until)
         except BaseException:
             self._failed = True
             raise
-        self.heard_at = trio.current_time()
         return turn
 
-    async def _receive_turn(self) -> Turn:
-        while True:
-            try:
-                octets = await self._stream.receive_some(RECEIVE_OCTETS)
-            except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
-                raise ConnectionLost("reset by the server") from error
-            if not octets:
-                raise ConnectionLost("closed by the server")
-            self.conversation.receive(octets)
-            if (turn := self.conversation.next_turn()) is not None:
-                return turn
+    def deadline(self, until: float) -> float:
+        """When the reply to the oldest unanswered command is to be complete."""
+        latest = self.said_at if self.said_at > self.heard_at else self.heard_at
+        return min(latest + self._read_s, until)
 
-    async def listen(self) -> None:
-        """Return when the server speaks or closes unasked; cancelled to be used again."""
+    def check_clock(self, until: float) -> None:
+        """Raise ReadTimedOut where the deadline has passed, or Overdue where it was `until`."""
+        deadline = self.deadline(until)
+        if self._now() >= deadline:
+            self._failed = True
+            raise Overdue if deadline == until else ReadTimedOut
+
+    def receive(self) -> bool:
+        """Read what has come; say whether anything has. Raises ConnectionLost."""
         try:
-            octets = await self._stream.receive_some(RECEIVE_OCTETS)
+            octets = self._line.receive()
+        except GONE as error:
+            self._failed = True
+            raise ConnectionLost("reset by the server") from error
+        if octets is None:
+            return False
+        if not octets:
+            self._failed = True
+            raise ConnectionLost("closed by the server")
+        self.conversation.receive(octets)
+        return True
+
+    async def follow(self, go_on: OnOctets) -> None:
+        """Wait, and let `go_on` take what comes, until it says that the wait is over.
+
+        It may be called from another task; it raises nothing.
+        """
+        over = False
+
+        def tell() -> float | None:
+            nonlocal over
+            until = go_on()
+            over = until is None
+            return until
+
+        self._line.on_octets = tell
+        try:
+            until = tell()
+            while not over:
+                await self._line.wait(until or 0.0)
+                if not over:
+                    until = tell()
+        except BaseException:
+            self._failed = True
+            raise
+        finally:
+            self._line.on_octets = None
+
+    async def listen(self, until: float) -> None:
+        """Return at `until`, when woken, or when the server speaks or closes unasked."""
+        self._woken = False
+        octets = None
+        while octets is None and not self._woken and self._now() < until:
+            await self._line.wait(until)
+            try:
+                octets = self._line.receive()
+            except GONE:
+                octets = b""
+        if octets is not None:
             self.conversation.receive(octets)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            pass
-        self._failed = True
+            self._failed = True
+
+    def wake(self) -> None:
+        """End listen()."""
+        self._woken = True
+        self._line.wake()
 
     async def quit(self) -> None:
         """Say QUIT where that may be said, hear the answer within QUIT_S, close."""
         try:
             if self.usable:
                 await self.say(QUIT)
-                await self.hear(until=trio.current_time() + QUIT_S)
+                await self.hear(until=self._now() + QUIT_S)
         except (ReadTimedOut, ConnectionLost, TheirMistake):
             pass
         finally:
@@ -144,4 +204,4 @@ class Connection:
     async def close(self) -> None:
         """Close at once, whatever is unanswered. Never blocks."""
         self._failed = True
-        await trio.aclose_forcefully(self._stream)
+        await self._line.close()

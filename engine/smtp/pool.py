@@ -7,7 +7,7 @@ task a connection. What a connection attempt taught is told to everyone who
 waits: a host that can't be reached is asked once, not once for each address.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from engine.sites import Site
 from engine.smtp import wire
 from engine.smtp.catchall import Acceptance, Domain, Domains, deciding_rule
 from engine.smtp.connection import Connection
+from engine.smtp.lines import Line
 from engine.smtp.question import ADDRESSES_MAX, Cause, Question
 from engine.smtp.replies import Reading, Rules, Step
 from engine.smtp.session import GONE_WRONG, REFUSALS_MAX, Session, cause_of, refusal_outcome
@@ -51,6 +52,7 @@ class Desk(Protocol):
     closing: bool
 
     def start(self, task: Callable[..., Any], *args: Any) -> None: ...
+    def line(self, stream: trio.abc.Stream) -> Line: ...
     def settle(self, question: Question, outcome: Outcome, rule: str) -> None: ...
     def fail_over(self, question: Question, cause: Cause) -> None: ...
     def seat_free(self, address: str) -> bool: ...
@@ -59,10 +61,15 @@ class Desk(Protocol):
     def is_wanted_by(self, address: str, pool: "Pool") -> None: ...
     def is_wanted_elsewhere(self, address: str, pool: "Pool") -> bool: ...
     def room_made(self, pool: "Pool") -> None: ...
+    def begin_answers(self) -> None: ...
+    def end_answers(self) -> None: ...
 
 
 def is_settled(question: Question) -> bool:
-    return question.settled
+    return question.outcome is not None
+
+
+_NOT_IDLE = object()
 
 
 @dataclass(slots=True)
@@ -90,6 +97,8 @@ class Pool:
         self.present = 0  # questions that wait here or are asked here
         self.waiting: Turnstile[Question] = Turnstile()
         self.sessions: set[Session] = set()
+        self._idle: dict[Session, None] = {}  # of the sessions
+        self._coming = 0  # sessions that were woken, and have not looked what waits yet
         self.connections = 0  # sessions, and connections being opened
         self.throttle = Throttle(desk.settings.host_connections)
         self.rest = Rest()
@@ -102,6 +111,7 @@ class Pool:
         self._pipelines: bool | None = None
         self._turn = 0  # which address is next
         self._desk = desk
+        self._now = trio.lowlevel.current_clock().current_time
 
     # -- questions ---------------------------------------------------------------------------
 
@@ -114,23 +124,28 @@ class Pool:
         if site.connections_max is not None:
             self.throttle = Throttle(min(site.connections_max, self.throttle.limit_max))
 
-    def join(self, question: Question) -> None:
-        """Let a question wait for a seat; a resting host gives it its old answer at once."""
-        question.pool = self
-        self.present += 1
-        if (cause := self._resting(question)) is not None:
-            self._turn_away(question, cause)
-            return
-        self._behind = question.behind
-        self.waiting.join(question.asker, question)
-        self.staff()
+    def join(self, questions: Sequence[Question], now: float) -> None:
+        """Let questions wait for a seat; a resting host gives them its old answer at once."""
+        waiting = self.waiting
+        for question in questions:
+            question.pool = self
+            question.domain_here = self._domain(question.domain)
+            self.present += 1
+            if (cause := self._resting(question, now)) is not None:
+                self._turn_away(question, cause)
+            else:
+                self._behind = question.behind
+                waiting.join(question.asker, question)
+        before = -1
+        while len(waiting) and self._coming != before:  # one more was woken: is another needed?
+            before = self._coming
+            self.staff()
 
-    def _resting(self, question: Question) -> Cause | None:
+    def _resting(self, question: Question, now: float) -> Cause | None:
         """The old answer, where the host or the question's domain here is left alone."""
-        now = trio.current_time()
         if self.rest.resting(now):
             return self._rest_cause
-        domain = self.domain(question.domain)
+        domain: Domain = question.domain_here
         return domain.rest_cause if now < domain.rest_until else None
 
     def _turn_away(self, question: Question, cause: Cause) -> None:
@@ -148,12 +163,14 @@ class Pool:
 
     def worth_waiting_for(self) -> bool:
         """The host could not be reached a moment ago, and who has time had better wait."""
+        if not self.rest.strikes:
+            return False
         refused = self._rest_cause is not None and self._rest_cause.about_us
         patient = not refused and self.rest.strikes < PATIENT_STRIKES_MAX
-        return patient and self.rest.doubtful(trio.current_time())
+        return patient and self.rest.doubtful(self._now())
 
     def _capacity(self) -> int:
-        if self.rest.resting(trio.current_time()):
+        if self.rest.strikes and self.rest.resting(self._now()):
             return ANSWERED_AT_ONCE
         if self._pipelines is None:
             return 1  # see first how it greets
@@ -164,15 +181,17 @@ class Pool:
     def staff(self, *, hurried: bool = False) -> None:
         """Wake who is idle, or open a connection where what waits is worth one."""
         if not self._any_waiting():
-            self.waiting.take_all()
             return
-        if self._desk.closing or self.rest.resting(trio.current_time()):
+        if self._desk.closing or (self.rest.strikes and self.rest.resting(self._now())):
             return
-        for session in self.sessions:
-            if session.idle:
-                session.wake()
-                return
-        if self._wants_connection(hurried):
+        if self._coming * self._width() >= len(self.waiting):
+            return
+        if self._idle:
+            session = next(iter(self._idle))
+            del self._idle[session]
+            self._coming += 1
+            session.wake()
+        elif self._wants_connection(hurried):
             self.connections += 1
             self._desk.start(self._work, None)
 
@@ -188,17 +207,22 @@ class Pool:
         return self.waiting.prune(is_settled)
 
     def _wants_connection(self, hurried: bool) -> bool:
-        if self.connections >= self.throttle.limit or not self._free_address():
+        if self.connections >= self.throttle.limit:
             return False
-        if self.connections == 0:
-            return True
         if len(self.sessions) < self.connections and not hurried:
             return False  # one is being opened: see first how the host takes it
+        return (self.connections == 0 or self._worth_one_more()) and self._free_address()
+
+    def _worth_one_more(self) -> bool:
+        """Is what waits more than the connections there are get through soon?"""
         if not self.sessions:
             return len(self.waiting) > self._window() * self.connections
-        window = 1 if self._pipelines is False or self.one_each else self._window()
-        rounds = (len(self.waiting) + self._behind) / (len(self.sessions) * window)
+        rounds = (len(self.waiting) + self._behind) / (len(self.sessions) * self._width())
         return rounds * (self._pace.round_s or 0.0) > BACKLOG_S
+
+    def _width(self) -> int:
+        """How many questions a session takes at a time."""
+        return 1 if self._pipelines is False or self.one_each else self._window()
 
     def _window(self) -> int:
         if self._pace.gap_s <= 0:
@@ -279,7 +303,7 @@ class Pool:
             self._greeted += 1
             self._failed_at.pop(address, None)
             return greeted
-        self._failed_at[address] = trio.current_time()
+        self._failed_at[address] = self._now()
         if company or self.sessions or self._greeted > greeted_before:
             self._crowded()
             return None
@@ -291,7 +315,7 @@ class Pool:
 
     def _crowded(self) -> None:
         """The others go on; only this connection was one too many."""
-        now = trio.current_time()
+        now = self._now()
         self._slow_down(self.throttle.after_crowding(len(self.sessions), now))
 
     def _slow_down(self, throttle: Throttle) -> None:
@@ -301,7 +325,7 @@ class Pool:
 
     def _free_address(self) -> bool:
         """Is there an address to connect to? Where not, we are told when a seat is given back."""
-        now = trio.current_time()
+        now = self._now()
         good = [
             address
             for address in self.addresses
@@ -331,11 +355,11 @@ class Pool:
         """
         connection = None
         greeted: Session | Cause | None = None
-        began = trio.current_time()
+        began = self._now()
         try:
             with trio.fail_after(self._desk.settings.read_s):
                 stream = await self._desk.dial(address, self._desk.settings.smtp_port)
-            connection = Connection(stream, self._desk.settings.read_s)
+            connection = Connection(self._desk.line(stream), self._desk.settings.read_s)
             greeted = await self._introduce(connection, address, began)
         except trio.TooSlowError:
             greeted = Cause(Outcome.TIMED_OUT, "clock.connect", "no answer to connect")
@@ -428,7 +452,7 @@ class Pool:
     # -- rest --------------------------------------------------------------------------------
 
     def _strike(self, cause: Cause, *, at_once: bool = False) -> None:
-        now, rested_until = trio.current_time(), self.rest.until
+        now, rested_until = self._now(), self.rest.until
         if at_once:
             self.rest = replace(self.rest, strikes=max(self.rest.strikes, REST_AFTER - 1))
         self.rest = self.rest.after_strike(now, refused=cause.about_us)
@@ -457,11 +481,11 @@ class Pool:
     def window(self) -> int:
         return self._window()
 
-    def next_question(self) -> Question | None:
+    def next_question(self, now: float) -> Question | None:
         while (question := self.waiting.take()) is not None:
-            if question.settled:
+            if question.outcome is not None:
                 continue
-            if (cause := self._resting(question)) is None:
+            if (cause := self._resting(question, now)) is None:
                 return question
             self._turn_away(question, cause)
         return None
@@ -469,7 +493,7 @@ class Pool:
     def put_back(self, question: Question) -> None:
         if question.settled:
             return
-        if (cause := self._resting(question)) is not None:
+        if (cause := self._resting(question, self._now())) is not None:
             self._turn_away(question, cause)
         else:
             self.waiting.put_back(question.asker, question)
@@ -478,21 +502,35 @@ class Pool:
         return self._desk.is_wanted_elsewhere(address, self)
 
     def send_idle_home(self) -> None:
-        for session in self.sessions:
-            if session.idle:
-                session.leave()
+        for session in list(self._idle):
+            session.leave()
+
+    def is_idle(self, session: Session) -> None:
+        self._idle[session] = None
+
+    def is_busy(self, session: Session, *, woken: bool) -> None:
+        if self._idle.pop(session, _NOT_IDLE) is _NOT_IDLE:
+            self._coming -= woken
+
+    def begin_answers(self) -> None:
+        self._coming += 1  # it takes of what is let in for its answers
+        self._desk.begin_answers()
+
+    def end_answers(self) -> None:
+        self._desk.end_answers()
+        self._coming -= 1
 
     def session_reused(self) -> None:
         self._desk.watcher.session_reused()
 
-    def domain(self, name: str) -> Domain:
+    def _domain(self, name: str) -> Domain:
         return self._desk.domains.find(self.addresses, name)
 
     def random_mailbox(self, domain: Domain) -> str:
         return self._desk.domains.random_mailbox(domain)
 
     def learn(self, domain: Domain, acceptance: Acceptance) -> None:
-        now = trio.current_time()
+        now = self._now()
         for question in self._desk.domains.learn(domain, acceptance, now):
             rule = deciding_rule(acceptance, question.rule)
             self._desk.settle(question, acceptance.value, rule)
@@ -527,7 +565,8 @@ class Pool:
         """
         if not reading.about_us:
             domain.cold = 0
-            self._cold_domains.clear()
+            if self._cold_domains:
+                self._cold_domains.clear()
             if self.rest.strikes:
                 self.rest = Rest()
             return
@@ -538,7 +577,7 @@ class Pool:
         words = f"{reply.code} {reply.text[:80]}"
         cause = Cause(refusal_outcome(reply, reading), reading.rule, words, about_us=True)
         domain.rest_cause = cause
-        domain.rest_until = trio.current_time() + REFUSAL_REST_S
+        domain.rest_until = self._now() + REFUSAL_REST_S
         self._cold_domains.add(domain.name)
         if len(self._cold_domains) >= COLD_DOMAINS_MAX:
             self._cold_domains.clear()
@@ -546,8 +585,10 @@ class Pool:
 
     def round_done(self, round_s: float, gap_s: float) -> None:
         self._pace.measured(round_s, gap_s)
-        self.throttle = self.throttle.after_success(trio.current_time())
+        self.throttle = self.throttle.after_success(self._now())
+        self._coming += 1  # it looks what waits as soon as it is done here
         self.staff()
+        self._coming -= 1
 
     def session_failed(self, cause: Cause, *, before_recipients: bool) -> None:
         self._slow_down(self.throttle.after_failure())

@@ -9,7 +9,7 @@ settled by then, and the late reply finds nobody.
 
 import random
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from engine.routes import Routes
 from engine.settings import EngineSettings
 from engine.sites import Sites
 from engine.smtp.catchall import Domains
+from engine.smtp.lines import Line, Lines, StreamLine, open_lines
 from engine.smtp.pool import Pool
 from engine.smtp.question import Cause, Question
 from engine.smtp.replies import Rules
@@ -50,6 +51,7 @@ class Prober:
         nursery: trio.Nursery,
         mint: Callable[[], str],
         watcher: Watcher = NOBODY,
+        lines: Lines | None = None,
     ) -> None:
         self.settings = settings
         self.watcher = watcher
@@ -60,12 +62,16 @@ class Prober:
         self._routes = routes
         self._sites = sites
         self._nursery = nursery
+        self._lines = lines
+        self._now = trio.lowlevel.current_clock().current_time
         self._clocked: OrderedDict[Question, None] = OrderedDict()  # by their deadlines
         self._clock_wanted = trio.Event()
         self._admitted: set[Question] = set()
         self._waiting: Turnstile[Question] = Turnstile()
         self._admitting = False
         self._room_listeners: dict[Callable[[Pool | None], None], None] = {}
+        self._answering = 0  # rounds whose replies are being given out just now
+        self._room_at: dict[Pool | None, None] = {}  # that was made meanwhile
         self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
         self._pools_at: defaultdict[str, set[Pool]] = defaultdict(set)  # by IP address
         self._seats: Counter[str] = Counter()  # connections, by IP address
@@ -85,6 +91,11 @@ class Prober:
     def full(self) -> bool:
         return len(self._admitted) >= self.settings.probes_max
 
+    @property
+    def room(self) -> int:
+        """How many more questions may be admitted."""
+        return self.settings.probes_max - len(self._admitted)
+
     def census(self) -> Census:
         """What is under way just now. Looks at every host: for once a second, not for each address."""
         now, pools = trio.current_time(), self._pools.values()
@@ -100,11 +111,34 @@ class Prober:
 
     def ask(self, question: Question) -> None:
         """Start the question's clock and let it be answered; `on_settled` is called once."""
-        question.deadline = trio.current_time() + self.settings.probe_s
-        self._clocked[question] = None
-        self._clock_wanted.set()
+        self._begin(question, self._now())
         self._waiting.join(question.asker, question)
         self._admit()
+
+    def ask_at(self, pool: Pool, questions: Sequence[Question]) -> None:
+        """Ask all of these, whose first exchange has this pool; `room` says how many may be."""
+        if self._admitting or len(self._waiting) or len(questions) > self.room:
+            for question in questions:
+                self.ask(question)
+            return
+        now = self._now()
+        for question in questions:
+            self._begin(question, now)
+            self._admitted.add(question)
+            self._recall_addresses(question)
+            question.place = 0
+        self._admitting = True  # what they settle at once lets others in only afterwards
+        try:
+            pool.join(questions, now)
+        finally:
+            self._admitting = False
+        self._admit()
+
+    def _begin(self, question: Question, now: float) -> None:
+        question.deadline = now + self.settings.probe_s
+        self._clocked[question] = None
+        if len(self._clocked) == 1:
+            self._clock_wanted.set()
 
     def pool_of(self, exchange: MailExchange) -> Pool | None:
         """The exchange's pool; None where its addresses aren't known or aren't for us."""
@@ -112,6 +146,11 @@ class Prober:
         if not isinstance(known, Addresses) or not (usable := self._usable(known.ips)):
             return None
         return self._pool(usable, exchange.name)
+
+    def _recall_addresses(self, question: Question) -> None:
+        self.watcher.recalled("addresses")
+        if question.notes is not None and not question.notes.looked_up:
+            question.notes.cached.append("addresses")
 
     def settle(self, question: Question, outcome: Outcome, rule: str) -> None:
         """The first word on a question is the last; whatever comes later is dropped."""
@@ -125,18 +164,21 @@ class Prober:
         self._leave(question)
         question.on_settled(question)
 
-    def abandon(self, question: Question) -> None:
-        """Its asker has gone: nothing more is asked for it, nothing is reported."""
-        if not question.settled:
+    def abandon(self, questions: Iterable[Question]) -> None:
+        """Their asker has gone: nothing more is asked for them, nothing is reported."""
+        abandoned = [question for question in questions if not question.settled]
+        for question in abandoned:  # all of them first: none is let in for another one's place
             question.outcome = Outcome.TIMED_OUT
             question.rule = "abandoned"
+        for question in abandoned:
             self._leave(question)
 
     def _leave(self, question: Question) -> None:
         self._clocked.pop(question, None)
         self._admitted.discard(question)
         pool = self._leave_pool(question)
-        self._admit()
+        if len(self._waiting):
+            self._admit()
         self.room_made(pool)
 
     def _leave_pool(self, question: Question) -> Pool | None:
@@ -147,9 +189,27 @@ class Prober:
         return pool
 
     def room_made(self, pool: Pool | None) -> None:
-        """Tell who holds questions back that one may be let in, at this pool or anywhere."""
-        for tell in list(self._room_listeners):
-            tell(pool)
+        """Tell who holds questions back that one may be let in, at this pool or anywhere.
+
+        While a round's replies are given out it is only noted: told once, what was
+        held back is let in together, and goes into one write.
+        """
+        if self._answering:
+            self._room_at[pool] = None
+        elif self._room_listeners:
+            for tell in list(self._room_listeners):
+                tell(pool)
+
+    def begin_answers(self) -> None:
+        """A round's replies are given out from now on, until end_answers()."""
+        self._answering += 1
+
+    def end_answers(self) -> None:
+        self._answering -= 1
+        if not self._answering and self._room_at:
+            made, self._room_at = self._room_at, {}
+            for pool in made:
+                self.room_made(pool)
 
     def listen_for_room(self, tell: Callable[[Pool | None], None]) -> None:
         self._room_listeners[tell] = None
@@ -163,7 +223,7 @@ class Prober:
             return
         self._admitting = True
         try:
-            now = trio.current_time()
+            now = self._now()
             while not self.full and (question := self._waiting.take()) is not None:
                 if not question.settled and question.deadline > now:
                     self._admitted.add(question)
@@ -193,9 +253,7 @@ class Prober:
             if known is None:
                 self._look_up(exchange.name, question)
                 return
-            self.watcher.recalled("addresses")
-            if question.notes is not None and not question.notes.looked_up:
-                question.notes.cached.append("addresses")
+            self._recall_addresses(question)
             if self._enter(question, exchange.name, known):
                 return
         cause = question.cause or NO_ADDRESS
@@ -217,7 +275,7 @@ class Prober:
         """Let the question wait at the exchange's pool; False where it has no address for us."""
         if isinstance(answer, Addresses):
             if usable := self._usable(answer.ips):
-                self._pool(usable, name).join(question)
+                self._pool(usable, name).join((question,), self._now())
                 return True
             cause = NOT_PUBLIC
         else:
@@ -280,7 +338,8 @@ class Prober:
 
     def is_wanted_elsewhere(self, address: str, pool: Pool) -> bool:
         """Does another host's pool wait for a seat at this address?"""
-        return any(other is not pool for other in self._seats_wanted.get(address, ()))
+        wanted = self._seats_wanted.get(address)
+        return wanted is not None and any(other is not pool for other in wanted)
 
     def give_seat_back(self, address: str) -> None:
         """The seat goes to the pool that has waited longest, in the same step."""
@@ -296,6 +355,10 @@ class Prober:
             del self._seats[address]
 
     # -- tasks and clocks --------------------------------------------------------------------
+
+    def line(self, stream: trio.abc.Stream) -> Line:
+        """How a connection is sent to and waited for."""
+        return StreamLine(stream) if self._lines is None else self._lines.line(stream)
 
     def start(self, task: Callable[..., Any], *args: Any) -> None:
         self._tasks += 1
@@ -316,7 +379,7 @@ class Prober:
             if first is None:
                 self._clock_wanted = trio.Event()
                 await self._clock_wanted.wait()
-            elif first.deadline > trio.current_time():
+            elif first.deadline > self._now():
                 await trio.sleep_until(first.deadline)
             else:
                 self._expire(first)
@@ -356,9 +419,9 @@ async def open_prober(
 
     `mint` makes the local part of the random address; the default's are unguessable.
     """
-    async with trio.open_nursery() as nursery:
+    async with open_lines() as lines, trio.open_nursery() as nursery:
         mint = mint or random_local
-        prober = Prober(settings, routes, dial, rules, sites, nursery, mint, watcher)
+        prober = Prober(settings, routes, dial, rules, sites, nursery, mint, watcher, lines)
         nursery.start_soon(prober.keep_time)
         try:
             yield prober

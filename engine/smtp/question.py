@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from engine.dns import MailExchange
 from engine.evidence import Line, Tried
 from engine.verdict import Outcome
@@ -48,8 +50,7 @@ class Notes:
         ]
 
 
-@dataclass(slots=True, eq=False)
-class Question:
+class Question(msgspec.Struct, eq=False):
     """One address, asked about by one asker, against the overall clock."""
 
     mailbox: str  # as it stands in RCPT
@@ -65,6 +66,7 @@ class Question:
     deadline: float = float("inf")  # trio's clock
     place: int = -1  # of the exchange being tried
     pool: Any = None  # of the host at which it waits or is asked (pool.Pool)
+    domain_here: Any = None  # what is known of its domain at that host (catchall.Domain)
     addresses_tried: int = 0
     conversations: int = 0
     objections: int = 0

@@ -9,17 +9,18 @@ unanswered command, and a session that failed in any way is never asked again.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import trio
 
 from engine.evidence import Tried
 from engine.smtp import wire
 from engine.smtp.catchall import Acceptance, Domain, deciding_rule
 from engine.smtp.connection import Connection, ConnectionLost, Overdue, ReadTimedOut
-from engine.smtp.question import OBJECTIONS_MAX, Cause, Question
-from engine.smtp.replies import Meaning, Reading, Step
+from engine.smtp.question import OBJECTIONS_MAX, Cause, Notes, Question
+from engine.smtp.replies import ACCEPTED, Meaning, Reading, Step
 from engine.smtp.wire import Command, Reply, Stage, TheirMistake, Turn
 from engine.verdict import Outcome
 
@@ -57,9 +58,12 @@ class Host(Protocol):
     def mail_from(self) -> str: ...
     def read(self, step: Step, reply: Reply) -> Reading: ...
     def window(self) -> int: ...
-    def next_question(self) -> Question | None: ...
+    def next_question(self, now: float) -> Question | None: ...
+    def is_idle(self, session: "Session") -> None: ...
+    def is_busy(self, session: "Session", *, woken: bool) -> None: ...
+    def begin_answers(self) -> None: ...
+    def end_answers(self) -> None: ...
     def put_back(self, question: Question) -> None: ...
-    def domain(self, name: str) -> Domain: ...
     def random_mailbox(self, domain: Domain) -> str: ...
     def learn(self, domain: Domain, acceptance: Acceptance) -> None: ...
     def leave_untested(self, domain: Domain) -> None: ...
@@ -83,9 +87,11 @@ def check_recipient_reply(reply: Reply, asked: Sequence[Asked], place: int) -> N
     Raises TheirMistake for a code that is none for RCPT, and OutOfStep for a
     refusal that names another recipient of the round and not this one.
     """
-    if 300 <= reply.code < 400:
+    if reply.code < 300:
+        return
+    if reply.code < 400:
         raise TheirMistake(f"{reply.code} in answer to RCPT")
-    if len(asked) < 2 or reply.positive:
+    if len(asked) < 2:
         return
     text = str(reply).lower()
     if "@" not in text or asked[place].mailbox.lower() in text:
@@ -131,12 +137,14 @@ class Session:
         self._recipients = 0
         self._rounds = 0
         self._leaving = False
+        self._next: list[Asked] = []  # picked already, for a transaction of its own
+        self._heard = _Heard([], False, False)  # of the round under way
+        self._unsaid = b""  # of its commands: what the system did not take at once
+        self._trouble: Exception | None = None  # that ended the connection
+        self._began = 0.0
+        self._idle = False
         self._woken = False
-        self._idle: trio.CancelScope | None = None
-
-    @property
-    def idle(self) -> bool:
-        return self._idle is not None and not self._leaving
+        self._now = trio.lowlevel.current_clock().current_time
 
     @property
     def spent(self) -> bool:
@@ -149,9 +157,9 @@ class Session:
 
     def wake(self) -> None:
         """There may be something to ask."""
-        if self._idle is not None:
+        if self._idle:
             self._woken = True
-            self._idle.cancel()
+            self._connection.wake()
 
     def leave(self) -> None:
         """Say QUIT as soon as nothing is unanswered."""
@@ -163,16 +171,16 @@ class Session:
 
         The connection is still to be parted with afterwards: see `part`.
         """
-        began = trio.current_time()
+        self._began = self._now()
         try:
-            while not self.spent and not self._leaving:
-                if asked := self._pick():
+            while self._may_go_on():
+                asked, self._next = self._next or self._pick(), []
+                if asked:
                     await self._ask(asked)
-                elif self.spent or self._leaving or not await self._wait():
+                elif not self._may_go_on() or not await self._wait():
                     break
-                if trio.current_time() - began > TURN_S:
-                    self._leaving = self._leaving or self._host.is_wanted_elsewhere(self.address)
         finally:
+            self._hand_back(self._next)
             self._give_up_tests()
 
     async def part(self) -> None:
@@ -185,12 +193,13 @@ class Session:
 
     async def _wait(self) -> bool:
         """Idle until woken; False when the time is up or the server spoke or closed."""
-        self._woken = False
-        with trio.CancelScope(deadline=trio.current_time() + IDLE_S) as self._idle:
-            try:
-                await self._connection.listen()
-            finally:
-                self._idle = None
+        self._idle, self._woken = True, False
+        self._host.is_idle(self)
+        try:
+            await self._connection.listen(self._now() + IDLE_S)
+        finally:
+            self._idle = False
+            self._host.is_busy(self, woken=self._woken)
         woken = self._woken and self._connection.usable
         if woken and not self._leaving:
             self._host.session_reused()
@@ -200,15 +209,15 @@ class Session:
 
     def _pick(self) -> list[Asked]:
         """The recipients of the next round; tests that are due go first."""
-        room = self._room()
+        now, room = self._now(), self._room()
         asked: list[Asked] = []
         while self._tests and len(asked) < room:
             asked.append(self._tests.popleft())
         # Where transactions are counted, the test must find a place in this one.
         spare = int(self._conversation.offer.transactions_max is not None and room > 1)
         untested: set[str] = set()
-        while len(asked) < room - spare and (question := self._host.next_question()) is not None:
-            if self._host.domain(question.domain).wants_test(trio.current_time()):
+        while len(asked) < room - spare and (question := self._host.next_question(now)) is not None:
+            if question.domain_here.wants_test(now):
                 untested.add(question.domain)
             if self._recipients + len(asked) + 1 + len(untested) > RECIPIENTS_MAX:
                 self._host.put_back(question)  # its domain's test would find no place here
@@ -221,7 +230,7 @@ class Session:
                 break
             else:
                 asked.append(question)
-        self._add_tests(asked, room)
+        self._add_tests(asked, room, now)
         if asked and self._needs_transaction(asked) and not self._may_open(asked):
             self._hand_back(asked)
             return []
@@ -229,7 +238,7 @@ class Session:
 
     def _hand_back(self, asked: Sequence[Asked]) -> None:
         """The session can't ask these: it ends, and another one will."""
-        self._leaving = True
+        self._leaving = self._leaving or bool(asked)
         for each in reversed(asked):
             if isinstance(each, Question):
                 self._host.put_back(each)
@@ -255,7 +264,7 @@ class Session:
 
     def _same_transaction(self, asked: Sequence[Asked], question: Question) -> bool:
         """May this question go with those, by the host's LIMITS and its need of SMTPUTF8?"""
-        if question.smtputf8 != any(each.smtputf8 for each in asked):
+        if question.smtputf8 != asked[-1].smtputf8:  # those are alike
             return False
         domains_max = self._conversation.offer.domains_max
         if domains_max is None:
@@ -263,20 +272,19 @@ class Session:
         domains = {domain_of(each) for each in asked} | {question.domain}
         return len(domains) <= domains_max
 
-    def _add_tests(self, asked: list[Asked], room: int) -> None:
+    def _add_tests(self, asked: list[Asked], room: int, now: float) -> None:
         """Let the random address go right behind the real ones where there is a place for it.
 
         A round that is full leaves it to the next one: it is asked then only
         if a real address was accepted.
         """
-        now = trio.current_time()
+        if len(asked) >= room:
+            return
         for question in list(asked):
-            if len(asked) >= room:
-                return
-            if isinstance(question, Question):
-                domain = self._host.domain(question.domain)
-                if domain.wants_test(now):
-                    asked.append(self._new_test(domain))
+            if isinstance(question, Question) and question.domain_here.wants_test(now):
+                asked.append(self._new_test(question.domain_here))
+                if len(asked) >= room:
+                    return
 
     def _new_test(self, domain: Domain) -> CatchAllTest:
         domain.testing = True
@@ -285,36 +293,145 @@ class Session:
     # -- a round -----------------------------------------------------------------------------
 
     async def _ask(self, asked: list[Asked]) -> None:
+        """Ask these, and as long as nothing happens but replies, what is to be asked next."""
+        heard = self._begin(asked)
+        try:
+            opening = self._opening(asked)
+            if heard.pipelined:
+                await self._connection.say(*opening, *heard.recipients)
+            if not await self._open(opening, heard):
+                return
+            if not heard.pipelined:
+                await self._connection.say(*heard.recipients)
+            await self._connection.follow(self._go_on)
+            while self._unsaid:
+                rest, self._unsaid = self._unsaid, b""
+                await self._connection.say_rest(rest)
+                await self._connection.follow(self._go_on)
+            if self._trouble is not None:
+                raise self._trouble
+        except GONE_WRONG as error:
+            self._went_wrong(error)
+
+    def _begin(self, asked: list[Asked]) -> "_Heard":
+        """A round begins: none of its recipients is answered."""
         self._unanswered = deque(asked)
-        reused = self._rounds > 0
+        self._heard = heard = _Heard(asked, self._conversation.offer.pipelining, self._rounds > 0)
         self._rounds += 1
+        heard.began = self._now()
         for each in asked:
+            heard.recipients.append(wire.rcpt(each.mailbox))
             if isinstance(each, Question):
                 each.conversations += 1
                 each.addresses_tried += 1
-                self._note_start(each, reused)
-        heard = _Heard()
+                heard.until = max(heard.until, each.deadline)
+                if each.notes is not None:
+                    self._note_start(each.notes, heard.reused)
+        if not heard.until:
+            heard.until = float("inf")
+        return heard
+
+    async def _open(self, opening: list[Command], heard: "_Heard") -> bool:
+        """Hear the replies to RSET and MAIL; False where the round is over with them."""
+        for command in opening:
+            if not heard.pipelined:
+                await self._connection.say(command)
+            turn = await self._connection.hear(until=heard.until)
+            self._note_opening(turn)
+            heard.first = heard.first or turn.reply.code != 421
+            if not turn.reply.positive:
+                refusal = heard.refusal = heard.refusal or self._read_refusal(turn)
+                if turn.reply.code == 421 or not heard.pipelined:
+                    self._fail(refusal, heard)
+                    return False
+        heard.transaction = heard.refusal is None
+        return True
+
+    def _go_on(self) -> float | None:
+        """Take the replies that have come: until when to wait for more, None where that is over.
+
+        Where a round ends well and the next one goes into the same transaction, it
+        is begun here and now.
+        """
         try:
-            await self._put(self._opening(asked), asked, heard)
-        except GONE_WRONG as error:
-            if not isinstance(error, OutOfStep):
+            while self._take_replies(self._heard):
+                if not self._next_round():
+                    return None
+            return self._connection.deadline(self._heard.until)
+        except GONE_WRONG as trouble:
+            self._trouble = trouble
+            return None
+
+    def _take_replies(self, heard: "_Heard") -> bool:
+        """Take what has come of the round's replies; say whether those were all of them."""
+        if self._heard_all(heard):
+            return True
+        if not self._connection.receive():
+            self._connection.check_clock(heard.until)
+            return False
+        return self._heard_all(heard)
+
+    def _heard_all(self, heard: "_Heard") -> bool:
+        """Pair what was read with the recipients; say whether the round is over.
+
+        Replies are given out when no octet is left over, so that a host that answers
+        twice is mostly found out before its second answer is taken for the next address's.
+        """
+        connection, asked = self._connection, heard.asked
+        while heard.place < len(asked):
+            turn = connection.heard_already()
+            if turn is None:
                 self._take(heard)
-            if isinstance(error, Overdue) and heard.refusal is None:
-                self._let_go()
-                return
-            step = Step.RCPT if heard.transaction else Step.MAIL
-            self._fail(heard.refusal or cause_of(error, step), heard, reused=reused)
-            return
+                return False
+            check_recipient_reply(turn.reply, asked, heard.place)
+            heard.replied(turn, connection.heard_at)
+            if turn.reply.code == 421:
+                break
+        else:
+            if self._conversation.unread:
+                raise OutOfStep("more replies than commands")
+        self._take(heard)
+        return True
+
+    def _next_round(self) -> bool:
+        """A round is over: begin another, if one may follow at once and there is something to ask."""
+        heard = self._heard
         if heard.refusal is not None:
-            self._fail(heard.refusal, heard, reused=reused)
-            return
+            self._fail(heard.refusal, heard)
+            return False
         self._host.round_done(heard.round_s, heard.gap_s)
+        if not self._may_go_on():
+            return False
+        asked = self._pick()
+        if not asked or self._needs_transaction(asked):
+            self._next = asked
+            return False
+        heard = self._begin(asked)
+        heard.transaction = True
+        self._unsaid = self._connection.say_now(*heard.recipients)
+        return not self._unsaid
+
+    def _may_go_on(self) -> bool:
+        if self._now() - self._began > TURN_S and not self._leaving:
+            self._leaving = self._host.is_wanted_elsewhere(self.address)
+        return not self._leaving and not self.spent
+
+    def _went_wrong(self, error: Exception) -> None:
+        """Each of the round's questions goes on its way after an error of GONE_WRONG."""
+        heard = self._heard
+        if not isinstance(error, OutOfStep):
+            self._take(heard)
+        if isinstance(error, Overdue) and heard.refusal is None:
+            self._let_go()
+            return
+        step = Step.RCPT if heard.transaction else Step.MAIL
+        self._fail(heard.refusal or cause_of(error, step), heard)
 
     def _opening(self, asked: Sequence[Asked]) -> list[Command]:
         """RSET and MAIL where this round can't go on with the transaction there is."""
-        smtputf8 = any(each.smtputf8 for each in asked)
         if not self._needs_transaction(asked):
             return []
+        smtputf8 = any(each.smtputf8 for each in asked)
         opening = []
         if self._conversation.stage is Stage.MAIL:
             self._resets += 1
@@ -329,88 +446,46 @@ class Session:
         """Must MAIL be said before these, because there is none that bears them?"""
         if self._conversation.stage is not Stage.MAIL or self._host.one_each:
             return True
-        if any(each.smtputf8 for each in asked) and not self._transaction_smtputf8:
+        if not self._transaction_smtputf8 and any(each.smtputf8 for each in asked):
             return True
         offer = self._conversation.offer
         if self._transaction_recipients + len(asked) > (offer.recipients_max or RECIPIENTS_MAX):
             return True
-        domains = self._transaction | {domain_of(each) for each in asked}
-        return offer.domains_max is not None and len(domains) > offer.domains_max
-
-    async def _put(self, opening: list[Command], asked: Sequence[Asked], heard: "_Heard") -> None:
-        """Write the round, in one go or in step, and take its replies as they come."""
-        until = self._last_deadline()
-        recipients = [wire.rcpt(each.mailbox) for each in asked]
-        heard.transaction = not opening
-        heard.began = trio.current_time()
-        pipelined = self._conversation.offer.pipelining
-        if pipelined:
-            await self._connection.say(*opening, *recipients)
-        for command in opening:
-            turn = await self._next(command, until)
-            self._note_opening(turn)
-            heard.first = heard.first or turn.reply.code != 421
-            if not turn.reply.positive:
-                self._read_refusal(turn, heard)
-                if turn.reply.code == 421 or not pipelined:
-                    return
-        heard.transaction = heard.refusal is None
-        for place, command in enumerate(recipients):
-            arrived = self._connection.heard_already() if pipelined else None
-            if arrived is None:
-                self._take(heard)  # nothing more has come: these were as many as were asked for
-            turn = arrived or await self._next(command, until)
-            check_recipient_reply(turn.reply, asked, place)
-            heard.replied(turn, self._connection.heard_at)
-            if turn.reply.code == 421:
-                break
-        else:
-            if self._conversation.unread:
-                raise OutOfStep("more replies than commands")
-        self._take(heard)
+        if offer.domains_max is None:
+            return False
+        return len(self._transaction | {domain_of(each) for each in asked}) > offer.domains_max
 
     def _take(self, heard: "_Heard") -> None:
-        """Give each question the reply to its recipient.
-
-        Done when no octet is left over, so that a host that answers twice is mostly
-        found out before its second answer is taken for the next address's.
-        """
+        """Give each question the reply to its recipient."""
         turns, heard.turns = heard.turns, []
-        if heard.transaction:  # else the replies speak of the MAIL that was refused
+        if not turns or not heard.transaction:  # the replies speak of the MAIL that was refused
+            return
+        self._host.begin_answers()
+        try:
             for turn in turns:
                 self._recipient_answered(self._unanswered[0], turn, heard)
+        finally:
+            self._host.end_answers()
 
-    async def _next(self, command: Command, until: float) -> Turn:
-        """The reply to this command, which is written first where nothing may be written ahead."""
-        if not self._conversation.offer.pipelining:
-            await self._connection.say(command)
-        return await self._connection.hear(until=until)
-
-    def _last_deadline(self) -> float:
-        """When the last of the round's questions is past its clock: no need to listen longer."""
-        deadlines = [each.deadline for each in self._unanswered if isinstance(each, Question)]
-        return max(deadlines, default=float("inf"))
-
-    def _read_refusal(self, turn: Turn, heard: "_Heard") -> None:
-        if heard.refusal is None:
-            reading = self._host.read(Step.MAIL, turn.reply)
-            heard.refusal = Cause(
-                Outcome.CONVERSATION_FAILED,
-                reading.rule,
-                f"{turn.command.verb} refused: {turn.reply.code} {turn.reply.text[:80]}",
-                about_us=reading.about_us,
-                spoke=True,
-            )
+    def _read_refusal(self, turn: Turn) -> Cause:
+        reading = self._host.read(Step.MAIL, turn.reply)
+        return Cause(
+            Outcome.CONVERSATION_FAILED,
+            reading.rule,
+            f"{turn.command.verb} refused: {turn.reply.code} {turn.reply.text[:80]}",
+            about_us=reading.about_us,
+            spoke=True,
+        )
 
     # -- replies to recipients ---------------------------------------------------------------
 
     def _recipient_answered(self, asked: Asked, turn: Turn, heard: "_Heard") -> None:
-        reply = turn.reply
-        reading = self._host.read(Step.RCPT, reply)
+        reply, positive = turn.reply, turn.reply.positive
+        reading = ACCEPTED if positive else self._host.read(Step.RCPT, reply)
         self._recipients += 1
         self._transaction_recipients += 1
         self._transaction.add(domain_of(asked))
-        if not reply.positive:
+        if not positive:
             self._refusals += 1
         if reply.code == 421:
             heard.refusal = Cause(
@@ -426,14 +501,14 @@ class Session:
             return
         heard.first = True
         self._unanswered.popleft()
-        if isinstance(asked, Question):
-            self._host.recipient_read(self._host.domain(asked.domain), reply, reading)
         if isinstance(asked, CatchAllTest):
             for question in asked.domain.awaiting:
                 self._note_turn(question, turn)
             self._test_answered(asked, reply, reading)
         else:
-            self._note_turn(asked, turn)
+            self._host.recipient_read(asked.domain_here, reply, reading)
+            if asked.notes is not None:
+                self._note_turn(asked, turn)
             self._question_answered(asked, reply, reading)
 
     def _objected(self, asked: Asked, reading: Reading) -> bool:
@@ -468,10 +543,10 @@ class Session:
             self._host.settle(question, refusal_outcome(reply, reading), reading.rule)
 
     def _accepted(self, question: Question, reading: Reading) -> None:
-        domain = self._host.domain(question.domain)
-        known = domain.known(trio.current_time())
+        domain: Domain = question.domain_here
+        known = domain.known(self._connection.heard_at)
         if known is not None:
-            if question.notes:
+            if question.notes is not None:
                 question.notes.cached.append("catch_all")
             self._host.settle(question, known.value, deciding_rule(known, reading.rule))
             return
@@ -483,7 +558,7 @@ class Session:
 
     # -- when it goes wrong ------------------------------------------------------------------
 
-    def _fail(self, cause: Cause, heard: "_Heard", *, reused: bool) -> None:
+    def _fail(self, cause: Cause, heard: "_Heard") -> None:
         """Give each question of the round that was not answered its way on.
 
         On a reused connection that fails before its first reply all of them are
@@ -491,6 +566,7 @@ class Session:
         unanswered one's; those behind it were only in its way.
         """
         self._leaving = True
+        reused = heard.reused
         early = not (reused or heard.transaction or self._transaction_smtputf8)
         self._host.session_failed(cause, before_recipients=early)
         if reused and not heard.first:
@@ -539,12 +615,11 @@ class Session:
 
     # -- what is written down for an explanation ---------------------------------------------
 
-    def _note_start(self, question: Question, reused: bool) -> None:
-        if question.notes is not None:
-            question.notes.tried.append(Tried(self._host.name, self.address, "answered"))
-            question.notes.lines.extend(self._preamble)
-            if reused:
-                question.notes.cached.append("connection")
+    def _note_start(self, notes: Notes, reused: bool) -> None:
+        notes.tried.append(Tried(self._host.name, self.address, "answered"))
+        notes.lines.extend(self._preamble)
+        if reused:
+            notes.cached.append("connection")
 
     def _note_opening(self, turn: Turn) -> None:
         for asked in self._unanswered:
@@ -560,15 +635,20 @@ class Session:
             ]
 
 
-@dataclass(slots=True)
-class _Heard:
-    """What has been heard of a round so far."""
+class _Heard(msgspec.Struct, eq=False):
+    """A round, and what has been heard of it so far."""
 
+    asked: list[Asked]
+    pipelined: bool
+    reused: bool  # the connection has served a round before
+    recipients: list[Command] = []
+    place: int = 0  # the recipient whose reply comes next
     first: bool = False  # any reply at all
     transaction: bool = False  # MAIL was accepted: replies speak of recipients
     goodbye: bool = False  # 421 in answer to a recipient
     refusal: Cause | None = None
-    turns: list[Turn] = field(default_factory=list)  # replies to recipients, not yet given out
+    turns: list[Turn] = []  # replies to recipients, not yet given out
+    until: float = 0.0  # the latest of their questions' deadlines: no need to listen longer
     began: float = 0.0
     first_at: float = 0.0
     last_at: float = 0.0
@@ -576,6 +656,7 @@ class _Heard:
 
     def replied(self, turn: Turn, at: float) -> None:
         self.turns.append(turn)
+        self.place += 1
         self.first_at = self.first_at or at
         self.last_at = at
         self.count += 1

@@ -40,6 +40,8 @@ class Throttle:
             object.__setattr__(self, "limit", self.limit_max)
 
     def after_success(self, now: float) -> "Throttle":
+        if self.limit == self.limit_max and not self.bad:
+            return self  # nothing to be won: of every reply, so the way there is short
         if self.good + 1 < self.limit:
             return replace(self, good=self.good + 1)
         grown = self.limit + (now >= self.grow_from)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
 
+import msgspec
+
 REPLY_LINES_MAX = 100  # an EHLO answer of the wordiest host has about 30
 REPLY_OCTETS_MAX = 16 * 1024
 COMMAND_OCTETS_MAX = 512 + 16  # RFC 5321 4.5.3.1.4, and room for SMTPUTF8 (RFC 6531 3.4)
@@ -36,6 +38,8 @@ class Stage(Enum):
     MAIL = auto()  # in a transaction: recipients may be named
     CLOSED = auto()
 
+    __hash__ = object.__hash__  # a member is itself alone; Enum's own is Python code
+
 
 # stage -> what we may say there -> where a positive reply takes us
 TALK: dict[Stage, dict[str, Stage]] = {
@@ -55,8 +59,7 @@ TALK: dict[Stage, dict[str, Stage]] = {
 PIPELINED = frozenset({"MAIL", "RCPT", "RSET"})
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(msgspec.Struct, frozen=True, gc=False):  # one for each recipient: built in 0.1 µs
     """One line of ours: its verb, and the whole line without its CRLF."""
 
     verb: str
@@ -88,8 +91,7 @@ _CODE = re.compile(r"[2-5][0-9]{2}")
 _ENHANCED = re.compile(r"\s*[#(\[]?([245]\.\d{1,3}\.\d{1,3})(?!\.?\d)")
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, dict=True):
     """A complete reply: its code, and the text of each line without the code."""
 
     code: int
@@ -129,40 +131,48 @@ class ReplyReader:
     """Octets in, whole replies out; bounded."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._buffer = b""
+        self._at = 0  # what is before has been read
         self._lines: list[str] = []
         self._code = 0
         self._octets = 0  # of the reply under way, complete lines alone
+        self._latest_line: bytes | None = None  # of a reply of one line; hosts repeat themselves
+        self._latest = Reply(0)
 
     @property
     def empty(self) -> bool:
         """Nothing is buffered, not even a part of a line."""
-        return not self._buffer and not self._lines
+        return self._at >= len(self._buffer) and not self._lines
 
     def feed(self, octets: bytes | bytearray) -> None:
-        self._buffer += octets
+        self._buffer = self._buffer[self._at :] + octets if self._buffer else bytes(octets)
+        self._at = 0
 
     def next_reply(self) -> Reply | None:
         """The next whole reply, None until more octets come, or TheirMistake."""
-        buffer = self._buffer
-        start = 0
-        try:
-            while (end := buffer.find(b"\n", start)) >= 0:
-                self._octets += end + 1 - start
-                if self._octets > REPLY_OCTETS_MAX:
-                    raise TheirMistake(f"a reply of more than {REPLY_OCTETS_MAX} octets")
-                more = self._take_line(bytes(buffer[start:end]))
-                start = end + 1
-                if not more:
-                    reply = Reply(self._code, tuple(self._lines))
-                    self._lines.clear()
-                    self._octets = 0
-                    return reply
-            if self._octets + len(buffer) - start > REPLY_OCTETS_MAX:
+        while (end := self._buffer.find(b"\n", self._at)) >= 0:
+            line, octets = self._buffer[self._at : end], end + 1 - self._at
+            self._at = end + 1
+            if not self._lines and line == self._latest_line:
+                return self._latest
+            self._octets += octets
+            if self._octets > REPLY_OCTETS_MAX:
                 raise TheirMistake(f"a reply of more than {REPLY_OCTETS_MAX} octets")
-            return None
-        finally:
-            del buffer[:start]
+            if not self._take_line(line):
+                return self._whole(line)
+        if self._at:
+            self._buffer, self._at = self._buffer[self._at :], 0
+        if self._octets + len(self._buffer) > REPLY_OCTETS_MAX:
+            raise TheirMistake(f"a reply of more than {REPLY_OCTETS_MAX} octets")
+        return None
+
+    def _whole(self, last_line: bytes) -> Reply:
+        reply = Reply(self._code, tuple(self._lines))
+        if len(self._lines) == 1:
+            self._latest_line, self._latest = last_line, reply
+        self._lines.clear()
+        self._octets = 0
+        return reply
 
     def _take_line(self, octets: bytes) -> bool:
         """Add one line to the reply under way; say whether another one follows."""
@@ -221,8 +231,7 @@ def read_offer(reply: Reply) -> Offer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, gc=False):
     """A command and the reply that answers it."""
 
     command: Command
@@ -259,20 +268,26 @@ class Conversation:
             if not self._reader.empty:
                 raise OurMistake("asked while octets nobody asked for are waiting")
         ahead, before = self._ahead, self.unanswered[-1] if self.unanswered else None
+        talk = TALK[ahead]
         for command in commands:
-            self._check(command, ahead, before)
-            ahead, before = TALK[ahead][command.verb], command
+            if command.verb not in talk:
+                raise OurMistake(f"{command.verb} in stage {ahead.name}")
+            self._check(command, before)
+            before = command
+            if talk[command.verb] is not ahead:
+                ahead = talk[command.verb]
+                talk = TALK[ahead]
         self._ahead = ahead
         self.unanswered.extend(commands)
-        return ("\r\n".join(command.line for command in commands) + "\r\n").encode()
+        return "".join([f"{command.line}\r\n" for command in commands]).encode()
 
-    def _check(self, command: Command, ahead: Stage, before: Command | None) -> None:
-        if command.verb not in TALK[ahead]:
-            raise OurMistake(f"{command.verb} in stage {ahead.name}")
+    def _check(self, command: Command, before: Command | None) -> None:
+        line = command.line
         if before is not None and not self._may_follow(before, command):
             raise OurMistake(f"{command.verb} before {before.verb} was answered")
-        if not command.line.isprintable() or len(command.line.encode()) > COMMAND_OCTETS_MAX:
-            raise OurMistake(f"a line that no server may be sent: {command.line!r}")
+        octets = len(line) if line.isascii() else len(line.encode())
+        if octets > COMMAND_OCTETS_MAX or not line.isprintable():
+            raise OurMistake(f"a line that no server may be sent: {line!r}")
 
     def _may_follow(self, before: Command, command: Command) -> bool:
         return (
@@ -307,8 +322,10 @@ class Conversation:
         return Turn(command, reply)
 
     def _advance(self, command: Command, reply: Reply) -> None:
-        # A RCPT accepted after its MAIL was refused is the server's confusion: the
-        # stage stays, and the caller sees both replies.
+        # A RCPT leaves the stage as it is. One accepted after its MAIL was refused is
+        # the server's confusion: the caller sees both replies.
+        if command.verb == "RCPT":
+            return
         self.stage = TALK[self.stage].get(command.verb, self.stage)
         if command.verb == "EHLO":
             self.offer = read_offer(reply)

@@ -375,7 +375,7 @@ async def test_usable_is_what_is_answered_read_and_open(autojump_clock, commands
 async def test_listening_ends_when_the_server_speaks_or_closes(autojump_clock, script):
     connection, server = await make_at(Stage.READY)
     async with playing(server, script):
-        await connection.listen()
+        await connection.listen(float("inf"))
         assert trio.current_time() == pytest.approx(0.5)
     assert not connection.usable
 
@@ -384,14 +384,14 @@ async def test_listening_ends_at_a_reset(autojump_clock):
     connection, server = await make_at(Stage.READY)
     server.reset()
     await server.aclose()
-    await connection.listen()
+    await connection.listen(float("inf"))
     assert not connection.usable
 
 
 async def test_who_stops_listening_may_go_on(autojump_clock):
     connection, server = await make_at(Stage.READY)
     with trio.move_on_after(0.5):
-        await connection.listen()
+        await connection.listen(float("inf"))
     assert connection.usable
     await connection.say(MAIL)
     await server.send_all(b"250 Ok\r\n")
