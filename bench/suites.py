@@ -26,6 +26,7 @@ SUITES: dict[str, str] = {
     "domain": "50 addresses of one domain whose replies take 50 ms",
     "hostile": "1,000 hostile and 1,000 healthy mail hosts at once",
     "memory": "2,000 probes under way",
+    "engine": "addresses through the engine: near, far, and as work grows",
     "store": "grants and settlements a second, by stores, callers and rows",
     "service": "2,000 addresses through the service, which runs in a process of its own",
     "peers": "other verifiers beside ours (python -m bench.peers install; needs root)",

@@ -10,7 +10,7 @@ import trio
 
 from api.settings import Settings
 from bench.asking import ask_all, look_up_all
-from bench.exchanges import Exchanges, start_exchanges
+from bench.sink import Sink, start_sink
 from bench.tune import HOST_LIMIT, Findings, Trial
 from engine import Engine, Verdict, open_answers, open_engine
 from engine.settings import EngineSettings
@@ -42,13 +42,13 @@ async def try_all(
     part_s = max(TRIAL_S_MIN, seconds / len(delays_ms) / parts)
     findings = []
     for delay_ms in delays_ms:
-        with start_exchanges(HOSTS, delay_ms) as exchanges:
+        with start_sink(hosts=HOSTS, delay_ms=delay_ms) as exchanges:
             findings.append(await _try_latency(exchanges, delay_ms, part_s, connections, tell))
     return findings
 
 
 async def _try_latency(
-    exchanges: Exchanges, delay_ms: float, part_s: float, connections: Sequence[int], tell: Tell
+    exchanges: Sink, delay_ms: float, part_s: float, connections: Sequence[int], tell: Tell
 ) -> Findings:
     settings = settings_for(exchanges)
     found = Findings(delay_ms, [], [], [])
@@ -68,7 +68,7 @@ async def _try_latency(
     return found
 
 
-def settings_for(exchanges: Exchanges) -> EngineSettings:
+def settings_for(exchanges: Sink) -> EngineSettings:
     """The settings that reach them, and no others: no mailprobe.toml of whoever runs this."""
     return Settings.read(exchanges.env, Path(__file__).parent).engine
 
@@ -77,7 +77,7 @@ def settings_for(exchanges: Exchanges) -> EngineSettings:
 class _Bench:
     """One trial."""
 
-    exchanges: Exchanges
+    exchanges: Sink
     settings: EngineSettings
     seconds: float
     _count: "_Count" = field(init=False)
@@ -135,7 +135,7 @@ class _Bench:
 class _Count:
     """What is told from the end of the warm-up on."""
 
-    def __init__(self, exchanges: Exchanges, warm_s: float) -> None:
+    def __init__(self, exchanges: Sink, warm_s: float) -> None:
         self._exchanges = exchanges
         self._warm_s = warm_s
         self._warm_until = 0.0

@@ -52,21 +52,14 @@ class Lab:
 
 @contextmanager
 def start_lab(scenario: str = "default", seed: int = 0) -> Iterator[Lab]:
-    """Run a lab as long as the block lasts; it never outlives this process."""
-    with start_process("bench.lab", scenario, str(seed)) as lab:
-        yield lab
-
-
-@contextmanager
-def start_process(module: str, *words: str) -> Iterator[Lab]:
-    """A lab by the module that plays it.
+    """Run a lab as long as the block lasts; it never outlives this process.
 
     Its standard input is a pipe from us: when we end, however that comes, the
     pipe ends and so does the lab. (Linux' PDEATHSIG would fire when the
     thread that started it ends, which need not be the process.)
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *words],
+        [sys.executable, "-m", "bench.lab", scenario, str(seed)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -27,11 +27,7 @@ COMMAND_OCTETS_MAX = 4_096
 
 def run(name: str, seed: int, *, until_eof: bool = False) -> int:
     """Run the lab until SIGINT (130) or SIGTERM (0), or the end of standard input; exit code."""
-    return play(build(name, seed), seed, until_eof=until_eof)
-
-
-def play(scenario: Scenario, seed: int, *, until_eof: bool = False) -> int:
-    """The same for a scenario that has no name."""
+    scenario = build(name, seed)
     try:
         allow_descriptors(len(scenario.hosts))
         with (

@@ -13,8 +13,8 @@ import pytest
 import bench.trials
 from api.cli import main
 from api.settings import Settings
-from bench.exchanges import start_exchanges
 from bench.figures import read_run
+from bench.sink import start_sink
 from bench.trials import settings_for, values_to
 from bench.tune import HOST_LIMIT, Findings, Trial, advise, bearable, knee, words_on
 
@@ -114,7 +114,7 @@ def test_a_settings_file_of_ones_own_does_not_count(
 ) -> None:
     (tmp_path / "mailprobe.toml").write_text("host_connections = 77\n", "utf-8")
     monkeypatch.chdir(tmp_path)
-    with start_exchanges(2, 0) as exchanges:
+    with start_sink(hosts=2, delay_ms=0) as exchanges:
         assert settings_for(exchanges).host_connections != 77
         assert exchanges.mailbox(0).endswith("@d0.test")
         assert len({exchanges.mailbox(number) for number in range(9)}) == 9
