@@ -1,0 +1,118 @@
+"""The transactions of the outbox, as SQL. A letter that another process has is not waited for."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from storage.postgres_server import Session
+from storage.postgres_wishes import Post
+from storage.records import Letter, LetterKind
+from storage.sqlite_rows import LETTER_COLUMNS, letter_of, micros
+from storage.store import LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most
+
+LETTERS = f"SELECT {LETTER_COLUMNS} FROM letters JOIN accounts ON accounts.number = letters.account"
+DUE = "kind = %(kind)s AND due_at <= %(now)s AND (lease_until IS NULL OR lease_until <= %(now)s)"
+
+
+def post(db: Session, now: datetime, those: Sequence[tuple[Post, int]]) -> list[bool]:
+    """Which of them were posted first, each with its account's number; the accounts are held."""
+    if not those:
+        return []
+    rows = [
+        (each.kind, account, each.name, each.body, micros(each.due_at)) for each, account in those
+    ]
+    posted = db.all(
+        "INSERT INTO letters (kind, account, name, body, due_at, count, made_at)"
+        " SELECT *, 0, %s FROM"
+        " unnest(%s::text[], %s::bigint[], %s::text[], %s::bytea[], %s::bigint[])"
+        " ON CONFLICT DO NOTHING RETURNING kind, account, name",
+        [micros(now), *(list(column) for column in zip(*rows, strict=True))],
+    )
+    first = set(posted)
+    told = []
+    for row in rows:
+        told.append(row[:3] in first)
+        first.discard(row[:3])
+    return told
+
+
+def raise_meters(db: Session, now: datetime, billable: dict[int, int]) -> None:
+    """Count them, by account, each in its first slot from now on whose letter nobody has claimed.
+
+    The accounts are held by the caller.
+    """
+    slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
+    left = dict(billable)
+    while left:
+        due_at = (slot + METER_SLOT_S + METER_REST_S) * 1_000_000
+        raised = db.all(
+            "INSERT INTO letters (kind, account, name, body, count, made_at, due_at)"
+            " SELECT 'meter', account, %s, '', count, %s, %s"
+            " FROM unnest(%s::bigint[], %s::bigint[]) AS metered (account, count)"
+            " ON CONFLICT (kind, account, name) DO UPDATE"
+            " SET count = letters.count + excluded.count WHERE letters.fence = 0"
+            " RETURNING account",
+            [str(slot), micros(now), due_at, list(left), list(left.values())],
+        )
+        for (account,) in raised:
+            del left[account]
+        slot += METER_SLOT_S
+
+
+def is_due(db: Session, kind: LetterKind) -> bool:
+    values = {"kind": kind, "now": micros(db.now())}
+    return bool(db.one(f"SELECT 1 FROM letters WHERE {DUE} LIMIT 1", values))
+
+
+def claim(db: Session, kind: LetterKind, limit: int, lease_s: float) -> list[Letter]:
+    now = db.now()
+    values = {
+        "kind": kind,
+        "now": micros(now),
+        "until": micros(now + timedelta(seconds=lease_s)),
+        "limit": max(0, limit),
+    }
+    claimed = db.all(
+        "WITH due AS MATERIALIZED ("
+        f" SELECT number, due_at FROM letters WHERE {DUE}"
+        " ORDER BY due_at, number LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"
+        " UPDATE letters SET lease_until = %(until)s, fence = fence + 1,"
+        " first_tried_at = coalesce(first_tried_at, %(now)s)"
+        " FROM due WHERE letters.number = due.number RETURNING letters.number",
+        values,
+    )
+    rows = db.all(
+        f"{LETTERS} WHERE letters.number = ANY(%s) ORDER BY due_at, letters.number",
+        [[number for (number,) in claimed]],
+    )
+    return [letter_of(row) for row in rows]
+
+
+def tried(
+    db: Session, letter: Letter, sent: bool, due_at: datetime | None, error: str | None
+) -> bool:
+    changed = db.execute(
+        "UPDATE letters SET tries = tries + 1, due_at = %s, sent_at = %s, error = %s,"
+        " lease_until = NULL WHERE kind = %s AND name = %s"
+        " AND account = (SELECT number FROM accounts WHERE id = %s)"
+        " AND fence = %s AND lease_until IS NOT NULL",
+        [
+            due_at and micros(due_at),
+            micros(db.now()) if sent else None,
+            error,
+            letter.kind,
+            letter.name,
+            letter.account_id,
+            letter.fence,
+        ],
+    )
+    return bool(changed.rowcount)
+
+
+def letters(db: Session, kind: LetterKind, account_id: str | None, limit: int) -> list[Letter]:
+    of_account = " AND letters.account = (SELECT number FROM accounts WHERE id = %(account)s)"
+    rows = db.all(
+        f"{LETTERS} WHERE kind = %(kind)s{of_account if account_id is not None else ''}"
+        " ORDER BY letters.number DESC LIMIT %(limit)s",
+        {"kind": kind, "account": account_id, "limit": at_most(LISTED_MAX, limit)},
+    )
+    return [letter_of(row) for row in rows]

@@ -1,0 +1,129 @@
+"""What may be asked for together: each names its caller or account, which is held meanwhile."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from storage.records import (
+    Attempt,
+    Caller,
+    Claim,
+    JobOrder,
+    JobState,
+    KeyKind,
+    Ledger,
+    LetterKind,
+    Reservation,
+    UsageRow,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    caller: Caller
+    units: int
+    weigh: Callable[[Ledger], Any]
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A job to be kept, its secret sealed. It is its own reservation of one unit."""
+
+    caller: Caller
+    order: JobOrder
+    secret: bytes | None
+    weigh: Callable[[Ledger], Any]
+    units: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _OfReservation:
+    reservation: Reservation
+
+    @property
+    def caller(self) -> Caller:
+        return self.reservation.caller
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(_OfReservation):
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settle(_OfReservation):
+    rows: Sequence[UsageRow]
+    part: int
+    ends: bool
+    metered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    caller: Caller
+    row: UsageRow
+
+
+@dataclass(frozen=True, slots=True)
+class _OfClaim:
+    claim: Claim
+
+    @property
+    def caller(self) -> Caller:
+        return self.claim.caller
+
+
+@dataclass(frozen=True, slots=True)
+class Verified(_OfClaim):
+    row: UsageRow
+    payload: bytes
+    metered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tried(_OfClaim):
+    attempt: Attempt
+    state: JobState
+    due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned(_OfClaim):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    account_id: str
+    kind: LetterKind
+    name: str
+    body: bytes
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first request with an idempotency key; the answer that it got is sealed."""
+
+    account_id: str
+    key: str
+    body_sha256: str
+    lease_s: float
+    keep_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    account_id: str
+    kind: KeyKind
+    label: str | None
+    sha256: str
+    prefix: str
+    keys_max: int | None
+
+
+Outcome = Verified | Tried | Abandoned  # of a job's claim
+OfAccount = Post | Begin | NewKey
+Wish = Reserve | Promise | Extend | Settle | Refuse | Outcome | OfAccount
