@@ -187,7 +187,7 @@ def _mail_from_or_none(text: str) -> str | None:
 
 def _database(text: str) -> str:
     scheme, url, _ = text.partition("://")
-    if not text.strip() or "\0" in text or (url and scheme != "postgresql"):
+    if not text.strip() or "\0" in text or (url and scheme not in ("postgresql", "postgres")):
         raise ValueError
     return text
 
@@ -358,7 +358,7 @@ class Settings:
     """All that the operator can say, checked."""
 
     engine: EngineSettings
-    database: str
+    database: str = field(repr=False)  # a URL may hold a password
     log: str
     bind: Bind
     tools_bind: Bind | None  # None: no tool server

@@ -115,11 +115,13 @@ def ask_store(settings: "Settings", question: "Callable[[Store], Awaitable[T]]")
 
 
 def check_database(settings: "Settings") -> None:
-    """A kind of database that the settings may name and the store does not know."""
-    if "://" in settings.database:
-        scheme = settings.database.partition("://")[0]
+    """PostgreSQL has no file beside it for the key."""
+    from storage import is_postgres
+
+    if is_postgres(settings.database) and settings.secret_key is None:
         raise Misuse(
-            f"MAILPROBE_DATABASE is a {scheme}:// URL: only the path of an SQLite file is known yet"
+            "MAILPROBE_DATABASE is a postgresql:// URL: it takes MAILPROBE_SECRET_KEY too, the same"
+            " on every machine; make one with `openssl rand -base64 32`"
         )
 
 

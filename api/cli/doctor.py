@@ -84,17 +84,21 @@ class Means:
     now: Callable[[], float] = time.time
 
 
-async def examine(settings: EngineSettings, database: str) -> list[Check]:
+async def examine(
+    settings: EngineSettings, database: str, secret_key: bytes | None = None
+) -> list[Check]:
     """Make all checks over the network, as the engine would go there."""
     dial = Dialer(settings.proxies, allow_private=settings.allow_private)
     async with (
         open_transport(settings.doh_ca_file) as transport,
         open_routes(settings, transport=transport, rng=Random()) as routes,
     ):
-        return await examine_by(Means(transport, routes, dial), settings, database)
+        return await examine_by(Means(transport, routes, dial), settings, database, secret_key)
 
 
-async def examine_by(means: Means, settings: EngineSettings, database: str) -> list[Check]:
+async def examine_by(
+    means: Means, settings: EngineSettings, database: str, secret_key: bytes | None = None
+) -> list[Check]:
     """Make all checks by these means, the slow ones side by side, within 10 s in all."""
     endpoints: dict[str, Endpoint] = {}
     greetings: dict[str, Greeting] = {}
@@ -116,7 +120,7 @@ async def examine_by(means: Means, settings: EngineSettings, database: str) -> l
         *(endpoint.check for endpoint in looked),
         check_port(settings, met),
         await check_helo(settings, means.routes, _our_address(met)),
-        check_database(database),
+        await check_store(database, secret_key),
         check_clock(looked),
     ]
 
@@ -313,11 +317,26 @@ async def _check_reverse(name: str, helo: str, address: str, routes: Routes) -> 
     return Check(name, "failed", told, advice)
 
 
+async def check_store(database: str, secret_key: bytes | None) -> Check:
+    """A PostgreSQL server is asked; a file need not be there yet."""
+    from storage import is_postgres, open_store, shown
+    from storage.store import StoreUnavailable
+
+    if not is_postgres(database):
+        return check_database(database)
+    name = "database"
+    try:
+        async with open_store(database, secret_key=secret_key) as store:
+            await store.check()
+    except StoreUnavailable as unavailable:
+        advice = "Start the server, or correct MAILPROBE_DATABASE or MAILPROBE_SECRET_KEY."
+        return Check(name, "failed", str(unavailable), advice)
+    return Check(name, "ok", f"{shown(database)} answers")
+
+
 def check_database(database: str) -> Check:
     """May we write where the database is, or will be? What is written is gone at once."""
     name = "database"
-    if database.startswith("postgresql://"):
-        return Check(name, "skipped", "PostgreSQL is checked at the start of `mailprobe serve`")
     path = Path(database).absolute()
     folder = next(parent for parent in path.parents if parent.exists())
     try:
@@ -346,7 +365,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
     from api.settings import Settings
 
     settings = Settings.read(os.environ)
-    checks = run(lambda: examine(settings.engine, settings.database))
+    checks = run(lambda: examine(settings.engine, settings.database, settings.secret_key))
     failed = sum(check.status == "failed" for check in checks)
     if as_json:
         import msgspec

@@ -226,13 +226,14 @@ def _prepare_store(settings: "Settings") -> None:
 def _announce(settings: "Settings", doors: "Doors", workers: int) -> None:
     from api.house import tools_url_of, url_of
     from api.logs import release
+    from storage import shown
 
     if doors.metrics:
         say(f"metrics on {url_of(doors.metrics)}/metrics")
     if doors.tools:
         say(f"tools on {tools_url_of(settings)}/mcp")
     by = "" if workers == 1 else f" with {workers} workers"
-    say(f"serving on {settings.bind.url}{by}, database {settings.database}")
+    say(f"serving on {settings.bind.url}{by}, database {shown(settings.database)}")
     log.info("started", extra={"version": release(), "workers": workers})
 
 

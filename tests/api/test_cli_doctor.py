@@ -20,7 +20,15 @@ import trio
 from trio.testing import memory_stream_pair
 
 from api.cli import doctor
-from api.cli.doctor import Check, Endpoint, Means, check_clock, check_database, examine_by
+from api.cli.doctor import (
+    Check,
+    Endpoint,
+    Means,
+    check_clock,
+    check_database,
+    check_store,
+    examine_by,
+)
 from engine.doh import DohResponse, TransportFailed
 from engine.egress import CannotConnect
 from engine.routes import open_routes
@@ -262,8 +270,12 @@ def test_a_database_that_cannot_be_written(tmp_path, place):
     assert "MAILPROBE_DATABASE" in check.advice
 
 
-def test_postgresql_is_somebody_elses_check():
-    assert check_database("postgresql://db.test/mailprobe").status == "skipped"
+async def test_a_postgresql_server_that_is_away_is_told_without_its_password():
+    check = await check_store("postgresql://u:s3cret@127.0.0.1:1/mailprobe", bytes(32))
+    assert check.status == "failed"
+    assert "127.0.0.1:1/mailprobe" in check.found
+    assert "s3cret" not in repr(check)
+    assert "MAILPROBE_DATABASE" in check.advice
 
 
 def run_doctor(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
