@@ -1,4 +1,4 @@
-"""The service in one process, asked without sockets: the world, the engine, a store in memory.
+"""The service in one process, asked without sockets: the world, the engine, a store.
 
 Virtual time moves the world, the limits and the dates together.
 """
@@ -6,7 +6,7 @@ Virtual time moves the world, the limits and the dates together.
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,10 +25,11 @@ from engine import EngineSettings, open_engine
 from engine.testing.hosts import MailHost
 from engine.testing.world import World, open_world
 from engine.watcher import NOBODY as NO_WATCHER
-from storage.memory import MemoryStore
 from storage.records import Account, Caller, Tier, UsageRow
 from storage.store import StoreUnavailable
+from tests.api.stores import open_test_store
 
+PART_ROWS = 2_000  # settled at a time, as streams do
 START = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
 PLACES = Places("https://api.test", "https://docs.test/api", "https://dash.test")
 
@@ -41,7 +42,7 @@ MANAGEMENT = "/v1/management"
 class Unsteady:
     """A store that can be away: every question to it fails while `away`, or those named so."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: Any) -> None:
         self.store = store
         self.away: bool | set[str] = False
         self.calls: list[str] = []
@@ -115,7 +116,10 @@ class Shop:
         other = await self.caller(await self.new_key("sk_test_"))
         reservation = await self.store.reserve(other, 1, lambda ledger: None, lease_s=10)
         row = UsageRow(self.clock(), "batch", "deliverable", None, units, True, 1)
-        await self.store.settle(reservation, [row] * calls)
+        for part, first in enumerate(range(0, calls, PART_ROWS)):
+            rows = [row] * min(PART_ROWS, calls - first)
+            ends = first + PART_ROWS >= calls
+            await self.store.settle(reservation, rows, part=part, ends=ends)
 
     async def rows(self) -> list[Any]:
         return list(reversed(await self.store.usage(self.account.id, limit=10_000)))
@@ -246,7 +250,7 @@ async def open_shop(
     `metrics` counts what all parts of it do.
     """
     clock = Clock()
-    async with open_world() as world, open_recorder() as recorder:
+    async with AsyncExitStack() as stack, open_world() as world, open_recorder() as recorder:
         world.add("friendly.test", MailHost(mailboxes=frozenset({"ann", "bob"})))
         world.add("slow.test", MailHost(latency_s=0.4))
         world.add("catchall.test", MailHost(catch_all=True))
@@ -257,7 +261,7 @@ async def open_shop(
             rng=random.Random(0),
             watcher=metrics or NO_WATCHER,
         ) as engine:
-            store: Any = Unsteady(MemoryStore(clock))
+            store: Any = Unsteady(await stack.enter_async_context(open_test_store(clock)))
             service = new_service(
                 store=metrics.timed(store) if metrics else store,
                 engine=engine,

@@ -4,6 +4,7 @@ A place is a directory with everything of one service: its database, its plans,
 what it said. The lab is its only outside world.
 """
 
+import base64
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from typing import Any
 import httpx
 
 from bench.lab import Lab
+from tests.api.stores import store_settings
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "import sys; from api.cli import main; main(sys.argv[1:])"]
@@ -48,8 +50,14 @@ class Place:
     env: dict[str, str] = field(repr=False)
 
     @property
-    def database(self) -> Path:
-        return self.path / "data/mailprobe.db"
+    def database(self) -> str:
+        """What `open_store` takes, with `secret_key`."""
+        return self.env.get("MAILPROBE_DATABASE") or str(self.path / "data/mailprobe.db")
+
+    @property
+    def secret_key(self) -> bytes | None:
+        text = self.env.get("MAILPROBE_SECRET_KEY")
+        return base64.b64decode(text) if text else None
 
     @property
     def log(self) -> Path:
@@ -74,7 +82,7 @@ def make_place(path: Path, lab: Lab, plans: str, **settings: str) -> Place:
     (path / "plans.toml").write_text(plans)
     ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
     said = {"plans_file": "plans.toml", "log": "warning", **settings}
-    said = {"tools_bind": "127.0.0.1:0", **said}
+    said = {"tools_bind": "127.0.0.1:0", **store_settings(), **said}
     env = {f"MAILPROBE_{name.upper()}": text for name, text in said.items()}
     return Place(path, {**ours, **lab.env, **env, "PYTHONPATH": str(ROOT), "HOME": str(path)})
 

@@ -256,8 +256,8 @@ async def grant_before(
     service: Running, keys: Sequence[str], units: int, *, ago: timedelta
 ) -> None:
     """Let each key's window hold so many units of so long ago."""
-    at = datetime.now(UTC) - ago
-    async with open_store(service.place.database, secret_key=None, now=lambda: at) as store:
+    at, place = datetime.now(UTC) - ago, service.place
+    async with open_store(place.database, secret_key=place.secret_key, now=lambda: at) as store:
         for key in keys:
             caller = await store.caller(key_hash(key))
             assert isinstance(caller, Caller)

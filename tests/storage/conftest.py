@@ -9,6 +9,7 @@ import pytest
 from storage import open_store
 from storage.store import Store
 from tests.storage.moments import SECRET, Clock
+from tests.storage.stores import STORES, place_for
 
 
 @pytest.fixture
@@ -16,8 +17,8 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=STORES)
 async def store(request: Any, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
-    where = "memory:" if request.param == "memory" else tmp_path / "new" / "mailprobe.db"
-    async with open_store(where, secret_key=SECRET, now=clock) as opened:
-        yield opened
+    with place_for(request.param, tmp_path / "new") as where:
+        async with open_store(where, secret_key=SECRET, now=clock) as opened:
+            yield opened

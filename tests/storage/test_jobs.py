@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from storage import memory_jobs, sqlite_jobs
+from storage import memory_jobs, postgres_outcomes, sqlite_jobs
 from storage.records import Caller, Claim, DayCount, Job, Ledger
 from storage.store import LISTED_MAX, Store
 from tests.storage.moments import (
@@ -589,7 +589,7 @@ async def test_an_outcome_that_leaves_the_job_to_nobody_is_an_error(
 async def test_the_last_attempts_are_shown(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (memory_jobs, sqlite_jobs):
+    for module in (memory_jobs, sqlite_jobs, postgres_outcomes):
         monkeypatch.setattr(module, "LISTED_MAX", 5)
     caller = await make_caller(store)
     await delivering(store, caller, order("1"), order("2", host="other.test"))

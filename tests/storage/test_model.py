@@ -1,10 +1,11 @@
-"""SQLite does whatever memory does: any sequence of deeds, found by hypothesis."""
+"""Every store does whatever memory does: any sequence of deeds, found by hypothesis."""
 
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
     Bundle,
@@ -17,6 +18,7 @@ from hypothesis.stateful import (
 
 from storage.records import Answered, Ledger
 from tests.storage.moments import RETENTION, granted, row
+from tests.storage.stores import STORES
 from tests.storage.two_stores import Both, TwoStores
 
 TIERS = st.sampled_from(["free", "builder", "scale"])
@@ -169,9 +171,10 @@ class Metering(TwoStores, RuleBasedStateMachine):
         self.compare()
 
 
-def test_sqlite_meters_as_memory_does():
+@pytest.mark.parametrize("kind", STORES[1:])
+def test_it_meters_as_memory_does(kind: str):
     run_state_machine_as_test(
-        Metering,
+        type("Metering", (Metering,), {"kind": kind}),
         settings=settings(
             max_examples=40,
             stateful_step_count=30,

@@ -17,6 +17,7 @@ import pytest
 from storage.records import JobOrder, Ledger
 from tests.storage.children import lanes_told, lanes_true
 from tests.storage.moments import RETENTION, attempt, granted, row
+from tests.storage.stores import STORES
 from tests.storage.two_stores import Both, TwoStores
 
 SEEDS = 10
@@ -170,8 +171,8 @@ DEEDS: list[Any] = RARE + 3 * [
 
 
 @contextmanager
-def queues(rng: random.Random) -> Iterator[Queues]:
-    both = Queues(rng)
+def queues(rng: random.Random, kind: str) -> Iterator[Queues]:
+    both = type("Queues", (Queues,), {"kind": kind})(rng)
     try:
         both.first_caller("builder")
         both.first_caller("free")
@@ -181,11 +182,13 @@ def queues(rng: random.Random) -> Iterator[Queues]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_sqlite_queues_as_memory_does(seed: int):
-    with queues(random.Random(seed)) as both:
+@pytest.mark.parametrize("kind", STORES[1:])
+def test_it_queues_as_memory_does(kind: str, seed: int):
+    with queues(random.Random(seed), kind) as both:
         for _ in range(STEPS):
             both.step()
             both.compare()
-            with closing(sqlite3.connect(both.path)) as db:
-                assert lanes_told(db) == lanes_true(db)
+            if kind == "sqlite":
+                with closing(sqlite3.connect(both.path)) as db:
+                    assert lanes_told(db) == lanes_true(db)
         assert set(both.happened) >= {"create_job", "claim_jobs", "job_verified", "job_tried"}

@@ -240,8 +240,8 @@ async def test_a_copy_that_is_restored_has_its_log_again(path: Path, tmp_path: P
 
 
 async def test_a_url_of_another_kind_is_refused():
-    with pytest.raises(ValueError, match="postgresql"):
-        async with open_store("postgresql://localhost/mailprobe", secret_key=None):
+    with pytest.raises(ValueError, match="mysql"):
+        async with open_store("mysql://localhost/mailprobe", secret_key=None):
             pass
 
 

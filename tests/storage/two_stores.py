@@ -1,4 +1,4 @@
-"""Memory and SQLite side by side: memory is the model, and a deed is told to both.
+"""Memory and another store side by side: memory is the model, and a deed is told to both.
 
 Both live in a trio thread. What they answer must be the same but for the
 identities that each makes up.
@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
@@ -26,8 +27,9 @@ from storage.store import (
     Store,
 )
 from tests.storage.moments import SECRET, Clock
+from tests.storage.stores import place_for
 
-Both = tuple[Any, Any]  # memory's and SQLite's
+Both = tuple[Any, Any]  # memory's and the other's
 TOLD = (IdempotencyInProgress, IdempotencyKeyReused, KeyLimitReached, ValueError)
 MEMORY_DISK = Path("/dev/shm")  # answers are compared here, not durability
 STARTS = datetime.fromisoformat("2025-01-31T23:58:00+00:00")
@@ -57,13 +59,13 @@ def nameless(value: Any) -> Any:
 class Portal:
     """The two stores in a thread of their own, for rules that are no coroutines."""
 
-    def __init__(self, clock: Clock, path: Path) -> None:
+    def __init__(self, clock: Clock, path: str) -> None:
         self._ready: queue.Queue[Any] = queue.Queue()
         self._thread = threading.Thread(target=trio.run, args=(self._keep_open, clock, path))
         self._thread.start()
         self.stores, self._token, self._leave = self._ready.get()
 
-    async def _keep_open(self, clock: Clock, path: Path) -> None:
+    async def _keep_open(self, clock: Clock, path: str) -> None:
         leave = trio.Event()
         async with (
             open_store("memory:", secret_key=None, now=clock) as memory,
@@ -86,17 +88,23 @@ class Portal:
 class TwoStores:
     """Two stores on one clock, and the callers that are known to both."""
 
+    kind = "sqlite"  # of the other beside memory
+
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock(STARTS)
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY_DISK if MEMORY_DISK.exists() else None))
         self.path = self.folder / "mailprobe.db"
-        self.portal = Portal(self.clock, self.path)
+        self.place = ExitStack()
+        self.portal = Portal(
+            self.clock, self.place.enter_context(place_for(self.kind, self.folder))
+        )
         self.hashes: list[str] = []
         self.known: list[Both] = []
 
     def close(self) -> None:
         self.portal.close()
+        self.place.close()
         shutil.rmtree(self.folder)
 
     def both(self, deed: Callable[..., Awaitable[Any]], *each: Both) -> Both:
