@@ -23,6 +23,7 @@ SUITES: dict[str, str] = {
     "wire": "commands written and replies paired with them, without a socket",
     "replies": "replies read by the rules",
     "turnstile": "seats shared between 1, 100 and 10,000 askers",
+    "dns": "layer 3 over TLS: look-ups of unknown domains, beside httpx with dnspython",
     "domain": "50 addresses of one domain whose replies take 50 ms",
     "hostile": "1,000 hostile and 1,000 healthy mail hosts at once",
     "memory": "2,000 probes under way",
