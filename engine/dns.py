@@ -3,16 +3,22 @@
 `ask` makes a question; `read_route`, `read_addresses` and `read_pointers` read its
 answer and never raise, whatever the bytes. Only an answer that is certain is told
 as one: a resolver that failed, was cut short, loops or speaks of another question
-is `LookupFailed`, never "there is no mail here". Pure: no socket, no clock.
+is `LookupFailed`, never "there is no mail here". engine.dns_wire reads the plain
+answers, which are nearly all; dnspython reads whatever that one does not know, and is
+not even imported before. Both say the same of everything that both know.
+Pure: no socket, no clock.
 """
 
 import re
 import sys
 from collections.abc import MutableSequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from engine.dns_wire import Records, read_records
 
 if TYPE_CHECKING:
     import dns.message
@@ -26,6 +32,7 @@ TYPES: dict[Kind, int] = {"A": 1, "PTR": 12, "MX": 15, "AAAA": 28}
 MESSAGE_OCTETS_MAX = 65_535  # the length that DNS over TCP can say
 RECORDS_MAX = 256  # dnspython takes about 0.1 ms for each, and the loop stands still meanwhile
 CNAMES_MAX = 8
+QUESTIONS_KEPT = 1024  # those under way: each is made when asked, and again for its answer
 EXCHANGES_MAX = 64  # a probe tries five addresses at most; nobody has more than about 20
 ADDRESSES_MAX = 64
 
@@ -101,6 +108,7 @@ RouteAnswer = Route | NoMail | LookupFailed
 AddressAnswer = Addresses | NoAddress | LookupFailed
 
 
+@lru_cache(QUESTIONS_KEPT)
 def ask(name: str, kind: Kind) -> bytes:
     """The question as bytes: id 0, so that caches may share it (RFC 8484 4.1), RD set.
 
@@ -125,14 +133,13 @@ def read_route(octets: bytes, domain: str) -> RouteAnswer:
         found = _read(octets, domain, "MX")
     except _NoAnswer as trouble:
         return LookupFailed(str(trouble))
-    if not found.records:
+    if not found.data:
         return NoMail(found.absence)
-    targets = [(record.exchange.labels[:-1], record.preference) for record in found.records]
-    if not any(labels for labels, _ in targets):
+    if not any(name != "" for name, _ in found.data):
         return NoMail("null MX")  # RFC 7505; beside other records the root is only junk
     best: dict[str, int] = {}
-    for labels, preference in targets:
-        if name := _host_name(labels):
+    for name, preference in found.data:
+        if name:
             best[name] = min(preference, best.get(name, preference))
     ordered = sorted(best, key=lambda name: (best[name], name))[:EXCHANGES_MAX]
     # Thousands of domains share an operator's exchanges: one string for all.
@@ -146,10 +153,9 @@ def read_addresses(octets: bytes, name: str, kind: Literal["A", "AAAA"]) -> Addr
         found = _read(octets, name, kind)
     except _NoAnswer as trouble:
         return LookupFailed(str(trouble))
-    if not found.records:
+    if not found.data:
         return NoAddress(found.absence, found.ttl_s)
-    ips = dict.fromkeys(str(record.address) for record in found.records)
-    return Addresses(tuple(ips)[:ADDRESSES_MAX], found.ttl_s)
+    return Addresses(tuple(dict.fromkeys(found.data))[:ADDRESSES_MAX], found.ttl_s)
 
 
 def read_pointers(octets: bytes, ip: str) -> tuple[str, ...] | LookupFailed:
@@ -158,8 +164,7 @@ def read_pointers(octets: bytes, ip: str) -> tuple[str, ...] | LookupFailed:
         found = _read(octets, reverse_name(ip), "PTR")
     except _NoAnswer as trouble:
         return LookupFailed(str(trouble))
-    names = (_host_name(record.target.labels[:-1]) for record in found.records)
-    return tuple(name for name in names if name)
+    return tuple(dict.fromkeys(name for name in found.data if name))
 
 
 # A host name by RFC 1123 2.1; the underscore is forbidden and exists, and mail is
@@ -181,16 +186,30 @@ class _NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The records asked for; where there are none for certain, why."""
+    """What the records asked for say; where there are none for certain, why.
 
-    records: list[Any]  # of dns.rdata.Rdata, whose fields depend on the type
+    An address is text; a host is its name, "" for the root, None where it names none;
+    an MX record is a pair of host and preference.
+    """
+
+    data: list[Any]
     ttl_s: int
     absence: str = ""
 
 
 def _read(octets: bytes, name: str, kind: Kind) -> _Found:
     """The records of this kind at the end of the name's CNAME chain, or raise _NoAnswer."""
-    missing = _check_header(octets, ask(name, kind))
+    question = ask(name, kind)
+    missing = _check_header(octets, question)
+    plain = read_records(octets, name, TYPES[kind], len(question), missing=missing)
+    data, ttl_s = plain if plain is not None else _read_slowly(octets, kind, missing)
+    if data:
+        return _Found(data, ttl_s)
+    return _Found(data, ttl_s, "NXDOMAIN" if missing else f"no {kind} records")
+
+
+def _read_slowly(octets: bytes, kind: Kind, missing: bool) -> Records:
+    """The same by dnspython, for what the plain reader does not know."""
     message = _parse(octets)
     aliases, records = _by_owner(message, TYPES[kind])
     owner, ttls = _end_of_chain(message.question[0].name, aliases)
@@ -198,11 +217,21 @@ def _read(octets: bytes, name: str, kind: Kind) -> _Found:
     if missing and records:
         raise _NoAnswer("NXDOMAIN with records contradicts itself")
     if found is not None:
-        return _Found(list(found), min([*ttls, found.ttl]))
+        return [_datum(record, kind) for record in found], min([*ttls, found.ttl])
     if records:
         raise _NoAnswer("the records are of another name")
-    ttl_s = _ttl_of_absence(message, ttls)
-    return _Found([], ttl_s, "NXDOMAIN" if missing else f"no {kind} records")
+    return [], _ttl_of_absence(message, ttls)
+
+
+def _datum(record: Any, kind: Kind) -> Any:  # a dns.rdata.Rdata, whose fields depend on its type
+    if kind == "MX":
+        return _host_or_root(record.exchange), record.preference
+    return _host_or_root(record.target) if kind == "PTR" else str(record.address)
+
+
+def _host_or_root(name: "dns.name.Name") -> str | None:
+    labels = name.labels[:-1]
+    return _host_name(labels) if labels else ""
 
 
 _RCODES = {1: "FORMERR", 2: "SERVFAIL", 4: "NOTIMP", 5: "REFUSED"}

