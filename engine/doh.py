@@ -1,34 +1,43 @@
-"""DNS over HTTPS as octets: one question to one endpoint (RFC 8484), over httpx.
+"""DNS over HTTPS as octets: one question to one endpoint (RFC 8484).
 
-The transport knows nothing of DNS but its content type. An asker that gives up
-cancels nothing on the wire: httpcore loses frames and sockets where a request
-is cancelled while it is written, so each exchange is a task of the transport.
-Endpoints are named by address, for the system's resolver is never asked.
+The transport knows nothing of DNS but its content type. Each endpoint has one HTTP/2
+connection where TLS agrees on it, and some HTTP/1.1 ones where not. A connection
+belongs to the transport: an asker that gives up cancels nothing on the wire, its
+answer is only dropped. Questions that are put at one time share a write, and one read
+settles all that it answers: there is no task for a question. Endpoints are named by
+address, for the system's resolver is never asked.
 """
 
+import select
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
 from urllib.parse import urlsplit
 
 import trio
 
 from engine.dns import MESSAGE_OCTETS_MAX
 from engine.egress import numeric
+from engine.http import one
+from engine.http.reply import NotHttp, Reply, TooLong
 
 if TYPE_CHECKING:
     import ssl
 
-    import httpx
+    from engine.http import two
 
 ENDPOINT_S = 1.5  # one endpoint, connecting included
 EXCHANGE_S = 5.0  # a body that drips; long after its asker has gone
 HANDSHAKE_S = 0.7  # of these for TCP, and as much for TLS
+SILENCE_S = 1.2  # with a question under way; found out within ENDPOINT_S
+PING_S = 0.6  # silent for so long, an HTTP/2 connection is made to say something
+TICK_S = 0.1  # how often the clocks of connections are looked at
 TRIES_MAX = 3  # a resolver that ends its connections often can meet one question twice
-CONNECTIONS_MAX = 128  # to all endpoints; HTTP/2 needs one each, HTTP/1.1 one a question
+CONNECTIONS_MAX = 32  # of HTTP/1.1 to one endpoint: each bears one question at a time
 IDLE_S = 30.0
+READ_OCTETS = 64 * 1024
 
 
 class TransportFailed(OSError):
@@ -83,29 +92,507 @@ class DohResponse:
     date: str | None
 
 
-@dataclass(slots=True)
-class _Exchange:
-    """A question under way, and what came of it."""
-
-    done: trio.Event = field(default_factory=trio.Event)
-    outcome: DohResponse | TransportFailed = field(
-        default_factory=lambda: TransportFailed("the answer was too slow")
-    )
+Settle = Callable[["DohResponse | TransportFailed"], None]
 
 
-class HttpxTransport:
-    """DNS over HTTPS with httpx: HTTP/2 where TLS agrees on it, HTTP/1.1 where not.
+class _Question:
+    """A question and whom to tell; once told, or given up, it tells nobody."""
 
-    httpx's transport is used without its client: there is no redirect, no cookie and
-    no proxy from the environment, and a question costs a third less. Each exchange is
-    a task of its own that whoever asks does not cancel: httpcore, cancelled while it
-    writes, loses the frames, and with them the connection and everybody else on it.
-    """
+    __slots__ = ("asked_at", "body", "settle", "stream", "tries")
 
-    def __init__(self, http: "httpx.AsyncHTTPTransport", nursery: trio.Nursery) -> None:
-        self._http = http
+    def __init__(self, body: bytes, settle: Settle) -> None:
+        self.body = body
+        self.settle: Settle | None = settle
+        self.asked_at = trio.current_time()
+        self.tries = 0
+        self.stream = 0  # of its connection, where that is HTTP/2
+
+    def tell(self, told: "DohResponse | TransportFailed") -> None:
+        if (settle := self.settle) is not None:
+            self.settle = None
+            settle(told)
+
+    def give_up(self) -> None:
+        self.settle = None
+
+
+_DNS_MESSAGE = "application/dns-message"
+_SLOW = "the answer was too slow"
+_CLOSED = "the transport is closed"
+
+
+def _answer(reply: Reply) -> DohResponse | TransportFailed:
+    """The DNS message in this response, or why there is none."""
+    if reply.status != 200:
+        return TransportFailed(f"HTTP status {reply.status}")
+    if reply.kind != b"application/dns-message":
+        kind = reply.kind.decode("latin-1").partition(";")[0].strip().lower()
+        if kind != _DNS_MESSAGE:
+            return TransportFailed(f"an answer of type {kind[:40] or 'unknown'}, not DNS")
+    return DohResponse(reply.body, reply.date.decode("latin-1") or None)
+
+
+def _overlong() -> TransportFailed:
+    return TransportFailed(f"an answer of more than {MESSAGE_OCTETS_MAX} octets")
+
+
+class _Line:
+    """One connection of an endpoint, and its clock."""
+
+    def __init__(self, endpoint: "_Endpoint", stream: trio.abc.Stream) -> None:
+        self._endpoint = endpoint
+        self._stream = stream
+        self._scope = trio.CancelScope()
+        self._heard_at = trio.current_time()
+        self._ended = ""  # why, for those whose questions it still had
+
+    async def run(self) -> None:
+        """Carry questions until the connection ends; then those left are asked elsewhere."""
+        try:
+            with self._scope:
+                await self._carry()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._end("the endpoint disconnected")
+        finally:
+            self._let_go()
+
+    @property
+    def leaving(self) -> bool:
+        """It takes no more questions."""
+        return bool(self._ended)
+
+    async def _carry(self) -> None:
+        raise NotImplementedError
+
+    def _let_go(self) -> None:
+        raise NotImplementedError
+
+    def tick(self, now: float) -> None:
+        """Look at the clocks."""
+        raise NotImplementedError
+
+    def _end(self, why: str) -> None:
+        self._ended = self._ended or why
+        self._scope.cancel()
+
+
+class _Line2(_Line):
+    """An HTTP/2 connection: a task that reads, and one that writes what has gathered."""
+
+    def __init__(self, endpoint: "_Endpoint", stream: trio.abc.Stream) -> None:
+        from engine.http import two  # here, not above: hpack takes its time to come in
+
+        super().__init__(endpoint, stream)
+        self._http: two.Connection[_Question] = two.Connection(
+            self._settle, body_octets_max=MESSAGE_OCTETS_MAX
+        )
+        self._two = two
+        self._writer: trio.lowlevel.Task | None = None  # while it waits for something to write
+        self._pinged = False
+        self._busy_at = trio.current_time()  # a question was under way, or put
+
+    @property
+    def room(self) -> bool:
+        return self._http.room
+
+    @property
+    def leaving(self) -> bool:
+        return self._http.leaving or bool(self._ended)
+
+    def ask(self, question: _Question) -> None:
+        http = self._http
+        if not http.under_way:  # else the silence has begun already
+            self._busy_at = trio.current_time()
+        question.stream = http.ask(question, self._endpoint.fields(question), question.body)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._writer is not None:
+            trio.lowlevel.reschedule(self._writer)
+            self._writer = None
+
+    async def _carry(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write)
+            await self._read()
+            nursery.cancel_scope.cancel()
+
+    async def _read(self) -> None:
+        http, endpoint = self._http, self._endpoint
+        try:
+            while octets := await self._stream.receive_some(READ_OCTETS):
+                self._heard_at = self._busy_at = trio.current_time()
+                self._pinged = False
+                http.take(bytes(octets))
+                endpoint.ask_waiting()
+                if http.out:
+                    self._wake()
+                if http.spent:
+                    return
+            self._end("the endpoint disconnected")
+        except trio.BrokenResourceError:
+            self._end("the endpoint disconnected")
+        except NotHttp as error:
+            self._end(f"it sends {error}")
+
+    async def _write(self) -> None:
+        http = self._http
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._writer = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        try:
+            while True:
+                if not http.out:
+                    self._writer = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(abort)
+                octets, http.out = http.out, bytearray()
+                await self._stream.send_all(octets)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._end("the endpoint disconnected")
+
+    def _settle(self, question: _Question, told: "two.Outcome") -> None:
+        two = self._two
+        if isinstance(told, Reply):
+            question.tell(_answer(told))
+        elif isinstance(told, two.Refused):
+            self._endpoint.ask_again(question, "it takes no more questions")
+        elif isinstance(told, two.Overlong):
+            question.tell(_overlong())
+        else:
+            question.tell(TransportFailed(f"the endpoint gave the question up ({told})"))
+
+    def tick(self, now: float) -> None:
+        http = self._http
+        if not http.under_way:
+            if now - self._busy_at > IDLE_S:
+                self._end("idle")
+            return
+        for question in http.questions():
+            if now - question.asked_at < EXCHANGE_S:
+                break  # they lie in the order they were asked, or nearly
+            http.give_up(question.stream)
+            question.tell(TransportFailed(_SLOW))
+        silent_s = now - self._busy_at
+        if silent_s > SILENCE_S:
+            self._end("the connection went silent")
+        elif silent_s > PING_S and not self._pinged:
+            self._pinged = True
+            http.ping()
+        if http.out:
+            self._wake()
+
+    def _let_go(self) -> None:
+        self._endpoint.leave(self, self._http.take_back(), self._ended)
+
+
+class _Line1(_Line):
+    """An HTTP/1.1 connection: one question after the other."""
+
+    def __init__(self, endpoint: "_Endpoint", stream: trio.abc.Stream) -> None:
+        super().__init__(endpoint, stream)
+        self._question: _Question | None = None
+        self._asked_at = self._heard_at
+        self._task: trio.lowlevel.Task | None = None  # while it waits for a question
+
+    @property
+    def idle(self) -> bool:
+        return self._question is None
+
+    def give(self, question: _Question) -> None:
+        """Ask this next; the connection must be idle."""
+        self._question, self._asked_at = question, trio.current_time()
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    async def _carry(self) -> None:
+        used = False
+        while True:
+            if self._question is None and (waiting := self._endpoint.next_waiting()) is not None:
+                self.give(waiting)
+            if self._question is None:
+                await self._wait()
+            question = self._question
+            assert question is not None  # nobody wakes us without
+            if used and self._has_ended():
+                self._question = None
+                self._endpoint.waiting.appendleft(question)
+                return
+            used = True
+            try:
+                last = await self._ask(question)
+            except TooLong:
+                question.tell(_overlong())
+                last = True
+            except NotHttp as error:
+                question.tell(TransportFailed(f"it sends {error}"))
+                last = True
+            self._question = None
+            if last:
+                return
+
+    async def _wait(self) -> None:
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _has_ended(self) -> bool:
+        """Anything that comes while nothing is asked is the end, or as good as that."""
+        stream = self._stream
+        if isinstance(stream, trio.SSLStream):
+            stream = stream.transport_stream
+        poll = select.poll()
+        poll.register(cast(trio.SocketStream, stream).socket.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    async def _ask(self, question: _Question) -> bool:
+        """Tell the answer; say whether the connection is of no more use."""
+        answer = one.Answer(MESSAGE_OCTETS_MAX)
+        await self._stream.send_all(self._endpoint.request(question))
+        while True:
+            octets = await self._stream.receive_some(READ_OCTETS)
+            self._heard_at = trio.current_time()
+            reply = answer.take(bytes(octets)) if octets else answer.take_end()
+            if reply is not None:
+                question.tell(_answer(reply))
+                return answer.last
+            if not octets:
+                words = "closed the connection in mid-answer" if answer.begun else "disconnected"
+                self._end(f"the endpoint {words}")
+                await trio.lowlevel.checkpoint()  # which is cancelled
+
+    def tick(self, now: float) -> None:
+        question = self._question
+        if question is None:
+            if now - self._heard_at > IDLE_S:
+                self._end("idle")
+        elif now - self._asked_at > EXCHANGE_S:
+            question.tell(TransportFailed(_SLOW))
+            self._end(_SLOW)
+        elif now - max(self._heard_at, self._asked_at) > SILENCE_S:
+            self._end("the connection went silent")
+
+    def _let_go(self) -> None:
+        left = [self._question] if self._question is not None else []
+        self._endpoint.leave(self, left, self._ended)
+
+
+class _Endpoint:
+    """A resolver: its connections, and the questions that wait for one."""
+
+    def __init__(
+        self, url: str, nursery: trio.Nursery, tls: "Callable[[], ssl.SSLContext]"
+    ) -> None:
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._secure = parts.scheme == "https"
+        self._port = parts.port or (443 if self._secure else 80)
+        self._authority = parts.netloc
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._nursery = nursery
-        self._urls: dict[str, httpx.URL] = {}
+        self._tls = tls
+        self._fields: dict[int, bytes] = {}  # length of the body -> header block
+        self.waiting: deque[_Question] = deque()
+        self._lines: set[_Line] = set()
+        self._current: _Line2 | None = None  # that takes questions
+        self._one = not self._secure  # it speaks HTTP/1.1
+        self._opening = 0
+        self._watched = False
+        self._closed = False
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def ask(self, question: _Question) -> None:
+        current = self._current
+        if current is not None and not self.waiting and current.room:
+            current.ask(question)
+            return
+        if self._closed:
+            question.tell(TransportFailed(_CLOSED))
+            return
+        self.waiting.append(question)
+        self.ask_waiting()
+
+    def ask_again(self, question: _Question, why: str) -> None:
+        """A question whose connection ended, or that was refused: within its tries, at the front."""
+        question.tries += 1
+        if question.settle is None:
+            return
+        if question.tries >= TRIES_MAX or self._closed:
+            question.tell(TransportFailed(why))
+            return
+        self.waiting.appendleft(question)
+
+    def next_waiting(self) -> _Question | None:
+        while self.waiting:
+            question = self.waiting.popleft()
+            if question.settle is not None:
+                return question
+        return None
+
+    def ask_waiting(self) -> None:
+        """Give the waiting questions to connections, and open one where it takes one."""
+        current = self._current
+        if current is not None and current.leaving:
+            self._current = current = None  # it ends when all it has is answered
+        if current is not None:
+            while self.waiting and current.room:
+                if (question := self.next_waiting()) is not None:
+                    current.ask(question)
+            if not self.waiting or current.room:
+                return
+        if not self.waiting:
+            return
+        if self._one:
+            self._ask_one()
+        elif current is None and not self._opening:
+            self._open()
+
+    def _ask_one(self) -> None:
+        for line in self._lines:
+            if isinstance(line, _Line1) and line.idle:
+                if (question := self.next_waiting()) is None:
+                    return
+                line.give(question)
+        connections = len(self._lines) + self._opening
+        for _ in range(min(len(self.waiting) - self._opening, CONNECTIONS_MAX - connections)):
+            self._open()
+
+    def fields(self, question: _Question) -> bytes:
+        """The header block of this question over HTTP/2."""
+        length = len(question.body)
+        if (block := self._fields.get(length)) is None:
+            from engine.http import two
+
+            block = two.request_fields(self._authority, self._target, _DNS_MESSAGE, length)
+            self._fields[length] = block
+        return block
+
+    def request(self, question: _Question) -> bytes:
+        """This question over HTTP/1.1."""
+        return one.request(self._authority, self._target, _DNS_MESSAGE, question.body)
+
+    # -- connections --------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._opening += 1
+        self._nursery.start_soon(self._run_line)
+        if not self._watched:
+            self._watched = True
+            self._nursery.start_soon(self._watch)
+
+    async def _run_line(self) -> None:
+        """Connect, and carry questions as long as the connection holds."""
+        trouble = _CLOSED
+        stream: trio.abc.Stream | None = None
+        line: _Line | None = None
+        try:
+            try:
+                stream = await self._connect()
+                line = self._line_over(stream)
+            except (OSError, trio.BrokenResourceError) as error:
+                trouble = _reason(error)
+            finally:
+                self._opening -= 1
+                if line is None and all(other.leaving for other in self._lines):
+                    self._fail_waiting(trouble)
+            if line is not None:
+                self.ask_waiting()
+                await line.run()
+        finally:
+            if stream is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.aclose_forcefully(stream)
+
+    def _line_over(self, stream: trio.abc.Stream) -> _Line:
+        line: _Line
+        agreed = stream.selected_alpn_protocol() if isinstance(stream, trio.SSLStream) else None
+        self._one = agreed != "h2"
+        if self._one:
+            line = _Line1(self, stream)
+        else:
+            line = self._current = _Line2(self, stream)
+        self._lines.add(line)
+        return line
+
+    async def _connect(self) -> trio.abc.Stream:
+        """A connection that has shaken hands, or OSError; what is half made is closed."""
+        tcp: trio.SocketStream | None = None
+        with trio.move_on_after(HANDSHAKE_S):
+            tcp = await _connect_tcp(self._host, self._port)
+        if tcp is None:
+            raise TransportFailed("the connection was too slow")
+        if not self._secure:
+            return tcp
+        try:
+            tls = trio.SSLStream(
+                tcp, self._tls(), server_hostname=self._host, https_compatible=True
+            )
+            with trio.move_on_after(HANDSHAKE_S):
+                await tls.do_handshake()
+                return tls
+            raise TransportFailed("the TLS handshake was too slow")
+        except BaseException:
+            tcp.socket.close()
+            raise
+
+    def leave(self, line: _Line, left: list[_Question], why: str) -> None:
+        """A connection has ended: what it left unanswered is asked again."""
+        self._lines.discard(line)
+        if self._current is line:
+            self._current = None
+        for question in reversed(left):
+            self.ask_again(question, why or _CLOSED)
+        if self._closed:
+            self._fail_waiting(_CLOSED)
+        else:
+            self.ask_waiting()
+
+    def _fail_waiting(self, why: str) -> None:
+        waiting, self.waiting = self.waiting, deque()
+        for question in waiting:
+            question.tell(TransportFailed(why))
+
+    async def _watch(self) -> None:
+        """Look at all clocks as long as there is a connection."""
+        while self._lines or self._opening:
+            await trio.sleep(TICK_S)
+            now = trio.current_time()
+            for line in list(self._lines):
+                line.tick(now)
+            while self.waiting and now - self.waiting[0].asked_at > EXCHANGE_S:
+                self.waiting.popleft().tell(TransportFailed(_SLOW))
+        self._watched = False
+
+    def close(self) -> None:
+        self._closed = True
+        self._fail_waiting(_CLOSED)
+
+
+async def _connect_tcp(host: str, port: int) -> trio.SocketStream:
+    family = trio.socket.AF_INET6 if ":" in host else trio.socket.AF_INET
+    connection = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+    try:
+        await connection.connect((host, port))
+    except BaseException:
+        connection.close()
+        raise
+    return trio.SocketStream(connection)
+
+
+class Transport:
+    """DNS over HTTPS on real sockets: no redirect, no cookie, no proxy from the environment."""
+
+    def __init__(self, nursery: trio.Nursery, ca_file: str | None) -> None:
+        self._nursery = nursery
+        self._ca_file = ca_file
+        self._tls: ssl.SSLContext | None = None
+        self._endpoints: dict[str, _Endpoint] = {}
 
     async def exchange(self, url: str, query: bytes) -> bytes:
         return (await self.post(url, query)).octets
@@ -115,156 +602,85 @@ class HttpxTransport:
 
         Raises TransportFailed, or ValueError for a URL that check_doh_url refuses.
         """
-        import httpx
+        task = trio.lowlevel.current_task()
+        told: list[DohResponse | TransportFailed] = []
+        waiting = False
 
-        if url not in self._urls:
-            self._urls[url] = httpx.URL(check_doh_url(url))
-        exchange = _Exchange()
-        self._nursery.start_soon(self._carry, exchange, url, query)
-        await exchange.done.wait()
-        if isinstance(exchange.outcome, TransportFailed):
-            raise exchange.outcome
-        return exchange.outcome
+        def settle(answer: DohResponse | TransportFailed) -> None:
+            told.append(answer)
+            if waiting:
+                trio.lowlevel.reschedule(task)
 
-    async def _carry(self, exchange: _Exchange, url: str, query: bytes) -> None:
-        import httpx
+        def abort(_: object) -> trio.lowlevel.Abort:
+            give_up()
+            return trio.lowlevel.Abort.SUCCEEDED
 
-        # ReadTimeout: httpcore reports it to all who share the silent connection,
-        # those too who asked a moment ago.
-        ended = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.ReadTimeout)
-        try:
-            with trio.move_on_after(EXCHANGE_S):
-                for _ in range(TRIES_MAX - 1):
-                    with suppress(*ended):
-                        exchange.outcome = await self._post_once(url, query)
-                        return
-                exchange.outcome = await self._post_once(url, query)
-        except TransportFailed as failed:
-            exchange.outcome = failed
-        except Exception as error:
-            # Everything: besides its own errors httpx lets some of h2 and of the
-            # status line's int() through, and all of them are the endpoint's doing.
-            exchange.outcome = TransportFailed(_reason(error))
-        finally:
-            exchange.done.set()
+        give_up = self.begin(url, query, settle)
+        if told:
+            await trio.lowlevel.checkpoint()
+        else:
+            waiting = True
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        [answer] = told
+        if isinstance(answer, TransportFailed):
+            raise answer
+        return answer
 
-    async def _post_once(self, url: str, query: bytes) -> DohResponse:
-        with trio.CancelScope() as scope:
+    def begin(self, url: str, query: bytes, settle: Settle) -> Callable[[], None]:
+        """Ask, and have `settle` told what `post` would give or raise; it may be told at once.
 
-            async def shield_handshake(event: str, _: object) -> None:
-                # Cancelled from here to its first frame, httpcore would leave the
-                # socket unclosed.
-                scope.shield = event in _SHAKING_HANDS
+        What is given back gives the question up: then `settle` is told nothing. Raises
+        ValueError for a URL that check_doh_url refuses.
+        """
+        endpoint = self._endpoints.get(url)
+        if endpoint is None:
+            checked = check_doh_url(url)
+            endpoint = self._endpoints.get(checked)
+            if endpoint is None:
+                endpoint = _Endpoint(checked, self._nursery, self._context)
+            self._endpoints[url] = self._endpoints[checked] = endpoint
+        question = _Question(query, settle)
+        endpoint.ask(question)
+        return question.give_up
 
-            response = await self._http.handle_async_request(
-                self._request(url, query, shield_handshake)
-            )
-            try:
-                return DohResponse(await _body(response), response.headers.get("date"))
-            finally:
-                await response.aclose()
-        raise AssertionError("nobody cancels this scope")
+    def _context(self) -> "ssl.SSLContext":
+        if self._tls is None:
+            self._tls = tls_context(self._ca_file)
+            self._tls.set_alpn_protocols(["h2", "http/1.1"])
+        return self._tls
 
-    def _request(self, url: str, query: bytes, trace: object) -> "httpx.Request":
-        import httpx
-
-        asked = self._urls[url]
-        headers = {
-            "accept": _DNS_MESSAGE,
-            "content-type": _DNS_MESSAGE,
-            "content-length": str(len(query)),
-            "host": asked.netloc.decode(),
-        }
-        # A little less than our own limit, so that httpcore learns of a connection
-        # that has gone silent: when it is cancelled instead, it keeps it for the next.
-        limits = dict.fromkeys(("read", "write", "pool"), ENDPOINT_S - 0.1)
-        return httpx.Request(
-            "POST",
-            asked,
-            headers=headers,
-            stream=_body_type()(query),
-            extensions={"timeout": {"connect": HANDSHAKE_S, **limits}, "trace": trace},
-        )
-
-
-_DNS_MESSAGE = "application/dns-message"
-_SHAKING_HANDS = frozenset({"connection.start_tls.started", "connection.start_tls.complete"})
-
-
-@cache
-def _body_type() -> "Callable[[bytes], httpx.AsyncByteStream]":
-    """A request's body that is no generator: httpx's own is one, left unclosed by a failure."""
-    import httpx
-
-    class Body(httpx.AsyncByteStream):
-        def __init__(self, octets: bytes) -> None:
-            self._left = [octets]
-
-        def __aiter__(self) -> AsyncIterator[bytes]:
-            return self
-
-        async def __anext__(self) -> bytes:
-            if not self._left:
-                raise StopAsyncIteration
-            return self._left.pop()
-
-    return Body
-
-
-async def _body(response: "httpx.Response") -> bytes:
-    """The DNS message in this response, or TransportFailed."""
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if response.status_code != 200:
-        raise TransportFailed(f"HTTP status {response.status_code}")
-    if kind != _DNS_MESSAGE:
-        raise TransportFailed(f"an answer of type {kind[:40] or 'unknown'}, not DNS")
-    octets = bytearray()
-    with trio.CancelScope() as too_long:
-        async for chunk in response.aiter_raw():
-            octets += chunk
-            if len(octets) > MESSAGE_OCTETS_MAX:
-                too_long.cancel()  # not break: it would leave httpcore's generators unclosed
-    if too_long.cancel_called:
-        raise TransportFailed(f"an answer of more than {MESSAGE_OCTETS_MAX} octets")
-    return bytes(octets)
+    def close(self) -> None:
+        for endpoint in self._endpoints.values():
+            endpoint.close()
 
 
 def _reason(error: BaseException) -> str:
-    """The first cause in words: an untrusted certificate comes wrapped in three errors."""
+    """The first cause in words: an untrusted certificate comes wrapped in other errors."""
     words = type(error).__name__
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, trio.Cancelled):
-        if isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[0]
+    while cause is not None:
         refused = getattr(cause, "verify_message", None)  # of an ssl.SSLCertVerificationError
         if refused:
             return f"certificate not accepted: {refused}"
         words = getattr(cause, "strerror", None) or str(cause) or words
-        cause = cause.__cause__ or cause.__context__  # httpcore raises "from None"
+        cause = cause.__cause__ or cause.__context__
     return words
 
 
 @asynccontextmanager
-async def open_transport(ca_file: str | None = None) -> AsyncIterator[HttpxTransport]:
+async def open_transport(ca_file: str | None = None) -> AsyncIterator[Transport]:
     """A transport to real endpoints; its connections end with the block.
 
     Endpoints must show a certificate for their address by an authority of `ca_file`,
-    or else of the system.
+    or else of the system; these are read when the first connection wants them.
     """
-    import httpx  # here, not above: 100 ms that no other part of the engine needs
-
-    limits = httpx.Limits(
-        max_connections=CONNECTIONS_MAX,
-        max_keepalive_connections=CONNECTIONS_MAX,
-        keepalive_expiry=IDLE_S,
-    )
-    tls = tls_context(ca_file)
-    async with (
-        httpx.AsyncHTTPTransport(verify=tls, http2=True, limits=limits, trust_env=False) as http,
-        trio.open_nursery() as nursery,
-    ):
-        yield HttpxTransport(http, nursery)
-        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        transport = Transport(nursery, ca_file)
+        try:
+            yield transport
+        finally:
+            transport.close()
+            nursery.cancel_scope.cancel()
 
 
 def tls_context(ca_file: str | None) -> "ssl.SSLContext":
@@ -274,7 +690,7 @@ def tls_context(ca_file: str | None) -> "ssl.SSLContext":
     context = ssl.create_default_context(cafile=ca_file)
     known = ssl.get_default_verify_paths()
     if ca_file is None and known.cafile is None and known.capath is None:
-        import certifi  # a container without the system's authorities; httpx brings these
+        import certifi  # a container without the system's authorities
 
         context.load_verify_locations(certifi.where())
     return context

@@ -11,7 +11,11 @@ ROOT = Path(__file__).parent.parent
 PURE = [
     "engine.address",
     "engine.dns",
+    "engine.dns_wire",
     "engine.evidence",
+    "engine.http.one",
+    "engine.http.reply",
+    "engine.http.two",
     "engine.settings",
     "engine.sites",
     "engine.turnstile",
@@ -138,5 +142,5 @@ def test_the_parser_of_imports_sees_them_all():
     assert "trio" in tops("engine.smtp.pool")
     assert "engine.smtp.wire" in ours("engine.smtp.pool")
     assert "engine.smtp.throttle" in ours("engine.smtp.pool")
-    assert "httpx" in tops("engine.doh")  # within a function
+    assert "ssl" in tops("engine.doh")  # within a function
     assert "engine.testing.hosts" not in ours("engine.testing.clerk")  # for its type alone

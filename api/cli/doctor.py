@@ -69,7 +69,7 @@ class Greeting:
 
 
 class Posts(Protocol):
-    """What we need of engine.doh.HttpxTransport."""
+    """What we need of engine.doh.Transport."""
 
     async def post(self, url: str, query: bytes) -> DohResponse: ...
 
