@@ -12,9 +12,11 @@ why endpoints are named by address.
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import trio
@@ -33,15 +35,23 @@ from engine.dns import (
     read_route,
     reverse_name,
 )
-from engine.doh import ENDPOINT_S, DohTransport, check_doh_url, open_transport
+from engine.doh import (
+    ENDPOINT_S,
+    DohResponse,
+    DohTransport,
+    Transport,
+    TransportFailed,
+    check_doh_url,
+    open_transport,
+)
 from engine.egress import is_public
 from engine.settings import EngineSettings
 from engine.watcher import NOBODY, Watcher
 
 HEDGE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 LOOKUP_S = 3.0  # all endpoints together
-LINE_S = 15.0  # waiting for one of LOOKUPS_MAX to end; 2,000 domains at once take 3 to 8
-LOOKUPS_MAX = 50  # the processor bears about 500 a second: more would only make each slower
+LINE_S = 15.0  # waiting for one of LOOKUPS_MAX to end; 2,000 domains at once take 1 to 2
+LOOKUPS_MAX = 200  # names not in the resolver's cache take it 100 ms: so 2,000 of them a second
 DOMAINS_MAX = 100_000  # remembered, of domains and of exchanges each; about 500 octets apiece
 FAILURE_KEPT_S = 5.0
 ADDRESSES_KEPT_MIN_S = 300.0
@@ -129,8 +139,203 @@ class _Endpoint:
         self.failing = self.failing or self.answered_at < since
 
 
-# What came of asking one endpoint, and whom.
-_Outcome = tuple[_Endpoint, Answer | LookupFailed]
+Read = Callable[[bytes], Answer | LookupFailed]
+# A URL, a question, and whom to tell: gives back what gives it up (Transport.begin).
+Begin = Callable[[str, bytes, Callable[[DohResponse | TransportFailed], None]], Callable[[], None]]
+_NOBODY_WAITS = LookupFailed("nobody waits for the answer")
+
+
+class _Attempt(Generic[Answer]):
+    """One endpoint that has been asked, and has neither answered nor been given up."""
+
+    __slots__ = ("began", "endpoint", "give_up", "race")
+
+    def __init__(self, race: "_Race[Answer]", endpoint: _Endpoint, began: float) -> None:
+        self.race = race
+        self.endpoint = endpoint
+        self.began = began
+        self.give_up: Callable[[], None] | None = None
+
+    def settle(self, told: DohResponse | TransportFailed) -> None:
+        self.race.heard(self, told)
+
+
+class _Race(Generic[Answer]):
+    """One question: endpoints are asked in order until one gives a certain answer.
+
+    The next one is asked at once after a failure, or when the last asked is slow.
+    Those still asked when one has answered are let go on until their limit: what they
+    say then is worth knowing of them. Nothing here waits; a clock calls `tick`.
+    """
+
+    __slots__ = (
+        *("_answer", "_begin", "_ends", "_hedge_at", "_question", "_read", "_reasons"),
+        *("_task", "_under_way", "_waiting"),
+    )
+
+    def __init__(
+        self,
+        begin: Begin,
+        question: bytes,
+        read: Read[Answer],
+        endpoints: list[_Endpoint],
+        now: float,
+    ) -> None:
+        self._begin = begin
+        self._question = question
+        self._waiting = endpoints[::-1]
+        self._read = read
+        self._ends = now + LOOKUP_S
+        self._hedge_at = now
+        self._under_way: list[_Attempt[Answer]] = []
+        self._reasons: list[str] = []
+        self._answer: Answer | LookupFailed | None = None
+        self._task: trio.lowlevel.Task | None = None
+        self._ask_next(now)
+
+    @property
+    def over(self) -> bool:
+        """No clock is wanted any more."""
+        return self._answer is not None and not self._under_way
+
+    @property
+    def due(self) -> float:
+        """When `tick` has something to do."""
+        due = float("inf")
+        if self._answer is None:
+            due = min(self._ends, self._hedge_at) if self._waiting else self._ends
+        if self._under_way:
+            due = min(due, self._under_way[0].began + ENDPOINT_S)
+        return due
+
+    async def answer(self) -> Answer | LookupFailed:
+        if self._answer is None:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        else:
+            await trio.lowlevel.checkpoint()
+        assert self._answer is not None
+        return self._answer
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task, self._answer = None, _NOBODY_WAITS
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def tick(self, now: float) -> None:
+        if self._answer is None and now >= self._ends:
+            self._finish(LookupFailed(f"no answer within {LOOKUP_S:g} s"))
+        while self._under_way and now >= self._under_way[0].began + ENDPOINT_S:
+            late = self._under_way[0]
+            if late.give_up is not None:
+                late.give_up()
+            self.heard(late, TransportFailed(f"no answer within {ENDPOINT_S:g} s"))
+        if self._answer is None and self._waiting and now >= self._hedge_at:
+            self._ask_next(now)
+
+    def heard(self, attempt: "_Attempt[Answer]", told: DohResponse | TransportFailed) -> None:
+        if attempt not in self._under_way:
+            return
+        self._under_way.remove(attempt)
+        endpoint = attempt.endpoint
+        if isinstance(told, TransportFailed):
+            endpoint.after_silence(attempt.began)
+            reason = str(told) or type(told).__name__
+        else:
+            endpoint.after_answer()
+            if self._answer is not None:
+                return  # another one was first
+            answer = self._read(told.octets)
+            if not isinstance(answer, LookupFailed):
+                return self._finish(answer)
+            reason = answer.reason
+        if self._answer is not None:
+            return
+        self._reasons.append(f"{urlsplit(endpoint.url).netloc}: {reason}")
+        if self._waiting:
+            self._ask_next(trio.current_time())
+        elif not self._under_way:
+            self._finish(LookupFailed("; ".join(self._reasons)))
+
+    def _ask_next(self, now: float) -> None:
+        """Ask the next endpoint, and with one that is failing the one after it as well."""
+        while self._waiting and self._answer is None:
+            endpoint = self._waiting.pop()
+            attempt = _Attempt(self, endpoint, now)
+            self._under_way.append(attempt)
+            attempt.give_up = self._begin(endpoint.url, self._question, attempt.settle)
+            if not endpoint.failing:
+                break
+        self._hedge_at = now + HEDGE_S
+
+    def _finish(self, answer: Answer | LookupFailed) -> None:
+        self._answer = answer
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+
+class _Clock:
+    """Calls each race's `tick` when it is due; those that are over are forgotten unasked.
+
+    Nearly all are over long before: the clock wakes for them a few times a second.
+    """
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, _Race[Any]]] = []  # a heap
+        self._numbers = count()  # of equal instants the first comes first
+        self._sleep = trio.CancelScope()
+        self._wakes_at = float("-inf")
+
+    def watch(self, race: "_Race[Any]") -> None:
+        if race.over:
+            return
+        due = race.due
+        heappush(self._due, (due, next(self._numbers), race))
+        if due < self._wakes_at:
+            self._wakes_at = due
+            self._sleep.deadline = due
+
+    async def run(self) -> None:
+        """Never ends."""
+        while True:
+            self._tick(trio.current_time())
+            self._wakes_at = self._due[0][0] if self._due else float("inf")
+            with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
+                await trio.sleep_forever()
+
+    def _tick(self, now: float) -> None:
+        while self._due and (self._due[0][2].over or self._due[0][0] <= now):
+            race = heappop(self._due)[2]
+            if race.over:
+                continue
+            if race.due <= now:
+                race.tick(now)
+            self.watch(race)
+
+
+class _ByTask:
+    """Puts questions to a transport that can only be awaited: each in a task of its own."""
+
+    def __init__(self, transport: DohTransport, nursery: trio.Nursery) -> None:
+        self._transport = transport
+        self._nursery = nursery
+
+    def begin(
+        self, url: str, query: bytes, settle: Callable[[DohResponse | TransportFailed], None]
+    ) -> Callable[[], None]:
+        scope = trio.CancelScope()
+
+        async def carry() -> None:
+            told: DohResponse | TransportFailed
+            with scope:
+                try:
+                    told = DohResponse(await self._transport.exchange(url, query), None)
+                except OSError as error:  # TransportFailed is one
+                    told = TransportFailed(str(error) or type(error).__name__)
+                settle(told)
+
+        self._nursery.start_soon(carry)
+        return scope.cancel
 
 
 class Resolvers:
@@ -144,87 +349,34 @@ class Resolvers:
         watcher: Watcher = NOBODY,
     ) -> None:
         self._endpoints = [_Endpoint(url) for url in urls]
-        self._transport = transport
-        self._nursery = nursery
+        carrier = transport if isinstance(transport, Transport) else _ByTask(transport, nursery)
+        self._begin: Begin = carrier.begin
         self._watcher = watcher
         self._seats = trio.Semaphore(LOOKUPS_MAX)
+        self._clock = _Clock()
+        nursery.start_soon(self._clock.run)
 
-    async def ask(
-        self, question: bytes, read: Callable[[bytes], Answer | LookupFailed]
-    ) -> Answer | LookupFailed:
+    async def ask(self, question: bytes, read: Read[Answer]) -> Answer | LookupFailed:
         """A certain answer, or LookupFailed with what each endpoint did."""
         began = trio.current_time()
         answer = await self._ask(question, read)
         self._watcher.looked_up(began, certain=not isinstance(answer, LookupFailed))
         return answer
 
-    async def _ask(
-        self, question: bytes, read: Callable[[bytes], Answer | LookupFailed]
-    ) -> Answer | LookupFailed:
-        with trio.move_on_after(LINE_S) as line:
-            await self._seats.acquire()
-        if line.cancelled_caught:
-            return LookupFailed("too many look-ups under way")
+    async def _ask(self, question: bytes, read: Read[Answer]) -> Answer | LookupFailed:
         try:
-            with trio.move_on_after(LOOKUP_S):
-                return await self._race(question, read)
-            return LookupFailed(f"no answer within {LOOKUP_S:g} s")
+            self._seats.acquire_nowait()
+        except trio.WouldBlock:
+            with trio.move_on_after(LINE_S) as line:
+                await self._seats.acquire()
+            if line.cancelled_caught:
+                return LookupFailed("too many look-ups under way")
+        try:
+            race = _Race(self._begin, question, read, self._endpoints, trio.current_time())
+            self._clock.watch(race)
+            return await race.answer()
         finally:
             self._seats.release()
-
-    async def _race(
-        self, question: bytes, read: Callable[[bytes], Answer | LookupFailed]
-    ) -> Answer | LookupFailed:
-        """Ask in order; the next at once after a failure, or when the last asked is slow.
-
-        Those still asked when one has answered are let go on until their limit: a
-        connection half made serves the next question.
-        """
-        waiting = list(reversed(self._endpoints))
-        reasons: list[str] = []
-        send, outcomes = trio.open_memory_channel[_Outcome[Answer]](len(waiting))
-        with send, outcomes:
-            under_way = 0
-            while waiting or under_way:
-                patience = float("inf")
-                if waiting:
-                    endpoint = waiting.pop()
-                    under_way += 1
-                    self._nursery.start_soon(self._attempt, endpoint, question, read, send.clone())
-                    if waiting:
-                        patience = 0.0 if endpoint.failing else HEDGE_S
-                with trio.move_on_after(patience):
-                    asked, answer = await outcomes.receive()
-                    under_way -= 1
-                    if not isinstance(answer, LookupFailed):
-                        return answer
-                    reasons.append(f"{urlsplit(asked.url).netloc}: {answer.reason}")
-        return LookupFailed("; ".join(reasons))
-
-    async def _attempt(
-        self,
-        endpoint: _Endpoint,
-        question: bytes,
-        read: Callable[[bytes], Answer | LookupFailed],
-        send: "trio.MemorySendChannel[_Outcome[Answer]]",
-    ) -> None:
-        answer: Answer | LookupFailed = LookupFailed(f"no answer within {ENDPOINT_S:g} s")
-        began = trio.current_time()
-        answered = False
-        with send:
-            with trio.move_on_after(ENDPOINT_S):
-                try:
-                    octets = await self._transport.exchange(endpoint.url, question)
-                except OSError as error:  # TransportFailed is one
-                    answer = LookupFailed(str(error) or type(error).__name__)
-                else:
-                    answered, answer = True, read(octets)
-            if answered:
-                endpoint.after_answer()
-            else:
-                endpoint.after_silence(began)
-            with suppress(trio.BrokenResourceError):  # another one was first
-                send.send_nowait((endpoint, answer))
 
 
 class Routes:

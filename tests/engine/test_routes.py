@@ -661,7 +661,7 @@ async def test_localhost_is_an_address_to_us():
         ("/endless", "more than 65535 octets", 1),
         ("/cut", "closed", TRIES_MAX),
         ("/gone", "disconnected", TRIES_MAX),
-        ("/garbage", "disconnected", TRIES_MAX),
+        ("/garbage", "no HTTP", 1),
     ],
 )
 async def test_what_is_no_dns_answer_is_a_failure(path, words, requests):
