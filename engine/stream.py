@@ -35,7 +35,7 @@ from engine.watcher import NOBODY, OWN_RULES, Watcher
 
 OPEN_MAX = 20_000  # addresses taken up and not answered; enough to find work for every host
 UNREAD_MAX = 1_000  # answers that the reader has not taken
-LOOK_UPS_MAX = 100  # of routes, at a time; HTTP/2 bears as many streams
+LOOK_UPS_MAX = 200  # of routes, at a time: as many as the resolvers are asked at once
 ORDERS_MAX = 10_000  # domains whose shuffled exchanges are remembered
 FIRST_EXCHANGES = 2  # of a route, that a patient asker may wait for
 REST_LOOK_S = 0.5  # between two looks at the hosts that rest

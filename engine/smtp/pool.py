@@ -513,12 +513,12 @@ class Pool:
             self._coming -= woken
 
     def begin_answers(self) -> None:
-        self._coming += 1  # it takes of what is let in for its answers
         self._desk.begin_answers()
 
-    def end_answers(self) -> None:
+    def end_answers(self, *, all_of_them: bool) -> None:
+        self._coming += all_of_them  # it takes of what is now let in
         self._desk.end_answers()
-        self._coming -= 1
+        self._coming -= all_of_them
 
     def session_reused(self) -> None:
         self._desk.watcher.session_reused()
