@@ -11,12 +11,12 @@ comes, so that it can go when upstream has it.
 """
 
 import logging
+import random
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
-from uuid import uuid4
 
 import h11
 import trio
@@ -312,7 +312,23 @@ def refusal_headers(body: bytes, request_id: str) -> list[tuple[bytes, bytes]]:
 
 
 def new_request_id() -> str:
-    return uuid4().hex
+    """Nobody's secret: without the trip to the kernel that a uuid takes."""
+    return f"{random.getrandbits(128):032x}"
+
+
+def request_id_of(scope: Message) -> str:
+    """The one that the server gave, so that its log and the application's say the same."""
+    state: dict[str, str] = scope.setdefault("state", {})
+    return state.get("request_id") or state.setdefault("request_id", new_request_id())
+
+
+def headers_of_scope(scope: Message) -> dict[str, str]:
+    """By their names in lower case; of one that comes twice all values, with commas."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 _FATAL = (trio.Cancelled, KeyboardInterrupt, SystemExit)

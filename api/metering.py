@@ -31,12 +31,18 @@ Take = Callable[[Sequence[Answer]], Awaitable[None]]
 class Metered:
     """The engine's Answers, each counted as it is taken; for one reader."""
 
-    def __init__(self, answers: Answers, on_taken: Take) -> None:
+    def __init__(self, answers: Answers, on_taken: Take, left: int) -> None:
         self._answers = answers
         self._on_taken = on_taken
+        self._left = left
 
     def __len__(self) -> int:
         return len(self._answers)
+
+    @property
+    def whole(self) -> bool:
+        """Has the reader got them all?"""
+        return not self._left
 
     def __aiter__(self) -> "Metered":
         return self
@@ -44,12 +50,14 @@ class Metered:
     async def __anext__(self) -> Answer:
         answer = await anext(self._answers)
         await self._on_taken([answer])
+        self._left -= 1
         return answer
 
     async def next_ready(self) -> list[Answer]:
         """All answers that are there, at least one; an empty list at the end."""
         ready = await self._answers.next_ready()
         await self._on_taken(ready)
+        self._left -= len(ready)
         return ready
 
 
@@ -142,7 +150,7 @@ async def open_granted(
             nursery.start_soon(meter.keep_lease, grant.reservation)
             async with open_answers(meter.engine, texts, asker=asker, explain=explain) as answers:
                 try:
-                    yield Metered(answers, tally.hand_over)
+                    yield Metered(answers, tally.hand_over, len(texts))
                 finally:
                     await _take_the_rest(answers, tally)
             nursery.cancel_scope.cancel()

@@ -33,6 +33,11 @@ class NdjsonBody(ResponseBody):
     ) -> None:
         await self._block.__aexit__(kind, error, traceback)
 
+    @property
+    def whole(self) -> bool:
+        """Has the last line been given?"""
+        return self._answers.whole
+
     def __aiter__(self) -> "NdjsonBody":
         return self
 

@@ -9,12 +9,11 @@ which is how MCP's clients learn it; some fail at a body that is no JSON-RPC.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from uuid import uuid4
 
 import msgspec
 import trio
 
-from api.asgi import Application, Message, Receive, Send
+from api.asgi import Application, Message, Receive, Send, headers_of_scope, request_id_of
 from api.errors import Places, body_of, headers_of
 from api.limits import BODY_OCTETS_MAX, BODY_S_MAX
 from api.refusals import MethodNotAllowed, PayloadTooLarge, Refusal, SlowBody
@@ -57,7 +56,7 @@ class _App:
     origin: str
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        request_id: str = scope.setdefault("state", {}).setdefault("request_id", uuid4().hex)
+        request_id: str = request_id_of(scope)
         try:
             reply = await self._respond(scope, receive, request_id)
         except Gone:
@@ -83,7 +82,7 @@ class _App:
 
     async def _post(self, scope: Message, receive: Receive, request_id: str) -> Reply:
         arrived_at = trio.current_time()
-        headers = _headers(scope)
+        headers = headers_of_scope(scope)
         if headers.get("origin", self.origin).lower() != self.origin:
             foreign = reasoned(
                 INVALID_REQUEST, "The Origin is that of another site.",
@@ -105,15 +104,6 @@ class _App:
             f"Use POST {url}/mcp for JSON-RPC, or GET {url}/openapi.json for the tools.",
             f"{self.places.docs_url}#{SECTION}",
         )
-
-
-def _headers(scope: Message) -> dict[str, str]:
-    """By their names in lower case; of one that comes twice all values, with commas."""
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers
 
 
 async def _read(headers: Mapping[str, str], receive: Receive, arrived_at: float) -> bytes:

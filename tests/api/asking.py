@@ -200,12 +200,20 @@ class Shop:
                 await trio.lowlevel.checkpoint()
             hung_up.set()
 
+        work = trio.CancelScope()
+
+        async def stop_when_hung_up() -> None:  # as the server does
+            await hung_up.wait()
+            work.cancel()
+
         async with trio.open_nursery() as nursery:
             if hang_up_steps is not None:
                 nursery.start_soon(leave_after_steps, hang_up_steps)
             if hang_up_at is not None:
                 nursery.start_soon(leave, hang_up_at)
-            await self.app(scope, receive, send)
+            nursery.start_soon(stop_when_hung_up)
+            with work:
+                await self.app(scope, receive, send)
             nursery.cancel_scope.cancel()
         got.octets = b"".join(chunk for _, chunk in got.chunks)
         return got

@@ -1,0 +1,158 @@
+"""A client too small to be what is measured: one thread, no framework, the same requests again.
+
+It speaks just enough HTTP/1.1 to know where an answer ends, so that a request costs
+it a tenth of what it costs a server.
+"""
+
+import re
+import select
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+ANSWER_S = 60.0  # without a word from the server: it has died
+READ_OCTETS = 1 << 18
+
+_LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]+)", re.IGNORECASE)
+_END = b"\r\n0\r\n\r\n"  # of a chunked body, whose lines of JSON never hold it
+
+
+class Unanswered(Exception):
+    """The server did not answer as it should; the message has its words."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """What so many requests took; times in milliseconds, one for each request."""
+
+    took_s: float = 0.0
+    cpu_s: float = 0.0  # of this client
+    whole_ms: list[float] = field(default_factory=list)
+    first_ms: list[float] = field(default_factory=list)  # until something of the body was there
+    octets: int = 0
+    bodies: list[bytes] = field(default_factory=list)  # where they are to be kept
+
+    @property
+    def count(self) -> int:
+        return len(self.whole_ms)
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.took_s
+
+    @property
+    def cpu_us_each(self) -> float:
+        return self.cpu_s / self.count * 1e6
+
+    @property
+    def median_ms(self) -> float:
+        return median(self.whole_ms)
+
+
+@dataclass(slots=True)
+class _Line:
+    """One connection, and the request that is under way on it."""
+
+    sock: socket.socket
+    began: float = 0.0
+    first: float | None = None
+    answer: bytearray = field(default_factory=bytearray)
+    ends: int | None = None  # where the answer ends, if its head has said so
+    head: int = -1  # where the body begins
+
+    def ask(self, request: bytes) -> None:
+        self.first, self.ends, self.head = None, None, -1
+        self.answer.clear()
+        self.began = time.perf_counter()
+        self.sock.sendall(request)
+
+    def take(self) -> bool:
+        """Read what is there; is the answer whole?"""
+        octets = self.sock.recv(READ_OCTETS)
+        if not octets:
+            raise Unanswered(f"an answer ended early: {bytes(self.answer[:300])!r}")
+        self.answer += octets
+        if self.head < 0:
+            self.head = self.answer.find(b"\r\n\r\n") + 4
+            if self.head < 4:
+                self.head = -1
+                return False
+            if not self.answer.startswith(b"HTTP/1.1 200"):
+                raise Unanswered(self.answer.decode("latin-1"))
+            length = _LENGTH.search(self.answer, 0, self.head)
+            self.ends = self.head + int(length[1]) if length else None
+        if self.first is None and len(self.answer) > self.head:
+            self.first = time.perf_counter()
+        if self.ends is None:
+            return self.answer.endswith(_END)
+        return len(self.answer) >= self.ends
+
+
+def request(
+    method: str, path: str, *, host: str, key: str = "", body: bytes | None = None
+) -> bytes:
+    """The octets of a request."""
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Accept: */*", "User-Agent: bench"]
+    if key:
+        lines.append(f"Authorization: Bearer {key}")
+    if body is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
+
+
+def hammer(
+    at: tuple[str, int], requests: Iterable[bytes], connections: int, *, keep: bool = False
+) -> Asked:
+    """Ask all, each connection its next one as soon as its last is answered. Raises Unanswered."""
+    asked, left = Asked(), iter(requests)
+    lines = _connected(at, connections)
+    poll = select.epoll()
+    by_number = {line.sock.fileno(): line for line in lines}
+    cpu_s, began = time.process_time(), time.perf_counter()
+    try:
+        busy = sum(_asks(line, left, poll) for line in lines)
+        while busy:
+            ready = poll.poll(ANSWER_S)
+            if not ready:
+                raise Unanswered(f"no answer within {ANSWER_S} s")
+            for number, _ in ready:
+                line = by_number[number]
+                if line.take():
+                    _note(asked, line, keep=keep)
+                    busy -= not _asks(line, left, poll)
+    finally:
+        poll.close()
+        for line in lines:
+            line.sock.close()
+    asked.took_s, asked.cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
+    return asked
+
+
+def _connected(at: tuple[str, int], count: int) -> list[_Line]:
+    lines = [_Line(socket.create_connection(at, ANSWER_S)) for _ in range(count)]
+    for line in lines:
+        line.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return lines
+
+
+def _asks(line: _Line, left: Iterator[bytes], poll: select.epoll) -> bool:
+    """Ask the next request, if there is one."""
+    octets = next(left, None)
+    if octets is None:
+        poll.unregister(line.sock)
+        return False
+    if not line.began:
+        poll.register(line.sock, select.EPOLLIN)
+    line.ask(octets)
+    return True
+
+
+def _note(asked: Asked, line: _Line, *, keep: bool) -> None:
+    now = time.perf_counter()
+    asked.whole_ms.append((now - line.began) * 1000)
+    asked.first_ms.append(((line.first or now) - line.began) * 1000)
+    asked.octets += len(line.answer)
+    if keep:
+        asked.bodies.append(bytes(line.answer[line.head :]))
