@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
-from quart import Request, Response, request
+from quart import Response, request
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
+from quart_trio.wrappers import TrioRequest
 from werkzeug import exceptions
 
 from api.answering import answer, refuse
@@ -35,7 +36,7 @@ from api.visits import NOBODY, Porter, visiting
 log = logging.getLogger("mailprobe.api")
 
 
-class Incoming(Request):
+class Incoming(TrioRequest):
     """A request whose body nobody reads before an operation asks for it."""
 
     receive: Receive
@@ -62,7 +63,7 @@ class Connection(TrioASGIHTTPConnection):
                 elif not message.get("more_body", False):
                     visit.cut = False
 
-            incoming = self._create_request_from_scope(see)
+            incoming = self._create_request_from_scope(see)  # type: ignore[arg-type]  # Quart's own names for a message
             assert isinstance(incoming, Incoming)
             incoming.receive = receive
             await self._answer(see, await self.app.handle_request(incoming))

@@ -25,6 +25,7 @@ from h11._receivebuffer import ReceiveBuffer  # no public way to see the octets 
 logger = logging.getLogger("mailprobe.http")
 
 Message = MutableMapping[str, Any]
+Scope = Any  # a Message too, which frameworks know by names of their own
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
@@ -316,13 +317,13 @@ def new_request_id() -> str:
     return f"{random.getrandbits(128):032x}"
 
 
-def request_id_of(scope: Message) -> str:
+def request_id_of(scope: Scope) -> str:
     """The one that the server gave, so that its log and the application's say the same."""
     state: dict[str, str] = scope.setdefault("state", {})
     return state.get("request_id") or state.setdefault("request_id", new_request_id())
 
 
-def headers_of_scope(scope: Message) -> dict[str, str]:
+def headers_of_scope(scope: Scope) -> dict[str, str]:
     """By their names in lower case; of one that comes twice all values, with commas."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:

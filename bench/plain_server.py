@@ -22,7 +22,7 @@ def main() -> None:
     async def nothing() -> Response:
         return Response(b"{}", content_type="application/json")
 
-    trio.run(partial(serve, app, config, mode="asgi"))  # type: ignore[arg-type]
+    trio.run(partial(serve, app, config, mode="asgi"))
 
 
 if __name__ == "__main__":
