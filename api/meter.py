@@ -5,8 +5,9 @@ task of the service, so that a request that dies is settled like any other.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
@@ -52,6 +53,12 @@ class Grant:
         return self.reservation.caller
 
 
+class Leases(dict[str, tuple[Reservation, float]]):
+    """The reservations of requests under way by id, and since when each is held."""
+
+    kept = False  # a task extends them
+
+
 @dataclass(frozen=True, slots=True)
 class Meter:
     """Weighs, grants and settles; one for the whole service."""
@@ -64,6 +71,7 @@ class Meter:
     now: Callable[[], datetime]
     metered: bool = False  # what is billable is reported to the billing provider
     watch: Watch = nobody_watches
+    leases: Leases = field(default_factory=Leases)
 
     def plan(self, caller: Caller) -> Plan:
         return self.plans[caller.account.tier]
@@ -204,11 +212,35 @@ class Meter:
 
         return self.recorder.insist(write)
 
-    async def keep_lease(self, reservation: Reservation) -> None:
-        """Extend the lease as long as this runs."""
-        while True:
+    @contextmanager
+    def holding(self, reservation: Reservation) -> Iterator[None]:
+        """Have the lease extended as long as the block lasts."""
+        held = self.leases
+        held[reservation.id] = reservation, trio.current_time()
+        if not held.kept:
+            held.kept = True
+            self.recorder.run_beside(self._keep_leases)
+        try:
+            yield
+        finally:
+            del held[reservation.id]
+
+    async def _keep_leases(self) -> None:
+        """One task for all requests: most are over long before their lease is worth a thought.
+
+        A lease is extended for the first time after one to two rounds, well before it ends.
+        """
+        while self.leases:
             await trio.sleep(EXTEND_EVERY_S)
-            try:
-                await self.store.extend(reservation, lease_s=LEASE_S)
-            except StoreUnavailable:
-                log.warning("a lease was not extended: the store cannot be asked")
+            old = trio.current_time() - EXTEND_EVERY_S
+            async with trio.open_nursery() as nursery:
+                for reservation, since in list(self.leases.values()):
+                    if since <= old:
+                        nursery.start_soon(self._extend, reservation)
+        self.leases.kept = False
+
+    async def _extend(self, reservation: Reservation) -> None:
+        try:
+            await self.store.extend(reservation, lease_s=LEASE_S)
+        except StoreUnavailable:
+            log.warning("a lease was not extended: the store cannot be asked")

@@ -146,14 +146,12 @@ async def open_granted(
     tally = _Tally(meter, grant)
     asker = grant.caller.account.id
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(meter.keep_lease, grant.reservation)
+        with meter.holding(grant.reservation):
             async with open_answers(meter.engine, texts, asker=asker, explain=explain) as answers:
                 try:
                     yield Metered(answers, tally.hand_over, len(texts))
                 finally:
                     await _take_the_rest(answers, tally)
-            nursery.cancel_scope.cancel()
     except BaseException:
         tally.settle_the_dead()
         raise

@@ -1,14 +1,16 @@
 """What must be written whatever becomes of the request that it belongs to.
 
-A request's task dies when its caller hangs up; these writes run in a task of the
-service, and the request waits for them only while it lives. Lasts as long as the
-service, and is left only when everything is written or the time for it is up.
+A request's task dies when its caller hangs up; these writes do not. They run
+shielded, or in a task of the service for which the request waits only while it
+lives. Lasts as long as the service, and is left only when everything is written or
+the time for it is up.
 """
 
 import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import Context
 
 import trio
 
@@ -35,16 +37,15 @@ class Recorder:
         return len(self._pending)
 
     async def once(self, write: Write) -> None:
-        """Write it, try once; whoever is cancelled while it waits leaves it to be written.
+        """Write it, try once; whoever is cancelled meanwhile learns so when it is written.
 
+        In the caller's own task, for a store answers or gives up within a second.
         Raises StoreUnavailable.
         """
-        failed: list[StoreUnavailable] = []
-        tried = trio.Event()
-        self._start(_try_once, write, failed, tried)
-        await tried.wait()
-        if failed:
-            raise failed[0]
+        scope = trio.CancelScope(shield=True)
+        await self._run(scope, write)
+        if scope.cancelled_caught:
+            raise StoreUnavailable("a write was given up at the end")
 
     def insist(self, write: Write) -> trio.Event:
         """Write it, try until it is written; the event tells that it is, or was given up."""
@@ -52,14 +53,19 @@ class Recorder:
         self._start(_try_until_written, write, ended)
         return ended
 
+    def run_beside(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run this until it ends, or everything is written at the end; it is no request's."""
+        Context().run(self._nursery.start_soon, run)
+
     def _start(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
         scope = trio.CancelScope(shield=True)
-        self._pending.add(scope)
+        self._pending.add(scope)  # now, lest the end come before the task begins
         self._nursery.start_soon(self._run, scope, run, *arguments)
 
     async def _run(
         self, scope: trio.CancelScope, run: Callable[..., Awaitable[None]], *arguments: object
     ) -> None:
+        self._pending.add(scope)
         try:
             with scope:
                 await run(*arguments)
@@ -78,15 +84,6 @@ class Recorder:
             log.error("%d writes were given up at the end", len(self._pending))
         for scope in self._pending:
             scope.cancel()
-
-
-async def _try_once(write: Write, failed: list[StoreUnavailable], tried: trio.Event) -> None:
-    try:
-        await write()
-    except StoreUnavailable as error:
-        failed.append(error)
-    finally:
-        tried.set()
 
 
 async def _try_until_written(write: Write, ended: trio.Event) -> None:
@@ -111,3 +108,4 @@ async def open_recorder(drain_s: float = DRAIN_S) -> AsyncIterator[Recorder]:
             yield recorder
         finally:
             await recorder.drain(drain_s)
+            nursery.cancel_scope.cancel()

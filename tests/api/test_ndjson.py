@@ -81,9 +81,8 @@ async def test_a_crash_of_the_sender_closes_the_stream(autojump_clock, shop: Sho
             await anext(body)
             raise ZeroDivisionError
 
-    with pytest.raises(ExceptionGroup) as crash:
+    with pytest.raises(ZeroDivisionError):
         await send()
-    assert crash.group_contains(ZeroDivisionError)
     await trio.sleep(1)
     assert shop.service.capacity.addresses == 0
     assert (await shop.store.ledger(caller)).reserved == 0
