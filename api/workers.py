@@ -39,12 +39,17 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def supervise(
-    work: Work, count: int, *, sockets: Sequence[socket.socket] = (), drain_s: float = DRAIN_S
+    work: Work,
+    count: int,
+    *,
+    sockets: Sequence[socket.socket] = (),
+    drain_s: float = DRAIN_S,
+    ready: Callable[[], None] = lambda: None,
 ) -> int:
     """Run `work` in `count` processes until SIGTERM or SIGINT; return the exit code.
 
     `work(ready)` serves until its process gets SIGTERM or SIGINT, and calls `ready`
-    once it accepts requests. The listening `sockets` are closed here when the drain
+    once it accepts requests; when all have, `ready` is called here, once. The listening `sockets` are closed here when the drain
     begins, so that nobody is let in whom no worker will serve. Returns 0 when all have drained; 1 when one has not
     (it failed while draining, or took longer than `drain_s` and was killed), or
     when one of the first `count` ended before it was ready: the others are
@@ -57,7 +62,7 @@ def supervise(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, there would be nothing to wait for
     mask: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED))
     try:
-        return _Supervisor(work, count, sockets, drain_s, mask).run()
+        return _Supervisor(work, count, sockets, drain_s, ready, mask).run()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -67,11 +72,15 @@ class _Worker:
     pid: int
     born: float
     ready_fd: int  # the reading end of a pipe: an octet comes when the worker serves
-    was_ready: bool = False  # known when it has ended
+    was_ready: bool = False  # as far as anybody has looked
+
+    def look(self) -> None:
+        """Does it serve, or has it?"""
+        with suppress(BlockingIOError):  # a process of its own may still hold the other end
+            self.was_ready = self.was_ready or os.read(self.ready_fd, 1) != b""
 
     def bury(self) -> None:
-        with suppress(BlockingIOError):  # a process of its own may still hold the other end
-            self.was_ready = os.read(self.ready_fd, 1) != b""
+        self.look()
         os.close(self.ready_fd)
 
 
@@ -92,11 +101,13 @@ class _Supervisor:
         count: int,
         sockets: Sequence[socket.socket],
         drain_s: float,
+        ready: Callable[[], None],
         mask: set[int],
     ) -> None:
         self._work = work
         self._sockets = sockets
         self._drain_s = drain_s
+        self._ready: Callable[[], None] | None = ready  # until it has been called
         self._mask = mask  # what workers unblock again
         self._places = [_Place() for _ in range(count)]
 
@@ -112,6 +123,18 @@ class _Supervisor:
                 if not self._succeeded(place, worker, code):
                     self._drain()
                     return 1
+            self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        if self._ready is None:
+            return
+        for place in self._places:
+            if place.worker is not None:
+                place.worker.look()
+                place.ever_ready |= place.worker.was_ready
+        if all(place.ever_ready for place in self._places):
+            self._ready()
+            self._ready = None
 
     def _fill(self) -> None:
         now = time.monotonic()
@@ -200,6 +223,8 @@ class _Supervisor:
 
             def ready() -> None:
                 os.write(told_fd, b".")
+                if os.getppid() == parent:
+                    os.kill(parent, signal.SIGCHLD)  # look: it waits for nothing but signals
 
             self._work(ready)
             code = 0

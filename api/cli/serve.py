@@ -78,9 +78,9 @@ def _serve(
     from api.workers import supervise
 
     share = replace(settings, engine=_share(settings, workers))
+    announce = partial(_announce, settings, doors, workers)
     if workers == 1:
-        ready = partial(_announce, settings, doors, workers)
-        serve_until_told(share, plans, doors, ready, board)
+        serve_until_told(share, plans, doors, announce, board)
         return
 
     def work(ready: Callable[[], None]) -> None:
@@ -94,8 +94,7 @@ def _serve(
             sys.exit(1)
 
     _load_before_the_fork()
-    _announce(settings, doors, workers)
-    sys.exit(supervise(work, workers, sockets=doors.all()))
+    sys.exit(supervise(work, workers, sockets=doors.all(), ready=announce))
 
 
 # -- sockets ----------------------------------------------------------------------------------
@@ -112,7 +111,7 @@ def _open_doors(settings: "Settings") -> "Doors":
     )
 
 
-def _listening(bind: "Bind", in_words: "Callable[[Bind, str], Trouble]") -> list[socket.socket]:
+def _listening(bind: "Bind", in_words: "Callable[[Bind, str], Misuse]") -> list[socket.socket]:
     from api.server import open_sockets
 
     try:
@@ -122,19 +121,22 @@ def _listening(bind: "Bind", in_words: "Callable[[Bind, str], Trouble]") -> list
         raise in_words(bind, reason) from None
 
 
-def _api_cannot_listen(bind: "Bind", reason: str) -> Trouble:
-    return Trouble(f"{bind} cannot be listened on: {reason}; name another address with --bind")
+def _api_cannot_listen(bind: "Bind", reason: str) -> Misuse:
+    return Misuse(f"{bind} cannot be listened on: {reason}; name another address with --bind")
 
 
-def _tools_cannot_listen(bind: "Bind", reason: str) -> Trouble:
-    return Trouble(
+def _tools_cannot_listen(bind: "Bind", reason: str) -> Misuse:
+    return Misuse(
         f"{bind} cannot be listened on for the tool server: {reason}; name another address with "
         "--tools-bind, or turn it off with MAILPROBE_TOOLS_BIND="
     )
 
 
-def _metrics_cannot_listen(bind: "Bind", reason: str) -> Trouble:
-    return Misuse(f"MAILPROBE_METRICS_BIND is '{bind}': it cannot be listened on: {reason}")
+def _metrics_cannot_listen(bind: "Bind", reason: str) -> Misuse:
+    return Misuse(
+        f"{bind} cannot be listened on for the metrics: {reason}; name another address with "
+        "MAILPROBE_METRICS_BIND, or turn it off with MAILPROBE_METRICS_BIND="
+    )
 
 
 def _with_ports(settings: "Settings", doors: "Doors") -> "Settings":

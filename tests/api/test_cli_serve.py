@@ -144,12 +144,19 @@ def test_the_database_is_its_owners_alone(tmp_path: Path, lab: Lab) -> None:
         assert stat.S_IMODE((tmp_path / "data" / name).stat().st_mode) == 0o600
 
 
-def test_a_busy_port_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "whose"), [("--bind", ""), ("--tools-bind", " for the tool server")]
+)
+def test_a_busy_port_is_one_line(tmp_path: Path, option: str, whose: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         bind = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = mailprobe(tmp_path, "serve", "--bind", bind)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"mailprobe: {bind} cannot be listened on: Address already in")
+        free = () if option == "--bind" else ("--bind", "127.0.0.1:0")
+        done = mailprobe(tmp_path, "serve", option, bind, *free)
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        f"mailprobe: {bind} cannot be listened on{whose}: Address already in use; name another "
+        f"address with {option}"
+    )
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "data").exists()
 

@@ -168,8 +168,9 @@ def test_an_address_that_is_taken_is_one_line_that_names_the_setting(
         done = mailprobe(tmp_path, "serve", "--bind", "127.0.0.1:0", "--workers", workers)
     assert done.returncode == 2
     assert done.stderr == (
-        f"mailprobe: MAILPROBE_METRICS_BIND is '{bind}': "
-        "it cannot be listened on: Address already in use\n"
+        f"mailprobe: {bind} cannot be listened on for the metrics: Address already in use; "
+        "name another address with MAILPROBE_METRICS_BIND, or turn it off with "
+        "MAILPROBE_METRICS_BIND=\n"
     )
     assert not (tmp_path / "data").exists()
 

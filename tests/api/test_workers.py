@@ -67,17 +67,30 @@ def main(how: str, count: str) -> int:
                 signal.pause()
         trio.run(serve, sockets, ready)
 
+    def announce() -> None:
+        if how == "announces":
+            os.write(1, b"all\n")
+
     drain_s = 0.5 if how == "stubborn" else WITHIN_S
-    return supervise(work, int(count), sockets=sockets, drain_s=drain_s)
+    return supervise(work, int(count), sockets=sockets, drain_s=drain_s, ready=announce)
 
 
 # -- the tests ----------------------------------------------------------------------------------
 
 
 class Program:
-    def __init__(self, process: trio.Process, port: int) -> None:
+    def __init__(self, process: trio.Process, said: bytes) -> None:
         self.process = process
-        self.port = port
+        self.said = said  # so far
+        self.port = int(said.split()[0]) if said else 0
+
+    async def hear(self, lines: int) -> list[bytes]:
+        """The first so many lines that it says."""
+        assert self.process.stdout is not None
+        with trio.fail_after(WITHIN_S):
+            while self.said.count(b"\n") < lines:
+                self.said += await self.process.stdout.receive_some()
+        return self.said.split()[:lines]
 
     async def ask(self) -> int:
         """Who answers?"""
@@ -108,8 +121,8 @@ async def running(how: str = "serves", count: int = 2) -> AsyncIterator[Program]
     assert process.stdout is not None
     try:
         with trio.fail_after(WITHIN_S):
-            lines = await process.stdout.receive_some()  # when one is ready, or all have ended
-        yield Program(process, int(lines.split()[0]) if lines else 0)
+            said = await process.stdout.receive_some()  # when one is ready, or all have ended
+        yield Program(process, said)
     finally:
         with trio.CancelScope(shield=True):
             if process.returncode is None:
@@ -235,3 +248,14 @@ async def test_a_process_with_threads_is_not_forked():
 
 if __name__ == "__main__":
     sys.exit(main(*sys.argv[1:]))
+
+
+async def test_the_parent_announces_when_all_serve_and_once() -> None:
+    """Whoever reads that it serves may ask, and be answered by any of them."""
+    async with running("announces", 3) as program:
+        port = b"%d" % program.port
+        assert await program.hear(4) == [port, port, port, b"all"]
+        os.kill(await program.ask(), signal.SIGKILL)
+        assert await program.hear(5) == [port, port, port, b"all", port]  # its successor's
+        assert await program.end() == 0
+        assert program.said.count(b"all") == 1
