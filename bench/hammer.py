@@ -62,6 +62,10 @@ class _Line:
     ends: int | None = None  # where the answer ends, if its head has said so
     head: int = -1  # where the body begins
 
+    @property
+    def status(self) -> int:
+        return int(self.answer[9:12])
+
     def ask(self, request: bytes) -> None:
         self.first, self.ends, self.head = None, None, -1
         self.answer.clear()
@@ -79,8 +83,6 @@ class _Line:
             if self.head < 4:
                 self.head = -1
                 return False
-            if not self.answer.startswith(b"HTTP/1.1 200"):
-                raise Unanswered(self.answer.decode("latin-1"))
             length = _LENGTH.search(self.answer, 0, self.head)
             self.ends = self.head + int(length[1]) if length else None
         if self.first is None and len(self.answer) > self.head:
@@ -120,6 +122,8 @@ def hammer(
             for number, _ in ready:
                 line = by_number[number]
                 if line.take():
+                    if line.status != 200:
+                        raise Unanswered(line.answer.decode("latin-1"))
                     _note(asked, line, keep=keep)
                     busy -= not _asks(line, left, poll)
     finally:
@@ -128,6 +132,60 @@ def hammer(
             line.sock.close()
     asked.took_s, asked.cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
     return asked
+
+
+@dataclass(slots=True)
+class Flooded:
+    """What became of requests that came whether the last ones were answered or not."""
+
+    took_s: float = 0.0
+    cpu_s: float = 0.0  # of this client
+    served: int = 0
+    shed_ms: list[float] = field(default_factory=list)  # until each 503 was there
+    unsent: int = 0  # no connection was left for them
+
+
+def flood(
+    at: tuple[str, int], request: bytes, *, rate: float, seconds: float, connections: int
+) -> Flooded:
+    """Ask so often a second, on as many connections as that takes. Raises Unanswered."""
+    flooded = Flooded()
+    poll = select.epoll()
+    lines = _connected(at, connections)
+    by_number = {line.sock.fileno(): line for line in lines}
+    for number in by_number:
+        poll.register(number, select.EPOLLIN)
+    idle, sent = list(lines), 0
+    cpu_s, began = time.process_time(), time.perf_counter()
+    try:
+        while (now := time.perf_counter() - began) < seconds:
+            due = int(now * rate)
+            while sent + flooded.unsent < due:
+                if idle:
+                    idle.pop().ask(request)
+                    sent += 1
+                else:
+                    flooded.unsent += 1
+            for number, _ in poll.poll(0.002):
+                line = by_number[number]
+                if line.take():
+                    idle.append(line)
+                    _judge(flooded, line)
+    finally:
+        poll.close()
+        for line in lines:
+            line.sock.close()
+    flooded.took_s, flooded.cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
+    return flooded
+
+
+def _judge(flooded: Flooded, line: _Line) -> None:
+    if line.status == 200:
+        flooded.served += 1
+    elif line.status == 503:
+        flooded.shed_ms.append((time.perf_counter() - line.began) * 1000)
+    else:
+        raise Unanswered(line.answer.decode("latin-1"))
 
 
 def _connected(at: tuple[str, int], count: int) -> list[_Line]:

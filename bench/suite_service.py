@@ -1,19 +1,25 @@
-"""2,000 addresses through a service in a process of its own, as `clean --server` and the demo ask it.
+"""The service in a process of its own: a list as `clean --server` asks it, then what a request costs.
 
 The lab, the service and this client share the machine. The service's database lies
 within this checkout, where `data/` would lie, so that its flushes cost what they do there.
+
+What a request costs is the service's own processor time, all threads together, in
+short rounds by turns. "On one core" is a second divided by what the cheapest round
+took for each: a neighbour on the same core makes others dearer, never cheaper. Beside it an empty route behind a key, on the very
+same server, and a bare Quart application on hypercorn's own worker.
 """
 
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -23,21 +29,29 @@ import trio
 from api.cli.http_source import PATH as STREAM
 from api.cli.http_source import REQUEST_ADDRESSES_MAX, open_http_source
 from bench.asking import wrong
+from bench.empty_route import PATH as EMPTY
 from bench.figures import RESULTS, Figure
+from bench.hammer import flood, hammer, request
 from bench.lab import start_lab
 from engine import Verdict
 
 ADDRESSES = 2_000
 FIRST_LINES = 10  # requests whose first line is timed, one after the other
-SINGLES = 2_000
+SINGLES = 1_500  # by the clock
 CONNECTIONS = 16  # of the single verifications
+ROUNDS = 12
+ROUND_REQUESTS = 100
+LISTS = 12  # requests of 50 in a round
+WARM = 60  # domains of the streams, on as many hosts
+OVERLOAD_S = 4.0
+FLOOD_CONNECTIONS = 1_800  # fewer than a service lets in, more than it lets work
 SINGLE = "bob@mailinator.com"  # a throwaway: no resolver and no mail host is asked
 PLANS = "[scale]\nrate_limit_per_min = 1000000\n"  # nobody should wait for a minute to pass
 START_S = 30.0  # a start takes one; of a machine that does much else, more
 STOP_S = 15.0  # a stop has ten
 ANSWER_S = 180.0  # for a step of the suite; it takes some seconds where nothing else runs
 ROOT = Path(__file__).parents[1]
-MAILPROBE = (sys.executable, "-c", "from api.cli import main; main()")
+MAILPROBE = (sys.executable, "-m", "bench.empty_route")
 
 
 class ServiceFailed(Exception):
@@ -58,10 +72,18 @@ class Served:
     def key(self) -> str:
         return self.account["key"]
 
+    @property
+    def host(self) -> str:
+        return httpx.URL(self.url).netloc.decode()
+
+    @property
+    def at(self) -> tuple[str, int]:
+        url = httpx.URL(self.url)
+        return url.host, url.port or 80
+
     def cpu_s(self) -> float:
-        """The processor time that it has used, all threads together (proc(5))."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text("ascii").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """The processor time that it has used, all threads and workers together."""
+        return cpu_s_of(self.pid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +107,27 @@ def run() -> list[Figure]:
     RESULTS.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="service-", dir=RESULTS) as folder,
+        tempfile.TemporaryDirectory(prefix="service-", dir=RESULTS) as second,
         start_lab("many") as lab,
-        start_service(lab.env, Path(folder), plans=PLANS) as service,
     ):
-        return trio.run(measure, service, lab.addresses["deliverable"])
+        addresses = lab.addresses["deliverable"]
+        domains = [text.partition("@")[2] for text in addresses]
+        with start_service(lab.env, Path(folder), plans=PLANS) as service:
+            figures = trio.run(measure, service, addresses)
+            figures += measure_requests(service, domains)
+            with start_service(lab.env, Path(second), plans=PLANS, workers=2) as two:
+                figures += measure_workers(service, two)
+            return figures + measure_overload(service)
 
 
 async def measure(
-    service: Served, addresses: Sequence[str], count: int = ADDRESSES, singles: int = SINGLES
+    service: Served, addresses: Sequence[str], count: int = ADDRESSES
 ) -> list[Figure]:
-    """All figures. The addresses are deliverable ones, of domains that the service has not met."""
+    """The figures of a list. The addresses are deliverable ones, of domains that the service has not met."""
     texts, others = addresses[:count], addresses[count:][: FIRST_LINES * REQUEST_ADDRESSES_MAX]
     cold, cold_cost = await ask_list(service, texts)
     warm, warm_cost = await ask_list(service, texts)
     first_cold, first_warm = await first_lines(service, others), await first_lines(service, others)
-    single_ms, single_cost = await ask_singles(service, singles)
     mistaken = wrong([*cold, *warm], dict.fromkeys(texts, "deliverable/None"))
     for what, number in mistaken.items():
         print(f"# {number} × {what}")
@@ -114,9 +142,6 @@ async def measure(
         Figure("warm: processor time of the service", warm_cost.cpu_ms_each, "ms each"),
         Figure("warm: the latest result", _latest_ms(warm), "ms"),
         Figure("warm: a request's first line, median", median(first_warm), "ms"),
-        Figure("single, no probe: requests", single_cost.rate, "a second"),
-        Figure("single, no probe: processor time", single_cost.cpu_ms_each, "ms each"),
-        Figure("single, no probe: median", median(single_ms), "ms"),
     ]
 
 
@@ -159,57 +184,192 @@ async def first_lines(service: Served, texts: Sequence[str]) -> list[float]:
     return times_ms
 
 
-async def ask_singles(service: Served, count: int) -> tuple[list[float], Cost]:
-    """The same address over and over, by a client too small to be what is measured."""
-    times_ms: list[float] = []
-    left = iter(range(count))
-    request = _request(service)
-    at = httpx.URL(service.url)
-
-    async def ask() -> None:
-        async with await trio.open_tcp_stream(at.host, at.port or 80) as wire:
-            for _ in left:
-                began = time.perf_counter()
-                await wire.send_all(request)
-                await _read_answer(wire)
-                times_ms.append((time.perf_counter() - began) * 1000)
-
-    with trio.fail_after(ANSWER_S):
-        cpu_s, began = service.cpu_s(), time.perf_counter()
-        async with trio.open_nursery() as nursery:
-            for _ in range(CONNECTIONS):
-                nursery.start_soon(ask)
-        took_s = time.perf_counter() - began
-    return times_ms, Cost(count, took_s, service.cpu_s() - cpu_s)
+# -- what a request costs ----------------------------------------------------------------------
 
 
-def _request(service: Served) -> bytes:
-    body = json.dumps({"email": SINGLE})
-    lines = (
-        "POST /v1/email/verify HTTP/1.1",
-        f"Host: {httpx.URL(service.url).netloc.decode()}",
-        f"Authorization: Bearer {service.key}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of request, as it is asked in a round."""
+
+    pid: int  # whose processor time counts
+    at: tuple[str, int]
+    requests: Sequence[bytes]
+    connections: int = CONNECTIONS
+    items: int = 1  # addresses in a request
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What an item of a kind cost in each of its rounds."""
+
+    cpu_us: list[float] = field(default_factory=list)
+    load_us: list[float] = field(default_factory=list)
+    first_ms: list[float] = field(default_factory=list)
+
+    @property
+    def least_us(self) -> float:
+        return min(self.cpu_us)
+
+    def on_one_core(self, what: str) -> Figure:
+        return Figure(
+            what,
+            1e6 / self.least_us,
+            "a second on one core",
+            spread=(max(self.cpu_us) - self.least_us) / median(self.cpu_us),
+            cpu_us=self.least_us,
+            load_cpu_us=min(self.load_us),
+        )
+
+    def against(self, other: "Rounds") -> float:
+        """How many times as many as of the other."""
+        return other.least_us / self.least_us
+
+
+def in_turn(kinds: Mapping[str, Kind], rounds: int) -> dict[str, Rounds]:
+    """Ask all kinds by turns, after once for warmth."""
+    done = {name: Rounds() for name in kinds}
+    for kind in kinds.values():
+        hammer(kind.at, kind.requests, kind.connections)
+    for _ in range(rounds):
+        for name, kind in kinds.items():
+            cpu_s = cpu_s_of(kind.pid)
+            asked = hammer(kind.at, kind.requests, kind.connections)
+            items = asked.count * kind.items
+            done[name].cpu_us.append((cpu_s_of(kind.pid) - cpu_s) / items * 1e6)
+            done[name].load_us.append(asked.cpu_s / items * 1e6)
+            done[name].first_ms.append(median(asked.first_ms))
+    return done
+
+
+def measure_requests(
+    service: Served, domains: Sequence[str], rounds: int = ROUNDS, size: int = ROUND_REQUESTS
+) -> list[Figure]:
+    """What the ways to ask cost, beside a route that does nothing and a server that does less.
+
+    The domains are warm from the first round on: the same hosts are asked for other mailboxes.
+    """
+    with start_plain() as (pid, at):
+        singles = {
+            "plain": Kind(pid, at, [request("GET", "/", host="plain", key=service.key)] * size),
+            "empty": Kind(service.pid, service.at, [_asking(service, "GET", EMPTY)] * size),
+            "single": Kind(service.pid, service.at, [_single(service)] * size),
+        }
+        one = in_turn(singles, rounds)
+    lists = in_turn(
+        {
+            "sorted": Kind(service.pid, service.at, _lists(service, domains, 3), 4, 50),
+            "mixed": Kind(service.pid, service.at, _lists(service, domains, 50), 4, 50),
+            "alone": Kind(service.pid, service.at, _lists(service, domains, 3), 1, 50),
+        },
+        rounds,
     )
-    return "\r\n".join([*lines, "", body]).encode()
+    plain, empty, single = one["plain"], one["empty"], one["single"]
+    return [
+        plain.on_one_core("a bare Quart application on hypercorn: requests"),
+        empty.on_one_core("an empty route behind a key: requests"),
+        single.on_one_core("single, no probe: requests"),
+        Figure("an empty route against the bare application", empty.against(plain), "times"),
+        Figure("a single against an empty route", 100 * single.against(empty), "%"),
+        lists["sorted"].on_one_core("stream, few domains, warm: addresses"),
+        Figure("stream, few domains, warm: first line", min(lists["alone"].first_ms), "ms"),
+        lists["mixed"].on_one_core("stream, 50 domains, warm: addresses"),
+    ]
 
 
-async def _read_answer(wire: trio.SocketStream) -> None:
-    """One whole answer, which must be a 200 with a Content-Length."""
-    answer = b""
-    octets_max = None
-    while octets_max is None or len(answer) < octets_max:
-        octets = await wire.receive_some()
-        answer += octets
-        head, end, _ = answer.partition(b"\r\n\r\n")
-        if end:
-            length = re.search(rb"\r\ncontent-length: ([0-9]+)", head, re.IGNORECASE)
-            if length is None or not head.startswith(b"HTTP/1.1 200"):
-                raise ServiceFailed(head.decode("latin-1"))
-            octets_max = len(head) + len(end) + int(length[1])
-        if not octets:
-            raise ServiceFailed("the service ended an answer early")
+def measure_workers(one: Served, two: Served, size: int = SINGLES) -> list[Figure]:
+    """Two workers beside one: by the clock, for they cost the same. Says who had the cores."""
+    rates = {}
+    for count, service in ((1, one), (2, two)):
+        cpu_s = service.cpu_s()
+        asked = hammer(service.at, [_single(service)] * size, CONNECTIONS)
+        shares = (service.cpu_s() - cpu_s) / asked.took_s, asked.cpu_s / asked.took_s
+        print(f"# {count} workers had {shares[0]:.2f} cores, the load side {shares[1]:.2f}")
+        rates[count] = asked.rate
+    return [Figure("two workers against one", rates[2] / rates[1], "times by the clock")]
+
+
+def measure_overload(service: Served, seconds: float = OVERLOAD_S) -> list[Figure]:
+    """Three times what it bears: it sheds quickly, and goes on."""
+    peak = hammer(service.at, [_single(service)] * SINGLES, CONNECTIONS).rate
+    flooded = flood(
+        service.at, _single(service), rate=3 * peak, seconds=seconds, connections=FLOOD_CONNECTIONS
+    )
+    served = flooded.served / flooded.took_s
+    quick = sum(each < 50 for each in flooded.shed_ms)
+    print(f"# {len(flooded.shed_ms)} were shed, {flooded.unsent} found no connection")
+    return [
+        Figure("at three times its load: of its peak", 100 * served / peak, "%"),
+        Figure(
+            "at three times its load: shed within 50 ms",
+            100 * quick / max(1, len(flooded.shed_ms)),
+            f"% of {len(flooded.shed_ms)}",
+        ),
+        Figure(
+            "at three times its load: a refusal, median", median(flooded.shed_ms or [0.0]), "ms"
+        ),
+    ]
+
+
+def _asking(service: Served, method: str, path: str, body: object = None) -> bytes:
+    octets = None if body is None else json.dumps(body).encode()
+    return request(method, path, host=service.host, key=service.key, body=octets)
+
+
+def _single(service: Served) -> bytes:
+    return _asking(service, "POST", "/v1/email/verify", {"email": SINGLE})
+
+
+def _lists(service: Served, domains: Sequence[str], each: int) -> list[bytes]:
+    """Requests of 50 addresses, of so many domains each."""
+    return [
+        _asking(
+            service, "POST", STREAM,
+            {
+                "emails": [
+                    f"known.{place}.{number}@{domains[(number * each + place % each) % WARM]}"
+                    for place in range(50)
+                ]
+            },
+        )
+        for number in range(LISTS)
+    ]  # fmt: skip
+
+
+@contextmanager
+def start_plain() -> Iterator[tuple[int, tuple[str, int]]]:
+    """The bare application, as long as the block lasts."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        at = free.getsockname()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.plain_server", str(at[1])],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        _wait_until_open(at)
+        yield process.pid, at
+    finally:
+        _stop(process)
+
+
+def _wait_until_open(at: tuple[str, int]) -> None:
+    ends_at = time.monotonic() + START_S
+    while time.monotonic() < ends_at:
+        try:
+            socket.create_connection(at).close()
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+        else:
+            return
+    raise ServiceFailed("the bare application did not start")
+
+
+def cpu_s_of(pid: int) -> float:
+    """The processor time of a process and its children, all threads together, to the microsecond."""
+    tasks = [*Path(f"/proc/{pid}/task").iterdir()]
+    ns = sum(int((task / "schedstat").read_text("ascii").split()[0]) for task in tasks)
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+    return ns / 1e9 + sum(cpu_s_of(int(child)) for child in children)
 
 
 # -- the service -----------------------------------------------------------------------------
@@ -217,7 +377,12 @@ async def _read_answer(wire: trio.SocketStream) -> None:
 
 @contextmanager
 def start_service(
-    lab_env: Mapping[str, str], folder: Path, *, plans: str = "", tier: str = "scale"
+    lab_env: Mapping[str, str],
+    folder: Path,
+    *,
+    plans: str = "",
+    tier: str = "scale",
+    workers: int = 1,
 ) -> Iterator[Served]:
     """`mailprobe serve` on a free port, its database in `folder`, as long as the block lasts."""
     ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
@@ -227,6 +392,7 @@ def start_service(
         "PYTHONPATH": str(ROOT),
         "MAILPROBE_BIND": "127.0.0.1:0",
         "MAILPROBE_TOOLS_BIND": "127.0.0.1:0",
+        "MAILPROBE_METRICS_BIND": "127.0.0.1:0",
     }
     if plans:
         (folder / "plans.toml").write_text(plans, "utf-8")
@@ -235,7 +401,11 @@ def start_service(
     log = folder / "service.log"
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [*MAILPROBE, "serve"], cwd=folder, env=env, stdin=subprocess.DEVNULL, stderr=said
+            [*MAILPROBE, "serve", "--workers", str(workers)],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stderr=said,
         )
     try:
         url, tools_url = _wait_until_served(process, log)

@@ -4,15 +4,23 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
 
+from api import operations
+from bench.empty_route import PATH as EMPTY
 from bench.lab import Lab, start_lab
-from bench.suite_service import PLANS, ServiceFailed, measure, start_service
+from bench.suite_service import (
+    PLANS,
+    ServiceFailed,
+    measure,
+    measure_requests,
+    start_service,
+)
 
 ADDRESSES = 60
 OTHERS = 100  # two requests whose first line is timed
-SINGLES = 32
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +32,30 @@ def lab() -> Iterator[Lab]:
 def test_every_figure_comes_and_every_address_is_told_right(tmp_path: Path, lab: Lab) -> None:
     addresses = lab.addresses["deliverable"][: ADDRESSES + OTHERS]
     with start_service(lab.env, tmp_path, plans=PLANS) as service:
-        figures = trio.run(measure, service, addresses, ADDRESSES, SINGLES)
+        figures = trio.run(measure, service, addresses, ADDRESSES)
     told = {figure.what: figure.value for figure in figures}
     assert len(told) == len(figures)
     assert told.pop("told right") == 2 * ADDRESSES
     assert all(value > 0 for what, value in told.items() if "processor" not in what)
     with pytest.raises(ProcessLookupError):
         os.kill(service.pid, 0)
+
+
+def test_every_way_to_ask_has_its_cost(tmp_path: Path, lab: Lab) -> None:
+    domains = [text.partition("@")[2] for text in lab.addresses["deliverable"]]
+    with start_service(lab.env, tmp_path, plans=PLANS) as service:
+        figures = measure_requests(service, domains, rounds=1, size=4)
+    assert len({figure.what for figure in figures}) == len(figures)
+    assert all(figure.value > 0 for figure in figures)
+    assert all(figure.cpu_us for figure in figures if "one core" in figure.unit)
+
+
+def test_the_empty_route_wants_a_key_and_is_in_no_product(tmp_path: Path, lab: Lab) -> None:
+    with start_service(lab.env, tmp_path, plans=PLANS) as service:
+        key = {"Authorization": f"Bearer {service.key}"}
+        assert httpx.get(service.url + EMPTY, headers=key, trust_env=False).text == "{}"
+        assert httpx.get(service.url + EMPTY, trust_env=False).status_code == 401
+    assert EMPTY not in {operation.path for operation in operations.OPERATIONS}
 
 
 def test_a_service_that_cannot_start_says_why(tmp_path: Path, lab: Lab) -> None:
