@@ -199,7 +199,8 @@ def _asks(line: _Line, left: Iterator[bytes], poll: select.epoll) -> bool:
     """Ask the next request, if there is one."""
     octets = next(left, None)
     if octets is None:
-        poll.unregister(line.sock)
+        if line.began:
+            poll.unregister(line.sock)
         return False
     if not line.began:
         poll.register(line.sock, select.EPOLLIN)
