@@ -67,6 +67,23 @@ async def test_a_long_stream_is_not_cut(autojump_clock, shop: Shop):
     assert len(got.lines) == 1
 
 
+async def test_the_end_is_said_with_the_last_line(autojump_clock, shop: Shop):
+    """Apart, it would be a packet of its own for each request."""
+    add_hosts(shop.world)
+    messages = []
+
+    async def see(scope, receive, send):
+        async def note(message):
+            messages.append((bool(message.get("body")), message.get("more_body")))
+            await send(message)
+
+        await app(scope, receive, note)
+
+    app, shop.app = shop.app, see
+    await shop.stream("known@one.test", "known@two.test")
+    assert messages == [(False, None), (True, True), (True, False)]
+
+
 async def test_a_crash_of_the_sender_closes_the_stream(autojump_clock, shop: Shop):
     meter, caller = shop.service.meter, await shop.caller()
     lines = Lines(
