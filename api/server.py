@@ -293,6 +293,7 @@ class Connection(H11Protocol):
         self._wire = wire
         self._sending = trio.Lock()
         self._out = bytearray()
+        self._hurried = 0  # octets sent since the sender last let others run
         self._patience = trio.CancelScope(deadline=trio.current_time() + self._limits.head_s)
         self._exchange: Exchange | None = None
         self._head_begun = False
@@ -525,7 +526,13 @@ class Connection(H11Protocol):
 
     async def flush(self) -> None:
         """Send what is written. A client that does not take it loses its connection."""
-        if not self._out or (not self._sending.locked() and self._send_now()):
+        if not self._out:
+            return
+        if not self._sending.locked() and self._send_now():
+            await trio.lowlevel.checkpoint_if_cancelled()  # the client may be gone
+            if self._hurried >= SEND_OCTETS:  # whoever sends without a pause lets others in
+                self._hurried = 0
+                await trio.lowlevel.checkpoint()
             return
         try:
             self._sending.acquire_nowait()  # almost always free: no trip round the scheduler
@@ -555,6 +562,7 @@ class Connection(H11Protocol):
             self.abort()
             return True
         del self._out[:sent]
+        self._hurried += sent
         return not self._out
 
     async def _send_all(self) -> None:
