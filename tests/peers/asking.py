@@ -1,0 +1,99 @@
+"""Asking real mail servers through the engine's public face; the lab's resolver names them.
+
+An exchange is one address of loopback; all servers of a test listen at one port.
+"""
+
+import tempfile
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import trio
+
+from bench.lab import doh
+from engine import Engine, EngineSettings, Evidence, Verdict, open_answers, open_engine
+from engine.testing.names import Zone
+from engine.verdict import LADDER, Outcome
+from tests.engine.whole import assert_whole
+
+HELO = "probe.peers.test"
+ALL_S = 120.0  # however many were asked about
+
+
+@dataclass(frozen=True)
+class Told:
+    """What became of one address, and why."""
+
+    verdict: Verdict
+    evidence: Evidence
+
+    @property
+    def rule(self) -> str:
+        return self.evidence.rule or ""
+
+    @property
+    def replies(self) -> list[str]:
+        return [line.text for line in self.evidence.conversation if line.who == "server"]
+
+    @property
+    def deciding_line(self) -> str:
+        """The reply to this address's own RCPT, or else the last thing that was said or happened."""
+        own = f"RCPT TO:<{self.verdict.email}>"
+        lines = [(line.who, line.text) for line in self.evidence.conversation]
+        asked = [text for who, text in lines if who == "client"]
+        if own in asked:
+            said = [text for who, text in lines if who == "server" and text[3:4] != "-"]
+            place = asked.index(own)
+            if place < len(said):
+                return said[place]
+        return self.replies[-1] if self.replies else self.evidence.exchanges[-1].result
+
+
+def assert_told(told: Told, outcome: Outcome | str) -> None:
+    """The outcome's four fields, on the ladder of docs/verdicts.md."""
+    verdict = told.verdict
+    fields = (verdict.status, verdict.valid, verdict.confidence, verdict.failed_check)
+    said = "\n".join(f"{each.who}: {each.text}" for each in told.evidence.conversation)
+    expected = LADDER[Outcome(outcome)]
+    assert fields == expected, f"{verdict.email} is {fields} by {told.rule}, not {outcome}\n{said}"
+
+
+@asynccontextmanager
+async def asking(zone: Zone, smtp_port: int, **settings: object) -> AsyncIterator[Engine]:
+    """An engine in front of these names; whole, with nothing under way, when it is left."""
+    with tempfile.TemporaryDirectory() as folder:
+        tls, authority = doh.make_authority(Path(folder), "127.0.0.1")
+        listeners = await trio.open_ssl_over_tcp_listeners(
+            0, tls, host="127.0.0.1", https_compatible=True
+        )
+        port = listeners[0].transport_listener.socket.getsockname()[1]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, doh.Resolver(zone).serve, listeners)
+            ours = engine_settings(f"https://127.0.0.1:{port}{doh.PATH}", authority, smtp_port)
+            async with open_engine(replace(ours, **settings)) as engine:
+                yield engine
+            assert_whole(engine)
+            nursery.cancel_scope.cancel()
+
+
+def engine_settings(doh_url: str, authority: Path, smtp_port: int) -> EngineSettings:
+    return EngineSettings(
+        doh_urls=(doh_url,),
+        doh_ca_file=str(authority),
+        smtp_port=smtp_port,
+        helo_name=HELO,
+        allow_private=True,
+    )
+
+
+async def ask(engine: Engine, texts: Iterable[str], *, patient: bool = True) -> dict[str, Told]:
+    """Every text once, as `clean` asks: by its address what became of it."""
+    told = {}
+    with trio.fail_after(ALL_S):
+        async with open_answers(
+            engine, list(texts), asker="peers", patient=patient, explain=True
+        ) as answers:
+            async for answer in answers:
+                told[answer.verdict.email] = Told(answer.verdict, answer.evidence)
+    return told
