@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.peers.programs import ROOT, Program, folder_of, free_port, running
+from tests.peers.programs import Program, folder_of, free_port, number_of, running
 
 QUEUE = (
     "active bounce corrupt defer deferred flush hold incoming maildrop private public saved trace"
@@ -86,15 +86,10 @@ def _furnish(folder: Path) -> None:
     for name in QUEUE:
         path = folder / "queue" / name
         path.mkdir(parents=True)
-        shutil.chown(path, _number("postfix"))
+        shutil.chown(path, number_of("postfix"))
     (folder / "queue/pid").mkdir()
     (folder / "data").mkdir()
-    shutil.chown(folder / "data", _number("postfix"))
-
-
-def _number(user: str) -> int:
-    lines = (ROOT / "etc/passwd").read_text().splitlines()
-    return next(int(line.split(":")[2]) for line in lines if line.startswith(f"{user}:"))
+    shutil.chown(folder / "data", number_of("postfix"))
 
 
 @contextmanager

@@ -75,6 +75,12 @@ def folder_of(name: str) -> Path:
     return folder
 
 
+def number_of(user: str) -> int:
+    """A user of the private root; its group has the same number."""
+    lines = (ROOT / "etc/passwd").read_text().splitlines()
+    return next(int(line.split(":")[2]) for line in lines if line.startswith(f"{user}:"))
+
+
 @contextmanager
 def running(name: str, command: Sequence[str], **environ: str) -> Iterator[Program]:
     """Run this command in the private root, in the folder that `folder_of` has made for it."""

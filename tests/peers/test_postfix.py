@@ -10,7 +10,7 @@ import trustme
 from engine.testing.names import Zone
 from engine.verdict import Outcome
 from tests.peers import measured
-from tests.peers.asking import ask, asking, assert_told
+from tests.peers.asking import REAL_CLOCKS, ask, asking, assert_told
 from tests.peers.postfix import policy_daemon, postfix
 from tests.peers.programs import Program
 
@@ -161,7 +161,8 @@ def zone() -> Zone:
 @pytest.mark.parametrize(("name", "local_part", "outcome"), CASES)
 async def test_a_case_is_told_right(peer, zone, name, local_part, outcome):
     text = f"{local_part}@{domain(name)}"
-    async with asking(zone, peer.port) as engine:
+    clocks = REAL_CLOCKS if outcome is Outcome.TIMED_OUT else {}
+    async with asking(zone, peer.port, **clocks) as engine:
         told = (await ask(engine, [text]))[text]
     measured.note("Postfix", f"{name}: {local_part}", told)
     assert_told(told, outcome)
@@ -205,7 +206,7 @@ async def test_a_host_that_hangs_up_early_makes_nobody_undeliverable(peer, zone)
 async def test_nothing_is_said_before_postscreen_has_greeted(peer, zone):
     """Its first line comes at once and its last after 6 s: longer than a banner may take."""
     text = f"known1@{domain('screened')}"
-    async with asking(zone, peer.port) as engine:
+    async with asking(zone, peer.port, **REAL_CLOCKS) as engine:
         told = (await ask(engine, [text]))[text]
     assert_told(told, Outcome.TIMED_OUT)
     await trio.to_thread.run_sync(peer.program.wait_to_say, "HANGUP after")

@@ -1,0 +1,75 @@
+"""BIND as a resolver that is asked over HTTPS, and the authority for every name it knows."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+
+from tests.peers.programs import Program, folder_of, free_port, running
+
+# Nothing leaves this machine: the root itself is served here, and holds the given zones alone.
+CONFIGURATION = """
+tls peer {{ key-file "/peers/bind/key"; cert-file "/peers/bind/chain"; }};
+http peer {{ endpoints {{ "/dns-query"; }}; listener-clients 300; streams-per-connection {streams}; }};
+options {{
+  directory "/peers/bind";
+  pid-file "/peers/bind/pid";
+  session-keyfile "/peers/bind/session";
+  managed-keys-directory "/peers/bind";
+  listen-on port {port} tls peer http peer {{ 127.0.0.1; }};
+  listen-on-v6 {{ none; }};
+  recursion yes;
+  allow-recursion {{ any; }};
+  dnssec-validation no;
+  empty-zones-enable no;
+  notify no;
+  max-cache-size 64M;
+}};
+controls {{ }};
+logging {{ category lame-servers {{ null; }}; }};
+zone "." {{ type primary; file "root.zone"; }};
+zone "broken.test" {{ type primary; file "missing.zone"; }};
+zone "lame.test" {{ type forward; forward only; forwarders {{ 127.0.0.250 port {port}; }}; }};
+"""
+ZONE = 'zone "{name}" {{ type primary; file "{name}.zone"; }};\n'
+HEAD = """$TTL 300
+@ SOA ns.servers. hostmaster.servers. 1 7200 3600 86400 300
+@ NS ns.servers.
+"""
+ROOT_RECORDS = "broken.test. NS ns.servers.\nlame.test. NS ns.servers.\nns.servers. A 127.0.0.1\n"
+
+
+@dataclass(frozen=True)
+class Bind:
+    """Its files, port and authority; `running` starts it, as often as one likes."""
+
+    url: str
+    authority: Path
+    port: int
+
+    @contextmanager
+    def running(self) -> Iterator[Program]:
+        command = ["/usr/sbin/named", "-c", "/peers/bind/named.conf", "-g", "-n", "2"]
+        with running("bind", command) as program:
+            program.wait_for(self.port)
+            yield program
+
+
+def prepare(zones: Mapping[str, str], streams: int = 100) -> Bind:
+    """Write down these zones: each name's records, as in a zone file."""
+    folder = folder_of("bind")
+    port = free_port()
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(str(folder / "authority"))
+    issued.private_key_pem.write_to_path(str(folder / "key"))
+    issued.cert_chain_pems[0].write_to_path(str(folder / "chain"))
+    (folder / "root.zone").write_text(HEAD + ROOT_RECORDS)
+    configuration = CONFIGURATION.format(port=port, streams=streams)
+    for name, records in zones.items():
+        (folder / f"{name}.zone").write_text(HEAD + records)
+        configuration += ZONE.format(name=name)
+    (folder / "named.conf").write_text(configuration)
+    return Bind(f"https://127.0.0.1:{port}/dns-query", folder / "authority", port)
