@@ -11,13 +11,13 @@ from tests.peers.programs import Program, folder_of, free_port, running
 
 # Nothing leaves this machine: the root itself is served here, and holds the given zones alone.
 CONFIGURATION = """
-tls peer {{ key-file "/peers/bind/key"; cert-file "/peers/bind/chain"; }};
-http peer {{ endpoints {{ "/dns-query"; }}; listener-clients 300; streams-per-connection {streams}; }};
+tls peer {{ key-file "/peers/{name}/key"; cert-file "/peers/{name}/chain"; }};
+http peer {{ endpoints {{ "/dns-query"; }}; listener-clients 300; streams-per-connection 100; }};
 options {{
-  directory "/peers/bind";
-  pid-file "/peers/bind/pid";
-  session-keyfile "/peers/bind/session";
-  managed-keys-directory "/peers/bind";
+  directory "/peers/{name}";
+  pid-file "/peers/{name}/pid";
+  session-keyfile "/peers/{name}/session";
+  managed-keys-directory "/peers/{name}";
   listen-on port {port} tls peer http peer {{ 127.0.0.1; }};
   listen-on-v6 {{ none; }};
   recursion yes;
@@ -26,6 +26,7 @@ options {{
   empty-zones-enable no;
   notify no;
   max-cache-size 64M;
+  max-records-per-type 0;
 }};
 controls {{ }};
 logging {{ category lame-servers {{ null; }}; }};
@@ -45,21 +46,25 @@ ROOT_RECORDS = "broken.test. NS ns.servers.\nlame.test. NS ns.servers.\nns.serve
 class Bind:
     """Its files, port and authority; `running` starts it, as often as one likes."""
 
+    name: str
     url: str
     authority: Path
     port: int
+    zones: tuple[str, ...]
 
     @contextmanager
     def running(self) -> Iterator[Program]:
-        command = ["/usr/sbin/named", "-c", "/peers/bind/named.conf", "-g", "-n", "2"]
-        with running("bind", command) as program:
+        command = ["/usr/sbin/named", "-c", f"/peers/{self.name}/named.conf", "-g", "-n", "2"]
+        with running(self.name, command) as program:
             program.wait_for(self.port)
+            for name in self.zones:
+                program.wait_to_say(f"zone {name}/IN: loaded")
             yield program
 
 
-def prepare(zones: Mapping[str, str], streams: int = 100) -> Bind:
+def prepare(zones: Mapping[str, str], name: str = "bind") -> Bind:
     """Write down these zones: each name's records, as in a zone file."""
-    folder = folder_of("bind")
+    folder = folder_of(name)
     port = free_port()
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
@@ -67,9 +72,10 @@ def prepare(zones: Mapping[str, str], streams: int = 100) -> Bind:
     issued.private_key_pem.write_to_path(str(folder / "key"))
     issued.cert_chain_pems[0].write_to_path(str(folder / "chain"))
     (folder / "root.zone").write_text(HEAD + ROOT_RECORDS)
-    configuration = CONFIGURATION.format(port=port, streams=streams)
-    for name, records in zones.items():
-        (folder / f"{name}.zone").write_text(HEAD + records)
-        configuration += ZONE.format(name=name)
+    configuration = CONFIGURATION.format(name=name, port=port)
+    for zone, records in zones.items():
+        (folder / f"{zone}.zone").write_text(HEAD + records)
+        configuration += ZONE.format(name=zone)
     (folder / "named.conf").write_text(configuration)
-    return Bind(f"https://127.0.0.1:{port}/dns-query", folder / "authority", port)
+    url = f"https://127.0.0.1:{port}/dns-query"
+    return Bind(name, url, folder / "authority", port, tuple(zones))

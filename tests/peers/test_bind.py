@@ -1,0 +1,203 @@
+"""BIND as the resolver: DNS over HTTPS by another hand, with its own TLS and HTTP/2.
+
+Nobody listens at the exchanges, so a domain that has mail ends `conversation_failed`.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from engine import Engine, open_answers, open_engine
+from engine.verdict import Outcome
+from tests.engine.whole import assert_whole
+from tests.peers.asking import Told, ask, assert_told, engine_settings
+from tests.peers.bind import Bind, prepare
+from tests.peers.programs import free_port
+
+EXCHANGES = 100  # more than the 64 that are kept, in more than 4 KB
+LONG = "a-name-as-long-as-those-of-the-largest-operators-are"
+
+
+def chain(name: str, links: int) -> str:
+    """So many CNAMEs from this name to one that has mail."""
+    steps = [name, *(f"{name}-{place}" for place in range(1, links)), "plain"]
+    return "".join(f"{one} CNAME {next_}\n" for one, next_ in zip(steps, steps[1:], strict=False))
+
+
+RECORDS = (
+    """
+@ TXT "the zone itself"
+plain MX 20 second
+plain MX 10 mx
+mx A 127.0.40.1
+second A 127.0.40.2
+text TXT "no mail"
+addressed A 127.0.40.1
+null MX 0 .
+null-beside MX 0 .
+null-beside MX 10 mx
+nowhere CNAME missing
+far CNAME missing.elsewhere.
+to-text CNAME text
+to-broken CNAME www.broken.test.
+loop CNAME pool
+pool CNAME loop
+xn--bcher-kva MX 10 mx
+homeless MX 10 missing
+aliased MX 10 mx-alias
+mx-alias CNAME mx
+unknown-host MX 10 mx.broken.test.
+numbered MX 10 127.0.40.1.
+lettered MX 10 MX
+six MX 10 mx6
+mx6 AAAA ::1
+equal MX 10 b.equal
+equal MX 10 a.equal
+a.equal A 127.0.40.1
+b.equal A 127.0.40.2
+*.burst MX 10 mx
+*.silent MX 0 .
+"""
+    + chain("eight", 8)
+    + chain("nine", 9)
+    + chain("twenty", 20)
+    + "".join(f"large MX {place} {LONG}-{place:03}\n" for place in range(EXCHANGES, 0, -1))
+    + "".join(f"{LONG}-{place:03} A 127.0.40.1\n" for place in range(1, EXCHANGES + 1))
+    + "".join(f"huge MX {place} {LONG}-{place:03}\n" for place in range(1, 300))
+)
+
+ROUNDS_MAX = 5
+FAILED, NO_MX, FOUND = Outcome.RESOLVER_FAILED, Outcome.NO_MX, Outcome.CONVERSATION_FAILED
+
+# domain under peers.test (or a whole one), outcome, mx_found, mx_host's first label
+CASES = [
+    ("plain", FOUND, True, "mx"),
+    ("PLAIN", FOUND, True, "mx"),
+    ("missing", NO_MX, False, None),
+    ("text", NO_MX, False, None),
+    ("addressed", NO_MX, False, None),  # an address record is no mail host
+    ("null", NO_MX, False, None),
+    ("null-beside", FOUND, True, "mx"),
+    ("nowhere", NO_MX, False, None),
+    ("far", NO_MX, False, None),
+    ("to-text", NO_MX, False, None),
+    ("to-broken", FAILED, False, None),
+    ("eight", FOUND, True, "mx"),
+    ("nine", FAILED, False, None),
+    ("twenty", FAILED, False, None),
+    ("loop", FAILED, False, None),
+    ("bücher", FOUND, True, "mx"),
+    ("xn--bcher-kva", FOUND, True, "mx"),
+    ("homeless", FOUND, True, "missing"),
+    ("aliased", FOUND, True, "mx-alias"),
+    ("unknown-host", FAILED, True, "mx.broken.test"),
+    ("numbered", FOUND, True, None),
+    ("lettered", FOUND, True, "mx"),
+    ("six", FOUND, True, "mx6"),
+    ("equal", FOUND, True, "a.equal"),
+    ("large", FOUND, True, f"{LONG}-001"),
+    ("huge", FAILED, False, None),  # more records than are read
+    ("www.broken.test", FAILED, False, None),
+    ("www.lame.test", FAILED, False, None),
+    ("www.elsewhere", NO_MX, False, None),
+]
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Bind:
+    return prepare({"peers.test": RECORDS})
+
+
+@pytest.fixture(scope="module")
+def bind(prepared) -> Iterator[Bind]:
+    with prepared.running():
+        yield prepared
+
+
+@asynccontextmanager
+async def asking(bind: Bind) -> AsyncIterator[Engine]:
+    """An engine that asks BIND alone. The exchanges' port is free, so they refuse at once."""
+    async with open_engine(engine_settings(bind.url, bind.authority, free_port())) as engine:
+        yield engine
+    assert_whole(engine)
+
+
+@pytest.mark.parametrize(("name", "outcome", "mx_found", "mx_host"), CASES)
+async def test_a_domain_is_told_right(bind, name, outcome, mx_found, mx_host):
+    text = f"ann@{name}" if "." in name else f"ann@{name}.peers.test"
+    async with asking(bind) as engine:
+        told = (await ask(engine, [text]))[text]
+    assert_told(told, outcome)
+    assert told.verdict.mx_found is mx_found
+    whole = mx_host if mx_host is None or mx_host.endswith(".test") else f"{mx_host}.peers.test"
+    assert told.verdict.mx_host == whole
+
+
+def texts(count: int) -> list[str]:
+    """Half of these domains have mail, the others say that they have none."""
+    return [
+        f"ann@d{number}.{'burst' if number % 2 else 'silent'}.peers.test" for number in range(count)
+    ]
+
+
+def outcome_of(text: str) -> Outcome:
+    return FOUND if "burst" in text else NO_MX
+
+
+async def test_three_thousand_domains_at_once(bind):
+    """On a busy machine some answers come too late: such a domain is unknown, and right when asked again."""
+    left = texts(3000)
+    for _ in range(ROUNDS_MAX):
+        async with asking(bind) as engine:
+            told = await ask(engine, left)
+        assert told.keys() == set(left)
+        left = [text for text in left if not is_right(told[text])]
+        if not left:
+            return
+    pytest.fail(f"{len(left)} were never found out")
+
+
+def is_right(told: Told) -> bool:
+    """Told right; or, for want of an answer, told to be unknown. Anything else is wrong."""
+    if told.rule.startswith(("resolver", "exchange.lookup-failed")):
+        assert_told(told, FAILED)
+        return False
+    assert_told(told, outcome_of(told.verdict.email))
+    return True
+
+
+@pytest.fixture
+def another() -> Bind:
+    """One that is not running."""
+    return prepare({"peers.test": RECORDS}, "bind-another")
+
+
+async def test_a_resolver_that_is_restarted_is_found_again(another):
+    """Its end is a GOAWAY or a closed connection; the next question goes to the new one."""
+    before, between, after = (f"ann@{name}.burst.peers.test" for name in "abc")
+    async with asking(another) as engine:
+        with another.running():
+            assert_told((await ask(engine, [before]))[before], FOUND)
+        assert_told((await ask(engine, [between]))[between], FAILED)
+        with another.running():
+            assert_told((await ask(engine, [after]))[after], FOUND)
+
+
+async def test_a_restart_in_a_burst_makes_no_domain_lose_its_mail(another):
+    """Whoever could not be asked is unknown; nobody is told `no_mx` who has mail."""
+    wanted = texts(1500)
+    told: dict[str, Told] = {}
+    async with asking(another) as engine:
+        with another.running() as first:
+            async with open_answers(engine, wanted, asker="me", patient=True, explain=True) as answers:
+                async for answer in answers:
+                    told[answer.verdict.email] = Told(answer.verdict, answer.evidence)
+                    if len(told) == 300:
+                        await trio.to_thread.run_sync(first.stop)
+    for each in told.values():
+        is_right(each)
+    assert told.keys() == set(wanted)
+    assert any(each.rule.startswith("resolver") for each in told.values())
+    assert any(each.rule == "no_mx: null MX" for each in told.values())
