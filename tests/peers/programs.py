@@ -83,9 +83,9 @@ def number_of(user: str) -> int:
 
 @contextmanager
 def running(name: str, command: Sequence[str], **environ: str) -> Iterator[Program]:
-    """Run this command in the private root, in the folder that `folder_of` has made for it."""
+    """Run this command in the private root, in its folder; what it printed before is forgotten."""
     folder = ROOT / "peers" / name
-    with (folder / "printed.log").open("ab") as said:
+    with (folder / "printed.log").open("wb") as said:
         process = subprocess.Popen(
             ["chroot", str(ROOT), *command],
             stdin=subprocess.DEVNULL,
