@@ -9,7 +9,7 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 	for each in python$(version) $$HOME/.pyenv/versions/$(version).*/bin/python$(version); do \
 		$$each -c 'import sys; print(sys.executable)' 2>/dev/null; done)))
 
-.PHONY: setup demo serve test test-others check bench format lock clean
+.PHONY: setup demo serve test test-others peers check bench format lock clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,13 @@ test-others:
 		$(MAKE) --no-print-directory test PYTHON=$$each VENV=$$venv || exit 1; \
 	done
 
+# The tests against real programs. Installs Debian's packages, so it takes root: see docs/peers.md.
+peers:
+	@tests/peers/able
+	@$(MAKE) --no-print-directory setup
+	@tests/peers/install
+	$(BIN)/python -m pytest tests/peers
+
 bench: setup
 	@$(BIN)/mailprobe bench
 
@@ -54,4 +61,4 @@ lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-header --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf .venv .venv-* build dist *.egg-info
+	rm -rf .venv .venv-* .peers build dist *.egg-info

@@ -62,6 +62,7 @@ MAKE = {
     "test": ".ci/run",
     "demo": "tests/api/test_cli_demo.py",
     "serve": "tests/api/test_cli_serve.py",
+    "peers": "tests/peers/install",  # takes root and Debian's packages
     "bench": "by hand",  # a minute of a quiet machine
     "lock": "by hand",  # needs uv and a package index
 }

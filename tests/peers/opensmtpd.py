@@ -27,7 +27,9 @@ def opensmtpd(
     issued.cert_chain_pems[0].write_to_path(str(folder / "chain"))
     issued.private_key_pem.write_to_path(str(folder / "key"))
     (folder / "key").chmod(0o600)
-    lines = [f"listen on {address} port {port} {options}\n" for address, options in listeners.items()]
+    lines = [
+        f"listen on {address} port {port} {options}\n" for address, options in listeners.items()
+    ]
     path = folder / "configuration"
     path.write_text(configuration.replace("LISTENERS", "".join(lines)))
     path.chmod(0o600)

@@ -9,9 +9,21 @@ from pathlib import Path
 
 from tests.peers.programs import Program, folder_of, free_port, number_of, running
 
-QUEUE = (
-    "active bounce corrupt defer deferred flush hold incoming maildrop private public saved trace"
-).split()
+QUEUE = [
+    "active",
+    "bounce",
+    "corrupt",
+    "defer",
+    "deferred",
+    "flush",
+    "hold",
+    "incoming",
+    "maildrop",
+    "private",
+    "public",
+    "saved",
+    "trace",
+]
 
 MAIN = """
 compatibility_level = 3.6

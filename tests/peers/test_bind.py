@@ -5,6 +5,7 @@ Nobody listens at the exchanges, so a domain that has mail ends `conversation_fa
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 import trio
@@ -23,7 +24,7 @@ LONG = "a-name-as-long-as-those-of-the-largest-operators-are"
 def chain(name: str, links: int) -> str:
     """So many CNAMEs from this name to one that has mail."""
     steps = [name, *(f"{name}-{place}" for place in range(1, links)), "plain"]
-    return "".join(f"{one} CNAME {next_}\n" for one, next_ in zip(steps, steps[1:], strict=False))
+    return "".join(f"{one} CNAME {next_}\n" for one, next_ in pairwise(steps))
 
 
 RECORDS = (
@@ -191,7 +192,9 @@ async def test_a_restart_in_a_burst_makes_no_domain_lose_its_mail(another):
     told: dict[str, Told] = {}
     async with asking(another) as engine:
         with another.running() as first:
-            async with open_answers(engine, wanted, asker="me", patient=True, explain=True) as answers:
+            async with open_answers(
+                engine, wanted, asker="me", patient=True, explain=True
+            ) as answers:
                 async for answer in answers:
                     told[answer.verdict.email] = Told(answer.verdict, answer.evidence)
                     if len(told) == 300:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-import trio
 
 from engine.testing.names import Zone
 from engine.verdict import Outcome
@@ -129,7 +128,11 @@ KNOWN = [f"known{number}" for number in range(40)]
 CASES = [
     ("plain", "known0", Outcome.DELIVERABLE),
     ("plain", "nobody", Outcome.UNDELIVERABLE),
-    ("plain", "gone", Outcome.REFUSED_BY_POLICY),  # words of their own: what we can't read condemns nobody
+    (
+        "plain",
+        "gone",
+        Outcome.REFUSED_BY_POLICY,
+    ),  # words of their own: what we can't read condemns nobody
     ("plain", "off", Outcome.TEMPORARY),
     ("all", "anybody", Outcome.CATCH_ALL),
     ("foreign", "ann", Outcome.REFUSED_BY_POLICY),
@@ -200,7 +203,9 @@ async def test_every_address_gets_its_verdict(peer, zone, name):
     known = [f"{each}@{domain(name)}" for each in KNOWN[:30]]
     unknown = [f"nobody{number}@{domain(name)}" for number in range(30)]
     async with asking(zone, peer.port) as engine:
-        told = await ask(engine, [text for pair in zip(known, unknown, strict=True) for text in pair])
+        told = await ask(
+            engine, [text for pair in zip(known, unknown, strict=True) for text in pair]
+        )
     for text in known:
         assert_told(told[text], Outcome.DELIVERABLE)
     for text in unknown:
@@ -233,7 +238,10 @@ async def test_nothing_is_said_before_a_slow_greeting(peer, zone):
 
 async def test_a_backup_that_refuses_is_believed(peer, zone):
     zone.mx(domain("many"), "mx.gone.test", f"mx.{domain('plain')}")
-    texts = {f"nobody@{domain('many')}": Outcome.UNDELIVERABLE, f"known0@{domain('many')}": Outcome.DELIVERABLE}
+    texts = {
+        f"nobody@{domain('many')}": Outcome.UNDELIVERABLE,
+        f"known0@{domain('many')}": Outcome.DELIVERABLE,
+    }
     async with asking(zone, peer.port) as engine:
         told = await ask(engine, texts)
     for text, outcome in texts.items():

@@ -139,7 +139,10 @@ async def test_every_address_gets_its_verdict_in_step(peer, zone):
 
 async def test_a_backup_that_refuses_is_believed(peer, zone):
     zone.mx(domain("users"), "mx.gone.test", f"mx.{domain('plain')}")
-    texts = {f"nobody0@{domain('users')}": Outcome.UNDELIVERABLE, f"ann@{domain('users')}": Outcome.DELIVERABLE}
+    texts = {
+        f"nobody0@{domain('users')}": Outcome.UNDELIVERABLE,
+        f"ann@{domain('users')}": Outcome.DELIVERABLE,
+    }
     async with asking(zone, peer.port) as engine:
         told = await ask(engine, texts)
     for text, outcome in texts.items():
