@@ -26,6 +26,9 @@ POLL_S = 0.02
 PORTS = range(20_000, 32_000)  # below those that the kernel gives to clients
 SHOWN_OCTETS_MAX = 20_000
 
+# Tests that are killed stop nothing: the kernel tells the programs (prctl(2), PR_SET_PDEATHSIG).
+AS_LONG_AS_WE_RUN = ("setpriv", "--pdeathsig", "TERM")
+
 RUNNING: list["Program"] = []
 
 
@@ -87,7 +90,7 @@ def running(name: str, command: Sequence[str], **environ: str) -> Iterator[Progr
     folder = ROOT / "peers" / name
     with (folder / "printed.log").open("wb") as said:
         process = subprocess.Popen(
-            ["chroot", str(ROOT), *command],
+            [*AS_LONG_AS_WE_RUN, "chroot", str(ROOT), *command],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
