@@ -6,7 +6,6 @@ shutdown. What runs in the background runs in nurseries around the doors, never 
 web framework's: where it crashes, the process ends with its traceback.
 """
 
-import gc
 import logging
 import random
 import socket
@@ -24,6 +23,7 @@ from api.app import create_app
 from api.asgi import REFUSALS
 from api.billing import open_payments
 from api.callbacks import open_courier
+from api.collector import spare_the_collector
 from api.errors import Places, body_of_code
 from api.jobs import open_jobs
 from api.logs import release
@@ -44,7 +44,6 @@ from storage.store import StoreUnavailable
 
 log = logging.getLogger("mailprobe.serve")
 
-COLLECT_AFTER = 10_000  # new containers, where Python's own bound is 700
 TIDY_EVERY_S = 60.0  # a reservation that died is given back within a minute
 
 
@@ -89,16 +88,6 @@ async def serve_until_drained(
             spare_the_collector()
             ready()
         nursery.cancel_scope.cancel()
-
-
-def spare_the_collector() -> None:
-    """What is loaded now stays for good: rules, lists, modules. No collection need look at it.
-
-    And fewer collections: a request leaves hardly a cycle behind.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
 
 
 @asynccontextmanager

@@ -67,7 +67,7 @@ def _source(server: str | None, key: str | None) -> "OpenSource":
         from api.settings import Settings
 
         settings = Settings.read(os.environ)
-        return lambda: open_own_engine(settings.engine)
+        return lambda: open_own_engine(settings.engine, for_many=True)
     if server is None or key is None:
         raise Misuse("--server and --key go together: a service, and a key that it knows")
     from api.cli.http_source import check_server, open_http_source

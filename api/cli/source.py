@@ -47,9 +47,15 @@ class OwnEngine:
 
 
 @asynccontextmanager
-async def open_own_engine(settings: EngineSettings) -> AsyncIterator[Source]:
-    """An engine for one command; closed politely with the block."""
+async def open_own_engine(
+    settings: EngineSettings, *, for_many: bool = False
+) -> AsyncIterator[Source]:
+    """An engine for one command, perhaps for a long list; closed politely with the block."""
     from engine.stream import open_engine
 
     async with open_engine(settings) as engine:
+        if for_many:
+            from api.collector import spare_the_collector
+
+            spare_the_collector()
         yield OwnEngine(engine)

@@ -145,8 +145,8 @@ class Connection:
         self.conversation.receive(octets)
         return True
 
-    async def follow(self, go_on: OnOctets) -> None:
-        """Wait, and let `go_on` take what comes, until it says that the wait is over.
+    async def follow(self, go_on: OnOctets, until: float) -> None:
+        """Let `go_on` take what comes, first until `until`, until it says that the wait is over.
 
         It may be called from another task; it raises nothing.
         """
@@ -154,17 +154,17 @@ class Connection:
 
         def tell() -> float | None:
             nonlocal over
-            until = go_on()
-            over = until is None
-            return until
+            further = go_on()
+            over = further is None
+            return further
 
         self._line.on_octets = tell
         try:
-            until = tell()
+            further = tell() if self.conversation.unread else self.deadline(until)
             while not over:
-                await self._line.wait(until or 0.0)
+                await self._line.wait(further or 0.0)
                 if not over:
-                    until = tell()
+                    further = tell()
         except BaseException:
             self._failed = True
             raise

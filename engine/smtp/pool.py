@@ -38,6 +38,8 @@ COLD_DOMAINS_MAX = 2  # so many domains of a host rested: it is the host that wa
 PATIENT_STRIKES_MAX = 3  # an outage longer than this is told, not waited for
 AVOID_S = 5.0  # an address that failed is not the one to wait for
 ANSWERED_AT_ONCE = 64  # questions let in at a time while a resting host's old answer is given
+QUICK_ROUND_S = 0.2  # a host that answers so soon may have a few waiting in step, too
+QUEUED_IN_STEP = 2  # for each connection: their clocks run, so no more than that
 EWMA = 0.3  # weight of the newest measurement
 
 
@@ -156,10 +158,15 @@ class Pool:
         self._desk.fail_over(question, cause)
 
     def room(self) -> int:
-        """How many more questions may come without waiting for a seat, or for a rest to end."""
+        """How many more questions may come without waiting long for a seat, or for a rest to end.
+
+        A few at a time: to let one in costs hardly less.
+        """
         if self.worth_waiting_for():
             return 0
-        return self._capacity() - self.present
+        capacity = self._capacity()
+        room = capacity - self.present
+        return room if room > capacity // 3 or self.present < len(self.sessions) else 0
 
     def worth_waiting_for(self) -> bool:
         """The host could not be reached a moment ago, and who has time had better wait."""
@@ -175,7 +182,8 @@ class Pool:
         if self._pipelines is None:
             return 1  # see first how it greets
         if self.one_each or not self._pipelines:
-            return self.throttle.limit
+            quick = (self._pace.round_s or 0.0) < QUICK_ROUND_S
+            return self.throttle.limit * (1 + QUEUED_IN_STEP * quick)
         return self.throttle.limit * self._window()
 
     def staff(self, *, hurried: bool = False) -> None:
@@ -586,9 +594,10 @@ class Pool:
     def round_done(self, round_s: float, gap_s: float) -> None:
         self._pace.measured(round_s, gap_s)
         self.throttle = self.throttle.after_success(self._now())
-        self._coming += 1  # it looks what waits as soon as it is done here
-        self.staff()
-        self._coming -= 1
+        if len(self.waiting):
+            self._coming += 1  # it looks what waits as soon as it is done here
+            self.staff()
+            self._coming -= 1
 
     def session_failed(self, cause: Cause, *, before_recipients: bool) -> None:
         self._slow_down(self.throttle.after_failure())

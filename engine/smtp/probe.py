@@ -327,7 +327,8 @@ class Prober:
             self.is_wanted_by(address, pool)
             return False
         self._seats[address] += 1
-        self._seats_wanted[address].pop(pool, None)
+        if wanted := self._seats_wanted.get(address):
+            wanted.pop(pool, None)
         return True
 
     def is_wanted_by(self, address: str, pool: Pool) -> None:

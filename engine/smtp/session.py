@@ -177,7 +177,7 @@ class Session:
                 asked, self._next = self._next or self._pick(), []
                 if asked:
                     await self._ask(asked)
-                elif not self._may_go_on() or not await self._wait():
+                elif self._leaving or self.spent or not await self._wait():
                     break
         finally:
             self._hand_back(self._next)
@@ -303,11 +303,11 @@ class Session:
                 return
             if not heard.pipelined:
                 await self._connection.say(*heard.recipients)
-            await self._connection.follow(self._go_on)
+            await self._connection.follow(self._go_on, heard.until)
             while self._unsaid:
                 rest, self._unsaid = self._unsaid, b""
                 await self._connection.say_rest(rest)
-                await self._connection.follow(self._go_on)
+                await self._connection.follow(self._go_on, self._heard.until)
             if self._trouble is not None:
                 raise self._trouble
         except GONE_WRONG as error:
@@ -354,9 +354,8 @@ class Session:
         is begun here and now.
         """
         try:
-            while self._take_replies(self._heard):
-                if not self._next_round():
-                    return None
+            if self._take_replies(self._heard) and not self._next_round():
+                return None
             return self._connection.deadline(self._heard.until)
         except GONE_WRONG as trouble:
             self._trouble = trouble
