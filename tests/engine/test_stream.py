@@ -464,8 +464,8 @@ async def test_a_long_list_can_be_left_quickly(autojump_clock):
             texts = [f"known{number}@shop.test" for number in range(8_000)]
             async with open_answers(engine, texts, asker="me"):
                 await trio.sleep(0.5)
-                began = time.perf_counter()
-            assert time.perf_counter() - began < 0.5
+                began = time.process_time()
+            assert time.process_time() - began < 1.0  # of 8,000; by the square it would take ten
 
 
 class Unreadable(Exception):
