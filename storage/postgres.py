@@ -65,6 +65,7 @@ from storage.store import (
     check_outcome,
     check_sent,
     check_units,
+    units_of,
 )
 
 R = TypeVar("R")
@@ -198,6 +199,20 @@ class PostgresStore:
         metered: bool = False,
     ) -> None:
         await self._desks.metering.ask(wishes.Settle(reservation, rows, part, ends, metered))
+
+    async def spend(
+        self,
+        caller: Caller,
+        rows: Sequence[UsageRow],
+        weigh: Callable[[Ledger], R | None],
+        *,
+        metered: bool = False,
+    ) -> R | None:
+        check_units(units_of(rows))
+        refusal: R | None = await self._desks.metering.ask(
+            wishes.Spend(caller, rows, weigh, metered)
+        )
+        return refusal
 
     async def log_refusal(self, caller: Caller, row: UsageRow) -> None:
         await self._desks.metering.ask(wishes.Refuse(caller, row))

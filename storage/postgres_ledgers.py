@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from storage.calendar import month_of, period_bounds
+from storage.calendar import month_of, period_bounds, period_start_of
 from storage.postgres_server import NOW, Session
-from storage.records import Account, Caller, Ledger, Window
+from storage.records import Account, Caller, Ledger, UsageRow, Window
 from storage.sqlite_rows import instant, micros
 from storage.store import WINDOW
 
@@ -116,15 +116,28 @@ class Ledgers:
         )
 
     def weigh(self, who: Who, units: int, weigh: Callable[[Ledger], R | None]) -> R | None:
-        """The refusal; or None, and the units weigh on all who are weighed after."""
+        """The refusal; or None, and the units weigh on the window of all who are weighed after."""
         refusal = weigh(self.of(who))
         if refusal is not None:
             return refusal
-        self.seen[who.account_number].reserved += units
         self.granted[who.key_number] = self.granted.get(who.key_number, 0) + units
         window = self.windows.get(who.key_number, ("", "", 0))
         self.windows[who.key_number] = _with(window, micros(self.now), units)
         return None
+
+    def reserve(self, who: Who, units: int) -> None:
+        """What was granted weighs on the account too."""
+        self.seen[who.account_number].reserved += units
+
+    def use(self, who: Who, rows: Sequence[UsageRow]) -> None:
+        """Or it is used already, each row where its instant lies."""
+        seen = self.seen[who.account_number]
+        for row in rows:
+            if month_of(row.at) == month_of(self.now):
+                seen.month_units += row.units
+                seen.month_billable += row.billable
+            if period_start_of(who.account, row.at):
+                seen.period_billable += row.billable
 
     def write(self, db: Session) -> None:
         """What was granted weighs on the windows from now on. Reserving it is the caller's."""

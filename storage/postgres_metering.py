@@ -6,7 +6,7 @@ another by our own hand, so that a thousand cost hardly more questions than one.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -34,14 +34,16 @@ from storage.postgres_wishes import (
     Refuse,
     Reserve,
     Settle,
+    Spend,
     Tried,
     Verified,
     Wish,
 )
-from storage.records import Job, Key, Reservation
+from storage.records import Job, Key, Reservation, UsageRow
 from storage.sqlite_rows import micros
 
 T = TypeVar("T", Post, Begin, NewKey)
+Used = tuple[Who, Sequence[UsageRow], bool]  # to the meter too?
 
 GROUP_MAX = 500  # in one transaction
 
@@ -96,6 +98,7 @@ class _Meeting:
         self._numbers: dict[str, int] = {}
         self._read: ledgers.Ledgers | None = None
         self._reserved: list[reservations.Row] = []
+        self._spent: list[tuple[Spend, Who]] = []
         self._promised: list[tuple[Any, ...]] = []
         self._marks: dict[str, tuple[Any, ...]] = {}
 
@@ -105,6 +108,7 @@ class _Meeting:
         key_ids = [wish.caller.key.id for wish in self._asked if not isinstance(wish, OfAccount)]
         key_ids = list(set(key_ids))
         db = self._db
+        usage.check_partitions(db, self._rows())
         with db.db.pipeline():
             db.begin()
             locked = db.execute(ledgers.LOCK, [key_ids, account_ids])
@@ -123,6 +127,14 @@ class _Meeting:
         self._weigh(now)
         self._write(now)
         return self._answers
+
+    def _rows(self) -> Iterator[UsageRow]:
+        """Whatever may be logged."""
+        for wish in self._asked:
+            if isinstance(wish, Settle | Spend):
+                yield from wish.rows
+            elif isinstance(wish, Verified):
+                yield wish.row
 
     def _check_known(self) -> None:
         for place, wish in enumerate(self._asked):
@@ -176,23 +188,24 @@ class _Meeting:
         settled = self._settled(now)
         told = self._told()
         verified = [(each, who) for each, _, who in told if isinstance(each, Verified)]
-        used: list[usage.Used] = [(who, wish.rows) for wish, who in settled]
-        used += [(who, [each.row]) for each, who in verified]
+        used = [(who, wish.rows, wish.metered) for wish, who in settled]
+        used += [(who, [each.row], each.metered) for each, who in verified]
         if not used and not told:
             return
-        usage.check_partitions(db, used)
-        with db.db.pipeline():
-            reservations.give_back(db, [wish for wish, _ in settled])
-            usage.log(db, used)
+        reservations.give_back(db, [wish for wish, _ in settled])
+        self._log(now, used)
         outcomes.write(db, now, [(each, kept) for each, kept, _ in told])
         ended = Counter(kept.account for each, kept, _ in told if not isinstance(each, Tried))
         jobs.promise(db, {account: -count for account, count in ended.items()})
+
+    def _log(self, now: datetime, used: Sequence[Used]) -> None:
+        """What was used, and what of it goes to the meter."""
+        usage.log(self._db, [(who, rows) for who, rows, _ in used])
         metered: Counter[int] = Counter()
-        metering = [wish.metered for wish, _ in settled] + [each.metered for each, _ in verified]
-        for wanted, (who, rows) in zip(metering, used, strict=True):
+        for who, rows, wanted in used:
             if wanted and who.account.tier != "free":
                 metered[who.account_number] += sum(row.billable for row in rows)
-        letters.raise_meters(db, now, +metered)
+        letters.raise_meters(self._db, now, +metered)
 
     def _settled(self, now: datetime) -> list[tuple[Settle, Who]]:
         those = [(wish, who) for _, wish, who in self._those(Settle)]
@@ -222,7 +235,7 @@ class _Meeting:
     def _weigh(self, now: datetime) -> None:
         if promises := self._those(Promise):
             self._refuse_kept([(place, wish) for place, wish, _ in promises])
-        those = self._those(Reserve, Promise)
+        those = self._those(Reserve, Spend, Promise)
         if not those:
             return
         self._read = ledgers.read(self._db, now, [who for _, _, who in those])
@@ -234,10 +247,20 @@ class _Meeting:
                 continue
             if refusal is not None:
                 self._answers[place] = refusal
-            elif isinstance(wish, Promise):
-                self._answers[place] = self._promise(wish, who, now)
+            elif isinstance(wish, Spend):
+                self._read.use(who, wish.rows)
+                self._spent.append((wish, who))
             else:
-                self._answers[place] = self._grant(wish, who, now)
+                self._read.reserve(who, wish.units)
+                self._answers[place] = self._kept(wish, who, now)
+        self._spend(now)
+
+    def _spend(self, now: datetime) -> None:
+        """What was granted is used already; one settlement shows that all of it was committed."""
+        if not self._spent:
+            return
+        self._marks["settlement"] = reservations.settle_nothing(self._db, now)
+        self._log(now, [(who, wish.rows, wish.metered) for wish, who in self._spent])
 
     def _refuse_kept(self, those: Sequence[tuple[int, Promise]]) -> None:
         """A job's id is kept once; of those that come together, the first's."""
@@ -247,7 +270,12 @@ class _Meeting:
                 self._answers[place] = Raised(ValueError("a job with this id is kept already"))
             kept.add(wish.order.id)
 
-    def _grant(self, wish: Reserve, who: Who, now: datetime) -> Reservation:
+    def _kept(self, wish: Reserve | Promise, who: Who, now: datetime) -> Reservation | Job:
+        if isinstance(wish, Promise):
+            return self._promise(wish, who, now)
+        return self._reserve(wish, who, now)
+
+    def _reserve(self, wish: Reserve, who: Who, now: datetime) -> Reservation:
         id = reservations.new_id(now)
         until = micros(now + timedelta(seconds=wish.lease_s))
         self._reserved.append((id, who.account_number, wish.units, until))

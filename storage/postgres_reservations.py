@@ -73,6 +73,13 @@ def first_of(
     return {part: found for part, found in parts.items() if part in fresh}
 
 
+def settle_nothing(db: Session, now: datetime) -> Part:
+    """Of no reservation: it shows that a transaction was committed that has no other mark."""
+    part = new_id(now), 0
+    db.execute(FIRST, [micros(now), [part[0]], [part[1]]])
+    return part
+
+
 def give_back(db: Session, wishes: Sequence[Settle]) -> None:
     """What was used is no longer reserved, and of what has ended nothing is."""
     ended = [uuid_of(wish.reservation) for wish in wishes if wish.ends]

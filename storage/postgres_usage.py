@@ -1,7 +1,7 @@
 """The log of usage with the counters that outlive it, as SQL; the account is held by the caller."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -38,9 +38,9 @@ SHOWN = "at, operation, status, failed_check, units, billable, latency_ms"
 Used = tuple[Who, Sequence[UsageRow]]
 
 
-def check_partitions(db: Session, those: Sequence[Used]) -> None:
-    """Raises PartitionsMissing, before anything is written that would be undone."""
-    days = {day_of(row.at) for _, rows in those for row in rows}
+def check_partitions(db: Session, rows: Iterable[UsageRow]) -> None:
+    """Raises PartitionsMissing, before anything is weighed or written that would be again."""
+    days = {day_of(row.at) for row in rows}
     if not days <= db.partitions:
         raise PartitionsMissing(frozenset(days))
 

@@ -17,6 +17,7 @@ from storage.records import (
     Reservation,
     UsageRow,
 )
+from storage.store import units_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,20 @@ class Reserve:
     units: int
     weigh: Callable[[Ledger], Any]
     lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """Rows that are known before they are weighed: granted, logged and counted at once."""
+
+    caller: Caller
+    rows: Sequence[UsageRow]
+    weigh: Callable[[Ledger], Any]
+    metered: bool
+
+    @property
+    def units(self) -> int:
+        return units_of(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +141,4 @@ class NewKey:
 
 Outcome = Verified | Tried | Abandoned  # of a job's claim
 OfAccount = Post | Begin | NewKey
-Wish = Reserve | Promise | Extend | Settle | Refuse | Outcome | OfAccount
+Wish = Reserve | Spend | Promise | Extend | Settle | Refuse | Outcome | OfAccount
