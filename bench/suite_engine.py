@@ -205,7 +205,7 @@ async def _domains() -> Figure:
     for domains in (10, 10_000):
         with start_sink(hosts=10, domains=domains) as sink:
             async with _engine(sink, FAR_CONNECTIONS) as engine:
-                texts = [_in_runs(sink, number) for number in range(200_000)]
+                texts = [_in_runs(sink, number) for number in range(100_000)]
                 await ask(engine, texts)
                 costs.append(await _timed(sink, lambda texts=texts: ask(engine, texts), len(texts)))  # type: ignore[misc]
     few, many = costs

@@ -214,7 +214,8 @@ class Lines:
         while True:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
             for number, events in self._epoll.poll(0, EVENTS_MAX):
-                self._lines[number].arrived(events)
+                if line := self._lines.get(number):
+                    line.arrived(events)
 
     async def keep_time(self) -> None:
         """Wake lines at their deadlines. Runs until cancelled."""
