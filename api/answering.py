@@ -23,6 +23,7 @@ from api.refusals import InvalidRequest, OurFault, PayloadTooLarge, Refusal, Usa
 from api.requests import Call, Inbound, Lines, Reply
 from api.schema import BatchRequest, VerifyRequest
 from api.service import Service
+from api.shedding import let_in
 from api.visits import Visit, present, visiting
 from engine import Answer
 from storage.store import StoreUnavailable
@@ -80,6 +81,8 @@ async def _answer(service: Service, operation: Operation, inbound: Inbound, call
         authorization = inbound.headers.get("authorization")
         call.who = await authenticate(service.store, authorization, operation.key)
     octets = await _read(operation, inbound)
+    if not operation.metered:
+        let_in()  # what it waits for is no grant
 
     async def act() -> Reply:
         return await _act(service, operation, inbound, call, octets)

@@ -190,6 +190,7 @@ async def serve_service(
             listeners,
             drain=drain,
             error_body=error_body,
+            anteroom=service.anteroom,
             task_status=task_status,
         )
         background.cancel_scope.cancel()
@@ -209,6 +210,7 @@ async def serve_tools(
         listeners_on(sockets),
         drain=drain,
         error_body=partial(rpc_error_body, places=service.places),
+        anteroom=service.anteroom,
         task_status=task_status,
     )
 

@@ -18,6 +18,7 @@ from api.plans import Plan, Plans
 from api.policy import weigh
 from api.recorder import Recorder
 from api.refusals import HardCapReached, Overloaded, QuotaExhausted, RateLimited, Refusal
+from api.shedding import let_in
 from engine import Engine
 from storage.records import Caller, Job, JobOrder, Ledger, Reservation, UsageRow
 from storage.store import Store, StoreUnavailable
@@ -137,7 +138,9 @@ class Meter:
             return no
 
         with self.capacity.asking(units) as room:
-            return await keep(weigh_all)
+            kept = await keep(weigh_all)
+        let_in()
+        return kept
 
     async def log_refusal(self, caller: Caller, refusal: Refusal, operation: str) -> None:
         """A 429 is one row, or a share in one; a refusal stays one where it cannot be logged."""

@@ -39,7 +39,9 @@ from api.asgi import (
     new_request_id,
     refusal_headers,
     strict_connection,
+    well_formed_post,
 )
+from api.shedding import Anteroom, Place, wait_at
 
 logger = logging.getLogger("mailprobe.http")
 
@@ -134,16 +136,20 @@ async def serve_app(
     drain: trio.Event,
     error_body: ErrorBody,
     limits: Limits | None = None,
+    anteroom: Anteroom | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the application on these listeners; return when `drain` is set and all is done.
+
+    A POST waits in the `anteroom` from its last octet on, until the application lets
+    it in or answers; where that is full, it is told 503. Without one all are let in.
 
     Draining closes the listeners and what idles at once, lets open requests end for
     `limits.drain_s`, then cancels them. What a client sends or an application raises
     ends a connection at most; only a failure of accepting is raised. The ASGI
     lifespan is not spoken: the caller nests what the application needs around this.
     """
-    server = _Server(app, error_body, limits or Limits())
+    server = _Server(app, error_body, limits or Limits(), anteroom)
     async with trio.open_nursery() as connections:
         try:
             async with trio.open_nursery() as accepting:
@@ -164,8 +170,15 @@ async def serve_app(
 class _Server:
     """What the connections of one `serve_app` share."""
 
-    def __init__(self, app: Application, error_body: ErrorBody, limits: Limits) -> None:
+    def __init__(
+        self,
+        app: Application,
+        error_body: ErrorBody,
+        limits: Limits,
+        anteroom: Anteroom | None = None,
+    ) -> None:
         self.app = app
+        self.anteroom = anteroom
         self.error_body = error_body
         self.limits = limits
         self.config = _config(limits)
@@ -296,6 +309,7 @@ class Connection(H11Protocol):
         self._hurried = 0  # octets sent since the sender last let others run
         self._patience = trio.CancelScope(deadline=trio.current_time() + self._limits.head_s)
         self._exchange: Exchange | None = None
+        self._place: Place | None = None  # of a POST
         self._head_begun = False
         self._method = b""
         self._body_octets = 0
@@ -339,8 +353,38 @@ class Connection(H11Protocol):
                 return
             if not octets:
                 return
+            anteroom = self._server.anteroom
+            if anteroom is not None and anteroom.full and self._may_shed(octets):
+                await self._shed()
+                continue
             self.connection.receive_data(octets)
             await self._handle_events()
+
+    def _may_shed(self, octets: bytes) -> bool:
+        """Is this one whole request and nothing else, which an answer without a look would do?
+
+        Whatever is less plain goes the long way, which is many times as dear.
+        """
+        return (
+            self._exchange is None
+            and not (self._buffer or self._out or self._ending or self._server.draining)
+            and self.connection.our_state is h11.IDLE
+            and well_formed_post(octets, self._limits.head_octets_max)
+        )
+
+    async def _shed(self) -> None:
+        """Refuse a request unread: so cheaply that the rest is served as if it had not come."""
+        body = self._server.error_body("overloaded")
+        headers = [
+            *REFUSALS["overloaded"].headers,
+            *refusal_headers(body, new_request_id()),
+            *self.config.response_headers("h11"),
+        ]
+        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+        self._out += b"HTTP/1.1 503 \r\n%s\r\n%s" % (lines, body)
+        await self.flush()
+        self._server.idle.pop(self, None)
+        self._rest()
 
     def _hang_up(self) -> None:
         self._gone = True
@@ -410,7 +454,14 @@ class Connection(H11Protocol):
             elif isinstance(event, h11.EndOfMessage):
                 self._patience.deadline = inf
                 self._body_whole.set()
+                if self._place is not None and not self._place.take():
+                    self._turn_away()
                 await self.stream.handle(EndBody(stream_id=1))
+
+    def _turn_away(self) -> None:
+        """Refuse the request that is whole now. Nothing was begun: its body has not been read."""
+        if self._exchange is not None:
+            self._exchange.refuse("overloaded")
 
     def _watch(self) -> None:
         """More must come: of a head that has begun, or of a body."""
@@ -462,10 +513,22 @@ class Connection(H11Protocol):
         """Begin a request; called by hypercorn, which puts its messages into what this gives."""
         exchange = Exchange(self._server.app, scope, send, self, self._server.error_body)
         self._exchange = exchange
-        self._nursery.start_soon(self._work, exchange)
+        anteroom = self._server.anteroom
+        self._place = Place(anteroom) if anteroom is not None and self._method == b"POST" else None
+        self._nursery.start_soon(self._work, exchange, self._place)
         return exchange.put
 
-    async def _work(self, exchange: Exchange) -> None:
+    async def _work(self, exchange: Exchange, place: Place | None) -> None:
+        if place is None:
+            await self._work_within_bounds(exchange)
+            return
+        wait_at(place)
+        try:
+            await self._work_within_bounds(exchange)
+        finally:
+            place.leave()
+
+    async def _work_within_bounds(self, exchange: Exchange) -> None:
         server = self._server
         if server.in_flight >= self._limits.in_flight_max:
             await exchange.answer("overloaded")

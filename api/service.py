@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from api.limits import Capacity
 from api.meter import Meter, Watch, nobody_watches
 from api.plans import PLANS, Plan, Plans
 from api.recorder import Recorder
+from api.shedding import Anteroom
 from api.visits import NOBODY, Porter
 from engine import Engine
 from storage.records import Account, Caller, Job, JobOrder
@@ -70,6 +71,7 @@ class Service:
     payments: Payments | None = None  # None: nothing is billed through a provider
     jobs: Jobs | None = None  # None: nothing runs in the background
     porter: Porter = NOBODY
+    anteroom: Anteroom = field(default_factory=Anteroom)  # of all its doors
 
     def plan(self, caller: Caller) -> Plan:
         return self.plans[caller.account.tier]

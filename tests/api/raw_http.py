@@ -152,7 +152,7 @@ LIMITS = Limits(
 
 
 @asynccontextmanager
-async def serving(app, **limits) -> AsyncIterator[Serving]:
+async def serving(app, anteroom=None, **limits) -> AsyncIterator[Serving]:
     """Serve this ASGI application on a free port of loopback."""
     (sock,) = open_sockets("127.0.0.1", 0)
     server = Serving(sock.getsockname()[1])
@@ -168,6 +168,7 @@ async def serving(app, **limits) -> AsyncIterator[Serving]:
                     drain=server.drain,
                     error_body=error_body,
                     limits=replace(LIMITS, **limits),
+                    anteroom=anteroom,
                     task_status=task_status,
                 )
         server.ended.set()

@@ -1,0 +1,253 @@
+"""Who is sent away while too many wait: the anteroom on virtual time, the server on real sockets."""
+
+import pytest
+import trio
+
+from api.asgi import well_formed_post
+from api.shedding import BURST, CROWD, Anteroom, Place, let_in
+from tests.api.raw_http import read_body, respond, serving
+
+HEAD = "POST / HTTP/1.1\r\nHost: a.test\r\n"
+WHOLE = HEAD + "Content-Length: 5\r\n\r\nhello"
+
+
+class Store:
+    """Grants so many a second, one after the other, as long as it runs."""
+
+    def __init__(self, rate: float) -> None:
+        self.pause_s = 1 / rate
+        self.waited_s: list[float] = []
+        self._queue: list[tuple[Place, float]] = []
+
+    def ask(self, place: Place) -> None:
+        self._queue.append((place, trio.current_time()))
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(self.pause_s)
+            if self._queue:
+                place, since = self._queue.pop(0)
+                place.leave()
+                self.waited_s.append(trio.current_time() - since)
+
+
+class Flood:
+    """Requests that come so often a second, and what became of them."""
+
+    def __init__(self, room: Anteroom, store: Store) -> None:
+        self.room = room
+        self.store = store
+        self.shed = 0
+        self.most = 0
+
+    def come(self, count: int = 1) -> None:
+        for _ in range(count):
+            place = Place(self.room)
+            if place.take():
+                self.store.ask(place)
+            else:
+                self.shed += 1
+            self.most = max(self.most, len(self.room))
+
+    async def rush(self, rate: float, seconds: float) -> None:
+        until = trio.current_time() + seconds
+        while trio.current_time() < until:
+            self.come()
+            await trio.sleep(1 / rate)
+
+
+@pytest.fixture
+async def flood(nursery):
+    return lambda rate: start(nursery, rate)
+
+
+def start(nursery: trio.Nursery, rate: float) -> Flood:
+    store = Store(rate)
+    nursery.start_soon(store.run)
+    return Flood(Anteroom(), store)
+
+
+@pytest.mark.parametrize("rate", [300, 1_000, 2_000])
+async def test_three_times_the_load_is_shed_and_the_rest_is_granted(autojump_clock, flood, rate):
+    coming = flood(rate)
+    await coming.rush(3 * rate, 1)
+    del coming.store.waited_s[:]
+    shed, coming.most = coming.shed, 0
+    await coming.rush(3 * rate, 2)
+    assert len(coming.store.waited_s) >= 0.98 * 2 * rate  # the store never idles
+    assert coming.shed - shed >= 0.6 * 6 * rate
+    assert CROWD <= coming.most <= max(CROWD, 0.06 * rate)
+    assert max(coming.store.waited_s) <= 1.1 * max(0.05, CROWD / rate)
+
+
+@pytest.mark.parametrize("rate", [60, 200, 1_000])
+async def test_a_crowd_at_once_is_no_overload_however_slow_the_machine(autojump_clock, flood, rate):
+    coming = flood(rate)
+    for _ in range(5):
+        coming.come(CROWD)
+        await trio.sleep(2 + CROWD / rate)
+    assert not coming.shed
+
+
+async def test_a_burst_that_drains_within_a_second_is_no_overload(autojump_clock, flood):
+    coming = flood(250)
+    coming.come(BURST)
+    assert not coming.shed
+    coming.come(1)
+    assert coming.shed == 1
+
+
+async def test_what_it_bears_is_let_in_for_ever(autojump_clock, flood):
+    coming = flood(500)
+    await coming.rush(490, 4)
+    assert not coming.shed
+
+
+async def test_a_store_that_stands_still_keeps_a_crowd_waiting_and_no_more(autojump_clock, flood):
+    coming = flood(1e-9)
+    await coming.rush(200, 5)
+    assert coming.most <= CROWD + 200 * 0.25
+
+
+async def test_when_the_flood_is_over_a_burst_may_come_again(autojump_clock, flood):
+    coming = flood(1_000)
+    await coming.rush(3_000, 2)
+    assert coming.shed
+    await coming.rush(100, 2)
+    coming.shed = 0
+    coming.come(BURST)
+    assert not coming.shed
+
+
+def test_a_place_is_left_once_and_taken_once():
+    room = Anteroom(lambda: 0.0)
+    place = Place(room)
+    assert place.take()
+    assert place.take()
+    assert len(room) == 1
+    place.leave()
+    place.leave()
+    assert len(room) == 0
+    assert place.take()  # its answer was given: whatever comes of its body is passed over
+    assert len(room) == 0
+
+
+# -- the server -------------------------------------------------------------------------------
+
+
+class Slow:
+    """An application that lets nobody in before it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = trio.Event()
+        self.begun = 0
+
+    async def __call__(self, scope, receive, send):
+        await read_body(receive)
+        self.begun += scope["method"] == "POST"
+        if scope["method"] == "POST":
+            await self.go_on.wait()
+            let_in()
+        await respond(send)
+
+
+def fill(room: Anteroom) -> list[Place]:
+    """As many as may wait, so that the next one is one too many."""
+    places = []
+    while not room.full:
+        places.append(Place(room))
+        assert places[-1].take()
+    return places
+
+
+WAYS = {
+    "in one piece": [WHOLE],
+    "in two": [HEAD + "Content-Length: 5\r\n\r\n", "hello"],
+    "in chunks": [HEAD + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"],
+    "with a field of its connection": [
+        HEAD + "Connection: keep-alive, x\r\nContent-Length: 5\r\n\r\nhello"
+    ],
+}
+
+
+@pytest.mark.parametrize("pieces", WAYS.values(), ids=WAYS)
+async def test_one_too_many_is_told_503_and_may_ask_again_on_the_same_connection(pieces):
+    app, room = Slow(), Anteroom()
+    app.go_on.set()
+    async with serving(app, room) as server, server.connect() as raw:
+        places = fill(room)
+        for _ in range(2):
+            for piece in pieces:
+                await raw.say(piece)
+            answer = await raw.answer()
+            assert (answer.status, answer.code) == (503, "overloaded")
+            assert answer.headers["retry-after"] == "1"
+            assert answer.headers.keys() >= {"date", "content-length", "x-request-id"}
+        for place in places:
+            place.leave()
+        for piece in pieces:
+            await raw.say(piece)
+        assert (await raw.answer()).status == 200
+        assert len(room) == 0
+
+
+async def test_both_ways_give_the_same_answer():
+    app, room = Slow(), Anteroom()
+    async with serving(app, room) as server, server.connect() as raw:
+        fill(room)
+        short = await raw.ask(WHOLE)
+        long = await raw.ask(WHOLE.replace("Host", "Expect: nothing\r\nHost"))
+        for answer in (short, long):
+            del answer.headers["x-request-id"], answer.headers["date"]
+        assert short == long
+
+
+async def test_who_was_let_in_is_served_and_who_only_looks_is_too():
+    app, room = Slow(), Anteroom()
+    async with serving(app, room) as server, server.connect() as first, server.connect() as raw:
+        await first.say(WHOLE)
+        while not len(room):
+            await trio.lowlevel.checkpoint()
+        fill(room)
+        assert (await raw.ask(WHOLE)).status == 503
+        assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
+        app.go_on.set()
+        assert (await first.answer()).status == 200
+
+
+async def test_bodies_that_are_awaited_fill_no_room():
+    app, room = Slow(), Anteroom()
+    async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
+        await late.say(HEAD + "Content-Length: 5\r\n\r\n")
+        app.go_on.set()
+        assert (await raw.ask(WHOLE)).status == 200  # after the other's head was read
+        assert len(room) == 0
+        await late.say("hello")
+        assert (await late.answer()).status == 200
+
+
+PLAIN = {
+    "a body": (WHOLE, True),
+    "kept alive": (WHOLE.replace("Host", "Connection: keep-alive\r\nHost"), True),
+    "more than it": (WHOLE + "P", False),
+    "less than it": (WHOLE[:-1], False),
+    "no length": (HEAD + "\r\n", False),
+    "two lengths": (WHOLE.replace("Host", "Content-Length: 5\r\nHost"), False),
+    "two lengths in one": (WHOLE.replace(": 5", ": 5, 5"), False),
+    "a length with a sign": (WHOLE.replace(": 5", ": +5"), False),
+    "a name with a space": (WHOLE.replace("Content-Length", "Content-Length "), False),
+    "a folded line": (WHOLE.replace("a.test", "a.test\r\n b"), False),
+    "a lone line feed": (WHOLE.replace("a.test", "a.test\nX: y"), False),
+    "a NUL": (WHOLE.replace("a.test", "a\0test"), False),
+    "chunks": (WHOLE.replace("Host", "Transfer-Encoding: chunked\r\nHost"), False),
+    "an end": (WHOLE.replace("Host", "Connection: close\r\nHost"), False),
+    "a question": (WHOLE.replace("Host", "Expect: 100-continue\r\nHost"), False),
+    "an older version": (WHOLE.replace("1.1", "1.0"), False),
+    "another method": (WHOLE.replace("POST", "PUT"), False),
+    "too long a head": (WHOLE.replace("a.test", "a" * 16_384), False),
+}
+
+
+@pytest.mark.parametrize(("said", "is_plain"), PLAIN.values(), ids=PLAIN)
+def test_the_short_way_is_for_what_every_server_reads_alike(said, is_plain):
+    assert well_formed_post(said.encode(), 16_384) is is_plain
