@@ -21,7 +21,7 @@ from api.refusals import HardCapReached, Overloaded, QuotaExhausted, RateLimited
 from api.shedding import let_in
 from engine import Engine
 from storage.records import Caller, Job, JobOrder, Ledger, Reservation, UsageRow
-from storage.store import Store, StoreUnavailable
+from storage.store import Store, StoreUnavailable, units_of
 
 log = logging.getLogger("mailprobe.meter")
 
@@ -98,6 +98,36 @@ class Meter:
             return Grant(granted, operation)
         await self.log_refusal(caller, granted, operation)
         raise granted
+
+    async def spend(
+        self,
+        caller: Caller,
+        rows: Sequence[UsageRow],
+        operation: str,
+        headers: MutableMapping[str, str],
+    ) -> None:
+        """Grant and count at once what is known already, or raise the Refusal.
+
+        As `reserve` and `settle` in one transaction, durable before the answer is sent:
+        no reservation is ever left by a request that dies. It asks for no room, because
+        nothing will be under way.
+        """
+        refused: Refusal | None = None
+
+        async def write() -> None:
+            nonlocal refused
+            refused = await self._weigh(caller, units_of(rows), headers, keep, needs_room=False)
+            if refused is None:
+                self.watch(caller, False)
+
+        def keep(weigh_all: Weigh) -> Awaitable[Refusal | None]:
+            return self.store.spend(caller, rows, weigh_all, metered=self.metered)
+
+        await trio.lowlevel.checkpoint_if_cancelled()  # who is gone pays for nothing
+        await self.recorder.once(write)
+        if refused is not None:
+            await self.log_refusal(caller, refused, operation)
+            raise refused
 
     async def reserve_job(
         self, caller: Caller, order: JobOrder, headers: MutableMapping[str, str]

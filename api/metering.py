@@ -1,7 +1,8 @@
 """No address is verified without being counted: reserve, stream, settle.
 
 `open_metered()` gives the engine's stream of answers between the grant of its
-units and their settlement, so that no door can forget either. What is handed
+units and their settlement, so that no door can forget either; `spend_known()` does
+all of that in one transaction where nobody need be asked for any of the answers. What is handed
 over line by line is settled line by line, each before it is handed over: a
 process that is killed has counted every line that anybody saw. A request that
 dies in the middle is settled with what it had.
@@ -17,7 +18,7 @@ import trio
 
 from api.meter import PIECEMEAL, Grant, Meter
 from api.pricing import is_billable
-from engine import Answer, Answers, Verdict, open_answers
+from engine import Answer, Answers, Verdict, known_answers, open_answers
 from storage.records import Caller, UsageRow
 from storage.store import StoreUnavailable
 
@@ -181,3 +182,41 @@ async def open_metered(
     grant = await meter.reserve(caller, len(texts), operation, headers)
     async with open_granted(meter, grant, texts, explain=explain) as answers:
         yield answers
+
+
+async def spend_known(
+    meter: Meter,
+    caller: Caller,
+    texts: Sequence[str],
+    *,
+    operation: str,
+    headers: MutableMapping[str, str],
+    explain: bool = False,
+) -> list[Answer] | None:
+    """The answers in their order, counted, if all are known; else None, and nothing was done.
+
+    Raises a Refusal, or StoreUnavailable where they could not be counted: then nobody
+    may see them.
+    """
+    known = known_answers(meter.engine, texts, explain=explain)
+    if known is None:
+        return None
+    now = meter.now()
+    rows = [row_of(now, operation, answer.verdict) for answer in known.answers]
+    await meter.spend(caller, rows, operation, headers)
+    known.tell(meter.engine.watcher)
+    return known.answers
+
+
+@asynccontextmanager
+async def open_counted(answers: Sequence[Answer]) -> AsyncIterator[Metered]:
+    """A stream of answers that are counted already."""
+    stream = Answers(lambda: None)
+    for answer in answers:
+        stream.put(answer)
+    stream.end()
+    yield Metered(stream, _count_nothing, len(answers))
+
+
+async def _count_nothing(answers: Sequence[Answer]) -> None:
+    """They are counted."""

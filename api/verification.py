@@ -10,7 +10,7 @@ from uuid import UUID, uuid4, uuid5
 import msgspec
 import trio
 
-from api.metering import open_granted, open_metered
+from api.metering import open_counted, open_granted, open_metered, spend_known
 from api.refusals import InvalidRequest
 from api.requests import NDJSON, Call, Lines, Reply, reply
 from api.schema import (
@@ -55,11 +55,17 @@ async def verify_stream(service: Service, call: Call) -> Reply:
     """Up to fifty addresses, a line for each as soon as its result is there."""
     body: BatchRequest = call.body
     explain = wants_evidence(call, "streaming")
-    grant = await service.meter.reserve(call.caller, len(body.emails), "stream", call.headers)
-    lines = Lines(
-        open=lambda: open_granted(service.meter, grant, body.emails, explain=explain),
-        encode=encode_lines,
+    meter, texts = service.meter, body.emails
+    known = await spend_known(
+        meter, call.caller, texts, operation="stream", headers=call.headers, explain=explain
     )
+    if known is not None:
+        lines = Lines(open=lambda: open_counted(known), encode=encode_lines)
+    else:
+        grant = await meter.reserve(call.caller, len(texts), "stream", call.headers)
+        lines = Lines(
+            open=lambda: open_granted(meter, grant, texts, explain=explain), encode=encode_lines
+        )
     # no proxy may hold a line back until a buffer of its own is full
     return Reply(200, lines, {"X-Accel-Buffering": "no"}, NDJSON)
 
@@ -68,6 +74,12 @@ async def _collect(
     service: Service, call: Call, texts: Sequence[str], operation: str, explain: bool
 ) -> list[Answer]:
     """All answers, in the order of the texts."""
+    known = await spend_known(
+        service.meter, call.caller, texts,
+        operation=operation, headers=call.headers, explain=explain,
+    )  # fmt: skip
+    if known is not None:
+        return known
     collected: dict[int, Answer] = {}
     async with open_metered(
         service.meter, call.caller, texts,

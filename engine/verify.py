@@ -39,6 +39,11 @@ class Inquiry(msgspec.Struct, eq=False):
         self.rule = rule
         self.why = why
 
+    @property
+    def asks_for_route(self) -> bool:
+        """Have layers 1, 2 and 5 left it to the route? For one whose text was read."""
+        return self.address is not None and not self.signals.disposable
+
     def verdict(self, text: str, now: float) -> Verdict:
         """The decided outcome, told of the text as it was sent."""
         assert self.outcome is not None

@@ -454,13 +454,14 @@ async def test_evidence_changes_no_count(autojump_clock: object, board: Board) -
 
 async def test_each_transaction_is_timed(autojump_clock: object, board: Board) -> None:
     async with counted(board) as counting:
+        await counting.shop.verify("known@friendly.test")
         await counting.shop.verify("x")
         told = counting.read()
     counts = {
         each["method"]: told("mailprobe_store_seconds_count", **each)
         for each in told.shown("mailprobe_store_seconds_count")
     }
-    assert counts == {"caller": 1, "reserve": 1, "settle": 1}
+    assert counts == {"caller": 2, "reserve": 1, "settle": 1, "spend": 1}
 
 
 class Shelf:
@@ -509,7 +510,7 @@ async def test_writes_that_are_pending_are_told(autojump_clock: object, board: B
     async with counted(board) as counting:
         counting.shop.store.away = {"settle"}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(counting.shop.stream, "x")
+            nursery.start_soon(counting.shop.stream, "known@friendly.test")
             await trio.sleep(0.3)
             assert counting.read()("mailprobe_recorder_pending") == 1
             counting.shop.store.away = False
