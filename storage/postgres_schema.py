@@ -18,6 +18,7 @@ MIGRATING_LOCK = 0x6D61_696C_7072  # "mailpr"
 MIGRATING_MS = 30_000  # as long a start waits for another that brings the tables up to date
 KNOWN = b"mailprobe"  # what is sealed
 SEAL = "seal"  # its name in `house`, and the place that it is bound to
+MOVING = "moving"  # the name in `house` of how far a move from SQLite is (migrate_target)
 OLDEST = 130_000  # server_version_num; of what is supported the oldest has all that is used here
 
 MIGRATIONS = (
@@ -26,20 +27,23 @@ MIGRATIONS = (
 )
 
 
-def prepare(server: Server, seal: Seal) -> None:
-    """See that the tables are there, of this version. Raises StoreBroken, StoreUnavailable."""
+def prepare(server: Server, seal: Seal, *, moving: bool = False) -> None:
+    """See that the tables are there, of this version; and, unless `moving`, nothing is being moved in.
+
+    Raises StoreBroken, StoreUnavailable.
+    """
     db = server.connect()
     try:
         if db.info.server_version < OLDEST:
             raise StoreBroken(f"{server.name} is older than PostgreSQL {OLDEST // 10_000}")
-        _prepare(server, Session(db, None), seal)
+        _prepare(server, Session(db, None), seal, moving)
     except psycopg.Error as error:
         raise server.as_unavailable(error) from error
     finally:
         db.close()
 
 
-def _prepare(server: Server, db: Session, seal: Seal) -> None:
+def _prepare(server: Server, db: Session, seal: Seal, moving: bool) -> None:
     """In one transaction: a start that dies is only a start to be made again."""
     db.begin()
     db.execute(f"SET LOCAL lock_timeout = {MIGRATING_MS}")
@@ -50,6 +54,11 @@ def _prepare(server: Server, db: Session, seal: Seal) -> None:
         db.execute(script.read_text("utf-8"))
         db.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [number, script.stem])
     _check_seal(server, db, seal)
+    if not moving and db.one("SELECT 1 FROM house WHERE name = %s", [MOVING]):
+        raise StoreBroken(
+            f"{server.name} has but a part of what an SQLite database holds:"
+            " run `mailprobe migrate` to its end"
+        )
     db.execute("COMMIT")
 
 

@@ -9,6 +9,7 @@ several processes take their turns.
 import fcntl
 import os
 import sqlite3
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -29,6 +30,11 @@ CHECKED_OCTETS_MAX = 64 * 1024 * 1024  # up to here the whole file is checked at
 LOG_OCTETS_MAX = 64 * 1024 * 1024  # the log shrinks to this when it has been larger
 CACHE_KIB = 16 * 1024
 RETRY_S = 0.001
+SHARED_LOCK = (
+    0x4000_0002,
+    510,
+)  # first octet and length (https://sqlite.org/fileformat2.html#lockbyte)
+FLOCK = "hhqqi4x"  # struct flock (fcntl(2)): kind, whence, start, length, process
 
 # https://sqlite.org/rescode.html, primary codes: what is the world's fault and not ours
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -147,6 +153,51 @@ def connect(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, to a database of ours that is of this version and whole.
+
+    Raises StoreBroken, StoreUnavailable.
+    """
+    if not path.is_file():
+        raise StoreBroken(f"{path} is not there or no file")
+    with trouble_told(path):
+        db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            _check_owner(db, path)
+            if _owner(db) != APPLICATION_ID:
+                raise StoreBroken(f"{path} is empty")
+            if _version(db) < len(_scripts()):
+                raise StoreBroken(
+                    f"{path} was written by an older version of this program: start the service"
+                    " on it once, which brings it up to date, and stop it"
+                )
+            _check_whole(db, path)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def holder_of(path: Path) -> int | None:
+    """A process that has the database open, by its id; 0 for one of another machine or container.
+
+    Whoever has read from it holds SQLite's shared lock until it closes. This process's
+    own locks are not seen, and end here: to be asked before it opens the file.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, *SHARED_LOCK, 0)
+        kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    finally:
+        os.close(file)
+    return None if kind == fcntl.F_UNLCK else max(0, pid)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -28,6 +28,7 @@ COMMANDS = {
     "account": Entry("api.cli.account", "account", "Make, show and change accounts."),
     "key": Entry("api.cli.key", "key", "Make, list and revoke keys."),
     "job": Entry("api.cli.job", "job", "See callbacks, and send one again."),
+    "migrate": Entry("api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."),
     "demo": Entry("api.cli.demo", "demo", "Clean an example list, all on this machine."),
     "lab": Entry("api.cli.lab", "lab", "Run mail servers and a resolver to try things on."),
     "doctor": Entry("api.cli.doctor", "doctor", "Check what this machine lacks for probing."),

@@ -1,0 +1,118 @@
+"""`mailprobe migrate`: everything from an SQLite database to a PostgreSQL one."""
+
+import base64
+import os
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from api.cli.running import run
+from api.cli.trouble import Interrupted, Misuse, Trouble, say
+
+if TYPE_CHECKING:
+    from api.cli.tally import Tally
+    from storage.migrate import Move, Moved
+
+
+@click.command()
+@click.option("--from", "source", required=True, metavar="PATH", help="The SQLite database.")
+@click.option(
+    "--to", "target", required=True, metavar="URL", help="postgresql://user:password@host/name"
+)
+@click.option("--anew", is_flag=True, help="Drop what an unfinished move has brought, and begin.")
+@click.option("--show-key", is_flag=True, help="Print the MAILPROBE_SECRET_KEY for all machines.")
+def migrate(source: str, target: str, anew: bool, show_key: bool) -> None:
+    """Move an SQLite database's accounts, keys, usage and all else to PostgreSQL.
+
+    Stop the service first. SOURCE is read and never changed; an interrupted move goes
+    on where it was when the command is given again. In the end both are compared.
+    """
+    from api.settings import Settings
+    from storage import is_postgres, shown
+    from storage.migrate import open_move
+    from storage.store import StoreBroken, StoreUnavailable
+
+    if not is_postgres(target):
+        raise Misuse("--to takes a postgresql:// URL")
+    if "://" in source:
+        raise Misuse("--from takes the path of an SQLite database")
+    given = Settings.read(os.environ).secret_key
+    how = shlex.join(["mailprobe", "migrate", "--from", source, "--to", shown(target)])
+    try:
+        with open_move(Path(source), target, given, anew=anew) as move:
+            if move.ended_at:
+                say(f"{source} was moved to {shown(target)} at {move.ended_at}: nothing to be done")
+            else:
+                print_moved(_move_all(move, how))
+            key = move.secret_key
+    except StoreBroken as error:
+        raise Misuse(str(error)) from error
+    except StoreUnavailable as error:
+        raise Trouble(f"{error}; the same command goes on") from error
+    if show_key:
+        click.echo(base64.b64encode(key).decode())
+    _tell_what_now(source, shown(target), from_file=given is None)
+
+
+def _move_all(move: "Move", how: str) -> "list[Moved]":
+    from storage.store import StoreBroken
+
+    try:
+        return run(lambda: _steps(move))
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; this goes on: {how}") from None
+    except StoreBroken as error:  # once something was written
+        raise Trouble(str(error)) from error
+
+
+async def _steps(move: "Move") -> "list[Moved]":
+    """Each in a thread: a signal is heeded between two."""
+    import trio
+
+    from api.cli.progress import show_progress
+    from api.cli.tally import Tally
+
+    total = await trio.to_thread.run_sync(move.count)
+    tally = Tally()
+    _count(tally, move)
+    async with show_progress(tally, max(1, total)):
+        while await trio.to_thread.run_sync(move.step):
+            _count(tally, move)
+    say(f"{tally.done:,} rows are moved; comparing both sides")
+    moved = [await trio.to_thread.run_sync(move.compare, table) for table in move.tables]
+    await trio.to_thread.run_sync(move.end)
+    return moved
+
+
+def _count(tally: "Tally", move: "Move") -> None:
+    tally.statuses = Counter(move.rows)
+    tally.done = tally.statuses.total()
+
+
+def print_moved(moved: "list[Moved]") -> None:
+    """What both sides hold."""
+    for name, rows, units in [
+        ("table", "rows", "units"),
+        *((one.table, f"{one.rows:,}", _or_nothing(one.units)) for one in moved),
+    ]:
+        sys.stdout.write(f"{name:<12} {rows:>15} {units:>15}".rstrip() + "\n")
+
+
+def _or_nothing(units: int | None) -> str:
+    return "" if units is None else f"{units:,}"
+
+
+def _tell_what_now(source: str, target: str, *, from_file: bool) -> None:
+    say(f"on every machine, set MAILPROBE_DATABASE to {target}, with its password")
+    if from_file:
+        say(
+            f"and MAILPROBE_SECRET_KEY to what is in {source}.key:"
+            f" base64 -w0 {shlex.quote(f'{source}.key')} prints it, and so does --show-key"
+        )
+    else:
+        say("and MAILPROBE_SECRET_KEY to what it is here")
+    say(f"{source} is as it was: keep it as a backup, and serve it no more")
