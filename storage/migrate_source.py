@@ -4,7 +4,7 @@ Its lock file is held for as long, so that no service starts on it and no writer
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -95,18 +95,12 @@ class Source:
             f" WHERE {where} ORDER BY {key} LIMIT {BATCH_ROWS}",
             tuple(after),
         )
-        rows: list[Row] = []
-        octets = 0
-        keys = len(table.key)
-        last: list[Any] = list(after)
-        for row in found:
-            rows.append(row[keys:])
-            last = list(row[:keys])
-            octets += sum(len(value) for value in row if isinstance(value, str | bytes))
-            if octets >= BATCH_OCTETS:
-                break
+        most = BATCH_OCTETS if "bytea" in plan.types else None  # the other tables' rows are short
+        rows = _some(found, most)
         found.close()
-        return rows, last
+        keys = len(table.key)
+        last = list(rows[-1][:keys]) if rows else list(after)
+        return [row[keys:] for row in rows], last
 
     def totals(self, plan: Plan) -> Row:
         row: Row = self._db.execute(plan.totals(of_source=True)).fetchone()
@@ -167,3 +161,16 @@ class Source:
                 yield secret, place(id)
             for account_id, key, answer in self._db.execute(f"{SEALED_ONCES}{order} LIMIT 1"):
                 yield answer, once_place(account_id, key)
+
+
+def _some(found: Iterable[Row], octets_max: int | None) -> list[Row]:
+    if octets_max is None:
+        return list(found)
+    rows: list[Row] = []
+    octets = 0
+    for row in found:
+        rows.append(row)
+        octets += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if octets >= octets_max:
+            break
+    return rows

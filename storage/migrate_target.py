@@ -30,6 +30,7 @@ T = TypeVar("T")
 MOVED = "moved"  # the record's name in `house` once the move is done
 MOVING_LOCK = 0x6D70_6D6F_7665  # "mpmove"
 STATEMENT_MS = 3_600_000  # adding up a thousand million rows takes some minutes
+DAY_MICROS = 86_400_000_000
 WAITING_MS = 5_000  # as long the server may take to see that a killed move is gone
 SETTINGS = (
     "SET application_name = 'mailprobe migrate';"
@@ -186,7 +187,9 @@ class Target:
         self.check_alone()  # one may have started just before the first record was there
         if plan.table.name == "usage":
             at = plan.targets.index("at")
-            days = {day_of(instant(row[at])) for row in rows}
+            days = {
+                day_of(instant(n * DAY_MICROS)) for n in {row[at] // DAY_MICROS for row in rows}
+            }
             with trouble_told(self._server):
                 self._partitions.make(Session(self._db, None), days)
 
