@@ -1,0 +1,372 @@
+"""A move into a real server: all of it, once, however often it is killed; and the same answers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import trio
+
+from storage import migrate_source, open_store
+from storage.migrate import Served, open_move
+from storage.migrate_tables import TABLES
+from storage.postgres_server import SCHEMA
+from storage.records import Answered, Caller, Reservation
+from storage.store import LETTERS_KEPT, IdempotencyKeyReused, Store, StoreBroken
+from tests.peers.postgres import PrivatePostgres, private_postgres
+from tests.storage.children import ROOT
+from tests.storage.moments import (
+    NOON,
+    SECRET,
+    Clock,
+    another_key,
+    attempt,
+    claimed,
+    delivering,
+    granted,
+    make_caller,
+    order,
+    promise,
+    row,
+    use,
+)
+
+BATCH_ROWS = 7
+ANSWER = Answered(201, (("X-Id", "é"),), b'{"key":"\xff\n"}')
+HASHES = ("hash", "hash 2", "hash 3", "revoked")
+PATIENCE_S = 60.0  # for one run of the command, on a machine however busy
+
+# The command as it is, but in small batches, and ended by a signal where the Nth was written
+# and is not yet committed.
+ENDED = """
+import os, sys, time
+from storage import migrate_source, migrate_target
+migrate_source.BATCH_ROWS = 7
+keep, left, number = migrate_target.Target._keep, int(sys.argv[1]), int(sys.argv[2])
+def ended(self, record):
+    global left
+    keep(self, record)
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), number)
+migrate_target.Target._keep = ended
+from api.cli import main
+main(["migrate", *sys.argv[3:]])
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivatePostgres]:
+    with private_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: PrivatePostgres) -> str:
+    return server.new_database()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate_source, "BATCH_ROWS", BATCH_ROWS)
+
+
+@pytest.fixture
+def path(tmp_path: Path, clock: Clock) -> Path:
+    path = tmp_path / "mailprobe.db"
+    trio.run(fill, path, clock)
+    return path
+
+
+async def fill(path: Path, clock: Clock) -> None:
+    """Something of everything, over a day's and a month's end."""
+    clock.at = NOON.replace(day=31, hour=23, minute=59)
+    async with open_store(path, secret_key=SECRET, now=clock) as store:
+        caller = await make_caller(store)
+        account_id = caller.account.id
+        other = await make_caller(store, "scale", "hash 2")
+        await store.change_account(
+            other.account.id,
+            customer_id="cus_1",
+            hard_cap_micros=2**60,
+            alerts=False,
+            subscription_status="active",
+            current_period_start=clock() - timedelta(days=3),
+            current_period_end=clock() + timedelta(days=27),
+            cancel_at_period_end=True,
+        )
+        revoked = await another_key(store, account_id, "revoked")
+        await store.create_key(
+            account_id, "standard", "shop \0\x01", sha256="hash 3", prefix="sk", keys_max=None
+        )
+        for seconds in (0, 30, 45):
+            clock.pass_(seconds)
+            await use(store, caller, clock(), 11, latency_ms=seconds)
+            await use(store, other, clock(), 3, billable=False, status=None)
+        await store.revoke_key(account_id, revoked.key.id)
+        for failed_check in ("rate_limit", None):
+            refused = row(clock(), status=None, failed_check=failed_check, units=0)
+            for _ in range(25):
+                await store.log_refusal(caller, refused)
+        under_way = await store.reserve(caller, 9, granted, lease_s=3600)
+        assert isinstance(under_way, Reservation)
+        await store.settle(under_way, [row(clock())] * 2, part=3, ends=False)
+        for key, answer in (("done", ANSWER), ("under way", None)):
+            await store.begin_once(account_id, key, "body", keep_s=9000, lease_s=9000)
+            if answer:
+                await store.finish_once(account_id, key, answer)
+        await delivering(store, other, order("d", secret="s\0 \x01"), order("e", host="b.test"))
+        (claim, *_) = await claimed(store, "deliver", limit=1)
+        tried, due_at = attempt(1, clock()), clock() + timedelta(seconds=5)
+        await store.job_tried(claim, tried, state="delivering", due_at=due_at)
+        await promise(store, caller, *(order(f"{n}", secret=f"s{n}") for n in range(9)))
+        await claimed(store, limit=2)
+        for kind in LETTERS_KEPT:
+            await store.post(kind, account_id, f"{kind} 1", b"\0\xff", due_at=clock())
+        (letter,) = await store.claim_letters("alert", limit=1, lease_s=60)
+        await store.letter_tried(letter, sent=True, due_at=None)
+
+
+async def seen(store: Store) -> list[Any]:
+    """Whatever of it can be read, without changing it."""
+    told: list[Any] = [await store.accounts(), await store.account_of_customer("cus_1")]
+    for sha256 in HASHES:
+        caller = await store.caller(sha256)
+        told.append(caller)
+        told += await of_caller(store, caller) if caller else []
+    jobs = await store.jobs(limit=100)
+    told += [jobs, *[await store.attempts(job.id) for job in jobs]]
+    told += [await store.letters(kind, limit=100) for kind in LETTERS_KEPT]
+    return told
+
+
+async def of_caller(store: Store, caller: Caller) -> list[Any]:
+    account_id = caller.account.id
+    ledger = await store.ledger(caller)
+    return [
+        ledger,
+        [*ledger.window],
+        await store.keys(account_id),
+        await store.days(account_id, date.min, date.max),
+        sorted(await store.usage(account_id, limit=10_000), key=repr),
+    ]
+
+
+async def deeds(store: Store, clock: Clock) -> list[Any]:
+    """What a service does next; what is made anew is told without its identity."""
+    caller = await store.caller("hash")
+    assert caller
+    account_id = caller.account.id
+    told: list[Any] = [
+        await store.begin_once(account_id, "done", "body", keep_s=60, lease_s=60),
+        type(await trouble_of(store, account_id)),
+    ]
+    clock.pass_(1)
+    claims = [*await claimed(store, limit=20), *await claimed(store, "deliver", limit=20)]
+    told += sorted((one.job.id, one.secret, one.fence, one.caller.key.id) for one in claims)
+    clock.pass_(3600)
+    told += [(one.job.id, one.secret, one.fence) for one in await claimed(store, limit=20)]
+    for kind in LETTERS_KEPT:
+        letters = await store.claim_letters(kind, limit=9, lease_s=60)
+        told.append([(one.id, one.body, one.fence) for one in letters])
+    another = await make_caller(store, "free", "hash 4")
+    for one in (caller, another):
+        await use(store, one, clock(), 5)
+        told += [(await store.ledger(one)).month_units, (await store.ledger(one)).reserved]
+    await promise(store, another, order("new", secret="s"))
+    told.append([job.id for job in await store.jobs(limit=100)])
+    told.append((await store.ledger(caller)).reserved)
+    await store.tidy({"free": 7, "builder": 90, "scale": 90})
+    told.append(len(await store.usage(account_id, limit=10_000)))
+    return told
+
+
+async def trouble_of(store: Store, account_id: str) -> Exception:
+    with pytest.raises(IdempotencyKeyReused) as raised:
+        await store.begin_once(account_id, "done", "another body", keep_s=60, lease_s=60)
+    return raised.value
+
+
+def move_all(path: Path, url: str) -> dict[str, int]:
+    with open_move(path, url, SECRET) as move:
+        while move.step():
+            pass
+        moved = {table: move.compare(table).rows for table in move.tables}
+        move.end()
+    return moved
+
+
+async def asked_of(place: object, clock: Clock, at: Any) -> tuple[list[Any], list[Any]]:
+    clock.at = at
+    async with open_store(str(place), secret_key=SECRET, now=clock) as store:
+        return await seen(store), await deeds(store, clock)
+
+
+def asked(url: str, statement: str) -> list[Any]:
+    with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as db:
+        cursor = db.execute(statement)  # type: ignore[call-overload]
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_what_was_moved_answers_as_before(path: Path, url: str, clock: Clock):
+    """All that can be read, and what is done after: replays, claims, grants, new rows."""
+    rows = move_all(path, url)
+    assert {table.name for table in TABLES} == rows.keys()
+    assert [table for table, count in rows.items() if not count] == []
+    at = clock()
+    before = trio.run(asked_of, path, clock, at)
+    after = trio.run(asked_of, url, clock, at)
+    assert before[0] == after[0]
+    assert before[1] == after[1]
+
+
+def command(path: Path, url: str, ends_at: int, number: int) -> "subprocess.CompletedProcess[str]":
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAILPROBE_")}
+    env["MAILPROBE_SECRET_KEY"] = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+    words = [sys.executable, "-c", ENDED, str(ends_at), str(number)]
+    return subprocess.run(
+        [*words, "--from", str(path), "--to", url],
+        cwd=path.parent,
+        env={**env, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def test_however_often_it_is_killed_all_is_moved_once(path: Path, url: str, clock: Clock):
+    """By -9, before the commit of each third batch; in between the target can be served by nobody."""
+    kills = 0
+    while (done := command(path, url, 4, signal.SIGKILL)).returncode == -signal.SIGKILL:
+        kills += 1
+        with pytest.raises(StoreBroken, match="run `mailprobe migrate` to its end"):
+            trio.run(opened, url)
+        assert "secret" not in done.stderr
+    assert kills > 3
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout
+    at = clock()
+    assert trio.run(asked_of, path, clock, at) == trio.run(asked_of, url, clock, at)
+
+
+async def opened(url: str) -> None:
+    async with open_store(url, secret_key=SECRET):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_move_says_how_to_go_on(path: Path, url: str, number: int):
+    done = command(path, url, 5, number)
+    assert done.returncode == 130
+    assert "this goes on: mailprobe migrate --from" in done.stderr
+    assert "secret@" not in done.stderr
+    assert (
+        sum(
+            json.loads(asked(url, "SELECT value FROM house WHERE name = 'moving'")[0][0])[
+                3
+            ].values()
+        )
+        > 0
+    )
+    assert command(path, url, 0, number).returncode == 0
+
+
+def test_a_move_that_is_done_does_nothing_again(path: Path, url: str):
+    move_all(path, url)
+    rows = asked(url, "SELECT count(*) FROM usage")
+    done = command(path, url, 0, signal.SIGKILL)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nothing to be done" in done.stderr
+    assert asked(url, "SELECT count(*) FROM usage") == rows
+
+
+def test_a_source_that_was_used_after_its_move_is_told_of(path: Path, url: str, clock: Clock):
+    move_all(path, url)
+    trio.run(asked_of, path, clock, clock())
+    done = command(path, url, 0, signal.SIGKILL)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "what is in PostgreSQL is what counts" in done.stderr
+
+
+def test_a_source_that_was_used_in_the_middle_is_moved_anew(path: Path, url: str, clock: Clock):
+    with open_move(path, url, SECRET) as move:
+        for _ in range(25):
+            assert move.step()
+    trio.run(asked_of, path, clock, clock())
+    with pytest.raises(StoreBroken, match="begin with --anew"), open_move(path, url, SECRET):
+        pass
+    with open_move(path, url, SECRET, anew=True) as move:
+        assert move.rows == {}
+        while move.step():
+            pass
+        assert move.compare("usage").rows == move.rows["usage"] > 0
+
+
+async def test_a_target_with_other_data_is_refused(path: Path, url: str, clock: Clock):
+    async with open_store(url, secret_key=SECRET, now=clock) as store:
+        await store.create_account("bob@shop.test", "free")
+    with pytest.raises(StoreBroken, match="holds other data"), open_move(path, url, SECRET):
+        pass
+    with (
+        pytest.raises(StoreBroken, match="holds other data"),
+        open_move(path, url, SECRET, anew=True),
+    ):
+        pass
+    assert asked(url, "SELECT email FROM accounts") == [("bob@shop.test",)]
+
+
+async def test_a_target_that_is_served_is_refused(path: Path, url: str):
+    async with open_store(url, secret_key=SECRET) as store:
+        await store.check()
+        with pytest.raises(Served, match="is being served"), open_move(path, url, SECRET):
+            pass
+
+
+def test_a_target_is_moved_into_by_one(path: Path, url: str):
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", [0x6D70_6D6F_7665])
+        with pytest.raises(Served, match="another move"), open_move(path, url, SECRET):
+            pass
+
+
+def test_a_target_of_another_key_or_a_newer_version_is_refused(
+    path: Path, server: PrivatePostgres, url: str
+):
+    async def make() -> None:
+        async with open_store(url, secret_key=bytes(32)):
+            pass
+
+    trio.run(make)
+    with pytest.raises(StoreBroken, match="another MAILPROBE_SECRET_KEY"):
+        move_all(path, url)
+    newer = server.new_database()
+    trio.run(opened, newer)
+    asked(newer, "INSERT INTO migrations (number, name) VALUES (999, 'later')")
+    with pytest.raises(StoreBroken, match="newer version"):
+        move_all(path, newer)
+
+
+def test_a_row_that_differs_is_seen(path: Path, url: str):
+    """Then the target stays shut."""
+    with open_move(path, url, SECRET) as move:
+        while move.step():
+            pass
+        asked(url, "UPDATE usage SET latency_ms = latency_ms + 1 WHERE number = 1")
+        asked(url, "DELETE FROM days WHERE account = 1")
+        for table in ("usage", "days"):
+            with pytest.raises(StoreBroken, match=f"{table} differs"):
+                move.compare(table)
+    with pytest.raises(StoreBroken, match="to its end"):
+        trio.run(opened, url)
