@@ -27,7 +27,7 @@ class Table:
     source: str = ""  # SQLite's table, where it is called otherwise
     which: str = "1"  # of its rows
     renamed: Mapping[str, str] = field(default_factory=dict)  # SQLite's column -> PostgreSQL's
-    left_out: frozenset[str] = frozenset()  # SQLite's columns that PostgreSQL needs not
+    left_out: frozenset[str] = frozenset()  # SQLite's columns that PostgreSQL may do without
 
     @property
     def read_from(self) -> str:
@@ -60,9 +60,10 @@ TABLES = (
     Table("usage", ("number",)),
 )
 
-# What else there is: the programs' own records.
-OF_SQLITE = frozenset({"_sqlite_migrations", "sqlite_sequence"})
-OF_POSTGRES = frozenset({"house", "migrations"})
+# What else there may be: the programs' own records, and leases, which end with who holds them.
+LEASES = frozenset({"seats"})
+OF_SQLITE = frozenset({"_sqlite_migrations", "sqlite_sequence"}) | LEASES
+OF_POSTGRES = frozenset({"house", "migrations"}) | LEASES
 
 
 def reservation_id(number: int) -> UUID:
@@ -141,7 +142,7 @@ def _check_known(side: str, there: Iterable[str], known: Set[str]) -> None:
 
 
 def _planned(table: Table, ours: Sequence[str], theirs: Mapping[str, str]) -> Plan:
-    columns = [name for name in ours if name not in table.left_out]
+    columns = [name for name in ours if name in theirs or name not in table.left_out]
     targets = [table.renamed.get(name, name) for name in columns]
     if unknown := sorted(set(targets) ^ set(theirs)):
         raise StoreBroken(f"this version cannot move {table.name}'s column {', '.join(unknown)}")

@@ -241,9 +241,10 @@ def test_the_file_of_secrets_is_one_that_the_service_takes(tmp_path: Path) -> No
         assert settings.tools_bind is None
 
 
-def test_both_services_together_are_as_gentle_as_one() -> None:
-    limits = [int(each["environment"]["MAILPROBE_HOST_CONNECTIONS"]) for each in OURS.values()]
-    assert sum(limits) == Settings.read({}, Path("/nowhere")).engine.host_connections
+def test_a_host_is_asked_as_gently_as_by_one_service() -> None:
+    """The connections to an exchange are shared out by the store; nothing here gives more of them."""
+    for path in FILES:
+        assert "MAILPROBE_HOST_CONNECTIONS" not in path.read_text("utf-8")
 
 
 def test_who_stops_waits_for_the_service() -> None:
@@ -346,3 +347,20 @@ def test_the_units_differ_in_what_an_instance_is() -> None:
     environment = dict(text.replace("%i", "8082").split("=", 1) for text in theirs["Environment"])
     settings = Settings.read(environment, Path("/nowhere"))
     assert (settings.bind.port, settings.tools_bind) == (8082, None)
+
+
+# sizing
+
+
+def test_the_sums_of_the_page_on_fleets_are_right() -> None:
+    """In its blocks of text, `words = sum = result`, to the digits that are shown."""
+    page = (ROOT / "docs/fleet.md").read_text("utf-8")
+    blocks = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    sums = [line.split("=") for block in blocks for line in block.splitlines() if "=" in line]
+    assert len(sums) > 20
+    for words, asked, told in sums:
+        expression = re.sub(r"[^\d.+*/() -]", "", asked.replace("×", "*").replace("÷", "/"))
+        shown = re.match(r"\s*([\d,.]*\d)", told)
+        assert shown, told
+        result = float(shown[1].replace(",", ""))
+        assert eval(expression) == pytest.approx(result, rel=0.01), (words, asked, told)
