@@ -33,10 +33,10 @@ STATEMENT_MS = 3_600_000  # adding up a thousand million rows takes some minutes
 DAY_MICROS = 86_400_000_000
 WAITING_MS = 5_000  # as long the server may take to see that a killed move is gone
 SETTINGS = (
-    "SET application_name = 'mailprobe migrate';"
-    f"SET statement_timeout = {STATEMENT_MS};"
-    f"SET lock_timeout = {WAITING_MS};"
-    "SET idle_in_transaction_session_timeout = 60000"
+    "SET application_name = 'mailprobe migrate'",
+    f"SET statement_timeout = {STATEMENT_MS}",
+    f"SET lock_timeout = {WAITING_MS}",
+    "SET idle_in_transaction_session_timeout = 60000",
 )
 COLUMNS = (
     "SELECT relname, attname, format_type(atttypid, atttypmod) FROM pg_class"
@@ -94,7 +94,8 @@ def open_target(url: str, secret_key: bytes) -> Iterator["Target"]:
     db = server.connect()
     try:
         with trouble_told(server):
-            db.execute(SETTINGS)
+            for setting in SETTINGS:
+                db.execute(setting)
             try:
                 db.execute("SELECT pg_advisory_lock(%s)", [MOVING_LOCK])
             except psycopg.errors.LockNotAvailable:

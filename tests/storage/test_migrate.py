@@ -19,7 +19,6 @@ from storage import migrate_source, open_store
 from storage.migrate_source import Served, open_source
 from storage.migrate_tables import OF_POSTGRES, TABLES, Plan, planned, reservation_id
 from storage.records import Answered
-from storage.sqlite_file import SCHEMA
 from storage.store import StoreBroken
 from tests.storage.children import child, line_of, said_by
 from tests.storage.moments import NOON, SECRET, Clock, make_caller, order, promise, use
@@ -302,8 +301,3 @@ def test_a_log_that_was_left_behind_is_read(path: Path, tmp_path: Path):
     db.close()
     with open_source(tmp_path / "left" / path.name) as source:
         assert source.count(plan_of(path, "usage")) == 3
-
-
-def test_the_schema_has_not_outgrown_what_is_tested():
-    """Whoever adds a step to SQLite's schema says here that a move takes it along."""
-    assert [script.stem for script in sorted(SCHEMA.glob("*.sql"))][-1] == "004_running_windows"
