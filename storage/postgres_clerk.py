@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import psycopg
 
+from storage.postgres_letters import is_overtaken
 from storage.postgres_partitions import Partitions, PartitionsMissing, is_missing_partition
 from storage.postgres_server import Server, Session, is_gone, is_lost, is_trouble
 from storage.store import StoreBroken, StoreUnavailable
@@ -23,7 +24,7 @@ Q = TypeVar("Q")
 Q_contra = TypeVar("Q_contra", contravariant=True)
 
 RETRY_S = 0.05
-REPAIRS_MAX = 3  # missing partitions: they may be dropped while they are made
+REPAIRS_MAX = 3  # missing partitions may be dropped while they are made, a letter be claimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Clerk(Generic[Q]):
                 return work(session, asked, marker)
             except Exception as error:
                 self._clear_up(error)
-                if _is_for_partitions(error) and repairs < REPAIRS_MAX:
+                if _can_be_repaired(error) and repairs < REPAIRS_MAX:
                     repairs += 1
                     self._repair(error)
                 elif not is_lost(error):
@@ -129,9 +130,11 @@ class Clerk(Generic[Q]):
     def _repair(self, error: Exception) -> None:
         if isinstance(error, PartitionsMissing):
             self._partitions.make(self._session(0.0), error.days)
-        else:
+        elif is_missing_partition(error):
             self._partitions.forget()
 
 
-def _is_for_partitions(error: Exception) -> bool:
-    return isinstance(error, PartitionsMissing) or is_missing_partition(error)
+def _can_be_repaired(error: Exception) -> bool:
+    return (
+        isinstance(error, PartitionsMissing) or is_missing_partition(error) or is_overtaken(error)
+    )

@@ -5,51 +5,59 @@ from before the clock is read until the commit. So no process grants what anothe
 has granted, and none waits for another in a circle.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
+from storage import postgres_window as windows
 from storage.calendar import month_of, period_bounds, period_start_of
-from storage.postgres_server import NOW, Session
+from storage.postgres_server import NOW, Session, Writes
+from storage.postgres_window import Held, OpenWindow
 from storage.records import Account, Caller, Ledger, UsageRow, Window
 from storage.sqlite_rows import instant, micros
-from storage.store import WINDOW
 
 R = TypeVar("R")
 
-# The clock is asked once all rows are locked: count() has seen them.
+# The clock is asked once all rows are locked: count() has seen them. What follows in the
+# transaction finds it in a setting, and need not wait for us to have read it.
+MOMENT = "current_setting('mailprobe.moment')::bigint"
 LOCK = (
     "WITH held AS MATERIALIZED (SELECT number FROM accounts WHERE number IN ("
     " SELECT account FROM keys WHERE id = ANY(%s)) OR id = ANY(%s)"
     " ORDER BY number FOR NO KEY UPDATE)"
-    f" SELECT {NOW}, count(*) FROM held"
+    f" SELECT set_config('mailprobe.moment', ({NOW})::text, true)::bigint, count(*) FROM held"
 )
-WHO = (
-    "SELECT keys.id, keys.number, accounts.number, accounts.id, tier, current_period_start,"
-    " current_period_end FROM keys JOIN accounts ON accounts.number = keys.account"
-    " WHERE keys.id = ANY(%s)"
+SET_MOMENT = "SELECT set_config('mailprobe.moment', %s, true)"
+_WHO = (
+    "SELECT keys.id, keys.number AS key, accounts.number AS account, accounts.id AS account_id,"
+    " tier, current_period_start AS start, current_period_end"
+    " FROM keys JOIN accounts ON accounts.number = keys.account WHERE keys.id = ANY(%(keys)s)"
 )
-WINDOWS = (
-    "SELECT key, string_agg(at::text, ',' ORDER BY at), string_agg(units::text, ',' ORDER BY at),"
-    " sum(units)::bigint FROM windows WHERE key = ANY(%s) AND at > %s GROUP BY key"
-)
-ACCOUNTS = (
-    "SELECT asked.number, coalesce(months.units, 0), coalesce(months.billable, 0),"
-    " (SELECT coalesce(sum(units), 0)::bigint FROM reservations"
-    "  WHERE account = asked.number AND lease_until > %(now)s) + coalesce(jobs, 0),"
-    " (SELECT coalesce(sum(billable), 0)::bigint FROM periods"
-    "  WHERE account = asked.number AND start >= asked.since)"
-    " FROM unnest(%(accounts)s::bigint[], %(since)s::bigint[]) AS asked (number, since)"
-    " LEFT JOIN months ON months.account = asked.number AND month = %(month)s"
-    " LEFT JOIN promises ON promises.account = asked.number"
-)
-GRANT = (
-    "INSERT INTO windows (key, at, units)"
-    " SELECT key, %s, units FROM unnest(%s::bigint[], %s::bigint[]) AS granted (key, units)"
-    " ON CONFLICT (key, at) DO UPDATE SET units = windows.units + excluded.units"
-)
-FORGET = "DELETE FROM windows WHERE key = ANY(%s) AND at <= %s"
+WHO = _WHO
+
+
+def _look(now: str) -> str:
+    """Who they are, with all that weighs but their windows' instants, in one statement."""
+    month = f"date_trunc('month', timezone('UTC', to_timestamp({now} / 1000000)))::date"
+    return (
+        f"WITH asked AS MATERIALIZED ({_WHO}) SELECT asked.*,"
+        " coalesce(months.units, 0), coalesce(months.billable, 0),"
+        " (SELECT coalesce(sum(units), 0)::bigint FROM reservations"
+        f"  WHERE account = asked.account AND lease_until > {now}) + coalesce(jobs, 0),"
+        " (SELECT coalesce(sum(billable), 0)::bigint FROM periods"
+        "  WHERE account = asked.account AND periods.start >= asked.start),"
+        " EXISTS (SELECT 1 FROM reservations"
+        f"  WHERE account = asked.account AND lease_until <= {now}),"
+        f" {windows.COLUMNS} FROM asked"
+        f" LEFT JOIN months ON months.account = asked.account AND month = {month}"
+        f" LEFT JOIN promises ON promises.account = asked.account{windows.joins(now)}"
+    )
+
+
+LOOK = _look(MOMENT)
+LOOK_AT = _look("%(now)s::bigint")
+WHO_COLUMNS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +67,6 @@ class Who:
     key_number: int
     account_number: int
     account: Account
-
-
-def who(db: Session, key_ids: Iterable[str]) -> dict[str, Who]:
-    """Of those keys that there are."""
-    rows = db.all(WHO, [list(key_ids)])
-    return {row[0]: who_of(*row[1:]) for row in rows}
 
 
 def who_of(
@@ -84,29 +86,38 @@ def who_of(
 
 @dataclass(slots=True)
 class _Seen:
-    """Of an account, with what was granted since it was read."""
+    """Of an account, with what was granted or used since it was read."""
 
-    month_units: int = 0
-    month_billable: int = 0
-    reserved: int = 0
-    period_billable: int = 0
+    month_units: int
+    month_billable: int
+    reserved: int
+    period_billable: int
+    any_ended: bool  # reservations, whose rows are still there
 
 
-@dataclass
 class Ledgers:
     """The ledgers of some keys at an instant, as they change while units are granted."""
 
-    now: datetime
-    seen: dict[int, _Seen]
-    windows: dict[int, tuple[str, str, int]]
-    granted: dict[int, int] = field(default_factory=dict)  # by key number
+    def __init__(self, db: Session, now: datetime, rows: Iterable[tuple[Any, ...]]) -> None:
+        """`rows` of LOOK."""
+        self._db = db
+        self._now = now
+        self.who: dict[str, Who] = {}  # by the key's id
+        self.seen: dict[int, _Seen] = {}
+        self.held: dict[int, Held] = {}
+        for key_id, *columns in rows:
+            who = who_of(*columns[: WHO_COLUMNS - 1])
+            counts = columns[WHO_COLUMNS - 1 :]
+            self.who[key_id] = who
+            self.seen[who.account_number] = _Seen(*counts[:5])
+            self.held[who.key_number] = Held(*counts[5:])
 
-    def of(self, who: Who) -> Ledger:
+    def of(self, who: Who, window: Window) -> Ledger:
         seen = self.seen[who.account_number]
-        start, end = period_bounds(who.account, self.now)
+        start, end = period_bounds(who.account, self._now)
         return Ledger(
-            asked_at=self.now,
-            window=Window(*self.windows.get(who.key_number, ("", "", 0))),
+            asked_at=self._now,
+            window=window,
             month_units=seen.month_units + seen.reserved,
             month_billable=seen.month_billable,
             period_start=start,
@@ -117,80 +128,40 @@ class Ledgers:
 
     def weigh(self, who: Who, units: int, weigh: Callable[[Ledger], R | None]) -> R | None:
         """The refusal; or None, and the units weigh on the window of all who are weighed after."""
-        refusal = weigh(self.of(who))
-        if refusal is not None:
-            return refusal
-        self.granted[who.key_number] = self.granted.get(who.key_number, 0) + units
-        window = self.windows.get(who.key_number, ("", "", 0))
-        self.windows[who.key_number] = _with(window, micros(self.now), units)
-        return None
+        held = self.held[who.key_number]
+        window = OpenWindow(held, micros(self._now), windows.reader(self._db, who.key_number))
+        refusal = weigh(self.of(who, window))
+        window.close()
+        if refusal is None:
+            held.granted += units
+        return refusal
 
-    def reserve(self, who: Who, units: int) -> None:
-        """What was granted weighs on the account too."""
-        self.seen[who.account_number].reserved += units
+    def reserve(self, account: int, units: int) -> None:
+        """So many more; fewer where some were given back."""
+        self.seen[account].reserved += units
 
-    def use(self, who: Who, rows: Sequence[UsageRow]) -> None:
-        """Or it is used already, each row where its instant lies."""
+    def use(self, who: Who, rows: Iterable[UsageRow]) -> None:
+        """Each row counts where its instant lies."""
         seen = self.seen[who.account_number]
         for row in rows:
-            if month_of(row.at) == month_of(self.now):
+            if month_of(row.at) == month_of(self._now):
                 seen.month_units += row.units
                 seen.month_billable += row.billable
             if period_start_of(who.account, row.at):
                 seen.period_billable += row.billable
 
-    def write(self, db: Session) -> None:
+    def write(self, writes: Writes) -> None:
         """What was granted weighs on the windows from now on. Reserving it is the caller's."""
-        if not self.granted:
-            return
-        db.execute(FORGET, [list(self.granted), micros(self.now - WINDOW)])
-        keys, units = list(self.granted), list(self.granted.values())
-        db.execute(GRANT, [micros(self.now), keys, units])
-
-
-def read(db: Session, now: datetime, those: Sequence[Who]) -> Ledgers:
-    """Every account once, every key once."""
-    keys = sorted({who.key_number for who in those})
-    accounts = {who.account_number: who for who in those}
-    since = [_since(who, now) for who in accounts.values()]
-    with db.db.pipeline():
-        windows = db.execute(WINDOWS, [keys, micros(now - WINDOW)])
-        numbers = {
-            "accounts": list(accounts),
-            "since": since,
-            "now": micros(now),
-            "month": month_of(now),
-        }
-        seen = db.execute(ACCOUNTS, numbers)
-    return Ledgers(
-        now,
-        {number: _Seen(*counts) for number, *counts in seen.fetchall()},
-        {key: (instants, units, total) for key, instants, units, total in windows.fetchall()},
-    )
+        windows.add(self._db, writes, micros(self._now), self.held)
 
 
 def _subscribed(who: Who) -> bool:
     return bool(who.account.current_period_start and who.account.current_period_end)
 
 
-def _since(who: Who, now: datetime) -> int:
-    """Of this period, and of the next where it has begun before the provider said so."""
-    return micros(period_bounds(who.account, now)[0])
-
-
-def _with(window: tuple[str, str, int], at: int, units: int) -> tuple[str, str, int]:
-    """The window with these units of now: behind all others, or with those of the same instant."""
-    instants, counts, total = window
-    if not counts:
-        return str(at), str(units), units
-    if instants.rpartition(",")[2] == str(at):
-        before, comma, last = counts.rpartition(",")
-        return instants, f"{before}{comma}{int(last) + units}", total + units
-    return f"{instants},{at}", f"{counts},{units}", total + units
-
-
 def ledger(db: Session, caller: Caller) -> Ledger:
     """As it is, to show. Raises KeyError for a key that is not there."""
     now = db.now()
-    whose = who(db, [caller.key.id])[caller.key.id]
-    return read(db, now, [whose]).of(whose)
+    read = Ledgers(db, now, db.all(LOOK_AT, {"keys": [caller.key.id], "now": micros(now)}))
+    who = read.who[caller.key.id]
+    return read.of(who, windows.window_of(db, who.key_number, micros(now)))

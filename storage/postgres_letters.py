@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from storage.postgres_server import Session
+from psycopg import errors
+
+from storage.postgres_server import Session, Writes
 from storage.postgres_wishes import Post
 from storage.records import Letter, LetterKind
 from storage.sqlite_rows import LETTER_COLUMNS, letter_of, micros
@@ -35,27 +37,41 @@ def post(db: Session, now: datetime, those: Sequence[tuple[Post, int]]) -> list[
     return told
 
 
-def raise_meters(db: Session, now: datetime, billable: dict[int, int]) -> None:
+# The first slot from the one asked for that is not closed: it, or the one after the last of those
+# that follow each other. As text: all names have ten digits until the year 2286. One that is
+# claimed between our look and our writing has no count to give, and `count` may not be null:
+# the transaction is undone, and made again.
+METERS = (
+    "INSERT INTO letters (kind, account, name, body, count, made_at, due_at)"
+    f" SELECT 'meter', account, slot::text, '', count, %s, (slot + {METER_SLOT_S + METER_REST_S})"
+    " * 1000000 FROM (SELECT account, count, coalesce((SELECT one.name::bigint + {slot_s}"
+    " FROM letters AS one WHERE kind = 'meter' AND one.account = metered.account"
+    " AND name >= asked::text AND fence > 0 AND NOT EXISTS (SELECT 1 FROM letters AS next"
+    " WHERE kind = 'meter' AND next.account = metered.account"
+    " AND name = (one.name::bigint + {slot_s})::text AND fence > 0)"
+    " AND EXISTS (SELECT 1 FROM letters AS same WHERE kind = 'meter'"
+    " AND same.account = metered.account AND name = asked::text AND fence > 0)"
+    " ORDER BY name LIMIT 1), asked) AS slot"
+    " FROM unnest(%s::bigint[], %s::bigint[]) AS metered (account, count),"
+    " (SELECT %s::bigint AS asked) AS asked) AS raised"
+    " ON CONFLICT (kind, account, name) DO UPDATE"
+    " SET count = CASE WHEN letters.fence = 0 THEN letters.count + excluded.count END"
+).replace("{slot_s}", str(METER_SLOT_S))
+
+
+def raise_meters(writes: Writes, now: datetime, billable: dict[int, int]) -> None:
     """Count them, by account, each in its first slot from now on whose letter nobody has claimed.
 
     The accounts are held by the caller.
     """
-    slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
-    left = dict(billable)
-    while left:
-        due_at = (slot + METER_SLOT_S + METER_REST_S) * 1_000_000
-        raised = db.all(
-            "INSERT INTO letters (kind, account, name, body, count, made_at, due_at)"
-            " SELECT 'meter', account, %s, '', count, %s, %s"
-            " FROM unnest(%s::bigint[], %s::bigint[]) AS metered (account, count)"
-            " ON CONFLICT (kind, account, name) DO UPDATE"
-            " SET count = letters.count + excluded.count WHERE letters.fence = 0"
-            " RETURNING account",
-            [str(slot), micros(now), due_at, list(left), list(left.values())],
-        )
-        for (account,) in raised:
-            del left[account]
-        slot += METER_SLOT_S
+    if billable:
+        slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
+        writes.add(METERS, micros(now), list(billable), list(billable.values()), slot)
+
+
+def is_overtaken(error: Exception) -> bool:
+    """Was a meter's letter claimed between our look and our writing?"""
+    return isinstance(error, errors.NotNullViolation) and error.diag.table_name == "letters"
 
 
 def is_due(db: Session, kind: LetterKind) -> bool:

@@ -1,27 +1,36 @@
 """Reservations and their settlement, many at once, as SQL; the accounts are held by the caller."""
 
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
-from storage.postgres_ledgers import Who
-from storage.postgres_server import Session
+from psycopg import Cursor
+
+from storage.postgres_ledgers import MOMENT
+from storage.postgres_server import Session, Writes
 from storage.postgres_wishes import Extend, Settle
 from storage.records import Reservation
 from storage.sqlite_rows import micros
+from storage.store import units_of
 
+# Each part once, at the instant that the locks were held. What was used is no longer reserved, and
+# of what has ended nothing is.
 FIRST = (
-    "INSERT INTO settlements (reservation, part, at)"
-    " SELECT reservation, part, %s FROM unnest(%s::uuid[], %s::bigint[]) AS asked (reservation, part)"
-    " ON CONFLICT DO NOTHING RETURNING reservation, part"
+    "WITH asked AS (SELECT * FROM unnest(%s::uuid[], %s::bigint[], %s::boolean[], %s::bigint[])"
+    " AS asked (reservation, part, ends, used)),"
+    " new AS (INSERT INTO settlements (reservation, part, at)"
+    f" SELECT reservation, part, {MOMENT} FROM asked ON CONFLICT DO NOTHING"
+    " RETURNING reservation, part),"
+    " settled AS (SELECT reservation, bool_or(ends) AS ends, sum(used)::bigint AS used"
+    " FROM asked JOIN new USING (reservation, part) GROUP BY reservation),"
+    " ended AS (DELETE FROM reservations USING settled WHERE ends AND id = reservation),"
+    " lessened AS (UPDATE reservations SET units = greatest(0, units - used)"
+    " FROM settled WHERE NOT ends AND id = reservation)"
+    " SELECT reservation, part FROM new"
 )
-LESSEN = (
-    "UPDATE reservations SET units = greatest(0, units - used)"
-    " FROM unnest(%s::uuid[], %s::bigint[]) AS settled (reservation, used)"
-    " WHERE id = reservation"
-)
+MARK = "INSERT INTO settlements (reservation, part, at) VALUES (%s, 0, %s)"
 EXTEND = (
     "UPDATE reservations SET lease_until = until"
     " FROM unnest(%s::uuid[], %s::bigint[]) AS extended (reservation, until)"
@@ -45,11 +54,13 @@ def new_id(now: datetime) -> UUID:
     return UUID(int=number)
 
 
-def keep(db: Session, now: datetime, rows: Sequence[Row]) -> None:
-    """New ones; of their accounts those go whose lease has ended."""
-    ids, accounts, units, until = map(list, zip(*rows, strict=True))
-    db.execute(END, [list(set(accounts)), micros(now)])
-    db.execute(KEEP, [ids, accounts, units, until])
+def keep(writes: Writes, rows: Sequence[Row]) -> None:
+    writes.add(KEEP, *map(list, zip(*rows, strict=True)))
+
+
+def drop_ended(writes: Writes, now: datetime, accounts: Sequence[int]) -> None:
+    """Those whose lease has ended."""
+    writes.add(END, list(accounts), micros(now))
 
 
 def extend(db: Session, now: datetime, wishes: Sequence[Extend]) -> None:
@@ -61,36 +72,27 @@ def extend(db: Session, now: datetime, wishes: Sequence[Extend]) -> None:
     db.execute(EXTEND, [list(until), list(until.values()), micros(now)])
 
 
-def first_of(
-    db: Session, now: datetime, those: Sequence[tuple[Settle, Who]]
-) -> dict[Part, tuple[Settle, Who]]:
-    """Each part once: of those that ask for the same one here, and of all before."""
-    parts: dict[Part, tuple[Settle, Who]] = {}
-    for wish, who in those:
-        parts.setdefault((uuid_of(wish.reservation), wish.part), (wish, who))
-    new = db.all(FIRST, [micros(now), [id for id, _ in parts], [part for _, part in parts]])
-    fresh = {(id, part) for id, part in new}
-    return {part: found for part, found in parts.items() if part in fresh}
+def mark(writes: Writes, now: datetime) -> Part:
+    """A settlement of nothing: it shows that a transaction was committed."""
+    id = new_id(now)
+    writes.add(MARK, id, micros(now))
+    return id, 0
 
 
-def settle_nothing(db: Session, now: datetime) -> Part:
-    """Of no reservation: it shows that a transaction was committed that has no other mark."""
-    part = new_id(now), 0
-    db.execute(FIRST, [micros(now), [part[0]], [part[1]]])
-    return part
-
-
-def give_back(db: Session, wishes: Sequence[Settle]) -> None:
-    """What was used is no longer reserved, and of what has ended nothing is."""
-    ended = [uuid_of(wish.reservation) for wish in wishes if wish.ends]
-    used: Counter[UUID] = Counter()
+def parts_of(wishes: Iterable[Settle]) -> dict[Part, Settle]:
+    """Of those that ask for the same part the first."""
+    parts: dict[Part, Settle] = {}
     for wish in wishes:
-        if not wish.ends:
-            used[uuid_of(wish.reservation)] += sum(row.units for row in wish.rows)
-    if ended:
-        db.execute("DELETE FROM reservations WHERE id = ANY(%s)", [ended])
-    if used:
-        db.execute(LESSEN, [list(used), list(used.values())])
+        parts.setdefault((uuid_of(wish.reservation), wish.part), wish)
+    return parts
+
+
+def settle(db: Session, parts: dict[Part, Settle]) -> Cursor[Any]:
+    """Whose rows will be the parts that were not settled before; their accounts are held."""
+    wishes = parts.values()
+    ends = [wish.ends for wish in wishes]
+    used = [units_of(wish.rows) for wish in wishes]
+    return db.execute(FIRST, [[id for id, _ in parts], [part for _, part in parts], ends, used])
 
 
 def uuid_of(reservation: Reservation) -> UUID:

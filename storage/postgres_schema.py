@@ -33,6 +33,7 @@ def prepare(server: Server, seal: Seal, *, moving: bool = False) -> None:
     Raises StoreBroken, StoreUnavailable.
     """
     db = server.connect()
+    db.prepare_threshold = None  # a script is many statements
     try:
         if db.info.server_version < OLDEST:
             raise StoreBroken(f"{server.name} is older than PostgreSQL {OLDEST // 10_000}")

@@ -8,7 +8,7 @@ from typing import Any
 from storage.calendar import day_of, month_of, period_start_of
 from storage.postgres_ledgers import Who
 from storage.postgres_partitions import PartitionsMissing
-from storage.postgres_server import Session
+from storage.postgres_server import Session, Writes
 from storage.records import DayCount, UsageRow
 from storage.sqlite_rows import micros, usage_row_of
 
@@ -45,7 +45,7 @@ def check_partitions(db: Session, rows: Iterable[UsageRow]) -> None:
         raise PartitionsMissing(frozenset(days))
 
 
-def log(db: Session, those: Sequence[Used]) -> None:
+def log(writes: Writes, those: Sequence[Used]) -> None:
     """A row each, and the counters once for all rows of the same day, month or period."""
     logged = [
         (
@@ -64,11 +64,11 @@ def log(db: Session, those: Sequence[Used]) -> None:
     ]
     if not logged:
         return
-    db.execute(LOG, [list(column) for column in zip(*logged, strict=True)])
-    _count(db, those)
+    writes.add(LOG, *(list(column) for column in zip(*logged, strict=True)))
+    _count(writes, those)
 
 
-def _count(db: Session, those: Sequence[Used]) -> None:
+def _count(writes: Writes, those: Sequence[Used]) -> None:
     units: Counter[tuple[int, date]] = Counter()
     days: Counter[tuple[int, date]] = Counter()
     months: Counter[tuple[int, date]] = Counter()
@@ -84,12 +84,12 @@ def _count(db: Session, those: Sequence[Used]) -> None:
                 if start:
                     periods[number, start] += 1
     accounts, firsts = _columns(units)
-    db.execute(MONTHS, [accounts, firsts, list(units.values()), [months[at] for at in units]])
+    writes.add(MONTHS, accounts, firsts, list(units.values()), [months[at] for at in units])
     if days:
-        db.execute(DAYS, [*_columns(days), list(days.values())])
+        writes.add(DAYS, *_columns(days), list(days.values()))
     if periods:
         accounts, starts = _columns(periods)
-        db.execute(PERIODS, [accounts, [micros(at) for at in starts], list(periods.values())])
+        writes.add(PERIODS, accounts, [micros(at) for at in starts], list(periods.values()))
 
 
 def _columns(counts: Counter[tuple[int, date]] | Counter[tuple[int, datetime]]) -> list[list[Any]]:

@@ -51,7 +51,8 @@ CREATE TABLE windows (
     key bigint NOT NULL,
     at bigint NOT NULL,
     units bigint NOT NULL,
-    PRIMARY KEY (key, at) INCLUDE (units)
+    total bigint NOT NULL,  -- the key's units up to this row: a sum is a difference of two
+    PRIMARY KEY (key, at) INCLUDE (units, total)
 );
 CREATE INDEX windows_by_instant ON windows USING brin (at);
 
