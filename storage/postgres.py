@@ -51,10 +51,8 @@ from storage.records import (
     UsageRow,
 )
 from storage.records import Work as JobWork
+from storage.sealed import job_place, once_place, packed, unpacked
 from storage.sealing import Seal
-from storage.sqlite_jobs import place
-from storage.sqlite_onces import packed, unpacked
-from storage.sqlite_onces import place as once_place
 from storage.store import (
     SETTLED_KEPT,
     USAGE_ROWS_MAX,
@@ -252,7 +250,7 @@ class PostgresStore:
     ) -> Job | R:
         secret = None
         if order.secret is not None:
-            secret = self._seal.close(order.secret.encode(), place(order.id))
+            secret = self._seal.close(order.secret.encode(), job_place(order.id))
         wish = wishes.Promise(caller, order, secret, weigh)
         outcome: Job | R = await self._desks.metering.ask(wish)
         return outcome
@@ -269,7 +267,7 @@ class PostgresStore:
         if sealed is None:
             return claim
         try:
-            secret = self._seal.open(sealed, place(claim.job.id))
+            secret = self._seal.open(sealed, job_place(claim.job.id))
         except StoreBroken:  # that of one job; the others have theirs
             return replace(claim, sealed=True)
         return replace(claim, secret=secret.decode())

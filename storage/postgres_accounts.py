@@ -11,7 +11,7 @@ from storage.postgres_clerk import Raised
 from storage.postgres_server import Session
 from storage.postgres_wishes import NewKey
 from storage.records import Account, Caller, Key, Tier
-from storage.sqlite_rows import (
+from storage.rows import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
     KEY_COLUMNS,

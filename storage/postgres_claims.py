@@ -14,7 +14,7 @@ from typing import Any
 from storage.postgres_accounts import callers_of_keys
 from storage.postgres_server import Session
 from storage.records import Claim, JobState, Work
-from storage.sqlite_rows import JOB_COLUMNS, job_of, micros
+from storage.rows import JOB_COLUMNS, job_of, micros
 
 CLAIMING_LOCK = 0x6D70_6A62  # "mpjb": the first of two numbers of the lock
 NUMBER_OF: dict[Work, int] = {"verify": 1, "deliver": 2}

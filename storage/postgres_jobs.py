@@ -12,7 +12,7 @@ from storage.records import (
     Job,
     JobState,
 )
-from storage.sqlite_rows import JOB_COLUMNS, attempt_of, job_of, micros
+from storage.rows import JOB_COLUMNS, attempt_of, job_of, micros
 from storage.store import LISTED_MAX, at_most
 
 

@@ -15,7 +15,7 @@ from storage.calendar import month_of, period_bounds, period_start_of
 from storage.postgres_server import NOW, Session, Writes
 from storage.postgres_window import Held, OpenWindow
 from storage.records import Account, Caller, Ledger, UsageRow, Window
-from storage.sqlite_rows import instant, micros
+from storage.rows import instant, micros
 
 R = TypeVar("R")
 

@@ -8,7 +8,7 @@ from psycopg import errors
 from storage.postgres_server import Session, Writes
 from storage.postgres_wishes import Post
 from storage.records import Letter, LetterKind
-from storage.sqlite_rows import LETTER_COLUMNS, letter_of, micros
+from storage.rows import LETTER_COLUMNS, letter_of, micros
 from storage.store import LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most
 
 LETTERS = f"SELECT {LETTER_COLUMNS} FROM letters JOIN accounts ON accounts.number = letters.account"

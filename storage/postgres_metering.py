@@ -42,7 +42,7 @@ from storage.postgres_wishes import (
     Wish,
 )
 from storage.records import Job, Key, Reservation, UsageRow
-from storage.sqlite_rows import instant, micros
+from storage.rows import instant, micros
 
 T = TypeVar("T", Post, Begin, NewKey)
 Used = tuple[Who, Sequence[UsageRow], bool]  # to the meter too?

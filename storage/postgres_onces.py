@@ -7,7 +7,7 @@ from typing import Any
 from storage.postgres_clerk import Raised
 from storage.postgres_server import Session
 from storage.postgres_wishes import Begin
-from storage.sqlite_rows import micros
+from storage.rows import micros
 from storage.store import IdempotencyInProgress, IdempotencyKeyReused
 
 STANDING = (

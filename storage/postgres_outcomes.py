@@ -12,7 +12,7 @@ from typing import Any
 from storage.postgres_server import Session
 from storage.postgres_wishes import Abandoned, Outcome, Tried, Verified
 from storage.records import Attempt, JobState
-from storage.sqlite_rows import micros
+from storage.rows import micros
 from storage.store import LISTED_MAX
 
 HOLD = (

@@ -11,7 +11,7 @@ from psycopg import errors, sql
 
 from storage.calendar import day_of
 from storage.postgres_server import Session
-from storage.sqlite_rows import micros
+from storage.rows import micros
 
 AHEAD_DAYS = 3  # tidy() makes them each time
 DDL_LOCK = 0x6D70_6461_7973  # "mpdays": whoever makes or drops partitions, one at a time

@@ -7,7 +7,7 @@ from typing import Any
 from storage.postgres_ledgers import Who
 from storage.postgres_server import Session
 from storage.postgres_wishes import Refuse
-from storage.sqlite_rows import micros
+from storage.rows import micros
 from storage.store import REFUSALS_SINGLE_MAX
 
 PLACES = (

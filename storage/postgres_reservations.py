@@ -12,7 +12,7 @@ from storage.postgres_ledgers import MOMENT
 from storage.postgres_server import Session, Writes
 from storage.postgres_wishes import Extend, Settle
 from storage.records import Reservation
-from storage.sqlite_rows import micros
+from storage.rows import micros
 from storage.store import units_of
 
 # Each part once, at the instant that the locks were held. What was used is no longer reserved, and

@@ -14,7 +14,7 @@ from psycopg.adapt import Buffer
 from psycopg.types.string import StrDumper, TextLoader
 
 from storage.places import shown
-from storage.sqlite_rows import instant
+from storage.rows import instant
 from storage.store import StoreBroken, StoreUnavailable
 
 SCHEMA = "mailprobe"  # in the operator's database: other programs' tables are in no one's way

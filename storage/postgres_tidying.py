@@ -16,7 +16,7 @@ from storage.calendar import day_of, kept_since
 from storage.postgres_partitions import Partitions, listed, table_of
 from storage.postgres_server import UPKEEP_MS, Session
 from storage.records import Tier
-from storage.sqlite_rows import micros
+from storage.rows import micros
 from storage.store import LETTERS_KEPT, WINDOW
 
 TIDIED_MAX = 1000  # rows in one transaction

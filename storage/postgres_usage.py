@@ -10,7 +10,7 @@ from storage.postgres_ledgers import Who
 from storage.postgres_partitions import PartitionsMissing
 from storage.postgres_server import Session, Writes
 from storage.records import DayCount, UsageRow
-from storage.sqlite_rows import micros, usage_row_of
+from storage.rows import micros, usage_row_of
 
 LOG = (
     "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from storage.postgres_server import Session, Writes
 from storage.records import Window
-from storage.sqlite_rows import instant
+from storage.rows import instant
 from storage.store import WINDOW
 
 WINDOW_MICROS = WINDOW // timedelta(microseconds=1)

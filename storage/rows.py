@@ -1,4 +1,4 @@
-"""Between records and the columns of the SQLite schema."""
+"""Between records and the columns of a database, SQLite's or PostgreSQL's: the same names in both."""
 
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -52,7 +52,7 @@ def instant(count: int) -> datetime:
 
 
 def column(value: Any) -> Any:
-    """A field's value as SQLite keeps it."""
+    """A field's value as a column keeps it."""
     return micros(value) if isinstance(value, datetime) else value
 
 

@@ -44,6 +44,7 @@ from storage.records import (
     UsageRow,
     Work,
 )
+from storage.sealed import job_place, once_place, packed, unpacked
 from storage.sealing import Seal, key_beside
 from storage.sqlite_desk import Reader, Writer
 from storage.sqlite_file import prepare, trouble_told
@@ -228,13 +229,13 @@ class SqliteStore:
         )
         if sealed is None:
             return None
-        return onces.unpacked(self._seal.open(sealed, onces.place(account_id, key)))
+        return unpacked(self._seal.open(sealed, once_place(account_id, key)))
 
     async def finish_once(self, account_id: str, key: str, answer: Answered | None) -> None:
         check_answer(answer)
         sealed = None
         if answer is not None:
-            sealed = self._seal.close(onces.packed(answer), onces.place(account_id, key))
+            sealed = self._seal.close(packed(answer), once_place(account_id, key))
         await self._writer.ask(lambda db, now: onces.finish(db, account_id, key, sealed))
 
     # jobs
@@ -244,7 +245,7 @@ class SqliteStore:
     ) -> Job | R:
         secret = None
         if order.secret is not None:
-            secret = self._seal.close(order.secret.encode(), jobs.place(order.id))
+            secret = self._seal.close(order.secret.encode(), job_place(order.id))
         return await self._writer.ask(
             lambda db, now: jobs.create(db, now, caller, order, secret, weigh)
         )
@@ -263,7 +264,7 @@ class SqliteStore:
         if sealed is None:
             return claim
         try:
-            secret = self._seal.open(sealed, jobs.place(claim.job.id))
+            secret = self._seal.open(sealed, job_place(claim.job.id))
         except StoreBroken:  # that of one job; the others have theirs
             return replace(claim, sealed=True)
         return replace(claim, secret=secret.decode())

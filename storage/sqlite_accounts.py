@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from storage.records import Account, Caller, Key, KeyKind, Tier
-from storage.sqlite_rows import (
+from storage.rows import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
     KEY_COLUMNS,

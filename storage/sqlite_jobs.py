@@ -21,7 +21,7 @@ from storage.records import (
     UsageRow,
     Work,
 )
-from storage.sqlite_rows import (
+from storage.rows import (
     JOB_COLUMNS,
     attempt_of,
     job_of,
@@ -49,11 +49,6 @@ class _Kept:
         if self.state == "pending":
             return lanes.Lane("pending", self.account)
         return lanes.Lane("delivering", self.host) if self.state == "delivering" else None
-
-
-def place(job_id: str) -> str:
-    """What a sealed secret is bound to: it cannot be moved to another job."""
-    return f"job {job_id}"
 
 
 def create(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from storage.records import JobState, Work
-from storage.sqlite_rows import micros
+from storage.rows import micros
 
 DB = sqlite3.Connection
 STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}

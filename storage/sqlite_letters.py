@@ -4,8 +4,8 @@ import sqlite3
 from datetime import datetime, timedelta
 
 from storage.records import Letter, LetterKind
+from storage.rows import LETTER_COLUMNS, letter_of, micros
 from storage.sqlite_accounts import number_of
-from storage.sqlite_rows import LETTER_COLUMNS, letter_of, micros
 from storage.store import LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most
 
 DB = sqlite3.Connection

@@ -19,8 +19,8 @@ from storage.records import (
     UsageRow,
     Window,
 )
+from storage.rows import instant, micros, usage_row_of
 from storage.sqlite_letters import raise_meter
-from storage.sqlite_rows import instant, micros, usage_row_of
 from storage.sqlite_window import OpenWindow, Sum
 from storage.store import REFUSALS_SINGLE_MAX, WINDOW, units_of
 

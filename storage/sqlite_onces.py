@@ -1,12 +1,10 @@
-"""The transactions of idempotency keys, as SQL, and the answers as they are sealed."""
+"""The transactions of idempotency keys, as SQL."""
 
-import json
 import sqlite3
 from datetime import datetime
 
-from storage.records import Answered
+from storage.rows import micros
 from storage.sqlite_accounts import number_of
-from storage.sqlite_rows import micros
 from storage.store import IdempotencyInProgress, IdempotencyKeyReused
 
 DB = sqlite3.Connection
@@ -51,18 +49,3 @@ def finish(db: DB, account_id: str, key: str, answer: bytes | None) -> None:
         db.execute(f"DELETE FROM onces{which}", (account_id, key))
     else:
         db.execute(f"UPDATE onces SET answer = ?{which}", (answer, account_id, key))
-
-
-def place(account_id: str, key: str) -> str:
-    """What a sealed answer is bound to: it cannot be moved to another account or key."""
-    return f"{account_id}\n{key}"
-
-
-def packed(answer: Answered) -> bytes:
-    return json.dumps([answer.status, answer.headers]).encode() + b"\n" + answer.body
-
-
-def unpacked(octets: bytes) -> Answered:
-    head, _, body = octets.partition(b"\n")
-    status, headers = json.loads(head)
-    return Answered(status, tuple((name, value) for name, value in headers), body)

@@ -8,7 +8,7 @@ from typing import Any
 
 from storage.calendar import kept_since
 from storage.records import Tier
-from storage.sqlite_rows import micros
+from storage.rows import micros
 from storage.store import LETTERS_KEPT, WINDOW
 
 DB = sqlite3.Connection

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from storage.records import Window
-from storage.sqlite_rows import instant
+from storage.rows import instant
 
 DB = sqlite3.Connection
 STALE_MICROS = 1_000_000  # rows past their minute go together, once a second

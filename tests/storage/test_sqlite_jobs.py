@@ -14,7 +14,7 @@ import pytest
 
 from storage import open_store
 from storage.records import Caller
-from storage.sqlite_rows import micros
+from storage.rows import micros
 from storage.store import Store
 from tests.storage.children import child, lanes_told, lanes_true, line_of, octets_in, tell
 from tests.storage.moments import (
