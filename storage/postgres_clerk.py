@@ -119,11 +119,12 @@ class Clerk(Generic[Q]):
     def _clear_up(self, error: Exception) -> None:
         if self._db is None:
             return
-        if is_lost(error) or self._db.closed:
+        if isinstance(error, psycopg.Error | OSError) or self._db.closed:
+            # Of statements in a pipeline that broke, psycopg takes all for prepared.
             self.leave()
             return
         try:
-            self._db.execute("ROLLBACK")
+            Session(self._db, None).rollback()
         except psycopg.Error:
             self.leave()
 

@@ -116,7 +116,7 @@ class _Meeting:
         parts = reservations.parts_of(wish for wish in self._asked if isinstance(wish, Settle))
         now, fresh = self._open(parts)
         if marker and marker.is_there(db):
-            db.execute("ROLLBACK")
+            db.rollback()
             return marker.outcomes
         self._check_known()
         self._settle({part: parts[part] for part in fresh})
@@ -307,12 +307,12 @@ class _Meeting:
         """And commit, all in one turn. Where all were refused there is nothing to keep."""
         db = self._db
         extended = [wish for _, wish, _ in self._those(Extend)]
+        writes = self._writes(now)
+        if not writes and all(isinstance(wish, Reserve | Spend) for wish in self._asked):
+            db.rollback()
+            return
         with db.db.pipeline():
             reservations.extend(db, now, extended)
-            writes = self._writes(now)
-            if not writes and all(isinstance(wish, Reserve | Spend) for wish in self._asked):
-                db.execute("ROLLBACK")
-                return
             db.marker = Marker(self._marks, self._answers)
             writes.send(db)
             if self._promised:

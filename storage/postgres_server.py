@@ -9,7 +9,7 @@ from datetime import date, datetime
 from typing import Any, cast
 
 import psycopg
-from psycopg import conninfo, errors
+from psycopg import conninfo, errors, pq
 from psycopg.adapt import Buffer
 from psycopg.types.string import StrDumper, TextLoader
 
@@ -230,6 +230,12 @@ class Session:
 
     def begin(self) -> None:
         self.execute("BEGIN")
+
+    def rollback(self) -> None:
+        """Past psycopg's execute(), which forgets all that is prepared at each rollback."""
+        result = self.db.pgconn.exec_(b"ROLLBACK")
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise psycopg.OperationalError("the transaction could not be rolled back")
 
     def commit(self) -> None:
         self.committing = True
