@@ -9,19 +9,23 @@ import atexit
 import base64
 import os
 import queue
+import sqlite3
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import psycopg
 import trio
 
 from storage import open_store
 from storage.memory import MemoryStore
+from storage.places import is_postgres
+from storage.postgres_server import SCHEMA
 from tests.storage.moments import SECRET
 from tests.storage.stores import new_place, place_for
 
@@ -36,6 +40,21 @@ def store_settings() -> dict[str, str]:
     atexit.register(stack.close)
     url = stack.enter_context(new_place())
     return {"database": url, "secret_key": base64.b64encode(SECRET).decode()}
+
+
+def asked(database: str, *statements: str, values: tuple[Any, ...] = ()) -> list[list[Any]]:
+    """What a database says to each of these, with the same values, at one moment.
+
+    Values stand where `?` does.
+    """
+    if not is_postgres(database):
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
+            db.execute("BEGIN")
+            return [db.execute(words, values).fetchall() for words in statements]
+    options = f"-c search_path={SCHEMA} -c default_transaction_isolation=repeatable\\ read"
+    with psycopg.connect(database, options=options) as server:
+        texts = [cast(Any, words.replace("?", "%s")) for words in statements]
+        return [server.execute(words, values).fetchall() for words in texts]
 
 
 @asynccontextmanager

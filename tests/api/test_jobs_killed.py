@@ -1,10 +1,10 @@
 """kill -9 at any moment between a 202 and its callback: nothing lost, billed once."""
 
+import base64
 import json
 import os
 import random
 import signal
-import sqlite3
 import ssl
 import subprocess
 import sys
@@ -25,6 +25,7 @@ from api.cli.account import new_account
 from bench.lab import Lab, start_lab
 from engine import EngineSettings, open_engine
 from storage import open_store
+from tests.api.stores import asked, store_settings
 
 KILLS = 100
 ACCOUNTS = 12  # each with a host of its own: a killed one's claims hold up their account alone
@@ -122,8 +123,8 @@ async def started(process: subprocess.Popen[str]) -> int:
     return int(await trio.to_thread.run_sync(process.stdout.readline))
 
 
-async def make_accounts(database: str) -> list[dict[str, str]]:
-    async with open_store(database, secret_key=None) as store:
+async def make_accounts(database: str, secret_key: bytes | None) -> list[dict[str, str]]:
+    async with open_store(database, secret_key=secret_key) as store:
         return [await new_account(store, "ops@shop.test", "scale") for _ in range(ACCOUNTS)]
 
 
@@ -134,6 +135,7 @@ def env(tmp_path: Path) -> Iterator[tuple[dict[str, str], Lab, trustme.CA]]:
     with start_lab() as lab:
         ours = {
             "MAILPROBE_DATABASE": str(tmp_path / "mailprobe.db"),
+            **{f"MAILPROBE_{name.upper()}": text for name, text in store_settings().items()},
             "MAILPROBE_BIND": "127.0.0.1:0",
             "MAILPROBE_TOOLS_BIND": "",
             "MAILPROBE_WEBHOOK_CA_FILE": str(tmp_path / "authority.pem"),
@@ -155,7 +157,9 @@ async def test_killed_between_202_and_callback_nothing_is_lost_and_each_job_is_b
     with forking(settings) as process:
         assert process.stdout
         port = int(await trio.to_thread.run_sync(process.stdout.readline))
-        accounts = await make_accounts(settings["MAILPROBE_DATABASE"])
+        database = settings["MAILPROBE_DATABASE"]
+        key = settings.get("MAILPROBE_SECRET_KEY")
+        accounts = await make_accounts(database, base64.b64decode(key) if key else None)
         async with open_receiver(lab, authority) as (receiver, urls):
             for _ in range(KILLS):
                 pid = await started(process)
@@ -179,10 +183,10 @@ async def test_killed_between_202_and_callback_nothing_is_lost_and_each_job_is_b
                     nursery.cancel_scope.cancel()
             await started(process)
             with trio.fail_after(DONE_S):
-                while not settled(tmp_path / "mailprobe.db", promised, receiver):  # noqa: ASYNC110 - what another process writes
+                while not settled(database, promised, receiver):  # noqa: ASYNC110 - what another process writes
                     await trio.sleep(0.2)
     assert len(promised) > KILLS  # else it was killed before it had anything to lose
-    check_counts(tmp_path / "mailprobe.db")
+    check_counts(database)
     assert set(promised) <= set(receiver.calls)
     assert all(len(bodies) == 1 for bodies in receiver.bodies.values())
 
@@ -207,33 +211,24 @@ async def ask(
             await trio.sleep(0.05)
 
 
-def settled(database: Path, promised: dict[str, str], receiver: Receiver) -> bool:
+def settled(database: str, promised: dict[str, str], receiver: Receiver) -> bool:
     if not set(promised) <= set(receiver.calls):
         return False
-    with reading(database) as db:
-        (open_,) = db.execute(
-            "SELECT count(*) FROM jobs WHERE state NOT IN ('done', 'failed')"
-        ).fetchone()
+    [[(open_,)]] = asked(
+        database, "SELECT count(*) FROM jobs WHERE state NOT IN ('done', 'failed')"
+    )
     return not open_
 
 
-@contextmanager
-def reading(database: Path) -> Iterator[sqlite3.Connection]:
-    db = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
-    try:
-        yield db
-    finally:
-        db.close()
-
-
-def check_counts(database: Path) -> None:
+def check_counts(database: str) -> None:
     """As many rows as jobs, as many counted as rows, and nothing reserved."""
-    with reading(database) as db:
-        jobs = Counter(dict(db.execute("SELECT account, count(*) FROM jobs GROUP BY account")))
-        rows = Counter(dict(db.execute("SELECT account, count(*) FROM usage GROUP BY account")))
-        units = Counter(dict(db.execute("SELECT account, sum(units) FROM months GROUP BY account")))
-        (reserved,) = db.execute("SELECT count(*) FROM reservations").fetchone()
-        failed = db.execute("SELECT count(*) FROM jobs WHERE state = 'failed'").fetchone()
-    assert jobs == rows == units
-    assert reserved == 0
-    assert failed == (0,)
+    jobs, rows, units, reserved, failed = asked(
+        database,
+        "SELECT account, count(*) FROM jobs GROUP BY account",
+        "SELECT account, count(*) FROM usage GROUP BY account",
+        "SELECT account, sum(units) FROM months GROUP BY account",
+        "SELECT count(*) FROM reservations",
+        "SELECT count(*) FROM jobs WHERE state = 'failed'",
+    )
+    assert sorted(jobs) == sorted(rows) == sorted(units)
+    assert reserved == failed == [(0,)]

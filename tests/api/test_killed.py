@@ -8,9 +8,8 @@ that was received is counted, and none is counted twice.
 import json
 import random
 import signal
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.api.running import (
     make_place,
     running,
 )
+from tests.api.stores import asked
 
 KILLS = 50
 LATEST_S = 0.5  # a kill comes so long after its round's first line, or sooner
@@ -256,24 +256,21 @@ class Kept:
     days_billable: int
 
 
+OF = "WHERE account = (SELECT number FROM accounts WHERE id = ?)"
 QUESTIONS = (
-    "SELECT coalesce(sum(units), 0), coalesce(sum(billable), 0) FROM usage WHERE account = ?",
-    "SELECT coalesce(sum(units), 0), coalesce(sum(billable), 0) FROM months WHERE account = ?",
-    "SELECT coalesce(sum(billable), 0) FROM days WHERE account = ?",
+    f"SELECT coalesce(sum(units), 0), coalesce(sum(CAST(billable AS integer)), 0) FROM usage {OF}",
+    f"SELECT coalesce(sum(units), 0), coalesce(sum(billable), 0) FROM months {OF}",
+    f"SELECT coalesce(sum(billable), 0) FROM days {OF}",
 )
 
 
 def kept(place: Place, who: Credentials) -> Kept:
-    with closing(sqlite3.connect(f"file:{place.database}?mode=ro", uri=True)) as db:
-        number = db.execute("SELECT number FROM accounts WHERE id = ?", (who.account_id,))
-        account = number.fetchone()
-        rows, months, days = (db.execute(text, account).fetchone() for text in QUESTIONS)
-    return Kept(Count(*rows), Count(*months), *days)
+    (rows,), (months,), (days,) = asked(place.database, *QUESTIONS, values=(who.account_id,))
+    return Kept(Count(*map(int, rows)), Count(*map(int, months)), int(days[0]))
 
 
 def reservations(place: Place) -> int:
-    with closing(sqlite3.connect(f"file:{place.database}?mode=ro", uri=True)) as db:
-        (count,) = db.execute("SELECT count(*) FROM reservations").fetchone()
+    [[(count,)]] = asked(place.database, "SELECT count(*) FROM reservations")
     return int(count)
 
 
@@ -292,7 +289,7 @@ async def reserved_later(place: Place, who: Credentials) -> int:
     def later() -> datetime:
         return datetime.now(UTC) + timedelta(seconds=OVER_S)
 
-    async with open_store(place.database, secret_key=None, now=later) as store:
+    async with open_store(place.database, secret_key=place.secret_key, now=later) as store:
         caller = await store.caller(key_hash(who.key))
         assert isinstance(caller, Caller)
         ledger = await store.ledger(caller)

@@ -1,0 +1,182 @@
+"""Two services on one PostgreSQL: one is killed, or the database goes and comes back under load."""
+
+import base64
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+import trustme
+
+from bench.lab import Lab, start_lab
+from tests.api.asking import VERIFY
+from tests.api.running import Credentials, Running, make_place, running
+from tests.api.stores import asked
+from tests.api.test_jobs_killed import ask, check_counts, open_receiver, settled
+from tests.api.test_killed import WIDE, Book, Gone, Load, Pool, Wire, assert_counted_once
+from tests.peers.postgres import PrivatePostgres, private_postgres
+from tests.storage.moments import SECRET
+
+GOES_ON_S = 30.0  # promised of jobs whose process was killed
+REFUSED_S = 1.0  # promised while the database is away
+HEALED_S = 2.0  # promised, from its return
+PATIENCE_S = 60.0  # for what must come, on a machine however busy
+ACCOUNTS = 4
+STOPS = 3
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with start_lab() as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivatePostgres]:
+    with private_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def pair(
+    tmp_path: Path, lab: Lab, server: PrivatePostgres, authority: trustme.CA
+) -> Iterator[tuple[Running, Running]]:
+    """Each with its own folder, as on machines of their own."""
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    settings = {
+        "database": server.new_database(),
+        "secret_key": base64.b64encode(SECRET).decode(),
+        "webhook_ca_file": str(tmp_path / "authority.pem"),
+        "webhook_retry_seconds": "1,1,1,1,1,1,1,1,1,1",
+    }
+    with ExitStack() as stack:
+        one, other = (
+            stack.enter_context(running(make_place(tmp_path / name, lab, WIDE, **settings)))
+            for name in ("one", "other")
+        )
+        yield one, other
+
+
+# httpx leaves the body's generator behind where a request is cancelled
+@pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
+async def test_the_jobs_of_a_killed_service_go_on_in_the_other(
+    pair: tuple[Running, Running], lab: Lab, authority: trustme.CA
+):
+    """Each callback is made, each job billed once."""
+    one, other = pair
+    database = one.place.database
+    accounts = [vars(one.place.make_account("scale")) for _ in range(ACCOUNTS)]
+    slow = lab.addresses["timed_out"]  # so that many are under way
+    promised: dict[str, str] = {}
+    async with open_receiver(lab, authority) as (receiver, urls):
+        async with trio.open_nursery() as nursery:
+            for n, account in enumerate(accounts):
+                nursery.start_soon(ask, one.port, account, slow[n], urls[n], promised)
+            with trio.fail_after(PATIENCE_S):
+                while not (claimed := under_way(database)) or len(promised) < 4 * ACCOUNTS:  # noqa: ASYNC110 - as below
+                    await trio.sleep(0.01)
+            one.process.send_signal(signal.SIGKILL)
+            began = time.monotonic()
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(2 * PATIENCE_S):
+            while not settled(database, promised, receiver):  # noqa: ASYNC110 - of another process
+                await trio.sleep(0.1)
+        took_s = time.monotonic() - began
+    check_counts(database)
+    assert set(promised) <= set(receiver.calls)
+    assert all(len(bodies) == 1 for bodies in receiver.bodies.values())
+    assert taken_over(database, claimed), "nobody's work was taken over: this proved nothing"
+    assert took_s < GOES_ON_S
+    other.stop()
+
+
+def under_way(database: str) -> dict[str, int]:
+    """The jobs that are being verified, with the number of their claim."""
+    [rows] = asked(
+        database,
+        "SELECT id, fence FROM jobs WHERE state = 'pending' AND lease_until IS NOT NULL",
+    )
+    return dict(rows)
+
+
+def taken_over(database: str, claimed: dict[str, int]) -> list[str]:
+    """Claimed again to be verified, and then for the callback."""
+    [rows] = asked(database, "SELECT id, fence FROM jobs")
+    return [id for id, fence in rows if id in claimed and fence >= claimed[id] + 2]
+
+
+class Steady(Load):
+    """Clients who come back after each break, until they are told to end."""
+
+    async def _repeat(
+        self, act: Callable[[Wire, Book], Awaitable[None]], port: int, book: Book
+    ) -> None:
+        while not self.ended:
+            with suppress(Gone, OSError):
+                async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                    wire = Wire(stream, book.who.key)
+                    while not self.ended:
+                        await act(wire, book)
+            await trio.sleep(0.01)
+
+    ended = False
+
+
+async def test_a_database_that_goes_under_load_is_told_at_once_and_loses_nothing(
+    pair: tuple[Running, Running], lab: Lab, server: PrivatePostgres
+):
+    """Clients of both services keep books; each stop is as a power cut is."""
+    one, other = pair
+    books = [Book(one.place.make_account("builder")) for _ in range(2)]
+    pool = Pool(lab.addresses["syntax"], lab.addresses["disposable"])
+    loads = [Steady(pool, random.Random(n), [book]) for n, book in enumerate(books)]
+    probe = one.place.make_account("builder")
+    async with loads[0].on(one.port), loads[1].on(other.port):
+        for _ in range(STOPS):
+            await trio.sleep(0.5)  # of load
+            await trio.to_thread.run_sync(server.stop)
+            try:
+                for service in (one, other, one):
+                    assert await status_of(service, probe) == 503
+            finally:
+                await trio.to_thread.run_sync(server.start)
+            await assert_heals((one, other), probe)
+        for load in loads:
+            load.ended = True
+    for book in books:
+        assert book.received.units
+        assert_counted_once(one.place, book)
+    for service in (one, other):
+        service.stop()
+
+
+async def status_of(service: Running, who: Credentials) -> int:
+    """Within the time that is promised to whoever is refused."""
+    async with httpx.AsyncClient(base_url=service.url, trust_env=False) as client:
+        began = time.monotonic()
+        got = await client.post(
+            VERIFY,
+            json={"email": "not an address"},
+            headers={"Authorization": f"Bearer {who.key}"},
+        )
+        took_s = time.monotonic() - began
+    if got.status_code == 503:
+        assert took_s < REFUSED_S
+    return got.status_code
+
+
+async def assert_heals(services: tuple[Running, ...], who: Credentials) -> None:
+    began = time.monotonic()
+    for service in services:
+        while await status_of(service, who) != 200:
+            assert time.monotonic() - began < HEALED_S
