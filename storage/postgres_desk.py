@@ -79,12 +79,13 @@ class Desk(Generic[Q]):
         for thread in self._threads:
             thread.start()
 
-    async def ask(self, what: Q, *, patience_s: float = ANSWER_S) -> Any:
+    async def ask(self, what: Q, *, patience_s: float | None = None) -> Any:
         """Have it done; raises what it raises, or StoreUnavailable when the patience ends.
 
         A caller that is cancelled meanwhile gets its answer first: the wait is short,
         and what was committed must be known to somebody.
         """
+        patience_s = ANSWER_S if patience_s is None else patience_s
         await trio.lowlevel.checkpoint_if_cancelled()
         asked = _Asked(what, trio.lowlevel.current_task(), patience_s)
         self._put(asked)

@@ -76,20 +76,27 @@ def asked(url: str, statement: str) -> list[Any]:
 def suite(server: PrivatePostgres, *words: str) -> None:
     """Tests that are elsewhere, on this server."""
     env = {**os.environ, "MAILPROBE_TEST_POSTGRES": server.url, "MAILPROBE_TEST_STORE": "postgres"}
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *words]
+    own = ["-p", "no:cacheprovider", "--dist", "loadfile", "--no-loadscope-reorder"]
+    command = [sys.executable, "-m", "pytest", "-n", "2", *own, *words]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
     assert " passed" in done.stdout
 
 
-def test_the_contract_of_every_store():
+@pytest.fixture
+def quick_server() -> Iterator[PrivatePostgres]:
+    """One that nobody pulls the plug of."""
     with private_postgres(fsync="off", full_page_writes="off") as server:
-        suite(server, "tests/storage", "-k", "postgres")
+        yield server
 
 
-def test_two_processes_at_every_edge_never_grant_one_too_many(server: PrivatePostgres):
-    """The minute, the month, the hard cap: sixty at once, over real sockets."""
-    suite(server, "tests/api/test_edges.py", "-k", "2 and workers")
+def test_the_contract_of_every_store(quick_server: PrivatePostgres):
+    suite(quick_server, "tests/storage", "-k", "postgres")
+
+
+def test_the_service_keeps_its_promises_on_it(quick_server: PrivatePostgres):
+    """With the edges of every limit over one process and two, and killed ones."""
+    suite(quick_server, "tests/api")
 
 
 # starting

@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from storage import postgres_desk, postgres_server
 from storage.postgres_schema import prepare
 from storage.postgres_server import Server
 from storage.sealing import Seal
@@ -22,6 +23,19 @@ from tests.storage.moments import SECRET
 SERVER = os.environ.get("MAILPROBE_TEST_POSTGRES", "")
 STORES = ["memory", "sqlite", *(["postgres"] if SERVER else [])]
 NUMBERS = count()
+PATIENCE_S = 30.0
+
+
+def be_patient() -> None:
+    """On a busy machine an answer takes its time; what was promised of it tests/peers/ holds it to."""
+    postgres_desk.ANSWER_S = PATIENCE_S
+    text = f"statement_timeout = {postgres_server.STATEMENT_MS}"
+    patient = f"statement_timeout = {1000 * PATIENCE_S:.0f}"
+    postgres_server.SETTINGS = postgres_server.SETTINGS.replace(text, patient)
+
+
+if SERVER:
+    be_patient()
 
 
 @contextmanager
