@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.migrate_tables import Plan
+from storage.sealed import job_place, once_place
 from storage.sealing import KEY_OCTETS, Seal
 from storage.sqlite_file import Turnstile, connect_to_read, holder_of, trouble_told
-from storage.sqlite_jobs import place
-from storage.sqlite_onces import place as once_place
 from storage.store import StoreBroken
 
 BATCH_ROWS = 20_000  # a tenth of a second's work, so that an interruption is soon heeded
@@ -158,7 +157,7 @@ class Source:
         """The oldest and the newest of each kind, with what they are bound to."""
         for order in ("", " DESC"):
             for id, secret in self._db.execute(f"{SEALED_JOBS}{order} LIMIT 1"):
-                yield secret, place(id)
+                yield secret, job_place(id)
             for account_id, key, answer in self._db.execute(f"{SEALED_ONCES}{order} LIMIT 1"):
                 yield answer, once_place(account_id, key)
 

@@ -21,8 +21,8 @@ from storage.migrate_tables import TABLES, Plan
 from storage.postgres_partitions import Partitions
 from storage.postgres_schema import MOVING, prepare
 from storage.postgres_server import SCHEMA, Server, Session, is_trouble
+from storage.rows import instant
 from storage.sealing import Seal
-from storage.sqlite_rows import instant
 from storage.store import StoreBroken
 
 T = TypeVar("T")
