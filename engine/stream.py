@@ -29,6 +29,7 @@ from engine.smtp.pool import Pool
 from engine.smtp.probe import Prober, open_prober
 from engine.smtp.question import Notes, Question
 from engine.smtp.replies import Rules, load_rules
+from engine.smtp.seats import Seats
 from engine.verdict import Verdict
 from engine.verify import Inquiry, read_route, read_text
 from engine.watcher import NOBODY, OWN_RULES, Watcher
@@ -578,12 +579,14 @@ async def open_engine(
     rng: random.Random | None = None,
     mint: Callable[[], str] | None = None,
     watcher: Watcher = NOBODY,
+    seats: Seats | None = None,
 ) -> AsyncIterator[Engine]:
     """An engine with its caches and connections; leaving it says QUIT on each of them.
 
     `transport`, `dial`, `rng` and `mint` (the random address's local part) are
     the world and chance; left out, they are the real ones. `watcher` is told what
-    the engine does.
+    the engine does. `seats` says how many connections it may hold to an address, where
+    it shares the settings' limit with others.
     """
     rng = rng or random.Random()
     lists, rules, sites = _lists(), _rules(), _sites()
@@ -598,6 +601,7 @@ async def open_engine(
                 sites=sites,
                 mint=mint,
                 watcher=watcher,
+                seats=seats,
             ) as prober,
             trio.open_nursery() as nursery,
         ):

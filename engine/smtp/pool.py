@@ -8,6 +8,7 @@ waits: a host that can't be reached is asked once, not once for each address.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -62,6 +63,7 @@ class Desk(Protocol):
     def give_seat_back(self, address: str) -> None: ...
     def is_wanted_by(self, address: str, pool: "Pool") -> None: ...
     def is_wanted_elsewhere(self, address: str, pool: "Pool") -> bool: ...
+    def sitting(self, address: str) -> AbstractContextManager[None]: ...
     def room_made(self, pool: "Pool") -> None: ...
     def begin_answers(self) -> None: ...
     def end_answers(self) -> None: ...
@@ -103,6 +105,7 @@ class Pool:
         self._coming = 0  # sessions that were woken, and have not looked what waits yet
         self.connections = 0  # sessions, and connections being opened
         self.throttle = Throttle(desk.settings.host_connections)
+        self.allowed = desk.settings.host_connections  # fewer where other processes want seats
         self.rest = Rest()
         self._rest_cause: Cause | None = None
         self._cold_domains: set[str] = set()
@@ -181,10 +184,13 @@ class Pool:
             return ANSWERED_AT_ONCE
         if self._pipelines is None:
             return 1  # see first how it greets
+        limit = self.throttle.limit
+        if limit > self.allowed:
+            limit = self.allowed
         if self.one_each or not self._pipelines:
             quick = (self._pace.round_s or 0.0) < QUICK_ROUND_S
-            return self.throttle.limit * (1 + QUEUED_IN_STEP * quick)
-        return self.throttle.limit * self._window()
+            return limit * (1 + QUEUED_IN_STEP * quick)
+        return limit * self._window()
 
     def staff(self, *, hurried: bool = False) -> None:
         """Wake who is idle, or open a connection where what waits is worth one."""
@@ -250,10 +256,11 @@ class Pool:
                     session.leave()
                 self._desk.room_made(self)
                 self.staff()
-                await session.serve()
-                self.sessions.discard(session)
-                self.staff()
-                await session.part()
+                with self._desk.sitting(session.address):
+                    await session.serve()
+                    self.sessions.discard(session)
+                    self.staff()
+                    await session.part()
         finally:
             if session is not None:
                 self.sessions.discard(session)
@@ -306,6 +313,8 @@ class Pool:
         """A session there, on the seat that was taken; a cause that speaks for all; or None."""
         company, greeted_before = bool(self.sessions), self._greeted
         greeted = await self._greet(address)
+        if greeted is None:  # the seat was withdrawn: that says nothing of the host
+            return None
         self._desk.watcher.connected(greeted=isinstance(greeted, Session))
         if isinstance(greeted, Session):
             self._greeted += 1
@@ -355,20 +364,21 @@ class Pool:
             turn.insert(0, first)
         return turn[:ADDRESSES_MAX]
 
-    async def _greet(self, address: str) -> Session | Cause:
+    async def _greet(self, address: str) -> Session | Cause | None:
         """Connect, hear the banner, say EHLO, or HELO where that is refused.
 
         The seat at the address is the session's; without one it is given back
-        when the connection is closed.
+        when the connection is closed. None where it was withdrawn.
         """
         connection = None
         greeted: Session | Cause | None = None
         began = self._now()
         try:
-            with trio.fail_after(self._desk.settings.read_s):
-                stream = await self._desk.dial(address, self._desk.settings.smtp_port)
-            connection = Connection(self._desk.line(stream), self._desk.settings.read_s)
-            greeted = await self._introduce(connection, address, began)
+            with self._desk.sitting(address):
+                with trio.fail_after(self._desk.settings.read_s):
+                    stream = await self._desk.dial(address, self._desk.settings.smtp_port)
+                connection = Connection(self._desk.line(stream), self._desk.settings.read_s)
+                greeted = await self._introduce(connection, address, began)
         except trio.TooSlowError:
             greeted = Cause(Outcome.TIMED_OUT, "clock.connect", "no answer to connect")
         except OSError as error:
@@ -438,7 +448,8 @@ class Pool:
     async def _part(self, connection: Connection, address: str) -> None:
         """QUIT to who would not have us, while the questions are on their way elsewhere."""
         try:
-            await connection.quit()
+            with self._desk.sitting(address):
+                await connection.quit()
         finally:
             with trio.CancelScope(shield=True):
                 await connection.close()
@@ -512,6 +523,20 @@ class Pool:
     def send_idle_home(self) -> None:
         for session in list(self._idle):
             session.leave()
+
+    def send_one_home(self, address: str) -> bool:
+        """Tell an idle connection to this address to say QUIT; False where there is none."""
+        for session in self._idle:
+            if session.address == address and not session.leaving:
+                session.leave()
+                return True
+        return False
+
+    def lose_seats(self, address: str) -> None:
+        """The connections to this address are about to be cut, by no fault of the host's."""
+        for session in self.sessions:
+            if session.address == address:
+                session.lose_seat()
 
     def is_idle(self, session: Session) -> None:
         self._idle[session] = None

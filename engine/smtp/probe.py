@@ -9,8 +9,8 @@ settled by then, and the late reply finds nobody.
 
 import random
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import trio
@@ -26,6 +26,7 @@ from engine.smtp.lines import Line, Lines, StreamLine, open_lines
 from engine.smtp.pool import Pool
 from engine.smtp.question import Cause, Question
 from engine.smtp.replies import Rules
+from engine.smtp.seats import OwnSeats, Seats
 from engine.turnstile import Turnstile
 from engine.verdict import LADDER, Outcome
 from engine.watcher import NOBODY, Census, Watcher
@@ -52,6 +53,7 @@ class Prober:
         mint: Callable[[], str],
         watcher: Watcher = NOBODY,
         lines: Lines | None = None,
+        seats: Seats | None = None,
     ) -> None:
         self.settings = settings
         self.watcher = watcher
@@ -74,7 +76,13 @@ class Prober:
         self._room_at: dict[Pool | None, None] = {}  # that was made meanwhile
         self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
         self._pools_at: defaultdict[str, set[Pool]] = defaultdict(set)  # by IP address
+        self._granted: Seats = OwnSeats(settings.host_connections) if seats is None else seats
+        self._granted.open_for(self)
         self._seats: Counter[str] = Counter()  # connections, by IP address
+        self._over: set[str] = set()  # addresses with more connections than are granted
+        self._ceded: Counter[str] = Counter()  # connections there that are on their way home
+        self._ended: set[str] = set()  # addresses at which the seats of some were withdrawn
+        self._sitting: defaultdict[str, dict[trio.CancelScope, None]] = defaultdict(dict)
         self._seats_wanted: defaultdict[str, dict[Pool, None]] = defaultdict(dict)  # in turn
         self._looking_up: dict[str, list[Question]] = {}
         self._tasks = 0
@@ -319,41 +327,135 @@ class Prober:
                 return
 
     def seat_free(self, address: str) -> bool:
-        return self._seats[address] < self.settings.host_connections
+        return self._seats[address] < self._granted.at(address)
 
     def take_seat(self, address: str, pool: Pool) -> bool:
         """A seat at the address, where one is free; else the pool is told when one is."""
         if not self.seat_free(address):
             self.is_wanted_by(address, pool)
             return False
-        self._seats[address] += 1
+        self._sit_down(address)
         if wanted := self._seats_wanted.get(address):
             wanted.pop(pool, None)
         return True
 
+    def _sit_down(self, address: str) -> None:
+        self._seats[address] += 1
+        self._granted.used(address, self._seats[address])
+
+    def _stand_up(self, address: str) -> None:
+        self._seats[address] -= 1
+        self._granted.used(address, self._seats[address])
+        if self._seats[address] <= self._granted.at(address):
+            self._over.discard(address)
+        if not self._seats[address]:
+            del self._seats[address]
+            self._ended.discard(address)
+
     def is_wanted_by(self, address: str, pool: Pool) -> None:
         """Let the pool wait its turn for a seat here; idle connections of others are sent home."""
         self._seats_wanted[address][pool] = None
+        self._granted.want(address)
         for other in self._pools_at[address] - {pool}:
             other.send_idle_home()
 
     def is_wanted_elsewhere(self, address: str, pool: Pool) -> bool:
-        """Does another host's pool wait for a seat at this address?"""
+        """Does another host's pool wait for a seat at this address, or another process?"""
+        if address in self._over and self._cedes(address):
+            return True
         wanted = self._seats_wanted.get(address)
         return wanted is not None and any(other is not pool for other in wanted)
 
     def give_seat_back(self, address: str) -> None:
-        """The seat goes to the pool that has waited longest, in the same step."""
-        wanted = self._seats_wanted.get(address, {})
-        while wanted:
-            pool = next(iter(wanted))
-            del wanted[pool]
-            if not self.closing and pool.take_over(address):
-                return
-        self._seats_wanted.pop(address, None)
-        self._seats[address] -= 1
+        """The seat goes to the pool that has waited longest, in the same step, if it is ours still."""
+        if self._ceded[address]:
+            self._ceded[address] -= 1
+        if self._seats[address] <= self._granted.at(address):
+            wanted = self._seats_wanted.get(address, {})
+            while wanted:
+                pool = next(iter(wanted))
+                del wanted[pool]
+                if not self.closing and pool.take_over(address):
+                    return
+            self._seats_wanted.pop(address, None)
+        self._stand_up(address)
+
+    # -- seats that come and go --------------------------------------------------------------
+
+    @contextmanager
+    def sitting(self, address: str) -> Iterator[None]:
+        """What is done on a seat at the address; it is cut off where the seat is withdrawn."""
+        with trio.CancelScope() as scope:
+            sitting = self._sitting[address]
+            sitting[scope] = None
+            if address in self._ended:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                del sitting[scope]
+                if not sitting:
+                    self._sitting.pop(address, None)
+
+    def seats_changed(self, address: str) -> None:
+        """More are for pools that wait. Fewer: idle connections go home, busy ones in turn."""
+        if self.closing:
+            return
+        granted = self._granted.at(address)
+        if granted:
+            self._ended.discard(address)
+        for pool in list(self._pools_at.get(address, ())):
+            self._allow(pool)
+        over = self._seats[address] - granted
+        if over > 0:
+            self._over.add(address)
+            self._send_home(address, over - self._ceded[address])
+        else:
+            self._over.discard(address)
+            self._hand_out(address)
+
+    def seats_ended(self, address: str) -> None:
+        """Every connection there is closed at once; its questions wait for another seat."""
         if not self._seats[address]:
-            del self._seats[address]
+            return
+        self._ended.add(address)
+        for pool in self._pools_at.get(address, ()):
+            pool.lose_seats(address)
+        for scope in list(self._sitting.get(address, ())):
+            scope.cancel()
+
+    def _allow(self, pool: Pool) -> None:
+        """Where seats are short, the pool lets in what those that it has can bear."""
+        allowed = self.settings.host_connections
+        if any(map(self._granted.short, pool.addresses)):
+            allowed = min(allowed, max(1, sum(map(self._granted.at, pool.addresses))))
+        grown, pool.allowed = allowed > pool.allowed, allowed
+        if grown:
+            self.room_made(pool)
+
+    def _cedes(self, address: str) -> bool:
+        """Is this connection to go, so that no more stay than are granted?"""
+        if self._seats[address] - self._ceded[address] <= self._granted.at(address):
+            return False
+        self._ceded[address] += 1
+        return True
+
+    def _send_home(self, address: str, most: int) -> None:
+        for pool in self._pools_at.get(address, ()):
+            while most > 0 and pool.send_one_home(address):
+                self._ceded[address] += 1
+                most -= 1
+
+    def _hand_out(self, address: str) -> None:
+        """Seats that came go to the pools that wait for them, in turn."""
+        for pool in list(self._seats_wanted.get(address, ())):
+            if not self.seat_free(address):
+                return
+            self._seats_wanted[address].pop(pool, None)
+            self._sit_down(address)
+            if not pool.take_over(address):
+                self._stand_up(address)
+                pool.staff()  # it may want one more, and opens it in its own way
 
     # -- tasks and clocks --------------------------------------------------------------------
 
@@ -415,14 +517,17 @@ async def open_prober(
     sites: Sites,
     mint: Callable[[], str] | None = None,
     watcher: Watcher = NOBODY,
+    seats: Seats | None = None,
 ) -> AsyncIterator[Prober]:
     """Layer 4, open for questions; leaving it says QUIT and closes every connection.
 
     `mint` makes the local part of the random address; the default's are unguessable.
+    `seats` says how many connections may be held to an address; by default all that
+    the settings allow are ours.
     """
     async with open_lines() as lines, trio.open_nursery() as nursery:
         mint = mint or random_local
-        prober = Prober(settings, routes, dial, rules, sites, nursery, mint, watcher, lines)
+        prober = Prober(settings, routes, dial, rules, sites, nursery, mint, watcher, lines, seats)
         nursery.start_soon(prober.keep_time)
         try:
             yield prober

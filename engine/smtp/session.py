@@ -137,6 +137,7 @@ class Session:
         self._recipients = 0
         self._rounds = 0
         self._leaving = False
+        self._seat_lost = False
         self._next: list[Asked] = []  # picked already, for a transaction of its own
         self._heard = _Heard([], False, False)  # of the round under way
         self._unsaid = b""  # of its commands: what the system did not take at once
@@ -155,6 +156,10 @@ class Session:
             or not self._connection.usable
         )
 
+    @property
+    def leaving(self) -> bool:
+        return self._leaving
+
     def wake(self) -> None:
         """There may be something to ask."""
         if self._idle:
@@ -165,6 +170,10 @@ class Session:
         """Say QUIT as soon as nothing is unanswered."""
         self._leaving = True
         self.wake()
+
+    def lose_seat(self) -> None:
+        """Whoever serves is about to be cancelled: what is unanswered is asked elsewhere."""
+        self._leaving = self._seat_lost = True
 
     async def serve(self) -> None:
         """Ask what waits until nothing comes any more or nothing may be asked.
@@ -181,6 +190,8 @@ class Session:
                     break
         finally:
             self._hand_back(self._next)
+            if self._seat_lost:
+                self._put_back_unanswered()
             self._give_up_tests()
 
     async def part(self) -> None:
@@ -603,6 +614,16 @@ class Session:
                 self._host.settle(asked, Outcome.TIMED_OUT, "clock.overall")
             else:
                 self._host.leave_untested(asked.domain)
+
+    def _put_back_unanswered(self) -> None:
+        """Those whose round was cut wait for another seat; nobody is to blame."""
+        for asked in reversed(self._unanswered):
+            if not isinstance(asked, Question) or asked.settled:
+                continue
+            if asked.exhausted:
+                self._host.settle(asked, Outcome.TIMED_OUT, "clock.overall")
+            else:
+                self._host.put_back(asked)
 
     def _give_up_tests(self) -> None:
         """The tests that were still to be asked here are nobody's any more."""
