@@ -14,6 +14,7 @@ import trio
 
 from storage.calendar import kept_since
 from storage.memory_jobs import Jobs
+from storage.memory_seats import Seats
 from storage.records import Answered, Tier
 from storage.store import IdempotencyInProgress, IdempotencyKeyReused, check_answer
 
@@ -33,11 +34,12 @@ class _Once:
         return self.keep_until > now
 
 
-class MemoryStore(Jobs):
+class MemoryStore(Jobs, Seats):
     """Everything that is remembered, until the process ends."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
-        super().__init__(now)
+        Jobs.__init__(self, now)
+        Seats.__init__(self, now)
         self._onces: dict[tuple[str, str], _Once] = {}
 
     # idempotency
@@ -82,6 +84,7 @@ class MemoryStore(Jobs):
                 self._drop_jobs(account.id, since)
         self._drop_ended(now)
         self._drop_letters(now)
+        self._drop_seats(now)
         self._onces = {key: once for key, once in self._onces.items() if once.stands(now)}
 
     async def check(self) -> datetime:

@@ -6,7 +6,7 @@ grants or counts holds the account's row from before the clock is read until the
 commit, and the clock is the database's: all machines share it.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -22,6 +22,7 @@ from storage import postgres_ledgers as ledgers
 from storage import postgres_letters as letters
 from storage import postgres_metering as metering
 from storage import postgres_onces as onces
+from storage import postgres_seats as seats
 from storage import postgres_tidying as tidying
 from storage import postgres_usage as usage
 from storage import postgres_wishes as wishes
@@ -53,6 +54,7 @@ from storage.records import (
 from storage.records import Work as JobWork
 from storage.sealed import job_place, once_place, packed, unpacked
 from storage.sealing import Seal
+from storage.seats import SeatsAsked
 from storage.store import (
     SETTLED_KEPT,
     USAGE_ROWS_MAX,
@@ -71,7 +73,7 @@ T = TypeVar("T")
 Act = Callable[[Session], T]
 
 # Connections of one process, each opened when it is first needed
-THREADS = {"metering": 2, "deeds": 2, "claims": 1, "callers": 1, "looks": 2}
+THREADS = {"metering": 2, "deeds": 2, "claims": 1, "callers": 1, "looks": 2, "seats": 1}
 UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
 
 
@@ -82,6 +84,7 @@ class Desks:
     claims: Desk[claims.Wanted]
     callers: Desk[str]
     looks: Desk[Act[Any]]
+    seats: Desk[seats.Wanted]  # one thread: a later call must never overtake an earlier one
 
 
 @asynccontextmanager
@@ -112,6 +115,7 @@ async def open_postgres(
             desk(claims.Claims(), "claims"),
             desk(Callers(), "callers"),
             desk(Looks(), "looks"),
+            desk(seats.Leasing(), "seats"),
         )
         yield PostgresStore(desks, partitions, seal)
 
@@ -332,6 +336,21 @@ class PostgresStore:
     ) -> list[Letter]:
         return await self._look(lambda db: letters.letters(db, kind, account_id, limit))
 
+    # seats
+
+    async def lease_seats(
+        self, holder: str, asked: Mapping[str, SeatsAsked], *, limit: int, lease_s: float
+    ) -> Mapping[str, int]:
+        wanted = seats.Wanted(holder, asked, limit, lease_s)
+        granted: Mapping[str, int] = await self._desks.seats.ask(wanted)
+        return granted
+
+    async def seats_asked_back(self, holder: str, *, limit: int) -> Mapping[str, int]:
+        return await self._look(lambda db: seats.wanted_back(db, holder, limit))
+
+    async def return_seats(self, holder: str) -> None:
+        await self._do(lambda db: seats.return_all(db, holder))
+
     # upkeep
 
     async def tidy(self, retention_days: dict[Tier, int]) -> None:
@@ -348,6 +367,8 @@ class PostgresStore:
         for drop in tidying.drops(now, retention_days):
             while await self._do(drop):
                 pass  # little by little, so that no request waits behind it
+        while await self._do(partial(seats.drop_ended, at=now)):
+            pass
         after: Any = tidying.FIRST
         while after is not None:
             old = partial(tidying.drop_settled, after=after, until=now - SETTLED_KEPT)

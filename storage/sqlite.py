@@ -7,7 +7,7 @@ What is done under it are functions in the modules beside this one, by their fie
 """
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import date, datetime, timedelta
@@ -23,6 +23,7 @@ from storage import sqlite_lanes as lanes
 from storage import sqlite_letters as letters
 from storage import sqlite_metering as metering
 from storage import sqlite_onces as onces
+from storage import sqlite_seats as seats
 from storage import sqlite_tidying as tidying
 from storage.records import (
     Account,
@@ -46,6 +47,7 @@ from storage.records import (
 )
 from storage.sealed import job_place, once_place, packed, unpacked
 from storage.sealing import Seal, key_beside
+from storage.seats import SeatsAsked
 from storage.sqlite_desk import Reader, Writer
 from storage.sqlite_file import prepare, trouble_told
 from storage.sqlite_glance import Glance
@@ -330,6 +332,21 @@ class SqliteStore:
         self, kind: LetterKind, *, account_id: str | None = None, limit: int
     ) -> list[Letter]:
         return await self._reader.ask(lambda db, now: letters.letters(db, kind, account_id, limit))
+
+    # seats
+
+    async def lease_seats(
+        self, holder: str, asked: Mapping[str, SeatsAsked], *, limit: int, lease_s: float
+    ) -> Mapping[str, int]:
+        return await self._writer.ask(
+            lambda db, now: seats.lease(db, now, holder, asked, limit, lease_s)
+        )
+
+    async def seats_asked_back(self, holder: str, *, limit: int) -> Mapping[str, int]:
+        return await self._reader.ask(lambda db, now: seats.wanted_back(db, now, holder, limit))
+
+    async def return_seats(self, holder: str) -> None:
+        await self._writer.ask(lambda db, now: seats.return_all(db, holder))
 
     # upkeep
 

@@ -31,6 +31,8 @@ ENDED = (
     " WHERE keep_until <= :at LIMIT :most)",
     "DELETE FROM onces WHERE number IN (SELECT number FROM onces"
     " WHERE answer IS NULL AND lease_until <= :at LIMIT :most)",
+    "DELETE FROM seats WHERE (address, holder) IN"
+    " (SELECT address, holder FROM seats WHERE until <= :at LIMIT :most)",
 )
 LOGGED = (
     "DELETE FROM usage WHERE number IN (SELECT usage.number FROM accounts"

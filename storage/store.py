@@ -9,7 +9,7 @@ of it; once a transaction has begun, its caller gets the result before it learns
 that it was cancelled, so no reservation is ever without somebody who knows it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import date, datetime, timedelta
 from typing import Any, Protocol, TypeVar
@@ -34,6 +34,7 @@ from storage.records import (
     UsageRow,
     Work,
 )
+from storage.seats import SeatsAsked
 
 R = TypeVar("R")
 
@@ -380,6 +381,28 @@ class Store(Protocol):
         self, kind: LetterKind, *, account_id: str | None = None, limit: int
     ) -> list[Letter]:
         """Newest first, at most LISTED_MAX."""
+        ...
+
+    # seats
+
+    async def lease_seats(
+        self, holder: str, asked: Mapping[str, SeatsAsked], *, limit: int, lease_s: float
+    ) -> Mapping[str, int]:
+        """Lease connections to these IP addresses for `lease_s`; how many there are of each now.
+
+        Over all holders no more than `limit` of an address are leased at a time. The
+        holder keeps what it holds on to, where its lease has not ended, and gets one
+        more at most: seats go in turn, first to holders that have none. Who wants one
+        and gets none stands in the queue as long as it asks again within WAITING_S.
+        """
+        ...
+
+    async def seats_asked_back(self, holder: str, *, limit: int) -> Mapping[str, int]:
+        """How many of its seats are to be given up, for holders that wait and have none."""
+        ...
+
+    async def return_seats(self, holder: str) -> None:
+        """The holder has closed every connection, and waits for none."""
         ...
 
     # upkeep
