@@ -1,6 +1,6 @@
 """The composition root: the service's parts, put together and taken apart in the order of the blocks.
 
-Store, payments, alerts, recorder, engine, courier, jobs, then the doors: each is
+Store, payments, alerts, recorder, seats, engine, courier, jobs, then the doors: each is
 open as long as those after it need it, so that reading upwards gives the order of the
 shutdown. What runs in the background runs in nurseries around the doors, never in the
 web framework's: where it crashes, the process ends with its traceback.
@@ -10,7 +10,7 @@ import logging
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +25,7 @@ from api.billing import open_payments
 from api.callbacks import open_courier
 from api.collector import spare_the_collector
 from api.errors import Places, body_of_code
+from api.fleet import is_shared, open_seats
 from api.jobs import open_jobs
 from api.logs import release
 from api.metrics import Metrics
@@ -39,8 +40,9 @@ from api.settings import Bind, Settings
 from api.tools_app import create_tools_app
 from api.visits import turned_away
 from engine import open_engine, watcher
+from engine.smtp.seats import Seats
 from storage import open_store
-from storage.store import StoreUnavailable
+from storage.store import Store, StoreUnavailable
 
 log = logging.getLogger("mailprobe.serve")
 
@@ -65,17 +67,18 @@ async def serve_until_drained(
     doors: Doors,
     ready: Callable[[], None],
     board: Board | None = None,
+    workers: int = 1,
 ) -> None:
     """One process's service behind all its doors, until SIGTERM or SIGINT.
 
-    `board` is where the workers count together. Raises StoreUnavailable, in a group,
+    `board` is where the `workers` count together. Raises StoreUnavailable, in a group,
     where the store cannot be opened.
     """
     metrics = Metrics(board.claim()) if board else None
     drain = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(drain_on_signals, drain)
-        opening = open_service(settings, plans, metrics)
+        opening = open_service(settings, plans, metrics, workers=workers)
         async with opening as service, trio.open_nursery() as serving:
             if board and metrics:
                 await serving.start(serve_metrics, service, metrics, board, doors.metrics, drain)
@@ -92,9 +95,12 @@ async def serve_until_drained(
 
 @asynccontextmanager
 async def open_service(
-    settings: Settings, plans: Plans, metrics: Metrics | None = None
+    settings: Settings, plans: Plans, metrics: Metrics | None = None, *, workers: int = 1
 ) -> AsyncIterator[Service]:
     """The service without its doors; `metrics` counts what it does.
+
+    Where other processes have the same store, its `workers` or other machines', the
+    engine's connections are leased from it.
 
     Jobs finish what they can while the engine and the store are there, and what is to
     be written is written last.
@@ -121,7 +127,8 @@ async def open_service(
             rng=rng,
         ) as alerts,
         open_recorder() as recorder,
-        open_engine(settings.engine, watcher=metrics or watcher.NOBODY) as engine,
+        _open_seats(settings, metrics.timed(store) if metrics else store, workers) as seats,
+        open_engine(settings.engine, watcher=metrics or watcher.NOBODY, seats=seats) as engine,
         open_courier(
             engine.routes.addresses_now,
             allow_private=settings.engine.allow_private,
@@ -148,6 +155,14 @@ async def open_service(
             rng=rng,
         ) as jobs:
             yield replace(service, jobs=jobs)
+
+
+def _open_seats(
+    settings: Settings, store: Store, workers: int
+) -> AbstractAsyncContextManager[Seats | None]:
+    if not is_shared(settings.database, workers):
+        return nullcontext()
+    return open_seats(store, settings.engine.host_connections)
 
 
 def places_of(settings: Settings) -> Places:

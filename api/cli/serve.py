@@ -85,7 +85,7 @@ def _serve(
 
     def work(ready: Callable[[], None]) -> None:
         try:
-            serve_until_told(share, plans, doors, ready, board)
+            serve_until_told(share, plans, doors, ready, board, workers)
         except Trouble as trouble:
             trouble.show()
             sys.exit(trouble.exit_code)
@@ -164,18 +164,9 @@ def _board(doors: "Doors", workers: int) -> "Iterator[Board | None]":
 
 
 def _share(settings: "Settings", workers: int) -> Any:
-    """One worker's part of the engine's bounds, which hold for all of them together."""
+    """One worker's part of the engine's bounds; seats at exchanges are leased from the store."""
     engine = settings.engine
-    if workers > engine.host_connections:
-        say(
-            f"{workers} workers make {workers} connections to one exchange, "
-            f"although MAILPROBE_HOST_CONNECTIONS is {engine.host_connections}"
-        )
-    return replace(
-        engine,
-        host_connections=max(1, engine.host_connections // workers),
-        probes_max=max(1, engine.probes_max // workers),
-    )
+    return replace(engine, probes_max=max(1, engine.probes_max // workers))
 
 
 def prepare_store(settings: "Settings", *, apart: bool) -> None:
@@ -252,6 +243,7 @@ def serve_until_told(
     doors: "Doors",
     ready: Callable[[], None],
     board: "Board | None" = None,
+    workers: int = 1,
 ) -> None:
     """One process's service, until SIGTERM or SIGINT; Trouble where the store cannot be opened."""
     import trio
@@ -261,7 +253,7 @@ def serve_until_told(
 
     gone: BaseException | None = None
     try:
-        trio.run(serve_until_drained, settings, plans, doors, ready, board)
+        trio.run(serve_until_drained, settings, plans, doors, ready, board, workers)
     except* StoreUnavailable as group:
         gone = group
     if gone is not None:

@@ -102,6 +102,7 @@ class Pool:
         self.waiting: Turnstile[Question] = Turnstile()
         self.sessions: set[Session] = set()
         self._idle: dict[Session, None] = {}  # of the sessions
+        self._slow = False  # a greeting that is being waited for takes long
         self._coming = 0  # sessions that were woken, and have not looked what waits yet
         self.connections = 0  # sessions, and connections being opened
         self.throttle = Throttle(desk.settings.host_connections)
@@ -194,7 +195,7 @@ class Pool:
 
     def staff(self, *, hurried: bool = False) -> None:
         """Wake who is idle, or open a connection where what waits is worth one."""
-        if not self._any_waiting():
+        if not self.any_waiting():
             return
         if self._desk.closing or (self.rest.strikes and self.rest.resting(self._now())):
             return
@@ -211,13 +212,18 @@ class Pool:
 
     def take_over(self, address: str) -> bool:
         """A seat at the address is ours if we still want it; False where not."""
-        if self.sessions or not self._any_waiting() or self.connections >= self.throttle.limit:
+        if self.sessions or not self.any_waiting() or self.connections >= self.throttle.limit:
             return False
         self.connections += 1
         self._desk.start(self._work, address)
         return True
 
-    def _any_waiting(self) -> bool:
+    def seat_came(self) -> None:
+        """There is a seat at one of the addresses: is it still worth a connection?"""
+        self.staff(hurried=self._slow)
+
+    def any_waiting(self) -> bool:
+        """Is there a question that waits for a connection?"""
         return self.waiting.prune(is_settled)
 
     def _wants_connection(self, hurried: bool) -> bool:
@@ -277,12 +283,14 @@ class Pool:
         try:
             return await self._try_addresses(seat_at)
         finally:
+            self._slow = False
             greeted.cancel()
 
     async def _hurry(self, greeted: trio.CancelScope) -> None:
         """Where a greeting takes long and much waits, let the next connection be opened."""
         with greeted:
             await trio.sleep(HURRY_S)
+            self._slow = True
             self.staff(hurried=True)
 
     async def _try_addresses(self, seat_at: str | None) -> Session | None:
@@ -294,7 +302,7 @@ class Pool:
         cause, seats_taken = None, False
         for address in self._in_turn(seat_at):
             if address != seat_at:
-                if not self._any_waiting():
+                if not self.any_waiting():
                     return None
                 if not self._desk.take_seat(address, self):
                     seats_taken = True

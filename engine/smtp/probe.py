@@ -351,11 +351,16 @@ class Prober:
         if not self._seats[address]:
             del self._seats[address]
             self._ended.discard(address)
+            self._ceded.pop(address, None)
 
     def is_wanted_by(self, address: str, pool: Pool) -> None:
         """Let the pool wait its turn for a seat here; idle connections of others are sent home."""
         self._seats_wanted[address][pool] = None
         self._granted.want(address)
+        if self._seats[address] < self.settings.host_connections and not self._granted.short(
+            address
+        ):
+            return  # it is only to be granted yet
         for other in self._pools_at[address] - {pool}:
             other.send_idle_home()
 
@@ -449,13 +454,19 @@ class Prober:
     def _hand_out(self, address: str) -> None:
         """Seats that came go to the pools that wait for them, in turn."""
         for pool in list(self._seats_wanted.get(address, ())):
+            if not pool.any_waiting():
+                self._seats_wanted[address].pop(pool, None)
+                continue
             if not self.seat_free(address):
+                self.is_wanted_by(address, pool)
                 return
             self._seats_wanted[address].pop(pool, None)
-            self._sit_down(address)
-            if not pool.take_over(address):
+            if not pool.connections:
+                self._sit_down(address)
+                if pool.take_over(address):
+                    continue
                 self._stand_up(address)
-                pool.staff()  # it may want one more, and opens it in its own way
+            pool.seat_came()
 
     # -- tasks and clocks --------------------------------------------------------------------
 
