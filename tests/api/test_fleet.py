@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -142,10 +143,12 @@ async def test_all_machines_keep_one_limit(autojump_clock, seed: int):
         async def one(number: int) -> None:
             await trio.sleep(rng.uniform(0, 3))
             with trio.move_on_after(rng.choice((4.0, 300.0)) if number else 300):
-                async with machine(world, store, limit) as (engine, _):
-                    async with trio.open_nursery() as asking:
-                        for _ in range(2):
-                            asking.start_soon(work, engine, number)
+                async with (
+                    machine(world, store, limit) as (engine, _),
+                    trio.open_nursery() as asking,
+                ):
+                    for _ in range(2):
+                        asking.start_soon(work, engine, number)
 
         async def work(engine: Engine, number: int) -> None:
             domain = rng.choice(("shop.test", "shop0.test", "shop1.test", "shop2.test"))
@@ -189,7 +192,7 @@ async def test_more_machines_than_seats_take_turns(autojump_clock):
                 nursery.start_soon(list_of, world, number)
     assert host.record.connections_peak == 4
     for times in done.values():
-        waits = [later - sooner for sooner, later in zip(times, times[1:], strict=False)]
+        waits = [later - sooner for sooner, later in pairwise(times)]
         assert max(waits) < 3, "or a single address would not have been answered"
 
 
@@ -198,14 +201,17 @@ async def test_a_holder_of_all_makes_room_for_who_comes(autojump_clock):
     host, store = MailHost(latency_s=0.1), SharedStore()
     async with open_world() as world:
         address = world.add("shop.test", host)
-        async with machine(world, store) as (busy, _), machine(world, store) as (late, _):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_ask_patiently, busy, 2_000)
-                while store.leased(address) < 4:  # noqa: ASYNC110 - another task's doing
-                    await trio.sleep(0.1)
-                began = trio.current_time()
-                check(await ask(late, "known99999@shop.test"))
-                assert trio.current_time() - began < 2.5
+        async with (
+            machine(world, store) as (busy, _),
+            machine(world, store) as (late, _),
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(_ask_patiently, busy, 2_000)
+            while store.leased(address) < 4:  # noqa: ASYNC110 - another task's doing
+                await trio.sleep(0.1)
+            began = trio.current_time()
+            check(await ask(late, "known99999@shop.test"))
+            assert trio.current_time() - began < 2.5
     assert host.record.connections_peak == 4
 
 
@@ -224,22 +230,22 @@ async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
                 other,
                 _,
             ),
+            trio.open_nursery() as nursery,
         ):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_whatever_is_told, lonely)
-                while store.leased(address) < 1:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-                store.away_for.add(seats.holder)
-                leased_at = trio.current_time()
-                nursery.start_soon(_whatever_is_told, other)
-                await trio.sleep(LEASE_S - CUT_S + TICK_S)
-                assert host.record.connections_now == 0
-                assert seats.at(address) == 0
-                while not host.record.connections_now:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-                assert LEASE_S - 1 <= trio.current_time() - leased_at <= LEASE_S + 1
-                store.away_for.clear()
-                nursery.cancel_scope.cancel()
+            nursery.start_soon(_whatever_is_told, lonely)
+            while store.leased(address) < 1:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            store.away_for.add(seats.holder)
+            leased_at = trio.current_time()
+            nursery.start_soon(_whatever_is_told, other)
+            await trio.sleep(LEASE_S - CUT_S + TICK_S)
+            assert host.record.connections_now == 0
+            assert seats.at(address) == 0
+            while not host.record.connections_now:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            assert LEASE_S - 1 <= trio.current_time() - leased_at <= LEASE_S + 1
+            store.away_for.clear()
+            nursery.cancel_scope.cancel()
     assert host.record.connections_peak == 1
 
 
@@ -249,17 +255,16 @@ async def _whatever_is_told(engine: Engine) -> None:
 
 
 async def test_a_store_that_is_away_for_a_while_is_not_noticed_by_who_has_seats(autojump_clock):
-    host, store = MailHost(latency_s=0.3), SharedStore()
+    host, store = MailHost(latency_s=0.25), SharedStore()
     async with open_world() as world:
         world.add("shop.test", host)
-        async with machine(world, store) as (engine, seats):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_ask_patiently, engine, 800)
-                await trio.sleep(2)
-                store.away_for.add(seats.holder)
-                await trio.sleep(LEASE_S / 2)
-                store.away_for.clear()
-    assert all(session.closed == "quit" for session in host.record.sessions)
+        async with machine(world, store) as (engine, seats), trio.open_nursery() as nursery:
+            nursery.start_soon(_ask_patiently, engine, 800)
+            await trio.sleep(2)
+            store.away_for.add(seats.holder)
+            await trio.sleep(LEASE_S / 2)
+            store.away_for.clear()
+    assert [session.closed for session in host.record.sessions if session.closed != "quit"] == []
 
 
 async def test_without_a_store_nothing_is_known_and_nobody_is_asked(autojump_clock):
