@@ -20,6 +20,7 @@ import trio
 from storage import open_store
 from storage.postgres_server import SCHEMA, Session, shown
 from storage.records import Ledger, Reservation
+from storage.seats import SeatsAsked
 from storage.store import Store, StoreBroken, StoreUnavailable
 from tests.peers.postgres import PrivatePostgres, private_postgres
 from tests.storage.children import ROOT, child, line_of, tell
@@ -40,6 +41,7 @@ from tests.storage.moments import (
 PROMISED_S = 1.0  # until a server that is away is told
 PATIENCE_S = 30.0  # for what must come, on a machine however busy
 KILLS = 4
+SUMS = "SELECT address, sum(seats)::int FROM seats GROUP BY address"
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,36 @@ def test_the_contract_of_every_store(quick_server: PrivatePostgres):
 def test_the_service_keeps_its_promises_on_it(quick_server: PrivatePostgres):
     """With the edges of every limit over one process and two, and killed ones."""
     suite(quick_server, "tests/api")
+
+
+def test_two_machines_keep_one_limit_at_an_exchange(server: PrivatePostgres):
+    suite(server, "tests/api/test_fleet_served.py")
+
+
+async def test_seats_are_granted_once_whoever_asks_at_the_same_instant(url: str):
+    """By the database's clock and its locks: many holders, many addresses, several stores."""
+    hosts = [f"192.0.2.{n}" for n in range(20)]
+    most: Counter[str] = Counter()
+
+    async def compete(store: Store, holder: str) -> None:
+        rng, held = random.Random(holder), dict.fromkeys(hosts, 0)
+        for _ in range(15):
+            wanted = rng.sample(hosts, 10)
+            asked_ = {host: SeatsAsked(held[host] - (held[host] > 2), 4) for host in wanted}
+            held |= await store.lease_seats(holder, asked_, limit=4, lease_s=60)
+            for address, seats in asked(url, SUMS):
+                most[address] = max(most[address], seats)
+
+    async with (
+        open_store(url, secret_key=SECRET) as one,
+        open_store(url, secret_key=SECRET) as two,
+        trio.open_nursery() as nursery,
+    ):
+        for n in range(6):
+            nursery.start_soon(compete, (one, two)[n % 2], f"{n}")
+    assert set(most.values()) == {4}
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    assert asked(url, deadlocks) == [(0,)]
 
 
 # starting
