@@ -12,8 +12,8 @@ from typing import Any
 from zlib import crc32
 
 from storage.postgres_server import NOW, Session
+from storage.rows import micros
 from storage.seats import Lease, SeatsAsked, deal
-from storage.sqlite_rows import micros
 from storage.sqlite_seats import lease_of, of_holder
 
 LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock

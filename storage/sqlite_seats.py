@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from storage.rows import instant, micros
 from storage.seats import Lease, SeatsAsked, asked_back, deal
-from storage.sqlite_rows import instant, micros
 
 DB = sqlite3.Connection
 
