@@ -373,11 +373,11 @@ async def test_the_health_checks_line_says_what_runs_and_its_answer_does_not(
 async def test_every_line_of_a_request_says_so(
     autojump_clock: object, shop: Shop, paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop.store.away = {"reserve"}
+    shop.store.away = {"spend"}
     failed = await shop.verify("x")
     shop.store.away = {"settle"}
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(shop.stream, "x")
+        nursery.start_soon(shop.stream, "known@friendly.test")
         await trio.sleep(0.3)
         shop.store.away = False
 
