@@ -11,10 +11,11 @@ MAILPROBE_BENCH_ROWS sets how many usage rows the full database has, for a short
 import os
 import shutil
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -27,6 +28,7 @@ import trio
 from api.plans import PLANS, Plan
 from api.policy import weigh
 from bench.figures import RESULTS, Figure
+from bench.private_postgres import NoPostgres, drop_database, new_database, private_postgres
 from storage import open_store, sqlite_metering
 from storage.records import EPOCH, Caller, Ledger, Reservation, UsageRow
 from storage.sqlite_file import connect, prepare
@@ -67,6 +69,7 @@ def run() -> list[Figure]:
 async def _run(folder: Path, rows: int) -> list[Figure]:
     figures = await measure("memory", "memory:")
     figures += await measure("SQLite", str(folder / "empty.db"))
+    figures += await measure_postgres()
     figures += await against_a_hop_each(folder)
     figures += await trio.to_thread.run_sync(decisions, folder / "windows.db")
     figures += await measure_full(folder, rows)
@@ -173,6 +176,25 @@ async def welcome(store: Store, keys: int = KEYS) -> Customers:
 async def open_customers(url: str) -> AsyncIterator[Customers]:
     async with open_store(url, secret_key=SECRET) as store:
         yield await welcome(store)
+
+
+# -- PostgreSQL ------------------------------------------------------------------------------
+
+
+async def measure_postgres() -> list[Figure]:
+    """On the server of MAILPROBE_TEST_POSTGRES, else on one of our own; nothing where there is none."""
+    with ExitStack() as stack:
+        server = os.environ.get("MAILPROBE_TEST_POSTGRES")
+        if not server:
+            try:
+                server = stack.enter_context(private_postgres()).url
+            except NoPostgres as none:
+                print(f"PostgreSQL was not measured: {none}", file=sys.stderr)
+                return []
+        name = f"mailprobe_bench_{os.getpid()}"
+        url = new_database(server, name)
+        stack.callback(drop_database, server, name)
+        return await measure("PostgreSQL", url)
 
 
 # -- any store -------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ import psycopg
 import pytest
 import trio
 
+from bench.private_postgres import PrivatePostgres, private_postgres
 from storage import open_store
 from storage.postgres_server import SCHEMA, Session, shown
 from storage.records import Ledger, Reservation
 from storage.seats import SeatsAsked
 from storage.store import Store, StoreBroken, StoreUnavailable
-from tests.peers.postgres import PrivatePostgres, private_postgres
 from tests.storage.children import ROOT, child, line_of, tell
 from tests.storage.moments import (
     NOON,

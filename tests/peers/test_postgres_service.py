@@ -14,12 +14,12 @@ import trio
 import trustme
 
 from bench.lab import Lab, start_lab
+from bench.private_postgres import PrivatePostgres, private_postgres
 from tests.api.asking import VERIFY
 from tests.api.running import Credentials, Running, make_place, running
 from tests.api.stores import asked
 from tests.api.test_jobs_killed import ask, check_counts, open_receiver, settled
 from tests.api.test_killed import WIDE, Book, Gone, Load, Pool, Wire, assert_counted_once
-from tests.peers.postgres import PrivatePostgres, private_postgres
 from tests.storage.moments import SECRET
 
 GOES_ON_S = 30.0  # promised of jobs whose process was killed

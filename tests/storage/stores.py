@@ -13,11 +13,11 @@ from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from bench.private_postgres import drop_database, new_database
 from storage import postgres_desk, postgres_server
 from storage.postgres_schema import prepare
 from storage.postgres_server import Server
 from storage.sealing import Seal
-from tests.peers.postgres import drop_database, new_database
 from tests.storage.moments import SECRET
 
 SERVER = os.environ.get("MAILPROBE_TEST_POSTGRES", "")
