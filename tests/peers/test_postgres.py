@@ -346,6 +346,44 @@ async def test_a_server_that_is_away_is_unavailable_and_heals(
     assert (await store.ledger(caller)).month_units == 2
 
 
+async def test_a_lock_that_is_held_too_long_is_unavailable_and_heals(store: Store, url: str):
+    """What was sent behind the statement that failed was never prepared, and is not taken for it."""
+    caller = await make_caller(store)
+    with psycopg.connect(url, options=f"-c search_path={SCHEMA}") as db:
+        db.execute("SELECT 1 FROM accounts FOR UPDATE")
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable):
+                await use(store, caller, NOON)
+    for _ in range(3):
+        await use(store, caller, NOON)
+        assert await store.reserve(caller, 1, lambda ledger: "no", lease_s=60) == "no"
+    assert (await store.ledger(caller)).month_units == 3
+
+
+async def test_a_long_window_is_read_as_far_as_somebody_looks(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    for _ in range(3):
+        await store.reserve(caller, 2, granted, lease_s=60)
+    instants = []
+    for _ in range(250):
+        clock.pass_(0.1)
+        await store.reserve(caller, 1, granted, lease_s=60)
+        instants.append(clock())
+    seen: list[Any] = []
+
+    def weigh(ledger: Ledger) -> str:
+        seen.append((ledger.window_units, list(ledger.window)))
+        return "no"
+
+    assert await store.reserve(caller, 1, weigh, lease_s=60) == "no"
+    assert seen == [(256, [(NOON, 6), *((at, 1) for at in instants)])]
+    clock.pass_(47)
+    assert await store.reserve(caller, 1, weigh, lease_s=60) == "no"
+    later = [(at, 1) for at in instants if at > clock() - timedelta(seconds=60)]
+    assert seen[1] == (len(later), later)
+    assert 0 < len(later) < 250
+
+
 async def test_a_server_that_stands_still_is_unavailable_and_heals(
     server: PrivatePostgres, store: Store
 ):
