@@ -34,8 +34,8 @@ def post(
 # The last of the closed slots that follow each other from the one asked for. After a clock was set
 # back a day those are thousands, and each settlement meets them: one statement, not one for each.
 LAST_CLOSED = (
-    "SELECT name FROM letters AS one WHERE kind = 'meter' AND account = ?1 AND name >= ?2"
-    " AND fence > 0 AND NOT EXISTS (SELECT 1 FROM letters WHERE kind = 'meter' AND account = ?1"
+    "SELECT name FROM letters AS one WHERE kind = 'meter' AND account = :account AND name >= :slot"
+    " AND fence > 0 AND NOT EXISTS (SELECT 1 FROM letters WHERE kind = 'meter' AND account = :account"
     f" AND name = CAST(one.name + {METER_SLOT_S} AS TEXT) AND fence > 0)"
     " ORDER BY name LIMIT 1"  # as text: all have ten digits until the year 2286
 )
@@ -45,7 +45,7 @@ def raise_meter(db: DB, now: datetime, account: int, billable: int) -> None:
     """Count them in the letter of the account's first slot from now on that is not closed."""
     slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
     if _is_closed(db, account, slot):
-        (last,) = db.execute(LAST_CLOSED, (account, str(slot))).fetchone()
+        (last,) = db.execute(LAST_CLOSED, {"account": account, "slot": str(slot)}).fetchone()
         slot = int(last) + METER_SLOT_S
     due_at = (slot + METER_SLOT_S + METER_REST_S) * 1_000_000
     db.execute(

@@ -32,20 +32,20 @@ WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
 
 # One statement for all that weighing needs. Each statement of its own would cost as much again,
 # and lets go of the interpreter's lock: where the loop is busy it is long in coming back.
-# ?1 now, ?2 where the window begins, ?3 the month, ?4 the key's id. `+` keeps a number from being
+# `:since` is where the window begins, `:key` the key's id. `+` keeps a number from being
 # compared as text with lanes' names, which would forgo their index.
 STANDING = (
     "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end,"
     " months.units, months.billable,"
-    " (SELECT sum(units) FROM reservations WHERE account = accounts.number AND lease_until > ?1),"
-    " EXISTS (SELECT 1 FROM reservations WHERE account = accounts.number AND lease_until <= ?1),"
+    " (SELECT sum(units) FROM reservations WHERE account = accounts.number AND lease_until > :now),"
+    " EXISTS (SELECT 1 FROM reservations WHERE account = accounts.number AND lease_until <= :now),"
     " (SELECT jobs FROM lanes WHERE state = 'pending' AND name = +accounts.number),"
     " (SELECT sum(billable) FROM periods"
     " WHERE account = accounts.number AND start >= current_period_start),"
     f" {sqlite_window.EARLIEST}, {sqlite_window.COLUMNS}"
     " FROM keys JOIN accounts ON accounts.number = keys.account"
-    " LEFT JOIN months ON months.account = accounts.number AND month = ?3"
-    f"{sqlite_window.JOINS} WHERE keys.id = ?4"
+    " LEFT JOIN months ON months.account = accounts.number AND month = :month"
+    f"{sqlite_window.JOINS} WHERE keys.id = :key"
 )
 
 
@@ -108,7 +108,8 @@ def _who_of(row: tuple[Any, ...], caller: Caller) -> Who:
 def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing:
     at = micros(now)
     since = at - WINDOW_MICROS
-    row = db.execute(STANDING, (at, since, str(month_of(now)), caller.key.id)).fetchone()
+    given = {"now": at, "since": since, "month": str(month_of(now)), "key": caller.key.id}
+    row = db.execute(STANDING, given).fetchone()
     if row is None:
         raise KeyError(caller.key.id)
     who = _who_of(row[:5], caller)

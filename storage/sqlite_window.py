@@ -17,11 +17,11 @@ from storage.rows import instant
 DB = sqlite3.Connection
 STALE_MICROS = 1_000_000  # rows past their minute go together, once a second
 
-# Of the key `keys.number`, at the instant ?1, those after ?2 being in the window.
+# Of the key `keys.number`, at the instant `:now`, those after `:since` being in the window.
 COLUMNS = "oldest.at, oldest.units, oldest.total, newest.at, newest.total"
 JOINS = (
     " LEFT JOIN windows AS oldest ON oldest.key = keys.number AND oldest.at ="
-    " (SELECT at FROM windows WHERE key = keys.number AND at > ?2 ORDER BY at LIMIT 1)"
+    " (SELECT at FROM windows WHERE key = keys.number AND at > :since ORDER BY at LIMIT 1)"
     " LEFT JOIN windows AS newest ON newest.key = keys.number AND newest.at ="
     " (SELECT at FROM windows WHERE key = keys.number ORDER BY at DESC LIMIT 1)"
 )
@@ -110,8 +110,8 @@ def add(db: DB, held: Sum, at: int, units: int) -> None:
         )
     elif at == held.newest_at:
         db.execute(
-            "UPDATE windows SET units = units + ?1, total = total + ?1 WHERE key = ?2 AND at = ?3",
-            (units, held.key, at),
+            "UPDATE windows SET units = units + ?, total = total + ? WHERE key = ? AND at = ?",
+            (units, units, held.key, at),
         )
     else:
         _add_before_others(db, held.key, at, units)
