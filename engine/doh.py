@@ -9,6 +9,7 @@ address, for the system's resolver is never asked.
 """
 
 import select
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -136,7 +137,7 @@ def _overlong() -> TransportFailed:
     return TransportFailed(f"an answer of more than {MESSAGE_OCTETS_MAX} octets")
 
 
-class _Line:
+class _Line(ABC):
     """One connection of an endpoint, and its clock."""
 
     def __init__(self, endpoint: "_Endpoint", stream: trio.abc.Stream) -> None:
@@ -161,15 +162,17 @@ class _Line:
         """It takes no more questions."""
         return bool(self._ended)
 
+    @abstractmethod
     async def _carry(self) -> None:
-        raise NotImplementedError
+        """Write questions and read answers until the connection ends."""
 
+    @abstractmethod
     def _let_go(self) -> None:
-        raise NotImplementedError
+        """Settle what is left: it is asked elsewhere, or has failed."""
 
+    @abstractmethod
     def tick(self, now: float) -> None:
         """Look at the clocks."""
-        raise NotImplementedError
 
     def _end(self, why: str) -> None:
         self._ended = self._ended or why
