@@ -164,13 +164,16 @@ class Pool:
     def room(self) -> int:
         """How many more questions may come without waiting long for a seat, or for a rest to end.
 
-        A few at a time: to let one in costs hardly less.
+        Where some wait in step behind those that are asked, a few at a time: to let
+        one in costs hardly less. A round of a pipelined host is a few by itself.
         """
         if self.worth_waiting_for():
             return 0
         capacity = self._capacity()
         room = capacity - self.present
-        return room if room > capacity // 3 or self.present < len(self.sessions) else 0
+        if self._pipelines or self.present < len(self.sessions):
+            return room
+        return room if room > capacity // 3 else 0
 
     def worth_waiting_for(self) -> bool:
         """The host could not be reached a moment ago, and who has time had better wait."""
