@@ -25,6 +25,7 @@ from storage.postgres_clerk import Clerk, Raised, Work
 from storage.postgres_partitions import Partitions
 from storage.postgres_server import Server
 from storage.store import StoreUnavailable
+from storage.waiting import Waiting, wake
 
 Q = TypeVar("Q")
 
@@ -34,19 +35,15 @@ CLOSING_S = 5.0
 WAITING_MAX = 20_000  # more than are answered in ANSWER_S anywhere
 
 
-class _Asked(Generic[Q]):
+class _Asked(Waiting, Generic[Q]):
     """One question, from its asking to its answer."""
 
-    __slots__ = ("answered", "given_up", "outcome", "taken", "task", "until", "waiting", "what")
+    __slots__ = ("outcome", "until", "what")
 
     def __init__(self, what: Q, task: trio.lowlevel.Task, patience_s: float) -> None:
+        super().__init__(task)
         self.what = what
-        self.task = task
         self.until = time.monotonic() + patience_s
-        self.given_up = False  # both under the desk's lock: nobody waits for it any more,
-        self.taken = False  # or it is being done
-        self.waiting = False  # these two are trio's thread's
-        self.answered = False
         self.outcome: Any = None  # a value, or Raised
 
 
@@ -89,9 +86,9 @@ class Desk(Generic[Q]):
         await trio.lowlevel.checkpoint_if_cancelled()
         asked = _Asked(what, trio.lowlevel.current_task(), patience_s)
         self._put(asked)
-        await _wait(asked, patience_s)
+        await asked.wait(patience_s)
         if not asked.answered and not self._give_up(asked):
-            await _wait(asked, BEGUN_S)
+            await asked.wait(BEGUN_S)
         if not asked.answered:
             raise StoreUnavailable(f"{self._server.name} did not answer within {patience_s:g} s")
         if isinstance(asked.outcome, Raised):
@@ -133,7 +130,7 @@ class Desk(Generic[Q]):
             for asked, outcome in zip(group, outcomes, strict=True):
                 asked.outcome = outcome
             with suppress(trio.RunFinishedError):
-                self._trio.run_sync_soon(_wake, group)
+                self._trio.run_sync_soon(wake, group)
         clerk.leave()
         with self._changed:
             self._running -= 1
@@ -155,23 +152,3 @@ class Desk(Generic[Q]):
                 if group or self._closing:
                     return group
                 self._changed.wait()
-
-
-async def _wait(asked: _Asked[Any], seconds: float) -> None:
-    """Until it is answered, at most so long."""
-
-    def stop(_: object) -> trio.lowlevel.Abort:
-        asked.waiting = False
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    asked.waiting = True
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
-        await trio.lowlevel.wait_task_rescheduled(stop)
-
-
-def _wake(those: list[_Asked[Any]]) -> None:
-    for asked in those:
-        asked.answered = True
-        if asked.waiting:
-            asked.waiting = False
-            trio.lowlevel.reschedule(asked.task)

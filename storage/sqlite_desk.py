@@ -31,6 +31,7 @@ from storage.sqlite_file import (
     is_trouble,
 )
 from storage.store import StoreUnavailable
+from storage.waiting import Waiting, wake
 
 T = TypeVar("T")
 Act = Callable[[sqlite3.Connection, datetime], T]
@@ -42,29 +43,15 @@ GROUP_MAX = 500  # acts in one transaction: some 20 ms
 READING_MS = 250  # a reader waits only where the whole file is locked
 
 
-class _Asked(Generic[T]):
+class _Asked(Waiting, Generic[T]):
     """One act, from its asking to its answer."""
 
-    __slots__ = (
-        "act",
-        "answered",
-        "apart",
-        "error",
-        "given_up",
-        "taken",
-        "task",
-        "value",
-        "waiting",
-    )
+    __slots__ = ("act", "apart", "error", "value")
 
     def __init__(self, act: Act[T], task: trio.lowlevel.Task) -> None:
+        super().__init__(task)
         self.act = act
-        self.task = task
-        self.given_up = False  # both under the desk's lock: nobody waits for it any more,
-        self.taken = False  # or it is being done
         self.apart = False  # the thread's: in a savepoint of its own, since its group was spoilt
-        self.waiting = False  # these two are trio's thread's
-        self.answered = False
         self.value: Any = None
         self.error: Exception | None = None
 
@@ -100,9 +87,9 @@ class Desk(ABC):
         await trio.lowlevel.checkpoint_if_cancelled()
         asked = _Asked(act, trio.lowlevel.current_task())
         self._put(asked)
-        await _wait(asked, ANSWER_S)
+        await asked.wait(ANSWER_S)
         if not asked.answered and not self._give_up(asked):
-            await _wait(asked, self.stall_s)
+            await asked.wait(self.stall_s)
         if not asked.answered:
             self._give_up(asked)  # it may have been put back
             raise StoreUnavailable(f"{self._path} did not answer within {ANSWER_S} s")
@@ -197,7 +184,7 @@ class Desk(ABC):
 
     def _answer(self, those: list[_Asked[Any]]) -> None:
         with suppress(trio.RunFinishedError):
-            self._trio.run_sync_soon(_wake, those)
+            self._trio.run_sync_soon(wake, those)
 
 
 class Writer(Desk):
@@ -323,23 +310,3 @@ def _act(db: sqlite3.Connection, asked: _Asked[Any], now: datetime) -> None:
         asked.error = error
     if asked.apart:
         db.execute("RELEASE act")
-
-
-async def _wait(asked: _Asked[Any], seconds: float) -> None:
-    """Until it is answered, at most so long."""
-
-    def stop(_: object) -> trio.lowlevel.Abort:
-        asked.waiting = False
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    asked.waiting = True
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
-        await trio.lowlevel.wait_task_rescheduled(stop)
-
-
-def _wake(those: list[_Asked[Any]]) -> None:
-    for asked in those:
-        asked.answered = True
-        if asked.waiting:
-            asked.waiting = False
-            trio.lowlevel.reschedule(asked.task)

@@ -1,0 +1,42 @@
+"""A task of trio's that waits for what a thread does, and how it is woken.
+
+Cheaper than trio's own ways from thread to task: a group's callers are woken in one
+step. Which of the attributes belongs to whom is all that keeps the two apart.
+"""
+
+from collections.abc import Iterable
+
+import trio
+
+
+class Waiting:
+    """One caller, from its asking to its answer."""
+
+    __slots__ = ("answered", "given_up", "taken", "task", "waiting")
+
+    def __init__(self, task: trio.lowlevel.Task) -> None:
+        self.task = task
+        self.given_up = False  # both under the desk's lock: nobody waits for it any more,
+        self.taken = False  # or it is being done
+        self.waiting = False  # these two are trio's thread's
+        self.answered = False
+
+    async def wait(self, seconds: float) -> None:
+        """Until it is answered, at most so long; whoever is cancelled gets the answer first."""
+
+        def stop(_: object) -> trio.lowlevel.Abort:
+            self.waiting = False
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self.waiting = True
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
+            await trio.lowlevel.wait_task_rescheduled(stop)
+
+
+def wake(those: Iterable[Waiting]) -> None:
+    """They are answered. In trio's thread."""
+    for each in those:
+        each.answered = True
+        if each.waiting:
+            each.waiting = False
+            trio.lowlevel.reschedule(each.task)
