@@ -69,7 +69,7 @@ b.equal A 127.0.40.2
     + "".join(f"huge MX {place} {LONG}-{place:03}\n" for place in range(1, 300))
 )
 
-AGAIN = 10  # of those that got no answer, asked by themselves
+OTHERS = 10  # domains that are asked when the burst is over
 FAILED, NO_MX, FOUND = Outcome.RESOLVER_FAILED, Outcome.NO_MX, Outcome.CONVERSATION_FAILED
 
 # domain under peers.test (or a whole one), outcome, mx_found, mx_host's first label
@@ -147,20 +147,16 @@ def outcome_of(text: str) -> Outcome:
     return FOUND if "burst" in text else NO_MX
 
 
-# Where answers come too late, httpcore may leave the socket they would have come by.
-@pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
 async def test_three_thousand_domains_at_once(bind):
-    """On a busy machine some answers come too late: such a domain is unknown, and right when asked again."""
-    wanted = texts(3000)
+    """On a busy machine some answers come too late; the connection serves the next as before."""
+    wanted, others = texts(3000 + OTHERS)[:3000], texts(3000 + OTHERS)[3000:]
     async with asking(bind) as engine:
         told = await ask(engine, wanted)
+        then = await ask(engine, others)
     assert told.keys() == set(wanted)
-    late = [text for text in wanted if not is_right(told[text])]
-    async with asking(bind) as engine:
-        again = await ask(engine, late[:AGAIN])
-    assert all(is_right(each) for each in again.values())
+    right = [text for text in wanted if is_right(told[text])]
+    assert len(right) >= 0.9 * len(wanted)
+    assert all(is_right(each) for each in then.values())
 
 
 def is_right(told: Told) -> bool:
