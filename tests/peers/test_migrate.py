@@ -14,13 +14,13 @@ import psycopg
 import pytest
 import trio
 
+from bench.private_postgres import PrivatePostgres, private_postgres
 from storage import migrate_source, open_store
 from storage.migrate import Served, open_move
 from storage.migrate_tables import TABLES
 from storage.postgres_server import SCHEMA
 from storage.records import Answered, Caller, Reservation
 from storage.store import LETTERS_KEPT, IdempotencyKeyReused, Store, StoreBroken
-from tests.peers.postgres import PrivatePostgres, private_postgres
 from tests.storage.children import ROOT
 from tests.storage.moments import (
     NOON,
