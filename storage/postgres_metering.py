@@ -6,7 +6,7 @@ another by our own hand, so that a thousand cost hardly more questions than one.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -71,10 +71,12 @@ class Marker:
     values: dict[str, tuple[Any, ...]]
     outcomes: list[Any]
 
-    def is_there(self, db: Session) -> bool:
+    def is_there(self, db: Session, fresh: Collection[reservations.Part]) -> bool:
+        """Was it committed? `fresh` are the parts that this very transaction has just settled."""
         for kind, statement in THERE.items():
             if kind in self.values:
-                return bool(db.one(statement, self.values[kind]))
+                value = self.values[kind]
+                return value not in fresh and bool(db.one(statement, value))
         return False
 
 
@@ -115,7 +117,7 @@ class _Meeting:
         usage.check_partitions(db, self._rows())
         parts = reservations.parts_of(wish for wish in self._asked if isinstance(wish, Settle))
         now, fresh = self._open(parts)
-        if marker and marker.is_there(db):
+        if marker and marker.is_there(db, fresh):
             db.rollback()
             return marker.outcomes
         self._check_known()
