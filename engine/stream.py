@@ -141,6 +141,7 @@ class _Errand:
         self.answers = Answers(self._look_for_room)
         self._engine = engine
         self._watcher = engine.watcher
+        self._watched = engine.watcher is not NOBODY  # whom nothing need be told
         self._asker = asker
         self._nursery = nursery
         self._patient = patient
@@ -217,7 +218,8 @@ class _Errand:
         if self._explain:
             inquiry.notes = Notes()
         read_text(inquiry, self._engine.lists)
-        self._watcher.text_read(now)
+        if self._watched:
+            self._watcher.text_read(now)
         if inquiry.address is None or inquiry.outcome is not None:
             self._tell(inquiry)
             return
@@ -233,9 +235,10 @@ class _Errand:
         now = self._now()
         twins = inquiry.twins or ()
         self._places -= 1 + len(twins)
-        assert inquiry.outcome is not None
-        self._watcher.told(inquiry.outcome, inquiry.rule, 1 + len(twins))
-        evidence = inquiry.evidence()
+        if self._watched:
+            assert inquiry.outcome is not None
+            self._watcher.told(inquiry.outcome, inquiry.rule, 1 + len(twins))
+        evidence = None if inquiry.notes is None else inquiry.evidence()
         self.answers.put(Answer(inquiry.place, inquiry.verdict(inquiry.text, now), evidence))
         for place, text in twins:
             self.answers.put(Answer(place, inquiry.verdict(text, now), evidence))
@@ -255,7 +258,8 @@ class _Errand:
         if lane is None or lane.until < inquiry.began:
             lane = self._open_lane(domain)
         if lane is not None:
-            self._watcher.recalled("mx")
+            if self._watched:
+                self._watcher.recalled("mx")
             if inquiry.notes is not None:
                 inquiry.notes.cached.append("mx")
             self._routed(inquiry, lane)
@@ -310,7 +314,8 @@ class _Errand:
 
     def _routed(self, inquiry: Inquiry, lane: _Lane) -> None:
         read_route(inquiry, lane.answer)
-        self._watcher.route_read(inquiry.began)
+        if self._watched:
+            self._watcher.route_read(inquiry.began)
         if inquiry.outcome is not None:
             self._finish(inquiry)
         elif self._patient and lane.exchanges:
@@ -352,9 +357,9 @@ class _Errand:
     def _settled(self, question: Question) -> None:
         inquiry: Inquiry = question.owner
         inquiry.question = None  # they need not wait for the collector of cycles
-        assert question.outcome is not None
-        self._watcher.question_settled(question.deadline - self._engine.settings.probe_s)
-        inquiry.decide(question.outcome, question.rule)
+        if self._watched:
+            self._watcher.question_settled(question.deadline - self._engine.settings.probe_s)
+        inquiry.outcome, inquiry.rule = question.outcome, question.rule
         self._finish(inquiry)
 
     # -- patience ----------------------------------------------------------------------------
@@ -363,7 +368,7 @@ class _Errand:
         """Hold the inquiry back at the first of its exchanges that is worth asking now."""
         pools, exchanges = lane.pools, lane.exchanges
         pool = pools[0]
-        if pool is None or pool.worth_waiting_for():
+        if pool is None or (pool.rest.strikes and pool.worth_waiting_for()):
             place = next(
                 (n for n, each in enumerate(pools) if each and not each.worth_waiting_for()), 0
             )
@@ -390,14 +395,14 @@ class _Errand:
     def _release(self, pool: Pool) -> None:
         """Ask as many of those held back as the host and the desk have room for."""
         held = self._held.get(pool)
-        if held is None or pool in self._releasing:
+        if held is None or pool.room() <= 0 or pool in self._releasing:
             return
         prober = self._engine.prober
         self._releasing.add(pool)
         while held and (room := min(pool.room(), prober.room)) > 0:
             now = self._now()
             let_in: list[Question] = []
-            while held and len(let_in) < room:
+            for _ in range(min(room, len(held))):
                 inquiry = held.popleft()
                 assert inquiry.held_since is not None
                 waited_s = now - inquiry.held_since
@@ -419,7 +424,7 @@ class _Errand:
         if pool is not None:
             self._release(pool)
         full = prober.full
-        if self._was_full and not full:
+        if self._was_full and not full and self._held:
             for other in list(self._held):
                 if prober.full:
                     break

@@ -21,10 +21,10 @@ class Turnstile(Generic[T]):
         # In the order of their turns. A plain dict looks for its first key past all
         # that were ever taken from its front.
         self._lanes: OrderedDict[str, deque[T]] = OrderedDict()
-        self._waiting = 0
+        self.count = 0  # of those who wait
 
     def __len__(self) -> int:
-        return self._waiting
+        return self.count
 
     def join(self, asker: str, item: T) -> None:
         """Wait at the end of the asker's lane; a new lane is served last."""
@@ -32,7 +32,7 @@ class Turnstile(Generic[T]):
         if lane is None:
             lane = self._lanes[asker] = deque()
         lane.append(item)
-        self._waiting += 1
+        self.count += 1
 
     def put_back(self, asker: str, item: T) -> None:
         """Wait at the head of the asker's lane, which is served next."""
@@ -41,7 +41,7 @@ class Turnstile(Generic[T]):
             lane = self._lanes[asker] = deque()
         lane.appendleft(item)
         self._lanes.move_to_end(asker, last=False)
-        self._waiting += 1
+        self.count += 1
 
     def take(self) -> T | None:
         """The next item; its asker goes to the end of the turns."""
@@ -51,7 +51,7 @@ class Turnstile(Generic[T]):
         asker = next(iter(lanes))
         lane = lanes[asker]
         item = lane.popleft()
-        self._waiting -= 1
+        self.count -= 1
         if not lane:
             del lanes[asker]
         elif len(lanes) > 1:
@@ -64,7 +64,7 @@ class Turnstile(Generic[T]):
             asker, lane = next(iter(self._lanes.items()))
             while lane and gone(lane[0]):
                 lane.popleft()
-                self._waiting -= 1
+                self.count -= 1
             if lane:
                 return True
             del self._lanes[asker]
@@ -74,7 +74,7 @@ class Turnstile(Generic[T]):
         """Everything that waits, lane by lane; nobody waits afterwards."""
         items = list(self)
         self._lanes.clear()
-        self._waiting = 0
+        self.count = 0
         return items
 
     def __iter__(self) -> Iterator[T]:

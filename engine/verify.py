@@ -83,11 +83,11 @@ def read_text(inquiry: Inquiry, lists: Lists) -> None:
 def read_route(inquiry: Inquiry, answer: RouteAnswer) -> None:
     """Layer 3: decided, or a route on which the exchanges are to be asked."""
     match answer:
-        case NoMail(reason):
-            inquiry.decide(Outcome.NO_MX, "no_mx", reason)
-        case LookupFailed(reason):
-            inquiry.decide(Outcome.RESOLVER_FAILED, "resolver", reason)
         case Route():
             inquiry.route = answer
             if inquiry.signals.smtp_blocked:
                 inquiry.decide(Outcome.SMTP_BLOCKED, "smtp_blocked")
+        case NoMail(reason):
+            inquiry.decide(Outcome.NO_MX, "no_mx", reason)
+        case LookupFailed(reason):
+            inquiry.decide(Outcome.RESOLVER_FAILED, "resolver", reason)

@@ -9,7 +9,7 @@ stays so, so that a late reply can't be taken for another question's answer.
 import trio
 
 from engine.smtp.lines import GONE, LATE_GRACE_S, Line, OnOctets, StreamLine
-from engine.smtp.wire import QUIT, Command, Conversation, Stage, TheirMistake, Turn
+from engine.smtp.wire import QUIT, Command, Conversation, Stage, TheirMistake, Turn, rcpt
 
 QUIT_S = 0.3  # a seat is held meanwhile; a server that has read QUIT needs no more of us
 
@@ -61,12 +61,21 @@ class Connection:
         if self.conversation.unread and not self.conversation.unanswered:
             self._failed = True
             raise TheirMistake("it spoke without being asked")
-        octets = self.conversation.send(*commands)
+        return self._write(self.conversation.send(*commands))
+
+    def say_rcpt_now(self, mailbox: str) -> bytes:
+        """As say_now() does with one RCPT."""
+        if self.conversation.unread:
+            return self.say_now(rcpt(mailbox))
+        return self._write(self.conversation.send_rcpt(mailbox))
+
+    def _write(self, octets: bytes) -> bytes:
         self.said_at = self._now()
         try:
-            return octets[self._line.send_now(octets) :]
+            sent = self._line.send_now(octets)
         except GONE:
             return octets  # say_rest() meets it again
+        return b"" if sent == len(octets) else octets[sent:]
 
     async def say_rest(self, octets: bytes) -> None:
         """Write what the system did not take at once. Raises ReadTimedOut, ConnectionLost."""
@@ -132,39 +141,52 @@ class Connection:
 
     def receive(self) -> bool:
         """Read what has come; say whether anything has. Raises ConnectionLost."""
+        octets = self._octets()
+        if octets is None:
+            return False
+        self.conversation.receive(octets)
+        return True
+
+    def receive_turn(self) -> Turn | None:
+        """Read what has come: the next turn, where that is one whole reply and nothing else.
+
+        None where nothing has come, or more or less than that: heard_already() goes on
+        with it. Raises ConnectionLost, TheirMistake.
+        """
+        octets = self._octets()
+        if octets is None:
+            return None
+        try:
+            turn = self.conversation.whole_turn(octets)
+        except TheirMistake:
+            self._failed = True
+            raise
+        if turn is not None:
+            self.heard_at = self._now()
+        return turn
+
+    def _octets(self) -> bytes | None:
+        """What has come, None where nothing has. Raises ConnectionLost."""
         try:
             octets = self._line.receive()
         except GONE as error:
             self._failed = True
             raise ConnectionLost("reset by the server") from error
-        if octets is None:
-            return False
-        if not octets:
+        if octets is not None and not octets:
             self._failed = True
             raise ConnectionLost("closed by the server")
-        self.conversation.receive(octets)
-        return True
+        return octets
 
     async def follow(self, go_on: OnOctets, until: float) -> None:
         """Let `go_on` take what comes, first until `until`, until it says that the wait is over.
 
         It may be called from another task; it raises nothing.
         """
-        over = False
-
-        def tell() -> float | None:
-            nonlocal over
-            further = go_on()
-            over = further is None
-            return further
-
-        self._line.on_octets = tell
+        self._line.on_octets = go_on
         try:
-            further = tell() if self.conversation.unread else self.deadline(until)
-            while not over:
-                await self._line.wait(further or 0.0)
-                if not over:
-                    further = tell()
+            further = go_on() if self.conversation.unread else self.deadline(until)
+            while further is not None and not await self._line.wait(further):
+                further = go_on()
         except BaseException:
             self._failed = True
             raise

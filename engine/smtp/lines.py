@@ -44,8 +44,11 @@ class Line(Protocol):
     async def send(self, octets: bytes, within_s: float) -> None:
         """Hand the octets to the system as it takes them, or raise trio.TooSlowError."""
 
-    async def wait(self, until: float) -> None:
-        """Return when octets may have come, at `until` (trio's clock), or when woken."""
+    async def wait(self, until: float) -> bool:
+        """Return when octets may have come, at `until` (trio's clock), or when woken.
+
+        True where `on_octets` has taken what came, and said that the wait is over.
+        """
 
     def receive(self) -> bytes | None:
         """What has come, empty at the end of the stream; None where nothing has."""
@@ -74,7 +77,7 @@ class StreamLine:
         with trio.fail_after(within_s):
             await self._stream.send_all(octets)
 
-    async def wait(self, until: float) -> None:
+    async def wait(self, until: float) -> bool:
         until = max(until, trio.current_time() + LATE_GRACE_S)
         try:
             with trio.CancelScope(deadline=until) as self._waiting:
@@ -83,6 +86,7 @@ class StreamLine:
             self._trouble = trouble
         finally:
             self._waiting = None
+        return False
 
     def receive(self) -> bytes | None:
         come, self._come = self._come, None
@@ -114,6 +118,7 @@ class SocketLine:
             False  # the server closed or reset it: there is more to be read, if only that
         )
         self._task: trio.lowlevel.Task | None = None
+        self._over = False  # the wait, by the word of on_octets
 
     def send_now(self, octets: bytes) -> int:
         try:
@@ -128,12 +133,14 @@ class SocketLine:
                 await trio.lowlevel.wait_writable(self._socket)
                 sent += self.send_now(octets[sent:])
 
-    async def wait(self, until: float) -> None:
+    async def wait(self, until: float) -> bool:
         if self._ready:
-            return
+            return False
         self._task = trio.lowlevel.current_task()
         self._wait_on(until)
+        self._over = False
         await trio.lowlevel.wait_task_rescheduled(self._give_up)
+        return self._over
 
     def _wait_on(self, until: float) -> None:
         self.until = until
@@ -156,13 +163,18 @@ class SocketLine:
 
     def arrived(self, events: int) -> None:
         self._ready = True
-        self._ending = self._ending or bool(events & ~select.EPOLLIN)
+        if events != select.EPOLLIN:
+            self._ending = True
         while self._ready and self._task is not None:
-            until = None if self.on_octets is None else self.on_octets()
-            if until is None:
+            if self.on_octets is None:
                 self.wake()
-                return
-            self._wait_on(until)
+            elif (until := self.on_octets()) is None:
+                self._over = True
+                self.wake()
+            else:
+                self.until = until
+                if until < self.rings_at:
+                    self._lines.ring(self)
 
     def wake(self) -> None:
         task, self._task = self._task, None

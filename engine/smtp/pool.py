@@ -167,7 +167,7 @@ class Pool:
         Where some wait in step behind those that are asked, a few at a time: to let
         one in costs hardly less. A round of a pipelined host is a few by itself.
         """
-        if self.worth_waiting_for():
+        if self.rest.strikes and self.worth_waiting_for():
             return 0
         capacity = self._capacity()
         room = capacity - self.present
@@ -198,6 +198,8 @@ class Pool:
 
     def staff(self, *, hurried: bool = False) -> None:
         """Wake who is idle, or open a connection where what waits is worth one."""
+        if not self._idle and self.connections >= self.throttle.limit:
+            return  # nobody to wake and nothing to open
         if not self.any_waiting():
             return
         if self._desk.closing or (self.rest.strikes and self.rest.resting(self._now())):
@@ -634,6 +636,18 @@ class Pool:
             self._coming += 1  # it looks what waits as soon as it is done here
             self.staff()
             self._coming -= 1
+
+    def settle_alone(self, question: Question, outcome: Outcome, rule: str, round_s: float) -> None:
+        """A round of one is over: as settle() between begin_answers() and end_answers(), then round_done()."""
+        self._coming += 1  # it takes of what is now let in
+        self._desk.settle(question, outcome, rule)
+        self._pace.measured(round_s, -1)
+        throttle = self.throttle
+        if throttle.limit < throttle.limit_max or throttle.bad:
+            self.throttle = throttle.after_success(self._now())
+        if self.waiting.count > self._coming:
+            self.staff()
+        self._coming -= 1
 
     def session_failed(self, cause: Cause, *, before_recipients: bool) -> None:
         self._slow_down(self.throttle.after_failure())

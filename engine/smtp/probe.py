@@ -57,6 +57,7 @@ class Prober:
     ) -> None:
         self.settings = settings
         self.watcher = watcher
+        self._watched = watcher is not NOBODY  # whom nothing need be told
         self.rules = rules
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint)
@@ -71,7 +72,7 @@ class Prober:
         self._admitted: set[Question] = set()
         self._waiting: Turnstile[Question] = Turnstile()
         self._admitting = False
-        self._room_listeners: dict[Callable[[Pool | None], None], None] = {}
+        self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
         self._answering = 0  # rounds whose replies are being given out just now
         self._room_at: dict[Pool | None, None] = {}  # that was made meanwhile
         self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
@@ -125,28 +126,34 @@ class Prober:
 
     def ask_at(self, pool: Pool, questions: Sequence[Question]) -> None:
         """Ask all of these, whose first exchange has this pool; `room` says how many may be."""
-        if self._admitting or len(self._waiting) or len(questions) > self.room:
+        if self._admitting or self._waiting.count or len(questions) > self.room:
             for question in questions:
                 self.ask(question)
             return
         now = self._now()
+        deadline = now + self.settings.probe_s
+        if not self._clocked:
+            self._clock_wanted.set()
         for question in questions:
-            self._begin(question, now)
+            question.deadline = deadline
+            self._clocked[question] = None
             self._admitted.add(question)
-            self._recall_addresses(question)
+            if self._watched or question.notes is not None:
+                self._recall_addresses(question)
             question.place = 0
         self._admitting = True  # what they settle at once lets others in only afterwards
         try:
             pool.join(questions, now)
         finally:
             self._admitting = False
-        self._admit()
+        if self._waiting.count:
+            self._admit()
 
     def _begin(self, question: Question, now: float) -> None:
         question.deadline = now + self.settings.probe_s
-        self._clocked[question] = None
-        if len(self._clocked) == 1:
+        if not self._clocked:
             self._clock_wanted.set()
+        self._clocked[question] = None
 
     def pool_of(self, exchange: MailExchange) -> Pool | None:
         """The exchange's pool; None where its addresses aren't known or aren't for us."""
@@ -184,17 +191,13 @@ class Prober:
     def _leave(self, question: Question) -> None:
         self._clocked.pop(question, None)
         self._admitted.discard(question)
-        pool = self._leave_pool(question)
-        if len(self._waiting):
-            self._admit()
-        self.room_made(pool)
-
-    def _leave_pool(self, question: Question) -> Pool | None:
         pool: Pool | None = question.pool
         if pool is not None:
             pool.present -= 1
             question.pool = None
-        return pool
+        if self._waiting.count:
+            self._admit()
+        self.room_made(pool)
 
     def room_made(self, pool: Pool | None) -> None:
         """Tell who holds questions back that one may be let in, at this pool or anywhere.
@@ -204,8 +207,8 @@ class Prober:
         """
         if self._answering:
             self._room_at[pool] = None
-        elif self._room_listeners:
-            for tell in list(self._room_listeners):
+        else:
+            for tell in self._room_listeners:
                 tell(pool)
 
     def begin_answers(self) -> None:
@@ -220,10 +223,10 @@ class Prober:
                 self.room_made(pool)
 
     def listen_for_room(self, tell: Callable[[Pool | None], None]) -> None:
-        self._room_listeners[tell] = None
+        self._room_listeners = (*self._room_listeners, tell)
 
     def stop_listening(self, tell: Callable[[Pool | None], None]) -> None:
-        self._room_listeners.pop(tell, None)
+        self._room_listeners = tuple(each for each in self._room_listeners if each != tell)
 
     def _admit(self) -> None:
         """Let waiting questions in while there is room. What they settle at once lets others in."""
@@ -253,7 +256,9 @@ class Prober:
     # -- the way from exchange to exchange ---------------------------------------------------
 
     def _next_exchange(self, question: Question) -> None:
-        self._leave_pool(question)
+        if question.pool is not None:
+            question.pool.present -= 1
+            question.pool = None
         while question.place + 1 < len(question.exchanges):
             question.place += 1
             exchange = question.exchanges[question.place]

@@ -73,6 +73,9 @@ class Host(Protocol):
     def is_wanted_elsewhere(self, address: str) -> bool: ...
     def send_idle_home(self) -> None: ...
     def session_reused(self) -> None: ...
+    def settle_alone(
+        self, question: Question, outcome: Outcome, rule: str, round_s: float
+    ) -> None: ...
     def round_done(self, round_s: float, gap_s: float) -> None: ...
     def session_failed(self, cause: Cause, *, before_recipients: bool) -> None: ...
 
@@ -330,6 +333,7 @@ class Session:
         self._heard = heard = _Heard(asked, self._conversation.offer.pipelining, self._rounds > 0)
         self._rounds += 1
         heard.began = self._now()
+        noted = False
         for each in asked:
             heard.recipients.append(wire.rcpt(each.mailbox))
             if isinstance(each, Question):
@@ -337,9 +341,11 @@ class Session:
                 each.addresses_tried += 1
                 heard.until = max(heard.until, each.deadline)
                 if each.notes is not None:
+                    noted = True
                     self._note_start(each.notes, heard.reused)
         if not heard.until:
             heard.until = float("inf")
+        heard.alone = not heard.pipelined and len(asked) == 1 and not noted
         return heard
 
     async def _open(self, opening: list[Command], heard: "_Heard") -> bool:
@@ -365,23 +371,30 @@ class Session:
         is begun here and now.
         """
         try:
-            if self._take_replies(self._heard) and not self._next_round():
+            heard, turn = self._heard, None
+            if heard.alone and (turn := self._connection.receive_turn()) is not None:
+                if (outcome := self._usual_outcome(heard, turn)) is not None:
+                    return self._go_on_alone(heard, *outcome)
+            if self._take_replies(heard, turn) and not self._next_round():
                 return None
             return self._connection.deadline(self._heard.until)
         except GONE_WRONG as trouble:
             self._trouble = trouble
             return None
 
-    def _take_replies(self, heard: "_Heard") -> bool:
-        """Take what has come of the round's replies; say whether those were all of them."""
-        if self._heard_all(heard):
+    def _take_replies(self, heard: "_Heard", turn: Turn | None = None) -> bool:
+        """Take what has come of the round's replies; say whether those were all of them.
+
+        `turn` is the first, where that was read already.
+        """
+        if self._heard_all(heard, turn):
             return True
         if not self._connection.receive():
             self._connection.check_clock(heard.until)
             return False
         return self._heard_all(heard)
 
-    def _heard_all(self, heard: "_Heard") -> bool:
+    def _heard_all(self, heard: "_Heard", turn: Turn | None = None) -> bool:
         """Pair what was read with the recipients; say whether the round is over.
 
         Replies are given out when no octet is left over, so that a host that answers
@@ -389,7 +402,7 @@ class Session:
         """
         connection, asked = self._connection, heard.asked
         while heard.place < len(asked):
-            turn = connection.heard_already()
+            turn = turn or connection.heard_already()
             if turn is None:
                 self._take(heard)
                 return False
@@ -397,6 +410,7 @@ class Session:
             heard.replied(turn, connection.heard_at)
             if turn.reply.code == 421:
                 break
+            turn = None
         else:
             if self._conversation.unread:
                 raise OutOfStep("more replies than commands")
@@ -410,6 +424,9 @@ class Session:
             self._fail(heard.refusal, heard)
             return False
         self._host.round_done(heard.round_s, heard.gap_s)
+        return self._begin_next()
+
+    def _begin_next(self) -> bool:
         if not self._may_go_on():
             return False
         asked = self._pick()
@@ -420,6 +437,78 @@ class Session:
         heard.transaction = True
         self._unsaid = self._connection.say_now(*heard.recipients)
         return not self._unsaid
+
+    # -- a round of one in step, where all is as usual: most rounds are, with many hosts ------
+
+    def _usual_outcome(self, heard: "_Heard", turn: Turn) -> tuple[Question, Outcome, str] | None:
+        """What this reply makes of the round's question, if nothing but that follows from it.
+
+        None where more does: it is for the round's long way.
+        """
+        reply, question = turn.reply, heard.asked[0]
+        if not isinstance(question, Question) or question.outcome is not None:
+            return None
+        if reply.positive:
+            reading = ACCEPTED
+            known = question.domain_here.known(self._connection.heard_at)
+            if known is None:
+                return None
+            outcome, rule = known.value, deciding_rule(known, reading.rule)
+        elif reply.code < 400 or reply.code == 421:
+            return None
+        else:
+            reading = self._host.read(Step.RCPT, reply)
+            if reading.meaning is Meaning.ANOTHER_RECIPIENT:
+                return None
+            self._refusals += 1
+            outcome, rule = refusal_outcome(reply, reading), reading.rule
+        self._recipients += 1
+        self._transaction_recipients += 1
+        self._transaction.add(question.domain)
+        self._host.recipient_read(question.domain_here, reply, reading)
+        return question, outcome, rule
+
+    def _go_on_alone(
+        self, heard: "_Heard", asked: Question, outcome: Outcome, rule: str
+    ) -> float | None:
+        """Settle the round's question and ask the next one; as _go_on() says."""
+        host, now = self._host, self._connection.heard_at
+        heard.first = True
+        self._unanswered.clear()
+        host.settle_alone(asked, outcome, rule, now - heard.began)
+        if now - self._began > TURN_S and not self._leaving:
+            self._leaving = host.is_wanted_elsewhere(self.address)
+        question = None
+        if (
+            not (self._leaving or self._tests)
+            and self._refusals < REFUSALS_MAX
+            and self._recipients < RECIPIENTS_MAX - 1
+        ):
+            question = host.next_question(now)
+        if question is None or not self._is_plain(question, now):
+            if question is not None:
+                host.put_back(question)
+            return self._connection.deadline(self._heard.until) if self._begin_next() else None
+        question.conversations += 1
+        question.addresses_tried += 1
+        self._unanswered.append(question)
+        heard.asked = [question]
+        heard.reused, heard.first = True, False
+        heard.began, heard.until = now, question.deadline
+        self._unsaid = self._connection.say_rcpt_now(question.mailbox)
+        return None if self._unsaid else self._connection.deadline(question.deadline)
+
+    def _is_plain(self, question: Question, now: float) -> bool:
+        """May this be asked next just so: in the transaction there is, without a test?"""
+        offer = self._conversation.offer
+        return (
+            question.notes is None
+            and not question.smtputf8
+            and not question.domain_here.wants_test(now)
+            and not self._host.one_each
+            and offer.domains_max is None
+            and self._transaction_recipients < (offer.recipients_max or RECIPIENTS_MAX)
+        )
 
     def _may_go_on(self) -> bool:
         if self._now() - self._began > TURN_S and not self._leaving:
@@ -662,6 +751,7 @@ class _Heard(msgspec.Struct, eq=False):
     pipelined: bool
     reused: bool  # the connection has served a round before
     recipients: list[Command] = []
+    alone: bool = False  # one recipient in step, and nobody wants to know the words
     place: int = 0  # the recipient whose reply comes next
     first: bool = False  # any reply at all
     transaction: bool = False  # MAIL was accepted: replies speak of recipients

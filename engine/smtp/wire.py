@@ -137,6 +137,7 @@ class ReplyReader:
         self._code = 0
         self._octets = 0  # of the reply under way, complete lines alone
         self._latest_line: bytes | None = None  # of a reply of one line; hosts repeat themselves
+        self._latest_octets: bytes | None = None  # of the latest, where they came by themselves
         self._latest = Reply(0)
 
     @property
@@ -147,6 +148,24 @@ class ReplyReader:
     def feed(self, octets: bytes | bytearray) -> None:
         self._buffer = self._buffer[self._at :] + octets if self._buffer else bytes(octets)
         self._at = 0
+
+    def whole_reply(self, octets: bytes) -> Reply | None:
+        """The reply that these octets are, no less and no more; else None, and they are fed.
+
+        The next_reply() of the usual case, in which nothing is left over before or after.
+        """
+        if self._lines or self._at < len(self._buffer):
+            self.feed(octets)
+            return None
+        if octets == self._latest_octets:
+            return self._latest
+        self.feed(octets)
+        if octets.find(b"\n") != len(octets) - 1:
+            return None
+        reply = self.next_reply()
+        if reply is not None and octets[:-1] == self._latest_line:
+            self._latest_octets = octets
+        return reply
 
     def next_reply(self) -> Reply | None:
         """The next whole reply, None until more octets come, or TheirMistake."""
@@ -170,6 +189,7 @@ class ReplyReader:
         reply = Reply(self._code, tuple(self._lines))
         if len(self._lines) == 1:
             self._latest_line, self._latest = last_line, reply
+            self._latest_octets = None
         self._lines.clear()
         self._octets = 0
         return reply
@@ -281,6 +301,16 @@ class Conversation:
         self.unanswered.extend(commands)
         return "".join([f"{command.line}\r\n" for command in commands]).encode()
 
+    def send_rcpt(self, mailbox: str) -> bytes:
+        """As send() does with one RCPT where nothing else is unanswered: the commonest of commands."""
+        command = rcpt(mailbox)
+        if self.unanswered or self.stage is not Stage.MAIL or not self._reader.empty:
+            return self.send(command)
+        self._check(command, None)
+        self._ahead = Stage.MAIL
+        self.unanswered.append(command)
+        return f"{command.line}\r\n".encode()
+
     def _check(self, command: Command, before: Command | None) -> None:
         line = command.line
         if before is not None and not self._may_follow(before, command):
@@ -310,22 +340,30 @@ class Conversation:
         Raises TheirMistake for what is no reply and for a reply nobody asked for.
         """
         reply = self._reader.next_reply()
-        if reply is None:
-            return None
+        return None if reply is None else self._answer(reply)
+
+    def whole_turn(self, octets: bytes) -> Turn | None:
+        """The oldest command and its reply, which these octets are, no less and no more.
+
+        As receive() and next_turn() do, where nothing was left over before and nothing is
+        after. None where that isn't so: the octets are received then. Raises TheirMistake.
+        """
+        reply = self._reader.whole_reply(octets)
+        return None if reply is None else self._answer(reply)
+
+    def _answer(self, reply: Reply) -> Turn:
         if not self.unanswered:
             raise TheirMistake(f"a reply nobody asked for: {str(reply)[:80]!r}")
         command = self.unanswered.popleft()
         if reply.code == 421:  # RFC 5321 3.8: the server closes, whatever it was asked
             self.stage = Stage.CLOSED
-        elif reply.positive:
+        # A RCPT leaves the stage as it is. One accepted after its MAIL was refused is
+        # the server's confusion: the caller sees both replies.
+        elif command.verb != "RCPT" and reply.positive:
             self._advance(command, reply)
         return Turn(command, reply)
 
     def _advance(self, command: Command, reply: Reply) -> None:
-        # A RCPT leaves the stage as it is. One accepted after its MAIL was refused is
-        # the server's confusion: the caller sees both replies.
-        if command.verb == "RCPT":
-            return
         self.stage = TALK[self.stage].get(command.verb, self.stage)
         if command.verb == "EHLO":
             self.offer = read_offer(reply)
