@@ -61,40 +61,40 @@ class Answers:
     """The stream's reading end: an async iterator, for one reader."""
 
     def __init__(self, on_taken: Callable[[], None]) -> None:
-        self._ready: deque[Answer] = deque()
+        self.ready: deque[Answer] = deque()  # not taken yet
         self._ended = False
         self._arrived = trio.lowlevel.ParkingLot()
         self._on_taken = on_taken
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return len(self.ready)
 
     def __aiter__(self) -> "Answers":
         return self
 
     async def __anext__(self) -> Answer:
         await self._wait()
-        if not self._ready:
+        if not self.ready:
             raise StopAsyncIteration
-        answer = self._ready.popleft()
+        answer = self.ready.popleft()
         self._on_taken()
         return answer
 
     async def next_ready(self) -> list[Answer]:
         """All answers that are there, at least one; an empty list at the end."""
         await self._wait()
-        ready = list(self._ready)
-        self._ready.clear()
+        ready = list(self.ready)
+        self.ready.clear()
         self._on_taken()
         return ready
 
     async def _wait(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
-        while not self._ready and not self._ended:
+        while not self.ready and not self._ended:
             await self._arrived.park()
 
     def put(self, answer: Answer) -> None:
-        self._ready.append(answer)
+        self.ready.append(answer)
         if self._arrived:
             self._arrived.unpark()
 
@@ -168,10 +168,16 @@ class _Errand:
 
     async def feed(self, texts: Iterable[str]) -> None:
         """Take up the texts as there is room for them."""
+        ready = self.answers.ready
         for place, text in enumerate(texts):
             if self._gone:
                 return
-            if self._crowded():
+            # _crowded(), said here once more: it is asked of each text.
+            if (
+                self._places >= OPEN_MAX
+                or len(ready) >= UNREAD_MAX
+                or len(self._by_domain) >= LOOK_UPS_MAX
+            ):
                 self._release_due()
                 await self._wait_for_room()
             self._take_up(place, text)
@@ -337,7 +343,7 @@ class _Errand:
     def _ask(self, inquiry: Inquiry) -> None:
         self._engine.prober.ask(self._question(inquiry))
 
-    def _question(self, inquiry: Inquiry, *, behind: int = 0) -> Question:
+    def _question(self, inquiry: Inquiry, behind: int = 0) -> Question:
         address, route = inquiry.address, inquiry.route
         assert address is not None
         assert route is not None
@@ -348,7 +354,7 @@ class _Errand:
             inquiry.exchanges or self._order(route),
             self._settled,
             inquiry,
-            address.needs_smtputf8,
+            not address.local.isascii(),
             inquiry.notes,
             behind,
         )
@@ -395,25 +401,28 @@ class _Errand:
     def _release(self, pool: Pool) -> None:
         """Ask as many of those held back as the host and the desk have room for."""
         held = self._held.get(pool)
-        if held is None or pool.room() <= 0 or pool in self._releasing:
+        if held is None or (room := pool.room()) <= 0 or pool in self._releasing:
             return
         prober = self._engine.prober
         self._releasing.add(pool)
-        while held and (room := min(pool.room(), prober.room)) > 0:
-            now = self._now()
+        while held and (room := min(room, prober.room)) > 0:
+            now, present = self._now(), pool.present
             let_in: list[Question] = []
             for _ in range(min(room, len(held))):
                 inquiry = held.popleft()
                 assert inquiry.held_since is not None
                 waited_s = now - inquiry.held_since
                 inquiry.began += waited_s
-                question = self._question(inquiry, behind=len(held))
+                question = self._question(inquiry, len(held))
                 if waited_s < HELD_KNOWN_S:
                     let_in.append(question)
                 else:
                     prober.ask(question)  # which looks its exchange up again
                     break
             prober.ask_at(pool, let_in)
+            if pool.present == present + room:
+                break  # as full as may be; mostly so, unless some were answered at once
+            room = pool.room()
         self._releasing.discard(pool)
         if not held:
             self._held.pop(pool, None)

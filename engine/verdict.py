@@ -103,7 +103,6 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 def judge(
     email: str,
     outcome: Outcome,
-    *,
     signals: Signals = NO_SIGNALS,
     mx_host: str | None = None,
     mx_found: bool = False,

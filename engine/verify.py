@@ -47,13 +47,14 @@ class Inquiry(msgspec.Struct, eq=False):
     def verdict(self, text: str, now: float) -> Verdict:
         """The decided outcome, told of the text as it was sent."""
         assert self.outcome is not None
+        route = self.route
         return judge(
             text,
             self.outcome,
-            signals=self.signals,
-            mx_found=self.route is not None,
-            mx_host=self.route.mx_host if self.route else None,
-            latency_ms=round((now - self.began) * 1000),
+            self.signals,
+            None if route is None else route.mx_host,
+            route is not None,
+            round((now - self.began) * 1000),
         )
 
     def evidence(self) -> Evidence | None:

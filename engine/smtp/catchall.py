@@ -26,6 +26,11 @@ class Acceptance(Enum):
     SOME = Outcome.DELIVERABLE
     UNTOLD = Outcome.DELIVERABLE_UNTESTED
 
+    outcome: Outcome
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome  # as `value`, which is looked up by Python code
+
 
 def deciding_rule(acceptance: Acceptance, accepted_by: str) -> str:
     """The rule that decided an accepted address: its own, unless the domain accepts all."""

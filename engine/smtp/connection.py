@@ -172,7 +172,7 @@ class Connection:
         except GONE as error:
             self._failed = True
             raise ConnectionLost("reset by the server") from error
-        if octets is not None and not octets:
+        if octets == b"":
             self._failed = True
             raise ConnectionLost("closed by the server")
         return octets

@@ -372,9 +372,10 @@ class Session:
         """
         try:
             heard, turn = self._heard, None
-            if heard.alone and (turn := self._connection.receive_turn()) is not None:
-                if (outcome := self._usual_outcome(heard, turn)) is not None:
-                    return self._go_on_alone(heard, *outcome)
+            if heard.alone:
+                turn = self._connection.receive_turn()
+                if turn is not None and (usual := self._usual_outcome(heard, turn)) is not None:
+                    return self._go_on_alone(heard, *usual)
             if self._take_replies(heard, turn) and not self._next_round():
                 return None
             return self._connection.deadline(self._heard.until)
@@ -448,13 +449,15 @@ class Session:
         reply, question = turn.reply, heard.asked[0]
         if not isinstance(question, Question) or question.outcome is not None:
             return None
-        if reply.positive:
+        code = reply.code
+        if code < 300:
             reading = ACCEPTED
-            known = question.domain_here.known(self._connection.heard_at)
-            if known is None:
+            domain: Domain = question.domain_here
+            if domain.acceptance is None or self._connection.heard_at >= domain.known_until:
                 return None
-            outcome, rule = known.value, deciding_rule(known, reading.rule)
-        elif reply.code < 400 or reply.code == 421:
+            outcome = domain.acceptance.outcome
+            rule = deciding_rule(domain.acceptance, reading.rule)
+        elif code < 400 or code == 421:
             return None
         else:
             reading = self._host.read(Step.RCPT, reply)
@@ -501,10 +504,11 @@ class Session:
     def _is_plain(self, question: Question, now: float) -> bool:
         """May this be asked next just so: in the transaction there is, without a test?"""
         offer = self._conversation.offer
+        domain: Domain = question.domain_here
         return (
             question.notes is None
             and not question.smtputf8
-            and not question.domain_here.wants_test(now)
+            and (now < domain.known_until or domain.testing)
             and not self._host.one_each
             and offer.domains_max is None
             and self._transaction_recipients < (offer.recipients_max or RECIPIENTS_MAX)
