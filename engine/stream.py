@@ -239,15 +239,17 @@ class _Errand:
 
     def _tell(self, inquiry: Inquiry) -> None:
         now = self._now()
-        twins = inquiry.twins or ()
-        self._places -= 1 + len(twins)
+        twins = inquiry.twins
+        self._places -= 1
         if self._watched:
             assert inquiry.outcome is not None
-            self._watcher.told(inquiry.outcome, inquiry.rule, 1 + len(twins))
+            self._watcher.told(inquiry.outcome, inquiry.rule, 1 + len(twins or ()))
         evidence = None if inquiry.notes is None else inquiry.evidence()
         self.answers.put(Answer(inquiry.place, inquiry.verdict(inquiry.text, now), evidence))
-        for place, text in twins:
-            self.answers.put(Answer(place, inquiry.verdict(text, now), evidence))
+        if twins:
+            self._places -= len(twins)
+            for place, text in twins:
+                self.answers.put(Answer(place, inquiry.verdict(text, now), evidence))
 
     def _finish(self, inquiry: Inquiry) -> None:
         del self._open[inquiry.mailbox]
@@ -429,9 +431,9 @@ class _Errand:
 
     def _on_room(self, pool: Pool | None) -> None:
         """Room was made at this host, and perhaps at a full desk for others too."""
-        prober = self._engine.prober
         if pool is not None:
             self._release(pool)
+        prober = self._engine.prober
         full = prober.full
         if self._was_full and not full and self._held:
             for other in list(self._held):

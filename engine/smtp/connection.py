@@ -65,9 +65,8 @@ class Connection:
 
     def say_rcpt_now(self, mailbox: str) -> bytes:
         """As say_now() does with one RCPT."""
-        if self.conversation.unread:
-            return self.say_now(rcpt(mailbox))
-        return self._write(self.conversation.send_rcpt(mailbox))
+        octets = self.conversation.send_rcpt(mailbox)
+        return self.say_now(rcpt(mailbox)) if octets is None else self._write(octets)
 
     def _write(self, octets: bytes) -> bytes:
         self.said_at = self._now()

@@ -132,26 +132,29 @@ class Pool:
 
     def join(self, questions: Sequence[Question], now: float) -> None:
         """Let questions wait for a seat; a resting host gives them its old answer at once."""
-        waiting = self.waiting
+        waiting, find_domain = self.waiting, self._desk.domains.find
         for question in questions:
             question.pool = self
-            question.domain_here = self._domain(question.domain)
+            domain = question.domain_here = find_domain(self.addresses, question.domain)
             self.present += 1
-            if (cause := self._resting(question, now)) is not None:
+            rests = now < self.rest.until or now < domain.rest_until
+            if rests and (cause := self._resting(question, now)) is not None:
                 self._turn_away(question, cause)
             else:
                 self._behind = question.behind
                 waiting.join(question.asker, question)
+        if not self._idle and self.connections >= self.throttle.limit:
+            return
         before = -1
-        while len(waiting) and self._coming != before:  # one more was woken: is another needed?
+        while waiting.count and self._coming != before:  # one more was woken: is another needed?
             before = self._coming
             self.staff()
 
     def _resting(self, question: Question, now: float) -> Cause | None:
         """The old answer, where the host or the question's domain here is left alone."""
-        if self.rest.resting(now):
-            return self._rest_cause
         domain: Domain = question.domain_here
+        if now < self.rest.until:
+            return self._rest_cause
         return domain.rest_cause if now < domain.rest_until else None
 
     def _turn_away(self, question: Question, cause: Cause) -> None:
@@ -171,9 +174,9 @@ class Pool:
             return 0
         capacity = self._capacity()
         room = capacity - self.present
-        if self._pipelines or self.present < len(self.sessions):
+        if self._pipelines or room > capacity // 3 or self.present < len(self.sessions):
             return room
-        return room if room > capacity // 3 else 0
+        return 0
 
     def worth_waiting_for(self) -> bool:
         """The host could not be reached a moment ago, and who has time had better wait."""
@@ -204,7 +207,7 @@ class Pool:
             return
         if self._desk.closing or (self.rest.strikes and self.rest.resting(self._now())):
             return
-        if self._coming * self._width() >= len(self.waiting):
+        if self._coming * self._width() >= self.waiting.count:
             return
         if self._idle:
             session = next(iter(self._idle))

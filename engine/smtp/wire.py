@@ -301,11 +301,14 @@ class Conversation:
         self.unanswered.extend(commands)
         return "".join([f"{command.line}\r\n" for command in commands]).encode()
 
-    def send_rcpt(self, mailbox: str) -> bytes:
-        """As send() does with one RCPT where nothing else is unanswered: the commonest of commands."""
-        command = rcpt(mailbox)
+    def send_rcpt(self, mailbox: str) -> bytes | None:
+        """As send() does with one RCPT in a transaction, where nothing is unanswered or unread.
+
+        None where that isn't so, and nothing was done. Raises OurMistake as send() does.
+        """
         if self.unanswered or self.stage is not Stage.MAIL or not self._reader.empty:
-            return self.send(command)
+            return None
+        command = rcpt(mailbox)
         self._check(command, None)
         self._ahead = Stage.MAIL
         self.unanswered.append(command)
