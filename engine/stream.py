@@ -129,7 +129,7 @@ class _Lane(msgspec.Struct, eq=False):
     answer: RouteAnswer
     until: float  # trio's clock
     exchanges: list[MailExchange]
-    pools: list[Pool | None]  # of the first of them; a patient asker's alone
+    pools: list[Pool | None]  # of the first of them; None where its addresses aren't known
 
 
 class _Errand:
@@ -152,6 +152,7 @@ class _Errand:
         self._lanes: dict[str, _Lane] = {}
         self._orders: dict[str, list[MailExchange]] = {}
         self._held: dict[Pool, deque[Inquiry]] = {}  # until their host has a seat free
+        self._together: dict[Pool, list[Question]] = {}  # to be asked in this very step
         self._due: dict[Pool, None] = {}  # where some are held that nobody has looked at yet
         self._releasing: set[Pool] = set()
         self._was_full = False  # the desk, when we last looked
@@ -182,7 +183,7 @@ class _Errand:
                 await self._wait_for_room()
             self._take_up(place, text)
             if place % FEED_STEP == FEED_STEP - 1:
-                if place % RELEASE_STEP == RELEASE_STEP - 1:
+                if not self._patient or place % RELEASE_STEP == RELEASE_STEP - 1:
                     self._release_due()
                 await trio.lowlevel.checkpoint()
         self._release_due()
@@ -289,9 +290,8 @@ class _Errand:
 
     def _lane(self, answer: RouteAnswer) -> _Lane:
         exchanges = self._order(answer) if isinstance(answer, Route) else []
-        pools = []
-        if self._patient:
-            pools = [self._engine.prober.pool_of(each) for each in exchanges[:FIRST_EXCHANGES]]
+        firsts = exchanges[: FIRST_EXCHANGES if self._patient else 1]
+        pools = [self._engine.prober.pool_of(each) for each in firsts]
         return _Lane(answer, self._now() + LANE_S, exchanges, pools)
 
     def _knows_exchanges(self, answer: RouteAnswer) -> bool:
@@ -326,10 +326,15 @@ class _Errand:
             self._watcher.route_read(inquiry.began)
         if inquiry.outcome is not None:
             self._finish(inquiry)
-        elif self._patient and lane.exchanges:
-            self._hold(inquiry, lane)
-        else:
+        elif not lane.exchanges:
             self._ask(inquiry)
+        elif self._patient:
+            self._hold(inquiry, lane)
+        elif (pool := lane.pools[0]) is None:
+            self._ask(inquiry)
+        else:
+            inquiry.exchanges = lane.exchanges
+            self._together.setdefault(pool, []).append(self._question(inquiry))
 
     def _order(self, route: Route) -> list[MailExchange]:
         """The route's exchanges, equal ones shuffled; the same for the domain's next address."""
@@ -396,7 +401,14 @@ class _Errand:
         self._due[pool] = None
 
     def _release_due(self) -> None:
-        """Look at the hosts at which others have been held since: together, for one write."""
+        """Look at the hosts at which others have been held since: together, for one write.
+
+        An impatient asker's questions, whose clocks are to run now, are asked host by host.
+        """
+        if self._together:
+            together, self._together = self._together, {}
+            for pool, questions in together.items():
+                self._engine.prober.ask_at(pool, questions)
         while self._due:
             self._release(self._due.popitem()[0])
 
