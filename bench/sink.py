@@ -142,7 +142,7 @@ class _Sink:
         print(json.dumps(ports), flush=True)
         self._epoll.register(0, select.EPOLLIN)
         while True:
-            for number, _ in self._epoll.poll(self._patience_s()):
+            for number, _ in self._ready():
                 if number == 0:
                     return
                 if number == self._smtp.fileno():
@@ -153,8 +153,13 @@ class _Sink:
                     self._hear(*self._open[number])
             self._say_late()
 
-    def _patience_s(self) -> float:
-        return max(0.0, self._late[0][0] - time.monotonic()) if self._late else -1
+    def _ready(self) -> list[tuple[int, int]]:
+        """What has come, at the latest when a late reply is due."""
+        if not self._late:
+            return self._epoll.poll()
+        # epoll counts whole milliseconds, rounded up; select counts microseconds.
+        select.select([self._epoll], [], [], max(0.0, self._late[0][0] - time.monotonic()))
+        return self._epoll.poll(0)
 
     def _welcome(self, listening: socket.socket, *, smtp: bool) -> None:
         with suppress(BlockingIOError):

@@ -112,6 +112,7 @@ class Pool:
         self._cold_domains: set[str] = set()
         self._failed_at: dict[str, float] = {}  # addresses, on trio's clock
         self._greeted = 0  # connections that came so far
+        self._borne = 0  # of them at a time, since the host last showed that it has enough
         self._behind = 0  # what a patient asker holds back for this host
         self._pace = _Pace()
         self._pipelines: bool | None = None
@@ -237,14 +238,15 @@ class Pool:
     def _wants_connection(self, hurried: bool) -> bool:
         if self.connections >= self.throttle.limit:
             return False
-        if len(self.sessions) < self.connections and not hurried:
+        untried = self.connections >= self._borne
+        if len(self.sessions) < self.connections and untried and not hurried:
             return False  # one is being opened: see first how the host takes it
         return (self.connections == 0 or self._worth_one_more()) and self._free_address()
 
     def _worth_one_more(self) -> bool:
         """Is what waits more than the connections there are get through soon?"""
         if not self.sessions:
-            return len(self.waiting) > self._window() * self.connections
+            return len(self.waiting) > self._width() * self.connections
         rounds = (len(self.waiting) + self._behind) / (len(self.sessions) * self._width())
         return rounds * (self._pace.round_s or 0.0) > BACKLOG_S
 
@@ -266,6 +268,7 @@ class Pool:
             session = await self._reach(seat_at)
             if session is not None:
                 self.sessions.add(session)
+                self._borne = max(self._borne, len(self.sessions))
                 if self._desk.closing:
                     session.leave()
                 self._desk.room_made(self)
@@ -348,11 +351,13 @@ class Pool:
 
     def _crowded(self) -> None:
         """The others go on; only this connection was one too many."""
+        self._borne = 0
         now = self._now()
         self._slow_down(self.throttle.after_crowding(len(self.sessions), now))
 
     def _slow_down(self, throttle: Throttle) -> None:
         if throttle.limit < self.throttle.limit:
+            self._borne = 0
             self._desk.watcher.limit_lowered()
         self.throttle = throttle
 
@@ -487,6 +492,7 @@ class Pool:
     # -- rest --------------------------------------------------------------------------------
 
     def _strike(self, cause: Cause, *, at_once: bool = False) -> None:
+        self._borne = 0
         now, rested_until = self._now(), self.rest.until
         if at_once:
             self.rest = replace(self.rest, strikes=max(self.rest.strikes, REST_AFTER - 1))
