@@ -35,6 +35,7 @@ class Connection:
         self._line = StreamLine(line) if isinstance(line, trio.abc.Stream) else line
         self._read_s = read_s
         self.said_at = self.heard_at = self._now()  # the last write, the last reply
+        self._come_at = self.heard_at  # what was read last
         self._failed = False
         self._woken = False
 
@@ -107,7 +108,7 @@ class Connection:
             self._failed = True
             raise
         if turn is not None:
-            self.heard_at = self._now()
+            self.heard_at = self._come_at
         return turn
 
     async def hear(self, *, until: float = float("inf")) -> Turn:
@@ -161,7 +162,7 @@ class Connection:
             self._failed = True
             raise
         if turn is not None:
-            self.heard_at = self._now()
+            self.heard_at = self._come_at
         return turn
 
     def _octets(self) -> bytes | None:
@@ -174,6 +175,7 @@ class Connection:
         if octets == b"":
             self._failed = True
             raise ConnectionLost("closed by the server")
+        self._come_at = self._now()
         return octets
 
     async def follow(self, go_on: OnOctets, until: float) -> None:

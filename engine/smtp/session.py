@@ -336,7 +336,6 @@ class Session:
         self._heard = heard = _Heard(asked, self._conversation.offer.pipelining, self._rounds > 0)
         self._rounds += 1
         heard.began = self._now()
-        noted = False
         for each in asked:
             heard.recipients.append(wire.rcpt(each.mailbox))
             if isinstance(each, Question):
@@ -344,11 +343,11 @@ class Session:
                 each.addresses_tried += 1
                 heard.until = max(heard.until, each.deadline)
                 if each.notes is not None:
-                    noted = True
+                    heard.noted = True
                     self._note_start(each.notes, heard.reused)
         if not heard.until:
             heard.until = float("inf")
-        heard.alone = not heard.pipelined and len(asked) == 1 and not noted
+        heard.alone = not heard.pipelined and len(asked) == 1 and not heard.noted
         return heard
 
     async def _open(self, opening: list[Command], heard: "_Heard") -> bool:
@@ -377,7 +376,7 @@ class Session:
             heard, turn = self._heard, None
             if heard.alone:
                 turn = self._connection.receive_turn()
-                if turn is not None and (usual := self._usual_outcome(heard, turn)) is not None:
+                if turn is not None and (usual := self._usual(heard.asked[0], turn.reply)):
                     return self._go_on_alone(heard, *usual)
             if self._take_replies(heard, turn) and not self._next_round():
                 return None
@@ -444,12 +443,11 @@ class Session:
 
     # -- a round of one in step, where all is as usual: most rounds are, with many hosts ------
 
-    def _usual_outcome(self, heard: "_Heard", turn: Turn) -> tuple[Question, Outcome, str] | None:
-        """What this reply makes of the round's question, if nothing but that follows from it.
+    def _usual(self, question: Asked, reply: Reply) -> tuple[Question, Outcome, str] | None:
+        """What this reply makes of the question, if nothing but that follows from it.
 
-        None where more does: it is for the round's long way.
+        None where more does, and nothing was done: that is for the long way.
         """
-        reply, question = turn.reply, heard.asked[0]
         if not isinstance(question, Question) or question.outcome is not None:
             return None
         code = reply.code
@@ -537,7 +535,7 @@ class Session:
         """RSET and MAIL where this round can't go on with the transaction there is."""
         if not self._needs_transaction(asked):
             return []
-        smtputf8 = any(each.smtputf8 for each in asked)
+        smtputf8 = asked[0].smtputf8
         opening = []
         if self._conversation.stage is Stage.MAIL:
             self._resets += 1
@@ -552,7 +550,7 @@ class Session:
         """Must MAIL be said before these, because there is none that bears them?"""
         if self._conversation.stage is not Stage.MAIL or self._host.one_each:
             return True
-        if not self._transaction_smtputf8 and any(each.smtputf8 for each in asked):
+        if asked[0].smtputf8 and not self._transaction_smtputf8:  # those are alike
             return True
         offer = self._conversation.offer
         if self._transaction_recipients + len(asked) > (offer.recipients_max or RECIPIENTS_MAX):
@@ -569,7 +567,14 @@ class Session:
         self._host.begin_answers()
         try:
             for turn in turns:
-                self._recipient_answered(self._unanswered[0], turn, heard)
+                asked = self._unanswered[0]
+                usual = None if heard.noted else self._usual(asked, turn.reply)
+                if usual is None:
+                    self._recipient_answered(asked, turn, heard)
+                else:
+                    heard.first = True
+                    self._unanswered.popleft()
+                    self._host.settle(*usual)
         finally:
             self._host.end_answers(all_of_them=not self._unanswered)
 
@@ -759,6 +764,7 @@ class _Heard(msgspec.Struct, eq=False):
     reused: bool  # the connection has served a round before
     recipients: list[Command] = []
     alone: bool = False  # one recipient in step, and nobody wants to know the words
+    noted: bool = False  # somebody does
     place: int = 0  # the recipient whose reply comes next
     first: bool = False  # any reply at all
     transaction: bool = False  # MAIL was accepted: replies speak of recipients

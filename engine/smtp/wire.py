@@ -290,12 +290,15 @@ class Conversation:
         ahead, before = self._ahead, self.unanswered[-1] if self.unanswered else None
         talk = TALK[ahead]
         for command in commands:
-            if command.verb not in talk:
-                raise OurMistake(f"{command.verb} in stage {ahead.name}")
-            self._check(command, before)
+            verb = command.verb
+            if verb not in talk:
+                raise OurMistake(f"{verb} in stage {ahead.name}")
+            if before is not None and not self._may_follow(before, command):
+                raise OurMistake(f"{verb} before {before.verb} was answered")
+            self._check(command)
             before = command
-            if talk[command.verb] is not ahead:
-                ahead = talk[command.verb]
+            if talk[verb] is not ahead:
+                ahead = talk[verb]
                 talk = TALK[ahead]
         self._ahead = ahead
         self.unanswered.extend(commands)
@@ -309,15 +312,14 @@ class Conversation:
         if self.unanswered or self.stage is not Stage.MAIL or not self._reader.empty:
             return None
         command = rcpt(mailbox)
-        self._check(command, None)
+        self._check(command)
         self._ahead = Stage.MAIL
         self.unanswered.append(command)
         return f"{command.line}\r\n".encode()
 
-    def _check(self, command: Command, before: Command | None) -> None:
+    @staticmethod
+    def _check(command: Command) -> None:
         line = command.line
-        if before is not None and not self._may_follow(before, command):
-            raise OurMistake(f"{command.verb} before {before.verb} was answered")
         octets = len(line) if line.isascii() else len(line.encode())
         if octets > COMMAND_OCTETS_MAX or not line.isprintable():
             raise OurMistake(f"a line that no server may be sent: {line!r}")
