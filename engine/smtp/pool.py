@@ -54,6 +54,8 @@ class Desk(Protocol):
     watcher: Watcher
     closing: bool
 
+    @property
+    def crowded(self) -> bool: ...
     def start(self, task: Callable[..., Any], *args: Any) -> None: ...
     def line(self, stream: trio.abc.Stream) -> Line: ...
     def settle(self, question: Question, outcome: Outcome, rule: str) -> None: ...
@@ -196,8 +198,9 @@ class Pool:
         if limit > self.allowed:
             limit = self.allowed
         if self.one_each or not self._pipelines:
-            quick = (self._pace.round_s or 0.0) < QUICK_ROUND_S
-            return limit * (1 + QUEUED_IN_STEP * quick)
+            if (self._pace.round_s or 0.0) >= QUICK_ROUND_S or self._desk.crowded:
+                return limit
+            return limit * (1 + QUEUED_IN_STEP)
         return limit * self._window()
 
     def staff(self, *, hurried: bool = False) -> None:

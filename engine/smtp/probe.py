@@ -101,6 +101,11 @@ class Prober:
         return len(self._admitted) >= self.settings.probes_max
 
     @property
+    def crowded(self) -> bool:
+        """More than half of those who may be admitted are: none should wait in step for long."""
+        return 2 * len(self._admitted) > self.settings.probes_max
+
+    @property
     def room(self) -> int:
         """How many more questions may be admitted."""
         return self.settings.probes_max - len(self._admitted)
