@@ -155,7 +155,6 @@ class _Errand:
         self._together: dict[Pool, list[Question]] = {}  # to be asked in this very step
         self._due: dict[Pool, None] = {}  # where some are held that nobody has looked at yet
         self._releasing: set[Pool] = set()
-        self._was_full = False  # the desk, when we last looked
         self._places = 0  # texts taken up and not answered
         self._room = trio.Event()
         self._stalled = False  # until there is room
@@ -442,18 +441,14 @@ class _Errand:
             self._held.pop(pool, None)
 
     def _on_room(self, pool: Pool | None) -> None:
-        """Room was made at this host, and perhaps at a full desk for others too."""
+        """Room was made at this host; where none is named, at a desk that was full."""
         if pool is not None:
             self._release(pool)
-        prober = self._engine.prober
-        full = prober.full
-        if self._was_full and not full and self._held:
-            for other in list(self._held):
-                if prober.full:
-                    break
-                self._release(other)
-            full = prober.full
-        self._was_full = full
+            return
+        for other in list(self._held):
+            if self._engine.prober.full:
+                break
+            self._release(other)
 
     async def watch_rests(self) -> None:
         """Look now and then at those held back: a rest ends without anybody's doing."""

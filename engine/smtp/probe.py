@@ -66,6 +66,7 @@ class Prober:
         self._sites = sites
         self._nursery = nursery
         self._lines = lines
+        self._probes_max = settings.probes_max
         self._now = trio.lowlevel.current_clock().current_time
         self._clocked: OrderedDict[Question, None] = OrderedDict()  # by their deadlines
         self._clock_wanted = trio.Event()
@@ -194,18 +195,23 @@ class Prober:
             self._leave(question)
 
     def _leave(self, question: Question) -> None:
+        admitted = self._admitted
+        full = len(admitted) >= self._probes_max
         self._clocked.pop(question, None)
-        self._admitted.discard(question)
+        admitted.discard(question)
         pool: Pool | None = question.pool
         if pool is not None:
             pool.present -= 1
             question.pool = None
         if self._waiting.count:
             self._admit()
-        self.room_made(pool)
+        if pool is not None:
+            self.room_made(pool)
+        if full and len(admitted) < self._probes_max:
+            self.room_made(None)
 
     def room_made(self, pool: Pool | None) -> None:
-        """Tell who holds questions back that one may be let in, at this pool or anywhere.
+        """Tell who holds questions back that one may be let in: at this pool, or (None) anywhere.
 
         While a round's replies are given out it is only noted: told once, what was
         held back is let in together, and goes into one write.
@@ -225,7 +231,10 @@ class Prober:
         if not self._answering and self._room_at:
             made, self._room_at = self._room_at, {}
             for pool in made:
-                self.room_made(pool)
+                if pool is not None:
+                    self.room_made(pool)
+            if None in made and not self.full:
+                self.room_made(None)
 
     def listen_for_room(self, tell: Callable[[Pool | None], None]) -> None:
         self._room_listeners = (*self._room_listeners, tell)
