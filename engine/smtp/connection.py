@@ -153,14 +153,18 @@ class Connection:
         None where nothing has come, or more or less than that: heard_already() goes on
         with it. Raises ConnectionLost, TheirMistake.
         """
-        octets = self._octets()
-        if octets is None:
-            return None
         try:
+            octets = self._line.receive()
+            if not octets:
+                self._check_open(octets)
+                return None
             turn = self.conversation.whole_turn(octets)
+        except GONE as error:
+            raise self._lost("reset by the server") from error
         except TheirMistake:
             self._failed = True
             raise
+        self._come_at = self._now()
         if turn is not None:
             self.heard_at = self._come_at
         return turn
@@ -170,13 +174,21 @@ class Connection:
         try:
             octets = self._line.receive()
         except GONE as error:
-            self._failed = True
-            raise ConnectionLost("reset by the server") from error
-        if octets == b"":
-            self._failed = True
-            raise ConnectionLost("closed by the server")
+            raise self._lost("reset by the server") from error
+        if not octets:
+            self._check_open(octets)
+            return None
         self._come_at = self._now()
         return octets
+
+    def _check_open(self, octets: bytes | None) -> None:
+        """Nothing has come: yet, or ever, which the empty octets say. Raises ConnectionLost."""
+        if octets is not None:
+            raise self._lost("closed by the server")
+
+    def _lost(self, words: str) -> ConnectionLost:
+        self._failed = True
+        return ConnectionLost(words)
 
     async def follow(self, go_on: OnOctets, until: float) -> None:
         """Let `go_on` take what comes, first until `until`, until it says that the wait is over.

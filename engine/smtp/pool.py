@@ -293,7 +293,8 @@ class Pool:
     async def _reach(self, seat_at: str | None) -> Session | None:
         """A greeted connection; while a greeting takes long, others may be opened beside it."""
         greeted = trio.CancelScope()
-        self._desk.start(self._hurry, greeted)
+        if self.connections > self._borne:  # what was borne before is not waited for anyhow
+            self._desk.start(self._hurry, greeted)
         try:
             return await self._try_addresses(seat_at)
         finally:
