@@ -62,14 +62,14 @@ class Courier:
         self,
         find_addresses: FindAddresses,
         dial: Dial,
-        tls: ssl.SSLContext,
+        trust: "Trust",
         *,
         allow_private: bool,
         now: Callable[[], datetime],
     ) -> None:
         self._find_addresses = find_addresses
         self._dial = dial
-        self._tls = tls
+        self._trust = trust
         self._allow_private = allow_private
         self._now = now
 
@@ -132,6 +132,7 @@ class Courier:
         self, addresses: Sequence[str], target: Target
     ) -> trio.SSLStream[trio.abc.Stream]:
         """TLS over the first connection that there is, not yet begun; or raises OSError."""
+        tls = await self._trust.context()  # before there is a connection to lose
         trouble: OSError = CannotConnect("the host has no address")
         for address in addresses:
             try:
@@ -145,9 +146,34 @@ class Courier:
                 # https_compatible: HTTP says where an answer ends, so servers that close
                 # without saying so in TLS are borne, and closing never waits.
                 return trio.SSLStream(
-                    stream, self._tls, server_hostname=target.host, https_compatible=True
+                    stream, tls, server_hostname=target.host, https_compatible=True
                 )
         raise trouble
+
+
+class Trust:
+    """By whose word certificates are accepted: the authorities of a file, or else the system's.
+
+    A file is read at once, and raises OSError where it cannot be. The system's, more than
+    a hundred, are read when the first receiver is called, in a thread: those 60 ms are the
+    start's no more, nor of whoever is being served.
+    """
+
+    def __init__(self, ca_file: str | None) -> None:
+        self._context = None if ca_file is None else _http_context(ca_file)
+        self._reading = trio.Lock()
+
+    async def context(self) -> ssl.SSLContext:
+        async with self._reading:
+            if self._context is None:
+                self._context = await trio.to_thread.run_sync(_http_context, None)
+            return self._context
+
+
+def _http_context(ca_file: str | None) -> ssl.SSLContext:
+    tls = tls_context(ca_file)
+    tls.set_alpn_protocols(["http/1.1"])
+    return tls
 
 
 @dataclass(slots=True)
@@ -256,12 +282,10 @@ async def open_courier(
     system; raises OSError where that cannot be read. `dial` and `now` are the world;
     left out, they are the real one.
     """
-    tls = tls_context(ca_file)
-    tls.set_alpn_protocols(["http/1.1"])
     yield Courier(
         find_addresses,
         dial or Dialer(allow_private=allow_private),
-        tls,
+        Trust(ca_file),
         allow_private=allow_private,
         now=now,
     )

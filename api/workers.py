@@ -114,6 +114,7 @@ class _Supervisor:
     def run(self) -> int:
         gc.collect()
         gc.freeze()  # so that collections in workers do not unshare the pages
+        gc.enable()  # it was held back for the start
         while True:
             self._fill()
             signalled = signal.sigtimedwait(_WATCHED, self._until_due())

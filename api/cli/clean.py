@@ -10,6 +10,7 @@ import click
 
 from api.cli.running import raise_open_files, sigterm_as_sigint
 from api.cli.trouble import Misuse, say
+from api.collector import collector_held
 
 if TYPE_CHECKING:
     from api.cli.source import OpenSource
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--key", metavar="KEY", help="The API key for --server.")
 @click.option("--column", metavar="NAME", help="The column with the addresses, or its number.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run ended.")
+@collector_held()
 def clean(
     input_: str,
     output: str | None,
@@ -67,7 +69,7 @@ def _source(server: str | None, key: str | None) -> "OpenSource":
         from api.settings import Settings
 
         settings = Settings.read(os.environ)
-        return lambda: open_own_engine(settings.engine, for_many=True)
+        return lambda: open_own_engine(settings.engine)
     if server is None or key is None:
         raise Misuse("--server and --key go together: a service, and a key that it knows")
     from api.cli.http_source import check_server, open_http_source

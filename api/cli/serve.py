@@ -15,6 +15,7 @@ import click
 from api.cli.account import check_database, read_settings
 from api.cli.running import raise_open_files
 from api.cli.trouble import Misuse, Trouble, say
+from api.collector import collector_held
 
 if TYPE_CHECKING:
     from api.house import Doors
@@ -49,6 +50,7 @@ def _bind(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind
     show_default=True,
     help="Processes that share the work.",
 )
+@collector_held()
 def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
     """Run the API and the tool server until SIGTERM, which ends them in good order.
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from api.collector import spare_the_collector
 from engine.settings import EngineSettings
 
 if TYPE_CHECKING:  # the engine brings DNS, HTTP and SMTP along: import it when it is opened
@@ -48,14 +49,11 @@ class OwnEngine:
 
 @asynccontextmanager
 async def open_own_engine(
-    settings: EngineSettings, *, for_many: bool = False
+    settings: EngineSettings,
 ) -> AsyncIterator[Source]:
-    """An engine for one command, perhaps for a long list; closed politely with the block."""
+    """An engine for one command, and the end of its start; closed politely with the block."""
     from engine.stream import open_engine
 
     async with open_engine(settings) as engine:
-        if for_many:
-            from api.collector import spare_the_collector
-
-            spare_the_collector()
+        spare_the_collector()
         yield OwnEngine(engine)

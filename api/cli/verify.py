@@ -11,6 +11,7 @@ import click
 
 from api.cli.running import raise_open_files, run
 from api.cli.trouble import say
+from api.collector import collector_held
 
 if TYPE_CHECKING:
     from api.cli.source import OpenSource
@@ -24,6 +25,7 @@ SOON_S = 0.1  # nobody asks how far we are before; by then the first question ha
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as they come.")
 @click.option("--explain", is_flag=True, help="Add what was tried, said and remembered.")
+@collector_held()
 def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
     """Verify each ADDRESS and say what became of it.
 

@@ -6,6 +6,7 @@ import logging
 import random
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import trio
 import trustme
 from trio.testing import memory_stream_pair
 
+from api import callbacks
 from api.callbacks import (
     ADDRESSES_MAX,
     ANSWER_OCTETS_MAX,
@@ -29,6 +31,7 @@ from api.callbacks import (
 )
 from api.webhooks import USER_AGENT, callback_headers, check_webhook
 from engine.dns import AddressAnswer, Addresses, LookupFailed, NoAddress
+from engine.doh import tls_context
 from engine.egress import CannotConnect
 from engine.routes import open_routes
 from engine.settings import EngineSettings
@@ -467,6 +470,33 @@ async def test_an_authority_that_is_not_ours(authority, tmp_path):
 async def test_the_systems_authorities_do_not_know_ours(authority):
     async with open_receiver(authority) as receiver, open_local(None) as courier:
         await expect_refused_certificate(courier, receiver, "issuer")
+
+
+async def test_the_systems_authorities_are_read_once_and_not_before_a_receiver_is_called(
+    authority, ca_file, monkeypatch
+):
+    """They take 60 ms to read: no start waits for them, nor does the service stand still."""
+    read_in: list[int] = []
+
+    def read(named: str | None) -> ssl.SSLContext:
+        assert named is None
+        read_in.append(threading.get_ident())
+        return tls_context(ca_file)
+
+    monkeypatch.setattr(callbacks, "tls_context", read)
+    async with open_receiver(authority) as receiver, open_local(None) as courier:
+        assert read_in == []
+        statuses: list[int | None] = []
+
+        async def deliver_one() -> None:
+            statuses.append((await deliver(courier, receiver.port)).status)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(deliver_one)
+        assert statuses == [204] * 3
+    assert len(read_in) == 1
+    assert read_in[0] != threading.get_ident()
 
 
 async def test_an_authority_file_that_is_not_there_is_the_operators_mistake(tmp_path):
