@@ -9,9 +9,15 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 	for each in python$(version) $$HOME/.pyenv/versions/$(version).*/bin/python$(version); do \
 		$$each -c 'import sys; print(sys.executable)' 2>/dev/null; done)))
 
+# An environment may forbid Python to keep what it compiled; then every start would compile
+# all of this anew, for 0.2 s.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo serve test test-others peers check bench format lock clean
 
+# Compiled here too, for whoever starts it from such an environment.
 setup: $(STAMP)
+	@$(BIN)/python -m compileall -q engine storage api bench
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailprobe needs Python 3.11 or newer; name one with: make PYTHON=python3.x")'
