@@ -5,7 +5,6 @@ what it said. The lab is its only outside world.
 """
 
 import base64
-import json
 import os
 import random
 import re
@@ -15,14 +14,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import trio
 
+from api.cli.account import new_account
 from bench.lab import Lab
+from storage import open_store
 from tests.api.stores import store_settings
 
 ROOT = Path(__file__).parents[2]
@@ -72,8 +75,13 @@ class Place:
         return done.stdout
 
     def make_account(self, tier: str) -> Credentials:
-        words = ["account", "create", "--email", "ann@example.org", "--tier", tier]
-        return Credentials(**json.loads(self.mailprobe(*words)))
+        """As `mailprobe account create` makes it, but in a thread here: in a tenth of the time."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(trio.run, self._make_account, tier).result()
+
+    async def _make_account(self, tier: Any) -> Credentials:
+        async with open_store(self.database, secret_key=self.secret_key) as store:
+            return Credentials(**await new_account(store, "ann@example.org", tier))
 
 
 def make_place(path: Path, lab: Lab, plans: str, **settings: str) -> Place:

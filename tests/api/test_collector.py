@@ -14,7 +14,6 @@ from engine.settings import EngineSettings
 def collector_as_it_was() -> Iterator[None]:
     thresholds = gc.get_threshold()
     yield
-    gc.unfreeze()
     gc.set_threshold(*thresholds)
     gc.enable()
 

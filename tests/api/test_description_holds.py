@@ -16,9 +16,8 @@ from api.operations import OPERATIONS
 from bench.lab import start_lab
 from tests.api.running import Credentials, make_place, running
 
-BUDGET_S = 70  # fuzzing and following links go on until it is spent, on a slow machine too
-START_S = 50  # beside it: loading, and the report
-EXAMPLES_MAX = 50  # of an operation in one round, so that a slow machine gets round once
+EXAMPLES_MAX = 50  # of an operation; one round, so that every machine tries the same
+PATIENCE_S = 600.0  # a round takes half a minute, on a busy machine many times that
 
 # so wide that few requests are refused for them; test_edges.py has the limits
 PLANS = """
@@ -60,7 +59,6 @@ def after_call(context, case, response):
 # Warnings are failures where they say that a test was shallow; one of them is that same 402.
 CONFIG = """
 seed = 1
-max-time = {budget_s}
 hooks = "hooks.py"
 continue-on-failure = true
 
@@ -103,7 +101,6 @@ def run_schemathesis(
     (path / "hooks.py").write_text(HOOKS)
     (path / "schemathesis.toml").write_text(
         CONFIG.format(
-            budget_s=BUDGET_S,
             examples_max=EXAMPLES_MAX,
             key=verifier.key,
             provisioning_key=owner.provisioning_key,
@@ -118,7 +115,7 @@ def run_schemathesis(
         env={**os.environ, "NO_PROXY": "*"},
         capture_output=True,
         text=True,
-        timeout=BUDGET_S + START_S,
+        timeout=PATIENCE_S,
     )
 
 
