@@ -114,6 +114,7 @@ class Running:
             headers={"Authorization": f"Bearer {who.provisioning_key}"},
             timeout=PATIENCE_S,
             trust_env=False,
+            verify=False,  # else all the authorities are read, for 50 ms
         )
         assert answer.status_code == 200, answer.text
         return answer.json()

@@ -195,7 +195,9 @@ async def ask(
     port: int, account: dict[str, str], email: str, url: str, promised: dict[str, str]
 ) -> None:
     """Ask again and again until the nursery ends; what was answered with 202 is a promise."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+    service = f"http://127.0.0.1:{port}"
+    # verify: else all the authorities are read, for 50 ms, four hundred times
+    async with httpx.AsyncClient(base_url=service, trust_env=False, verify=False) as client:
         while True:
             try:
                 got = await client.post(
