@@ -249,7 +249,8 @@ if __name__ == "__main__":
         hold(sys.argv[2])
     else:
         if sys.argv[1] == "check as nobody" and os.geteuid() == 0:
-            # The interpreter may lie where only root reads: what pathlib imports late comes now.
+            # The interpreter may lie where only root reads: what is imported late comes now.
             import_module("urllib.parse")
+            import_module("storage.sqlite")
             os.setuid(NOBODY)
         trio.run(partial(do, *sys.argv[1:]))
