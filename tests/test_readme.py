@@ -62,7 +62,7 @@ MAKE = {
     "test": ".ci/run",
     "demo": "tests/api/test_cli_demo.py",
     "serve": "tests/api/test_cli_serve.py",
-    "peers": "tests/peers/install",  # takes root and Debian's packages
+    "peers": ".ci/run",  # where it is root with Debian's packages
     "bench": "by hand",  # a minute of a quiet machine
     "lock": "by hand",  # needs uv and a package index
 }
@@ -302,7 +302,7 @@ def test_every_exit_code_is_told() -> None:
 
 
 def targets_in(text: str) -> set[str]:
-    return set(re.findall(r"^make ([\w-]+)", text, re.MULTILINE))
+    return set(re.findall(r"^\s*make ([\w-]+)", text, re.MULTILINE))
 
 
 def test_what_is_made_is_a_target_that_somebody_runs() -> None:
