@@ -3,8 +3,13 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import settings
 
 from tests.api.asking import Shop, open_shop
+
+# A fifth of a second for an example judges the machine, and nothing of ours.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture

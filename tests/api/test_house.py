@@ -14,7 +14,6 @@ import trio
 from api.house import serve_service
 from api.server import open_sockets
 from bench.lab import start_lab
-from storage.memory import MemoryStore
 from tests.api.asking import open_shop
 from tests.api.test_cli_serve import mailprobe, make_account, served
 from tests.api.test_jobs_killed import host_names
@@ -26,9 +25,9 @@ async def test_a_crash_in_the_background_ends_the_service(monkeypatch: pytest.Mo
     async def crash(*arguments: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(MemoryStore, "tidy", crash)
     async with open_shop() as shop:
         service = replace(shop.service, store=shop.store.store)
+        monkeypatch.setattr(service.store, "tidy", crash, raising=False)
         with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
             async with trio.open_nursery() as nursery:
                 await nursery.start(

@@ -21,6 +21,7 @@ from api.settings import WEBHOOK_RETRY_S
 from api.webhooks import Target
 from storage.records import JobOrder
 from tests.api.asking import VERIFY, Shop, open_shop
+from tests.api.stores import KIND
 
 HOOK = "https://hooks.shop.test/mail"
 DAY_S = 86_400
@@ -187,7 +188,11 @@ async def test_a_repeat_finds_the_job_of_a_process_that_died_before_it_kept_its_
 # -- the callback -----------------------------------------------------------------------------
 
 
-async def test_it_is_tried_ten_times_over_three_days_with_the_same_bytes(autojump_clock):
+async def test_it_is_tried_ten_times_over_three_days_with_the_same_bytes(
+    autojump_clock, monkeypatch
+):
+    if KIND != "memory":  # 140,000 looks for what others left behind are minutes of real time
+        monkeypatch.setattr(jobs_module, "POLL_S", 900.0)
     async with open_working_shop() as (shop, receiver):
         receiver.answer = lambda host: Delivered(500, None, None, 5)
         job_id = (await promise(shop, body={"webhook_secret": "a secret"})).body["job_id"]
@@ -313,7 +318,7 @@ async def test_a_killed_ones_jobs_go_on_elsewhere_within_half_a_minute(autojump_
             assert await state_of(shop, job_id) == "done"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(20 if KIND == "memory" else 4))
 async def test_two_processes_share_the_queue_and_deliver_each_job_once(autojump_clock, seed: int):
     receiver = Receiver()
     async with open_shop("scale") as shop:

@@ -10,8 +10,10 @@ from api.recorder import DRAIN_S, open_recorder
 from engine.testing.hosts import MailHost
 from storage.store import StoreUnavailable
 from tests.api.asking import Shop, open_shop
+from tests.api.stores import KIND
 
 SLOW = "known@slow.test"  # a reply every 0.4 s: its answer comes after 1.2 s
+STEPS = range(0, 160, 2 if KIND == "memory" else 16)  # each with a store of its own, which may cost
 
 
 async def ledger(shop: Shop):
@@ -209,7 +211,7 @@ async def test_hanging_up_at_any_step_leaves_nothing_behind(autojump_clock, door
     headers = {} if door == "stream" else {"idempotency-key": "once"}
     emails = ["known@friendly.test"] if door == "verify" else ["known@friendly.test", "bad"]
     died = 0
-    for steps in range(0, 160, 2):
+    for steps in STEPS:
         async with open_shop("builder") as shop:
             got = await getattr(shop, door)(*emails, headers=headers, hang_up_steps=steps)
             died += got.octets.count(b"confidence") < len(emails)
@@ -224,7 +226,8 @@ async def test_hanging_up_at_any_step_leaves_nothing_behind(autojump_clock, door
             again = await getattr(shop, door)(*emails, headers=headers)
             assert again.status == 200
             assert (await ledger(shop)).month_units <= 2 * len(emails)
-    assert 5 < died < 80  # some died on the way, some got their whole answer
+    # some died on the way, some got their whole answer
+    assert len(STEPS) / 16 < died < len(STEPS)
 
 
 async def test_a_reader_that_stalls_keeps_its_lease(autojump_clock, shop):
