@@ -72,8 +72,9 @@ R = TypeVar("R")
 T = TypeVar("T")
 Act = Callable[[Session], T]
 
-# Connections of one process, each opened when it is first needed
-THREADS = {"metering": 2, "deeds": 2, "claims": 1, "callers": 1, "looks": 2, "seats": 1}
+# Connections of one process, each opened when it is first needed. Two that meter would mostly wait for
+# each other, with groups half as large: whoever is busy asks for the same accounts again.
+THREADS = {"metering": 1, "deeds": 2, "claims": 1, "callers": 1, "looks": 2, "seats": 1}
 UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
 
 

@@ -7,10 +7,12 @@ import select
 from collections.abc import Callable, Set
 from datetime import date, datetime
 from typing import Any, cast
+from uuid import UUID
 
 import psycopg
 from psycopg import conninfo, errors, pq
-from psycopg.adapt import Buffer
+from psycopg.abc import AdaptContext
+from psycopg.adapt import Buffer, Dumper
 from psycopg.types.string import StrDumper, TextLoader
 
 from storage.places import shown
@@ -77,9 +79,13 @@ class _Dumper(StrDumper):
     """Octet zero, which PostgreSQL takes in no text, is kept as two characters that it takes."""
 
     def dump(self, obj: str) -> Buffer | None:
-        if "\0" in obj or ESCAPE in obj:
-            obj = obj.replace(ESCAPE, ESCAPE * 2).replace("\0", f"{ESCAPE}0")
-        return super().dump(obj)
+        return super().dump(_escaped(obj))
+
+
+def _escaped(text: str) -> str:
+    if "\0" in text or ESCAPE in text:
+        return text.replace(ESCAPE, ESCAPE * 2).replace("\0", f"{ESCAPE}0")
+    return text
 
 
 class _Loader(TextLoader):
@@ -89,6 +95,53 @@ class _Loader(TextLoader):
             parts = text.split(ESCAPE * 2)
             text = ESCAPE.join(part.replace(f"{ESCAPE}0", "\0") for part in parts)
         return text
+
+
+class _ArrayDumper(Dumper):
+    """A list as the array that the statement takes it for, as each of ours says by a cast or a column.
+
+    psycopg looks at every element for the narrowest type of all, which also makes each
+    type another statement to be prepared; a group's arrays took a sixth of our time.
+    """
+
+    oid = 0  # whatever the statement says
+
+    def __init__(self, cls: type, context: AdaptContext | None = None) -> None:
+        super().__init__(cls, context)
+        self._encoding = context.connection.info.encoding if context and context.connection else ""
+
+    def dump(self, obj: list[Any]) -> Buffer:
+        kinds = set(map(type, obj))
+        if kinds <= {int}:
+            text = f"{obj}"[1:-1]
+        else:
+            written = {kind: _writer(kind) for kind in kinds}
+            text = ",".join([written[type(each)](each) for each in obj])
+        return f"{{{text}}}".encode(self._encoding or "utf-8")
+
+
+def _writer(kind: type) -> Callable[[Any], str]:
+    for known in kind.__mro__:
+        if known in ELEMENTS:
+            return ELEMENTS[known]
+    raise TypeError(f"nobody says how a {kind.__name__} is written in an array")
+
+
+def _quoted(text: str) -> str:
+    escaped = _escaped(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+# https://www.postgresql.org/docs/15/arrays.html#ARRAYS-IO
+ELEMENTS: dict[type, Callable[[Any], str]] = {
+    int: int.__repr__,
+    bool: lambda value: "t" if value else "f",
+    str: _quoted,
+    bytes: lambda octets: f'"\\\\x{octets.hex()}"',
+    date: date.isoformat,
+    UUID: lambda value: f"{value.int:032x}",
+    type(None): lambda _: "NULL",
+}
 
 
 class Server:
@@ -114,6 +167,7 @@ class Server:
             db = psycopg.connect(**cast(dict[str, Any], self._parameters), autocommit=True)
             try:
                 db.adapters.register_dumper(str, _Dumper)
+                db.adapters.register_dumper(list, _ArrayDumper)
                 db.adapters.register_loader("text", _Loader)
                 db.execute(SETTINGS)
                 db.prepare_threshold = 0  # at once: whatever is asked is asked again
