@@ -37,6 +37,7 @@ from tests.storage.moments import (
     row,
     use,
 )
+from tests.storage.stores import be_patient
 
 BATCH_ROWS = 7
 ANSWER = Answered(201, (("X-Id", "é"),), b'{"key":"\xff\n"}')
@@ -60,6 +61,12 @@ migrate_target.Target._keep = ended
 from api.cli import main
 main(["migrate", *sys.argv[3:]])
 """
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is moved is judged, and not how soon it answers."""
+    be_patient(monkeypatch.setattr)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ user who may make databases.
 
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -32,12 +32,12 @@ EMPTYING = f"-c search_path={SCHEMA} -c lock_timeout=2s"
 PATIENCE_S = 30.0
 
 
-def be_patient() -> None:
+def be_patient(change: Callable[[Any, str, Any], None] = setattr) -> None:
     """On a busy machine an answer takes its time; what was promised of it tests/peers/ holds it to."""
-    postgres_desk.ANSWER_S = PATIENCE_S
+    change(postgres_desk, "ANSWER_S", PATIENCE_S)
     text = f"statement_timeout = {postgres_server.STATEMENT_MS}"
     patient = f"statement_timeout = {1000 * PATIENCE_S:.0f}"
-    postgres_server.SETTINGS = postgres_server.SETTINGS.replace(text, patient)
+    change(postgres_server, "SETTINGS", postgres_server.SETTINGS.replace(text, patient))
 
 
 if SERVER:
