@@ -1,12 +1,14 @@
-"""The application: the table of operations, mounted on Quart.
+"""The application: the table of operations, the short way and Quart's.
 
-All that Quart does is to find the route and to turn what was found wrong into an
-answer; `answering` has the rest. No background work lives here.
+Most requests name a path of the table as it stands there, with a method that it has:
+they are answered without a framework, whose routing, contexts and objects cost more
+than all the rest of an empty request. Quart finds the route of the others, and says
+what is wrong where there is none. `answering` has what follows; both ways give the
+same octets for the same request. No background work lives here.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 from quart import Response, request
@@ -16,7 +18,7 @@ from quart_trio.wrappers import TrioRequest
 from werkzeug import exceptions
 
 from api.answering import answer, refuse
-from api.asgi import Message, Receive, Send, headers_of_scope, request_id_of
+from api.asgi import Application, Message, Receive, Scope, Send, headers_of_scope, request_id_of
 from api.limits import BODY_OCTETS_MAX, BODY_S_MAX
 from api.ndjson import NdjsonBody
 from api.operations import OPERATIONS, Operation
@@ -31,107 +33,48 @@ from api.refusals import (
 )
 from api.requests import Inbound, Lines, Reply
 from api.service import Service
-from api.visits import NOBODY, Porter, visiting
+from api.visits import Visit, visiting
 
 log = logging.getLogger("mailprobe.api")
 
-
-class Incoming(TrioRequest):
-    """A request whose body nobody reads before an operation asks for it."""
-
-    receive: Receive
+NO_QUERY: Mapping[str, Sequence[str]] = {}
+NO_PARTS: Mapping[str, str] = {}
 
 
-class Connection(TrioASGIHTTPConnection):
-    """One request, from its head to the last octet of its answer, in the task that it came in.
-
-    Quart's own has a nursery and two tasks for each request, to read the body ahead
-    and to end the work when the client is gone; that cost twice what all the rest of
-    Quart does. Our server has the body already, and ends the work itself (`asgi.Exchange`).
-    """
-
-    app: "App"
-
-    async def __call__(self, receive: Any, send: Any) -> None:
-        with visiting(self.app.porter, request_id_of(self.scope), lingers=True) as visit:
-            visit.cut = True
-
-            async def see(message: Message) -> None:
-                await send(message)
-                if message["type"] == "http.response.start":
-                    visit.status = message["status"]
-                elif not message.get("more_body", False):
-                    visit.cut = False
-
-            incoming = self._create_request_from_scope(see)  # type: ignore[arg-type]  # Quart's own names for a message
-            assert isinstance(incoming, Incoming)
-            incoming.receive = receive
-            await self._answer(see, await self.app.handle_request(incoming))
-
-    async def _answer(self, send: Send, response: Any) -> None:
-        """The end is said with the last octets: apart it would be a packet of its own."""
-        headers = [(name.lower().encode(), text.encode()) for name, text in response.headers]
-        await send(
-            {"type": "http.response.start", "status": response.status_code, "headers": headers}
-        )
-        async with response.response as body:
-            if isinstance(body, NdjsonBody):
-                async for octets in body:
-                    await send(_part(octets, more=not body.whole))
-                if body.whole:
-                    return
-                await send(_part(b"", more=False))
-            else:
-                await send(_part(b"".join([octets async for octets in body]), more=False))
-
-
-def _part(octets: bytes, *, more: bool) -> Message:
-    return {"type": "http.response.body", "body": octets, "more_body": more}
-
-
-class App(QuartTrio):
-    """Quart, with the connection above."""
-
-    asgi_http_class = Connection
-    request_class = Incoming
-    porter: Porter = NOBODY
-
-
-def create_app(service: Service) -> QuartTrio:
+def create_app(service: Service) -> Application:
     """An ASGI application over the service's parts; it opens and closes nothing."""
-    app = App("mailprobe", static_folder=None)
-    app.porter = service.porter
-    app.url_map.merge_slashes = False  # no redirects: a path is right or it is not found
-    for operation in OPERATIONS:
-        app.add_url_rule(
-            operation.path.replace("{", "<").replace("}", ">"),
-            operation.name,
-            _view(service, operation),
-            methods=[operation.method],
-            provide_automatic_options=False,
-        )
+    framework = _framework(service)
+    known = {(row.method, row.path): row for row in OPERATIONS if "{" not in row.path}
 
-    @app.before_request
-    async def refuse_empty_segments() -> None:
-        if request.scope["path"].startswith("//"):  # werkzeug passes over the second one
-            raise exceptions.NotFound
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        with visiting(service.porter, request_id_of(scope), lingers=True) as visit:
+            visit.cut = True
+            operation = known.get((scope["method"], scope["path"]))
+            if operation is None or scope["query_string"]:
+                reply = await framework.find(scope, receive)
+            else:
+                reply = await _answer(service, operation, scope, receive)
+            await _send_reply(reply, scope, visit, send)
 
-    async def trouble(error: Exception) -> Response:
-        return _respond(refuse(service, _as_refusal(error)))
-
-    app.register_error_handler(Exception, trouble)
     return app
 
 
-def _view(service: Service, operation: Operation) -> Callable[..., Awaitable[Response]]:
-    async def view(**path: str) -> Response:
-        return _respond(await answer(service, operation, _inbound(path)))
+async def _answer(
+    service: Service, operation: Operation, scope: Message, receive: Receive
+) -> Reply:
+    try:
+        return await answer(service, operation, _inbound(scope, receive, NO_QUERY, NO_PARTS))
+    except Exception as error:
+        return refuse(service, _as_refusal(error, scope))
 
-    return view
 
-
-def _inbound(path: dict[str, str]) -> Inbound:
-    receive, scope, arrived_at = _incoming().receive, request.scope, trio.current_time()
+def _inbound(
+    scope: Scope,
+    receive: Receive,
+    query: Mapping[str, Sequence[str]],
+    path: Mapping[str, str],
+) -> Inbound:
+    arrived_at = trio.current_time()
 
     async def read() -> bytes:
         pieces, count = [], 0
@@ -148,36 +91,135 @@ def _inbound(path: dict[str, str]) -> Inbound:
                     return b"".join(pieces)
         raise SlowBody(BODY_S_MAX)
 
-    query = {name: request.args.getlist(name) for name in request.args}
     return Inbound(request_id_of(scope), headers_of_scope(scope), query, path, read)
 
 
-def _incoming() -> Incoming:
-    incoming = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
-    assert isinstance(incoming, Incoming)
-    return incoming
+# -- the answer ---------------------------------------------------------------------------------
 
 
-def _respond(reply: Reply) -> Response:
-    body = NdjsonBody(reply.body) if isinstance(reply.body, Lines) else reply.body
-    response = Response(body, reply.status, dict(reply.headers), content_type=reply.media_type)
-    response.headers["X-Request-Id"] = request_id_of(request.scope)
-    response.headers["Cache-Control"] = "no-store"
-    if reply.status == 204:
-        del response.headers["Content-Type"]
-    if reply.closes and request.http_version.startswith("1"):
-        response.headers["Connection"] = "close"
-    return response
+async def _send_reply(reply: Reply, scope: Message, visit: Visit, send: Send) -> None:
+    """The end is said with the last octets: apart it would be a packet of its own."""
+    await send(_start(reply, scope))
+    visit.status = reply.status
+    if not isinstance(reply.body, Lines):
+        await send(_part(reply.body, more=False))
+    else:
+        async with NdjsonBody(reply.body) as body:
+            async for octets in body:
+                await send(_part(octets, more=not body.whole))
+            if not body.whole:
+                await send(_part(b"", more=False))
+    visit.cut = False
 
 
-def _as_refusal(error: Exception) -> Refusal:
-    """What Quart found wrong before any operation began."""
+def _start(reply: Reply, scope: Message) -> Message:
+    headers = [(name.lower().encode(), text.encode()) for name, text in reply.headers.items()]
+    if reply.status != 204:
+        headers.append((b"content-type", reply.media_type.encode()))
+    if not isinstance(reply.body, Lines):
+        headers.append((b"content-length", b"%d" % len(reply.body)))
+    headers.append((b"x-request-id", request_id_of(scope).encode()))
+    headers.append((b"cache-control", b"no-store"))
+    if reply.closes and scope["http_version"].startswith("1"):
+        headers.append((b"connection", b"close"))
+    return {"type": "http.response.start", "status": reply.status, "headers": headers}
+
+
+def _part(octets: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": octets, "more_body": more}
+
+
+# -- Quart's way --------------------------------------------------------------------------------
+
+
+class Incoming(TrioRequest):
+    """A request whose body nobody reads before an operation asks for it."""
+
+    receive: Receive
+
+
+class Replied(Response):
+    """What Quart carries out of a view: our own reply, which we send ourselves."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(b"", reply.status)
+        self.reply = reply
+
+
+class Connection(TrioASGIHTTPConnection):
+    """One request, in the task that it came in.
+
+    Quart's own has a nursery and two tasks for each request, to read the body ahead
+    and to end the work when the client is gone; that cost twice what all the rest of
+    Quart does. Our server has the body already, and ends the work itself (`asgi.Exchange`).
+    """
+
+    async def find(self, receive: Receive) -> Reply:
+        incoming = self._create_request_from_scope(_push_nothing)  # type: ignore[arg-type]  # Quart's own names for a message
+        assert isinstance(incoming, Incoming)
+        incoming.receive = receive
+        response = await self.app.handle_request(incoming)
+        assert isinstance(response, Replied)  # an error has its own, see `trouble`
+        return response.reply
+
+
+async def _push_nothing(message: Message) -> None:
+    """Of what Quart could send by itself we have nothing."""
+
+
+class Framework(QuartTrio):
+    """Quart, with the connection above."""
+
+    request_class = Incoming
+
+    async def find(self, scope: Message, receive: Receive) -> Reply:
+        """The answer of whatever is at this path."""
+        return await Connection(self, scope).find(receive)  # type: ignore[arg-type]  # Quart's own name for a scope
+
+
+def _framework(service: Service) -> Framework:
+    app = Framework("mailprobe", static_folder=None)
+    app.url_map.merge_slashes = False  # no redirects: a path is right or it is not found
+    for operation in OPERATIONS:
+        app.add_url_rule(
+            operation.path.replace("{", "<").replace("}", ">"),
+            operation.name,
+            _view(service, operation),
+            methods=[operation.method],
+            provide_automatic_options=False,
+        )
+
+    @app.before_request
+    async def refuse_empty_segments() -> None:
+        if request.scope["path"].startswith("//"):  # werkzeug passes over the second one
+            raise exceptions.NotFound
+
+    async def trouble(error: Exception) -> Response:
+        return Replied(refuse(service, _as_refusal(error, request.scope)))
+
+    app.register_error_handler(Exception, trouble)
+    return app
+
+
+def _view(service: Service, operation: Operation) -> Callable[..., Awaitable[Response]]:
+    async def view(**path: str) -> Response:
+        incoming = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
+        assert isinstance(incoming, Incoming)
+        query = {name: incoming.args.getlist(name) for name in incoming.args}
+        inbound = _inbound(incoming.scope, incoming.receive, query, path)
+        return Replied(await answer(service, operation, inbound))
+
+    return view
+
+
+def _as_refusal(error: Exception, scope: Scope) -> Refusal:
+    """What was found wrong before any operation began."""
     match error:
         case exceptions.NotFound():
             return NoSuchRoute()
         case exceptions.MethodNotAllowed(valid_methods=methods):
-            return MethodNotAllowed(request.method, ", ".join(sorted(methods or ())))
+            return MethodNotAllowed(scope["method"], ", ".join(sorted(methods or ())))
         case exceptions.HTTPException(code=int(code)) if 400 <= code < 500:
             return InvalidRequest("The request cannot be understood.", "endpoints")
     log.error("a bug of ours", exc_info=error)
-    return OurFault(request_id_of(request.scope))
+    return OurFault(request_id_of(scope))

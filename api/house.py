@@ -201,7 +201,7 @@ async def serve_service(
     async with trio.open_nursery() as background:
         background.start_soon(_tidy, service)
         await serve_app(
-            app,  # type: ignore[arg-type]  # Quart's own names for the same three arguments
+            app,
             listeners,
             drain=drain,
             error_body=error_body,

@@ -7,14 +7,12 @@ stands around the stream's nursery (PEP 789).
 
 from types import TracebackType
 
-from quart.wrappers.response import ResponseBody
-
 from api.metering import Metered
 from api.requests import Lines
 
 
-class NdjsonBody(ResponseBody):
-    """Lines, for Quart. What is ready together goes out together."""
+class NdjsonBody:
+    """Lines, as octets. What is ready together goes out together."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines

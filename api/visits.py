@@ -7,9 +7,7 @@ was sent: neither a key, nor an address, nor a body.
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,28 +72,38 @@ def present() -> Visit | None:
     return _present.get()
 
 
-@contextmanager
-def visiting(porter: Porter, request_id: str, *, lingers: bool = False) -> Iterator[Visit]:
+class visiting:
     """The visit of this request, which ends with the block of whoever came first.
 
     `lingers`: what the task writes afterwards belongs to it too. For a door that
     has a task for each request.
     """
-    visit = _present.get()
-    if visit is not None and visit.request_id == request_id:
-        yield visit
-        return
-    visit = Visit(request_id, trio.current_time())
-    token = _present.set(visit)
-    porter.came()
-    try:
-        yield visit
-    finally:
-        seconds = trio.current_time() - visit.began
-        porter.left(visit, seconds)
-        _tell(visit, seconds)
-        if not lingers:
-            _present.reset(token)
+
+    __slots__ = ("_lingers", "_porter", "_request_id", "_token", "_visit")
+
+    def __init__(self, porter: Porter, request_id: str, *, lingers: bool = False) -> None:
+        self._porter = porter
+        self._request_id = request_id
+        self._lingers = lingers
+        self._token: Token[Visit | None] | None = None  # of who came first
+
+    def __enter__(self) -> Visit:
+        visit = _present.get()
+        if visit is None or visit.request_id != self._request_id:
+            visit = Visit(self._request_id, trio.current_time())
+            self._token = _present.set(visit)
+            self._porter.came()
+        self._visit = visit
+        return visit
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is None:
+            return
+        seconds = trio.current_time() - self._visit.began
+        self._porter.left(self._visit, seconds)
+        _tell(self._visit, seconds)
+        if not self._lingers:
+            _present.reset(self._token)
 
 
 def turned_away(porter: Porter, code: str, status: int) -> None:
