@@ -112,30 +112,9 @@ def strict_connection(head_octets_max: int) -> tuple[h11.Connection, StrictBuffe
     return connection, buffer
 
 
-_PLAIN_POST = re.compile(
-    rb"POST /[!-~]* HTTP/1\.1\r\n((?:(?!connection:(?! keep-alive\r)|expect:|transfer-encoding:|upgrade:)"
-    rb"[!#-'*+.0-9a-z^_`|~-]+:[\t -~\x80-\xff]*+\r\n)++)\r\n",
-    re.IGNORECASE,
-)
-_LENGTH = re.compile(rb"(?:^|\n)content-length:[ \t]*([0-9]{1,9})[ \t]*\r", re.IGNORECASE)
-
-
-def well_formed_post(octets: bytes, head_octets_max: int) -> bool:
-    """Are these one whole POST and nothing else, so plain that no server reads it otherwise?
-
-    False says nothing: it may be one all the same, and h11 has to tell.
-    """
-    head = _PLAIN_POST.match(octets)
-    if head is None or head.end() > head_octets_max:
-        return False
-    lengths = _LENGTH.findall(head[1])
-    said = head[1].lower().count(b"content-length")
-    return len(lengths) == said == 1 and head.end() + int(lengths[0]) == len(octets)
-
-
 # A host that frameworks can route by; of others theirs makes an error 500.
 _LABEL = rb"[a-z0-9_-]{1,63}"
-_HOST = re.compile(
+HOST = re.compile(
     rb"(\[[0-9a-f:.]{2,45}\]|%b(\.%b){0,63}\.?)?(:[0-9]{0,5})?" % (_LABEL, _LABEL), re.IGNORECASE
 )
 _ABSOLUTE = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
@@ -152,7 +131,7 @@ def admit(request: h11.Request) -> h11.Request | None:
     if request.http_version not in (b"1.0", b"1.1"):
         return None
     for name, value in request.headers:
-        if name == b"host" and not _HOST.fullmatch(value):
+        if name == b"host" and not HOST.fullmatch(value):
             return None
         if name == b"transfer-encoding" and request.http_version == b"1.0":
             return None

@@ -16,6 +16,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -34,13 +35,14 @@ from api.asgi import (
     Application,
     ErrorBody,
     Exchange,
+    Message,
     admit,
     contain,
     new_request_id,
     refusal_headers,
     strict_connection,
-    well_formed_post,
 )
+from api.plain import Plain, PlainAnswer, head_of, read_plain
 from api.shedding import Anteroom, Place, wait_at
 
 logger = logging.getLogger("mailprobe.http")
@@ -309,6 +311,8 @@ class Connection(H11Protocol):
         self._hurried = 0  # octets sent since the sender last let others run
         self._patience = trio.CancelScope(deadline=trio.current_time() + self._limits.head_s)
         self._exchange: Exchange | None = None
+        self._is_plain = False  # that exchange: h11 knows nothing of it
+        self._answered = trio.Event()
         self._place: Place | None = None  # of a POST
         self._head_begun = False
         self._method = b""
@@ -353,24 +357,61 @@ class Connection(H11Protocol):
                 return
             if not octets:
                 return
-            anteroom = self._server.anteroom
-            if anteroom is not None and anteroom.full and self._may_shed(octets):
-                await self._shed()
+            plain = self._plain_in(octets)
+            if plain is not None:
+                await self._begin_plain(plain)
                 continue
             self.connection.receive_data(octets)
+            if self._is_plain:  # sent before its turn
+                self._answered = trio.Event()
+                await self._answered.wait()
             await self._handle_events()
 
-    def _may_shed(self, octets: bytes) -> bool:
-        """Is this one whole request and nothing else, which an answer without a look would do?
+    def _plain_in(self, octets: bytes) -> Plain | None:
+        """The request that these are, if it may go the short way."""
+        if (
+            self._exchange is not None
+            or self._buffer
+            or self._out
+            or self._ending
+            or self._server.draining
+            or self.connection.our_state is not h11.IDLE
+        ):
+            return None
+        return read_plain(octets, self._limits.head_octets_max)
 
-        Whatever is less plain goes the long way, which is many times as dear.
-        """
-        return (
-            self._exchange is None
-            and not (self._buffer or self._out or self._ending or self._server.draining)
-            and self.connection.our_state is h11.IDLE
-            and well_formed_post(octets, self._limits.head_octets_max)
+    async def _begin_plain(self, plain: Plain) -> None:
+        server, place = self._server, None
+        if server.anteroom is not None and plain.method == "POST":
+            place = Place(server.anteroom)
+            if not place.take():
+                await self._shed()
+                return
+        server.idle.pop(self, None)
+        self._patience.deadline = inf
+        self.keep_alive_requests += 1
+        exchange = Exchange(
+            server.app,
+            plain.scope(self.client, self.server),
+            partial(self._say, PlainAnswer()),
+            self,
+            server.error_body,
         )
+        await exchange.put({"type": "http.request", "body": plain.body, "more_body": False})
+        self._exchange, self._is_plain, self._place = exchange, True, place
+        self._nursery.start_soon(self._work, exchange, place)
+
+    async def _say(self, answer: PlainAnswer, message: Message) -> None:
+        """Write this message of the answer to a plain request."""
+        ours = self.config.response_headers("h11")
+        if self.keep_alive_requests >= self.config.keep_alive_max_requests:
+            ours = [*ours, (b"connection", b"close")]
+        self._out += answer.octets_of(message, ours)
+        if answer.ended:
+            if answer.closes or self._server.draining:
+                self._end()
+            else:
+                self._rest()
 
     async def _shed(self) -> None:
         """Refuse a request unread: so cheaply that the rest is served as if it had not come."""
@@ -380,8 +421,7 @@ class Connection(H11Protocol):
             *refusal_headers(body, new_request_id()),
             *self.config.response_headers("h11"),
         ]
-        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
-        self._out += b"HTTP/1.1 503 \r\n%s\r\n%s" % (lines, body)
+        self._out += head_of(REFUSALS["overloaded"].status, headers) + body
         await self.flush()
         self._server.idle.pop(self, None)
         self._rest()
@@ -583,6 +623,8 @@ class Connection(H11Protocol):
     def _rest(self) -> None:
         """The answer is written: wait for the next request."""
         self._exchange = None
+        self._is_plain = False
+        self._answered.set()
         self._head_begun = False
         self._patience.deadline = trio.current_time() + self._limits.keep_alive_s
         self._server.rest(self)
