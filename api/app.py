@@ -18,7 +18,16 @@ from quart_trio.wrappers import TrioRequest
 from werkzeug import exceptions
 
 from api.answering import answer, refuse
-from api.asgi import Application, Message, Receive, Scope, Send, headers_of_scope, request_id_of
+from api.asgi import (
+    WHOLE_BODY,
+    Application,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    headers_of_scope,
+    request_id_of,
+)
 from api.limits import BODY_OCTETS_MAX, BODY_S_MAX
 from api.ndjson import NdjsonBody
 from api.operations import OPERATIONS, Operation
@@ -75,8 +84,11 @@ def _inbound(
     path: Mapping[str, str],
 ) -> Inbound:
     arrived_at = trio.current_time()
+    whole: bytes | None = scope.get("extensions", {}).get(WHOLE_BODY)
 
     async def read() -> bytes:
+        if whole is not None and len(whole) <= BODY_OCTETS_MAX:
+            return whole
         pieces, count = [], 0
         with trio.move_on_at(arrived_at + BODY_S_MAX):
             while True:

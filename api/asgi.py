@@ -29,6 +29,7 @@ Scope = Any  # a Message too, which frameworks know by names of their own
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
+WHOLE_BODY = "mailprobe.whole_body"  # of `extensions`: the body, where it was there with the head
 ErrorBody = Callable[[str], bytes]  # a code of REFUSALS -> a whole ApiError as JSON
 
 

@@ -14,7 +14,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass, replace
 from functools import partial
 
-import msgspec
 import trio
 
 from api import visits
@@ -24,7 +23,7 @@ from api.asgi import REFUSALS
 from api.billing import open_payments
 from api.callbacks import open_courier
 from api.collector import spare_the_collector
-from api.errors import Places, body_of_code
+from api.errors import Places, octets_of_code
 from api.fleet import is_shared, open_seats
 from api.jobs import open_jobs
 from api.logs import release
@@ -195,7 +194,7 @@ async def serve_service(
 
     def error_body(code: str) -> bytes:
         turned_away(service.porter, code, REFUSALS[code].status)
-        return msgspec.json.encode(body_of_code(code, service.places))
+        return octets_of_code(code, service.places)
 
     app, listeners = create_app(service), listeners_on(sockets)
     async with trio.open_nursery() as background:

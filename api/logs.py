@@ -274,6 +274,7 @@ def log_to_standard_error(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # no line tells of these, and each costs a look (Logging HOWTO, "Optimization")
     logging.logThreads = logging.logMultiprocessing = logging.logProcesses = False
+    logging._srcfile = None  # nor of who has called
     logging.captureWarnings(True)
     for name in ("httpx", "httpcore", "hpack"):  # a line a look-up, each with its address
         logging.getLogger(name).setLevel(logging.WARNING)

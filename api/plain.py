@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import h11
 
-from api.asgi import HOST, Message
+from api.asgi import HOST, WHOLE_BODY, Message
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -40,7 +40,7 @@ class Plain:
     body: bytes
 
     def scope(self, client: Any, server: Any) -> Message:
-        """As hypercorn makes it."""
+        """As hypercorn makes it, and the body: nobody need wait for what is there."""
         path, _, query = self.target.partition(b"?")
         text = path.decode("ascii")
         return {
@@ -57,7 +57,7 @@ class Plain:
             "client": client,
             "server": server,
             "state": {},
-            "extensions": {},
+            "extensions": {WHOLE_BODY: self.body},
         }
 
 

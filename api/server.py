@@ -209,7 +209,7 @@ class _Server:
     def rest(self, connection: "Connection") -> None:
         """This one idles from now on."""
         self.idle[connection] = None
-        if self._room.statistics().tasks_waiting:
+        if self._room.value == 0 and self._room.statistics().tasks_waiting:
             connection.close_idle()
 
     async def _hold(self, wire: trio.SocketStream) -> None:

@@ -4,6 +4,7 @@ One place, so that every store cuts time at the same edges.
 """
 
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 
 from storage.records import Account
 
@@ -11,7 +12,7 @@ FOREVER = datetime.max.replace(tzinfo=UTC)  # when a lease ends that has no end
 
 
 def day_of(at: datetime) -> date:
-    return at.astimezone(UTC).date()
+    return at.date() if at.tzinfo is UTC else at.astimezone(UTC).date()
 
 
 def month_of(at: datetime) -> date:
@@ -21,7 +22,11 @@ def month_of(at: datetime) -> date:
 
 def month_bounds(at: datetime) -> tuple[datetime, datetime]:
     """The first instant of the month, and the first that is past it."""
-    first = month_of(at)
+    return _bounds(month_of(at))
+
+
+@lru_cache(64)  # asked for at each request
+def _bounds(first: date) -> tuple[datetime, datetime]:
     after = (first + timedelta(days=31)).replace(day=1)
     return _midnight(first), _midnight(after)
 

@@ -1,11 +1,9 @@
 """The transactions of metering, as SQL: each runs whole inside the writer's or the reader's."""
 
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 from storage import sqlite_window
@@ -25,7 +23,6 @@ from storage.sqlite_window import OpenWindow, Sum
 from storage.store import REFUSALS_SINGLE_MAX, WINDOW, units_of
 
 R = TypeVar("R")
-T = TypeVar("T")
 
 WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
 
@@ -262,41 +259,44 @@ def _log(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
 def _count(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
     """Raise the counters that outlive the rows, once for all that lie in the same day or period."""
     account = who.account_number
-    units: Counter[datetime] = Counter()
-    billable: Counter[datetime] = Counter()
+    counted: dict[datetime, list[int]] = {}  # units and billable ones
     for row in rows:
-        units[row.at] += row.units  # what was settled together mostly ended together
-        if row.billable:
-            billable[row.at] += 1
-    for month, count in _summed(units, month_of).items():
+        sums = counted.setdefault(row.at, [0, 0])  # what was settled together mostly ended together
+        sums[0] += row.units
+        sums[1] += row.billable
+    months: dict[date, list[int]] = {}
+    days: dict[date, int] = {}
+    periods: dict[datetime, int] = {}
+    for at, (units, billable) in counted.items():
+        day = day_of(at)
+        sums = months.setdefault(day.replace(day=1), [0, 0])
+        sums[0] += units
+        sums[1] += billable
+        if billable:
+            days[day] = days.get(day, 0) + billable
+            start = period_start_of(who.account, at)
+            if start:
+                periods[start] = periods.get(start, 0) + billable
+    for month, (units, billable) in months.items():
         db.execute(
             "INSERT INTO months (account, month, units, billable) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (account, month) DO UPDATE"
             " SET units = units + excluded.units, billable = billable + excluded.billable",
-            (account, str(month), count, _summed(billable, month_of)[month]),
+            (account, str(month), units, billable),
         )
-    for day, count in _summed(billable, day_of).items():
+    for day, billable in days.items():
         db.execute(
             "INSERT INTO days (account, day, billable) VALUES (?, ?, ?)"
             " ON CONFLICT (account, day) DO UPDATE SET billable = billable + excluded.billable",
-            (account, str(day), count),
+            (account, str(day), billable),
         )
-    for start, count in _summed(billable, partial(period_start_of, who.account)).items():
-        if start:
-            db.execute(
-                "INSERT INTO periods (account, start, billable) VALUES (?, ?, ?)"
-                " ON CONFLICT (account, start) DO UPDATE"
-                " SET billable = billable + excluded.billable",
-                (account, micros(start), count),
-            )
-
-
-def _summed(counts: Counter[datetime], edge: Callable[[datetime], T]) -> Counter[T]:
-    """The counts by where their instants lie."""
-    summed: Counter[T] = Counter()
-    for at, count in counts.items():
-        summed[edge(at)] += count
-    return summed
+    for start, billable in periods.items():
+        db.execute(
+            "INSERT INTO periods (account, start, billable) VALUES (?, ?, ?)"
+            " ON CONFLICT (account, start) DO UPDATE"
+            " SET billable = billable + excluded.billable",
+            (account, micros(start), billable),
+        )
 
 
 def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: UsageRow) -> None:

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from api.asgi import WHOLE_BODY
 from api.plain import PlainAnswer, read_plain
 from tests.api.raw_http import Streaming, hello, read_body, respond, serving
 
@@ -22,6 +23,7 @@ def post(*fields: str, path: str = "/", body: str = "") -> str:
 async def mirror(scope, receive, send):
     """Answers with all that it was told."""
     state = {**scope, "state": sorted(scope["state"]), "client": scope["client"][0]}
+    assert state.pop("extensions") in ({}, {WHOLE_BODY: b""}, {WHOLE_BODY: b"hello"})
     told = {"scope": {**state, "server": scope["server"][0]}, "body": await read_body(receive)}
     await respond(send, json.dumps(told, default=lambda octets: octets.decode("latin-1")).encode())
 
