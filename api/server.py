@@ -54,6 +54,7 @@ PIECES_MAX = 4096  # of a body: a chunk costs some 20 us to parse, however small
 HEAD_WHEN_DRAINING_S = 1.0  # for a head that has begun to come; a request without one is none
 SETTLE_S = 0.02
 BACKLOG = 1024
+ACCEPTED_MAX = 32  # in one turn of the loop
 USER_TIMEOUT_MS = 20_000  # sent and not acknowledged for so long: the kernel gives the client up
 
 
@@ -196,15 +197,28 @@ class _Server:
         Whoever has idled longest makes room for him, or the first to idle.
         """
         while True:
-            wire = await _accept(listener)
-            try:
-                if self._room.value == 0 and self.idle:
-                    next(iter(self.idle)).close_idle()
-                await self._room.acquire()
-            except trio.Cancelled:
-                wire.socket.close()
-                raise
-            nursery.start_soon(self._hold, wire)
+            await self._admit(await _accept(listener), nursery)
+            for _ in range(ACCEPTED_MAX):
+                wire = _accept_now(listener) if self._room.value else None
+                if wire is None:
+                    break
+                await self._admit(wire, nursery)
+
+    async def _admit(self, wire: trio.SocketStream, nursery: trio.Nursery) -> None:
+        try:
+            if self._room.value == 0 and self.idle:
+                next(iter(self.idle)).close_idle()
+            await self._enter()
+        except trio.Cancelled:
+            wire.socket.close()
+            raise
+        nursery.start_soon(self._hold, wire)
+
+    async def _enter(self) -> None:
+        try:
+            self._room.acquire_nowait()  # almost always: no trip round the scheduler
+        except trio.WouldBlock:
+            await self._room.acquire()
 
     def rest(self, connection: "Connection") -> None:
         """This one idles from now on."""
@@ -273,6 +287,21 @@ async def _accept(listener: trio.SocketListener) -> trio.SocketStream:
                 raise
             logger.error("no connection can be accepted: %s", error)
             await trio.sleep(0.1)  # as trio.serve_listeners does
+
+
+def _accept_now(listener: trio.SocketListener) -> trio.SocketStream | None:
+    """One who has come already, if there is one.
+
+    trio's own goes round the scheduler for each: where a turn of the loop is long,
+    newcomers would wait for as many turns as there are before them.
+    """
+    try:
+        with socket.socket(fileno=os.dup(listener.socket.fileno())) as listening:
+            accepted, _ = listening.accept()
+    except OSError:  # nobody; or what the next turn is told
+        return None
+    accepted.setblocking(False)
+    return trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
 
 
 class Connection(H11Protocol):

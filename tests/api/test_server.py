@@ -6,12 +6,12 @@ import socket
 import subprocess
 import sys
 import tracemalloc
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 
 import pytest
 import trio
 
-from api.server import Limits, listeners_on, open_sockets, serve_app
+from api.server import ACCEPTED_MAX, Limits, listeners_on, open_sockets, serve_app
 from tests.api.raw_http import (
     LIMITS,
     Serving,
@@ -114,7 +114,7 @@ async def test_no_client_holds_the_end_up(said):
 PROGRAM = """
 import sys, trio
 from functools import partial
-from api.server import Limits, drain_on_signals, listeners_on, open_sockets, serve_app
+from api.server import ACCEPTED_MAX, Limits, drain_on_signals, listeners_on, open_sockets, serve_app
 from tests.api.raw_http import error_body, hello
 from tests.api.test_server import endless
 
@@ -172,6 +172,35 @@ async def test_a_connection_is_closed_after_its_number_of_requests():
             assert "connection" not in (await raw.ask(GET)).headers
         assert (await raw.ask(GET)).headers["connection"] == "close"
         await raw.assert_closed()
+
+
+async def test_a_crowd_that_has_come_before_it_is_looked_at_is_answered_whole():
+    """Many are accepted in a turn of the loop, and none of them is forgotten."""
+    (sock,) = open_sockets("127.0.0.1", 0)
+    with ExitStack() as stack:
+        crowd = []
+        for _ in range(5 * ACCEPTED_MAX + 1):
+            crowd.append(stack.enter_context(socket.create_connection(sock.getsockname())))
+            crowd[-1].sendall(GET.encode())
+        drain = trio.Event()
+        async with trio.open_nursery() as nursery:
+
+            async def run(task_status):
+                await serve_app(
+                    hello,
+                    listeners_on([sock]),
+                    drain=drain,
+                    error_body=error_body,
+                    limits=LIMITS,
+                    task_status=task_status,
+                )
+
+            await nursery.start(run)
+            with trio.fail_after(10):
+                for each in crowd:
+                    await trio.lowlevel.wait_readable(each)
+                    assert each.recv(65536).startswith(b"HTTP/1.1 200")
+            drain.set()
 
 
 async def test_who_idles_longest_makes_room_for_a_newcomer():
