@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -180,6 +181,7 @@ def tell_age(version: str, started: float, _: Any, __: str, event: Event) -> Eve
 
 # What every record has; the rest came with `extra`.
 _OF_A_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+_BEFORE_EXTRA = len(vars(logging.makeLogRecord({})))  # these come first, whatever made the record
 _PLAIN = {str, int, float, bool, type(None)}
 
 _encode = msgspec.json.Encoder().encode
@@ -216,7 +218,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
         }
-        for name, value in vars(record).items():
+        for name, value in islice(vars(record).items(), _BEFORE_EXTRA, None):
             if name not in _OF_A_RECORD:
                 event[name] = value
         at = datetime.fromtimestamp(record.created, UTC)
@@ -256,6 +258,15 @@ def formatter(*, terminal: bool = False) -> logging.Formatter:
 
 class Handler(logging.StreamHandler[Any]):
     """Standard error. A line that cannot be made is told of without its contents."""
+
+    def emit(self, record: logging.LogRecord) -> None:  # as logging's own, which locks twice
+        try:
+            self.stream.write(f"{self.format(record)}\n")
+            self.stream.flush()
+        except RecursionError:
+            raise
+        except Exception:
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # logging's own shows them
         kind = sys.exc_info()[0]

@@ -228,6 +228,12 @@ class Meter:
 
         await self.recorder.once(write)
 
+    async def try_part(
+        self, grant: Grant, rows: Sequence[UsageRow], part: int, *, ends: bool
+    ) -> None:
+        """Write a part now, once: to be insisted on where StoreUnavailable is raised."""
+        await self.recorder.once(lambda: self._write_part(grant, rows, part, ends=ends))
+
     def settle_part(
         self, grant: Grant, rows: Sequence[UsageRow], part: int, *, ends: bool
     ) -> trio.Event:
@@ -236,14 +242,13 @@ class Meter:
         For what cannot be taken back: lines of a stream that is under way, and
         whatever a request had when it died.
         """
+        return self.recorder.insist(lambda: self._write_part(grant, rows, part, ends=ends))
 
-        async def write() -> None:
-            await self.store.settle(
-                grant.reservation, rows, part=part, ends=ends, metered=self.metered
-            )
-            self.watch(grant.caller, False)
-
-        return self.recorder.insist(write)
+    async def _write_part(
+        self, grant: Grant, rows: Sequence[UsageRow], part: int, *, ends: bool
+    ) -> None:
+        await self.store.settle(grant.reservation, rows, part=part, ends=ends, metered=self.metered)
+        self.watch(grant.caller, False)
 
     @contextmanager
     def holding(self, reservation: Reservation) -> Iterator[None]:
