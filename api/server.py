@@ -418,6 +418,7 @@ class Connection(H11Protocol):
                 return
         server.idle.pop(self, None)
         self._patience.deadline = inf
+        self._method = b""  # no HEAD any more
         self.keep_alive_requests += 1
         exchange = Exchange(
             server.app,
