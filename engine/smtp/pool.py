@@ -258,9 +258,10 @@ class Pool:
         return 1 if self._pipelines is False or self.one_each else self._window()
 
     def _window(self) -> int:
-        if self._pace.gap_s <= 0:
-            return REFUSALS_MAX
-        return max(1, min(REFUSALS_MAX, int(ROUND_S / self._pace.gap_s)))
+        gap_s = self._pace.gap_s
+        # Told by a product: where replies come together the mean gap falls below all
+        # that a quotient may be made of.
+        return REFUSALS_MAX if gap_s * REFUSALS_MAX <= ROUND_S else max(1, int(ROUND_S / gap_s))
 
     # -- one connection's task ---------------------------------------------------------------
 

@@ -322,6 +322,18 @@ async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
             assert host.record.connections_peak <= 2
 
 
+async def test_replies_that_always_come_together_leave_the_window_as_it_is(autojump_clock):
+    """The mean of their gaps falls for ever, and is still a number at the end."""
+    async with open_world() as world:
+        world.add("shop.test", MailHost())
+        async with engine_over(world) as engine:
+            await ask(engine, *knowns(8, "shop.test"))
+            (pool,) = engine.prober._pools.values()
+            for _ in range(3_000):
+                pool.round_done(0.001, 0.0)
+                assert pool.window() == 8
+
+
 async def test_one_address_takes_one_connection(autojump_clock):
     """Connect, EHLO, then MAIL, RCPT and the random address in one write."""
     async with open_world() as world:
