@@ -325,7 +325,7 @@ async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
 async def test_replies_that_always_come_together_leave_the_window_as_it_is(autojump_clock):
     """The mean of their gaps falls for ever, and is still a number at the end."""
     async with open_world() as world:
-        world.add("shop.test", MailHost())
+        world.add("shop.test", MailHost(latency_s=0.01))
         async with engine_over(world) as engine:
             await ask(engine, *knowns(8, "shop.test"))
             (pool,) = engine.prober._pools.values()
