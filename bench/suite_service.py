@@ -269,8 +269,14 @@ def measure_requests(
         empty.on_one_core("an empty route behind a key: requests"),
         single.on_one_core("single, no probe: requests"),
         Figure("an empty route against the bare application", empty.against(plain), "times"),
+        Figure("a single against the bare application", single.against(plain), "times"),
         Figure("a single against an empty route", 100 * single.against(empty), "%"),
         lists["sorted"].on_one_core("stream, few domains, warm: addresses"),
+        Figure(
+            "stream, few domains: addresses against the bare application's requests",
+            lists["sorted"].against(plain),
+            "times",
+        ),
         Figure("stream, few domains, warm: first line", min(lists["alone"].first_ms), "ms"),
         lists["mixed"].on_one_core("stream, 50 domains, warm: addresses"),
     ]
