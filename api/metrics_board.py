@@ -154,16 +154,15 @@ class Row:
         self._cells = cells
         self._families = {family.name: family for family in families}
         self._places = places
-        self._clear_states()
+        self.leave()  # so did its last worker, if nobody has said so
         cells[GREETED] += 1
-        self.speak()
 
     def speak(self) -> None:
-        """This worker is alive."""
+        """This worker is alive, and its states are written."""
         self._cells[SEEN_AT] = time.monotonic()
 
     def leave(self) -> None:
-        """This worker ends: its states are nobody's any more."""
+        """Nobody is alive in this row: its states are nobody's any more."""
         self._clear_states()
         self._cells[SEEN_AT] = -SILENT_S
 

@@ -56,6 +56,7 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         board = self._board
+        so_far = board.workers_so_far  # first: who is counted here is alive only when it says so
         release = GaugeMetricFamily(
             "mailprobe_build_info", "1; the labels say what runs.", labels=("version", "python")
         )
@@ -68,7 +69,7 @@ class _Collector:
         yield CounterMetricFamily(
             "mailprobe_workers_started",
             "Workers that have begun to serve, successors counted.",
-            board.workers_so_far,
+            so_far,
         )
 
 

@@ -129,6 +129,7 @@ def one(row):
     row.numbers("counts").add(("one",), 3)
     row.numbers("states").put(5)
     row.numbers("times").observe(0.5)
+    row.speak()
 
 def another(row):
     one(row)
@@ -539,6 +540,8 @@ def test_a_worker_that_is_silent_is_not_alive(
 ) -> None:
     row = board.claim()
     row.numbers("mailprobe_probes").put(3)
+    assert (board.workers_alive, board.workers_so_far) == (0, 1)  # has not said so yet
+    row.speak()
     assert (board.workers_alive, read(board)("mailprobe_probes")) == (1, 3)
     later = time.monotonic() + SILENT_S
     monkeypatch.setattr("api.metrics_board.time.monotonic", lambda: later)

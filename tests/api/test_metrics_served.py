@@ -125,19 +125,16 @@ def test_what_a_worker_counted_outlives_it(tmp_path: Path, lab: Lab) -> None:
     key = make_account(tmp_path, "scale")["key"]
     with measured(tmp_path, lab, "--workers", "2") as watched:
         ask(watched.service.url, key, ["nobody"] * 20)
-        watched.until(lambda told: told("mailprobe_workers") == 2)
-        before = watched.read()
+        told = watched.until(lambda told: told("mailprobe_workers") == 2)
         for pid in workers_of(watched.service):
             os.kill(pid, signal.SIGKILL)
-            watched.until(
-                lambda told, seen=before: (
+            told = watched.until(  # whoever is alive there has told its states
+                lambda told, before=told: (
                     told("mailprobe_workers") == 2
                     and told("mailprobe_workers_started_total")
-                    > seen("mailprobe_workers_started_total")
+                    > before("mailprobe_workers_started_total")
                 )
             )
-            before = watched.read()
-        told = watched.read()
         assert told("mailprobe_verdicts_total") == 60
         assert told("mailprobe_requests_total") == 22
         assert told("mailprobe_workers_started_total") == 4
