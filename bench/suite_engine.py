@@ -116,39 +116,44 @@ async def _timed(sink: Sink, work: Callable[[], Awaitable[object]], addresses: i
 
 
 async def _near() -> list[Figure]:
-    naive, in_step = await _beside_naive()
+    naive, in_step, in_rows, mixed = await _beside_naive()
     figures = [
         _rate("the naive loop, on one core", naive),
         _rate("one RCPT a write, on one core", in_step),
         _times("one RCPT a write: times the naive loop", naive, in_step),
     ]
-    with start_sink(hosts=HOSTS, pipelining=True) as sink:
-        async with _engine(sink, CONNECTIONS) as engine:
-            mixed = [sink.mailbox(number) for number in range(LIST)]
-            in_rows = sorted(mixed, key=lambda text: text.partition("@")[2])
-            for name, texts in (("sorted by domain", in_rows), ("in any order", mixed)):
-                await ask(engine, texts)
-                rounds = [
-                    await _timed(sink, lambda texts=texts: ask(engine, texts), LIST)  # type: ignore[misc]
-                    for _ in range(ROUNDS)
-                ]
-                figures.append(_rate(f"pipelined, {name}, on one core", rounds))
-                figures.append(_times(f"pipelined, {name}: times the naive loop", naive, rounds))
+    for name, rounds in (("sorted by domain", in_rows), ("in any order", mixed)):
+        figures.append(_rate(f"pipelined, {name}, on one core", rounds))
+        figures.append(_times(f"pipelined, {name}: times the naive loop", naive, rounds))
     return figures
 
 
-async def _beside_naive() -> tuple[list[Round], list[Round]]:
+async def _beside_naive() -> list[list[Round]]:
+    """The naive loop's rounds; those in step, pipelined and sorted, pipelined in any order."""
     loop = NaiveLoop(load_lists())
-    naive, ours = [], []
-    with start_sink(hosts=HOSTS, pipelining=False) as sink:
-        texts = [sink.mailbox(number) for number in range(LIST)]
-        async with _engine(sink, CONNECTIONS) as engine:
-            await loop.connect(sink, CONNECTIONS)
-            for _ in range(ROUNDS + 1):
-                naive.append(await _timed(sink, lambda: loop.ask_all(texts), LIST))
-                ours.append(await _timed(sink, lambda: ask(engine, texts), LIST))
+    with (
+        start_sink(hosts=HOSTS, pipelining=False) as plain,
+        start_sink(hosts=HOSTS, pipelining=True) as wide,
+    ):
+        texts = [plain.mailbox(number) for number in range(LIST)]
+        mixed = [wide.mailbox(number) for number in range(LIST)]
+        in_rows = sorted(mixed, key=lambda text: text.partition("@")[2])
+        async with (
+            _engine(plain, CONNECTIONS) as one_by_one,
+            _engine(wide, CONNECTIONS) as together,
+        ):
+            await loop.connect(plain, CONNECTIONS)
+            turns: list[tuple[Sink, Callable[[], Awaitable[object]]]] = [
+                (plain, lambda: loop.ask_all(texts)),
+                (plain, lambda: ask(one_by_one, texts)),
+                (wide, lambda: ask(together, in_rows)),
+                (wide, lambda: ask(together, mixed)),
+            ]
+            rounds = [
+                [await _timed(sink, work, LIST) for sink, work in turns] for _ in range(ROUNDS + 1)
+            ]
             await loop.close()
-    return naive[1:], ours[1:]
+    return [list(each) for each in zip(*rounds[1:], strict=True)]
 
 
 def _rate(what: str, rounds: list[Round]) -> Figure:
