@@ -95,7 +95,9 @@ class Lists:
         """Is the mailbox an office rather than a person? `+` and what follows does not count."""
         if local[:1] == '"':
             local = _unquoted(local)
-        return local.partition("+")[0].lower() in self.roles
+        if "+" in local:
+            local = local.partition("+")[0]
+        return local.lower() in self.roles
 
     def is_disposable(self, domain: str) -> bool:
         """Is the domain, or one that it belongs to, a throwaway? The allow list wins."""

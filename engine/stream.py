@@ -63,6 +63,7 @@ class Answers:
     def __init__(self, on_taken: Callable[[], None]) -> None:
         self.ready: deque[Answer] = deque()  # not taken yet
         self._ended = False
+        self._awaited = False
         self._arrived = trio.lowlevel.ParkingLot()
         self._on_taken = on_taken
 
@@ -91,11 +92,13 @@ class Answers:
     async def _wait(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         while not self.ready and not self._ended:
+            self._awaited = True
             await self._arrived.park()
 
     def put(self, answer: Answer) -> None:
         self.ready.append(answer)
-        if self._arrived:
+        if self._awaited:
+            self._awaited = False
             self._arrived.unpark()
 
     def end(self) -> None:
@@ -167,8 +170,8 @@ class _Errand:
     # -- taking up ---------------------------------------------------------------------------
 
     async def feed(self, texts: Iterable[str]) -> None:
-        """Take up the texts as there is room for them."""
-        ready = self.answers.ready
+        """Take up the texts as there is room for them; those of one step begin together."""
+        ready, now = self.answers.ready, self._now()
         for place, text in enumerate(texts):
             if self._gone:
                 return
@@ -180,11 +183,13 @@ class _Errand:
             ):
                 self._release_due()
                 await self._wait_for_room()
-            self._take_up(place, text)
+                now = self._now()
+            self._take_up(place, text, now)
             if place % FEED_STEP == FEED_STEP - 1:
                 if not self._patient or place % RELEASE_STEP == RELEASE_STEP - 1:
                     self._release_due()
                 await trio.lowlevel.checkpoint()
+                now = self._now()
         self._release_due()
         self._fed = True
         self._end_if_done()
@@ -217,9 +222,10 @@ class _Errand:
         if self._fed and not self._open:
             self.answers.end()
 
-    def _take_up(self, place: int, text: str) -> None:
+    def _take_up(self, place: int, text: str, now: float) -> None:
         self._places += 1
-        now = self._now()
+        if self._watched:
+            now = self._now()  # who measures is told of each by itself
         inquiry = Inquiry(text, place, now)
         if self._explain:
             inquiry.notes = Notes()
@@ -235,7 +241,18 @@ class _Errand:
             twin.twins.append((place, text))
             return
         self._open[inquiry.mailbox] = inquiry
-        self._find_route(inquiry, inquiry.address.domain)
+        domain = inquiry.address.domain
+        lane = self._lanes.get(domain)
+        if lane is None or lane.until < now:
+            lane = self._open_lane(domain)
+        if lane is None:
+            self._await_route(inquiry, domain)
+            return
+        if self._watched:
+            self._watcher.recalled("mx")
+        if inquiry.notes is not None:
+            inquiry.notes.cached.append("mx")
+        self._routed(inquiry, lane, now)
 
     def _tell(self, inquiry: Inquiry) -> None:
         now = self._now()
@@ -261,17 +278,8 @@ class _Errand:
 
     # -- layer 3 -----------------------------------------------------------------------------
 
-    def _find_route(self, inquiry: Inquiry, domain: str) -> None:
-        lane = self._lanes.get(domain)
-        if lane is None or lane.until < inquiry.began:
-            lane = self._open_lane(domain)
-        if lane is not None:
-            if self._watched:
-                self._watcher.recalled("mx")
-            if inquiry.notes is not None:
-                inquiry.notes.cached.append("mx")
-            self._routed(inquiry, lane)
-        elif domain in self._by_domain:
+    def _await_route(self, inquiry: Inquiry, domain: str) -> None:
+        if domain in self._by_domain:
             self._by_domain[domain].append(inquiry)
         else:
             self._by_domain[domain] = [inquiry]
@@ -311,15 +319,15 @@ class _Errand:
                 await routes.addresses(exchange.name)
         if self._gone:
             return
-        lane = self._lane(answer)
+        lane, now = self._lane(answer), self._now()
         for inquiry in self._by_domain.pop(domain):
             if inquiry.notes is not None:
                 inquiry.notes.looked_up = True
-            self._routed(inquiry, lane)
+            self._routed(inquiry, lane, now)
         self._release_due()
         self._look_for_room()
 
-    def _routed(self, inquiry: Inquiry, lane: _Lane) -> None:
+    def _routed(self, inquiry: Inquiry, lane: _Lane, now: float) -> None:
         read_route(inquiry, lane.answer)
         if self._watched:
             self._watcher.route_read(inquiry.began)
@@ -328,7 +336,7 @@ class _Errand:
         elif not lane.exchanges:
             self._ask(inquiry)
         elif self._patient:
-            self._hold(inquiry, lane)
+            self._hold(inquiry, lane, now)
         elif (pool := lane.pools[0]) is None:
             self._ask(inquiry)
         else:
@@ -376,7 +384,7 @@ class _Errand:
 
     # -- patience ----------------------------------------------------------------------------
 
-    def _hold(self, inquiry: Inquiry, lane: _Lane) -> None:
+    def _hold(self, inquiry: Inquiry, lane: _Lane, now: float) -> None:
         """Hold the inquiry back at the first of its exchanges that is worth asking now."""
         pools, exchanges = lane.pools, lane.exchanges
         pool = pools[0]
@@ -392,7 +400,7 @@ class _Errand:
             self._ask(inquiry)
             return
         if inquiry.held_since is None:
-            inquiry.held_since = self._now()
+            inquiry.held_since = now
         held = self._held.get(pool)
         if held is None:
             held = self._held[pool] = deque()
@@ -414,7 +422,7 @@ class _Errand:
     def _release(self, pool: Pool) -> None:
         """Ask as many of those held back as the host and the desk have room for."""
         held = self._held.get(pool)
-        if held is None or (room := pool.room()) <= 0 or pool in self._releasing:
+        if held is None or (room := pool.room(len(held))) <= 0 or pool in self._releasing:
             return
         prober = self._engine.prober
         self._releasing.add(pool)
@@ -433,9 +441,9 @@ class _Errand:
                     prober.ask(question)  # which looks its exchange up again
                     break
             prober.ask_at(pool, let_in)
-            if pool.present == present + room:
+            if not held or pool.present == present + room:
                 break  # as full as may be; mostly so, unless some were answered at once
-            room = pool.room()
+            room = pool.room(len(held))
         self._releasing.discard(pool)
         if not held:
             self._held.pop(pool, None)
@@ -462,10 +470,10 @@ class _Errand:
 
     def _hold_elsewhere(self, pool: Pool) -> None:
         """While this host rests, those who have another exchange go there."""
-        held = self._held.pop(pool, deque())
+        held, now = self._held.pop(pool, deque()), self._now()
         for inquiry in held:
             assert inquiry.route is not None
-            self._hold(inquiry, self._lane(inquiry.route))
+            self._hold(inquiry, self._lane(inquiry.route), now)
         self._release_due()
 
     def leave(self) -> None:

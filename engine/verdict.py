@@ -36,6 +36,10 @@ class Outcome(Enum):
     __hash__ = object.__hash__  # a member is itself alone; Enum's own is Python code
 
 
+# To look a member up takes 0.12 µs in Python 3.11, and judge() is called for every address.
+_SYNTAX, _CATCH_ALL, _SMTP_BLOCKED = Outcome.SYNTAX, Outcome.CATCH_ALL, Outcome.SMTP_BLOCKED
+
+
 class Rung(NamedTuple):
     """One row of the ladder."""
 
@@ -113,7 +117,7 @@ def judge(
     A syntax failure says nothing else at all: no signal, no time.
     """
     status, valid, confidence, failed_check = LADDER[outcome]
-    if outcome is Outcome.SYNTAX:
+    if outcome is _SYNTAX:
         signals, latency_ms = NO_SIGNALS, 0
     return Verdict(
         email,
@@ -124,8 +128,8 @@ def judge(
         signals.disposable,
         signals.role,
         signals.free_provider,
-        outcome is Outcome.CATCH_ALL,
-        outcome is Outcome.SMTP_BLOCKED,
+        outcome is _CATCH_ALL,
+        outcome is _SMTP_BLOCKED,
         mx_found,
         mx_host,
         signals.suggestion,

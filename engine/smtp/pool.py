@@ -41,6 +41,7 @@ AVOID_S = 5.0  # an address that failed is not the one to wait for
 ANSWERED_AT_ONCE = 64  # questions let in at a time while a resting host's old answer is given
 QUICK_ROUND_S = 0.2  # a host that answers so soon may have a few waiting in step, too
 QUEUED_IN_STEP = 2  # for each connection: their clocks run, so no more than that
+IN_STEP_LEAST = 2  # for each connection: who is asked, and who is next
 EWMA = 0.3  # weight of the newest measurement
 
 
@@ -120,6 +121,7 @@ class Pool:
         self._pipelines: bool | None = None
         self._turn = 0  # which address is next
         self._desk = desk
+        self.settle, self.fail_over = desk.settle, desk.fail_over  # as sessions say it
         self._now = trio.lowlevel.current_clock().current_time
 
     # -- questions ---------------------------------------------------------------------------
@@ -146,10 +148,8 @@ class Pool:
             else:
                 self._behind = question.behind
                 waiting.join(question.asker, question)
-        if not self._idle and self.connections >= self.throttle.limit:
-            return
         before = -1
-        while waiting.count and self._coming != before:  # one more was woken: is another needed?
+        while waiting.count > self._coming != before:  # one more was woken: is another needed?
             before = self._coming
             self.staff()
 
@@ -165,21 +165,32 @@ class Pool:
             question.notes.cached.append("rest")
             words = f"not asked, resting: {cause.words}"
             question.notes.tried.append(Tried(self.name, self.addresses[0], words))
-        self._desk.fail_over(question, cause)
+        self.fail_over(question, cause)
 
-    def room(self) -> int:
+    def room(self, held: int) -> int:
         """How many more questions may come without waiting long for a seat, or for a rest to end.
 
-        Where some wait in step behind those that are asked, a few at a time: to let
-        one in costs hardly less. A round of a pipelined host is a few by itself.
+        Where some wait in step behind those that are asked, they come a few at a time, of
+        the `held` that would: to let one in costs hardly less. A round of a pipelined host
+        is a few by itself.
         """
-        if self.rest.strikes and self.worth_waiting_for():
-            return 0
-        capacity = self._capacity()
+        if self.rest.strikes:
+            if self.worth_waiting_for():
+                return 0
+            if self.rest.resting(self._now()):
+                return ANSWERED_AT_ONCE - self.present
+        if self._pipelines is None:
+            return 1 - self.present  # see first how it greets
+        capacity = self.throttle.limit
+        if capacity > self.allowed:
+            capacity = self.allowed
+        if self._pipelines and not self.one_each:
+            return capacity * self._window() - self.present
+        if (self._pace.round_s or 0.0) < QUICK_ROUND_S and not self._desk.crowded:
+            capacity *= 1 + QUEUED_IN_STEP
         room = capacity - self.present
-        if self._pipelines or room > capacity // 3 or self.present < len(self.sessions):
-            return room
-        return 0
+        few = self.present <= IN_STEP_LEAST * len(self.sessions)
+        return room if few or min(room, held) > capacity // 3 else 0
 
     def worth_waiting_for(self) -> bool:
         """The host could not be reached a moment ago, and who has time had better wait."""
@@ -189,24 +200,16 @@ class Pool:
         patient = not refused and self.rest.strikes < PATIENT_STRIKES_MAX
         return patient and self.rest.doubtful(self._now())
 
-    def _capacity(self) -> int:
-        if self.rest.strikes and self.rest.resting(self._now()):
-            return ANSWERED_AT_ONCE
-        if self._pipelines is None:
-            return 1  # see first how it greets
-        limit = self.throttle.limit
-        if limit > self.allowed:
-            limit = self.allowed
-        if self.one_each or not self._pipelines:
-            if (self._pace.round_s or 0.0) >= QUICK_ROUND_S or self._desk.crowded:
-                return limit
-            return limit * (1 + QUEUED_IN_STEP)
-        return limit * self._window()
-
     def staff(self, *, hurried: bool = False) -> None:
         """Wake who is idle, or open a connection where what waits is worth one."""
-        if not self._idle and self.connections >= self.throttle.limit:
-            return  # nobody to wake and nothing to open
+        if not self._idle:
+            if self.connections >= self.throttle.limit:
+                return
+            # _worth_one_more() in short, for it is asked of almost every reply: no, where the
+            # sessions soon get through even if each takes one question at a time.
+            round_s, backlog = self._pace.round_s or 0.0, self.waiting.count + self._behind
+            if self.sessions and backlog * round_s <= BACKLOG_S * len(self.sessions):
+                return
         if not self.any_waiting():
             return
         if self._desk.closing or (self.rest.strikes and self.rest.resting(self._now())):
@@ -330,7 +333,7 @@ class Pool:
         if cause is not None and not seats_taken:
             self._strike(cause)
             for question in self.waiting.take_all():
-                self._desk.fail_over(question, cause)
+                self.fail_over(question, cause)
         return None
 
     async def _try_address(self, address: str) -> Session | Cause | None:
@@ -492,7 +495,7 @@ class Pool:
             if question.notes is not None:
                 question.notes.tried.append(Tried(self.name, address, cause.words))
             if question.exhausted:
-                self._desk.settle(question, cause.outcome, cause.rule)
+                self.settle(question, cause.outcome, cause.rule)
 
     # -- rest --------------------------------------------------------------------------------
 
@@ -509,7 +512,7 @@ class Pool:
             for session in self.sessions:
                 session.leave()
             for question in self.waiting.take_all():
-                self._desk.fail_over(question, cause)
+                self.fail_over(question, cause)
 
     # -- what a session asks of its host -----------------------------------------------------
 
@@ -531,7 +534,8 @@ class Pool:
         while (question := self.waiting.take()) is not None:
             if question.outcome is not None:
                 continue
-            if (cause := self._resting(question, now)) is None:
+            rests = now < self.rest.until or now < question.domain_here.rest_until
+            if not rests or (cause := self._resting(question, now)) is None:
                 return question
             self._turn_away(question, cause)
         return None
@@ -593,7 +597,7 @@ class Pool:
         now = self._now()
         for question in self._desk.domains.learn(domain, acceptance, now):
             rule = deciding_rule(acceptance, question.rule)
-            self._desk.settle(question, acceptance.value, rule)
+            self.settle(question, acceptance.value, rule)
 
     def leave_untested(self, domain: Domain) -> None:
         """The random address was not asked, by no fault of its own: ask once more.
@@ -610,13 +614,7 @@ class Pool:
             return
         awaiting, domain.awaiting = domain.awaiting, []
         for question in awaiting:
-            self._desk.settle(question, Outcome.DELIVERABLE_UNTESTED, question.rule)
-
-    def settle(self, question: Question, outcome: Outcome, rule: str) -> None:
-        self._desk.settle(question, outcome, rule)
-
-    def fail_over(self, question: Question, cause: Cause) -> None:
-        self._desk.fail_over(question, cause)
+            self.settle(question, Outcome.DELIVERABLE_UNTESTED, question.rule)
 
     def recipient_read(self, domain: Domain, reply: Reply, reading: Reading) -> None:
         """Learn from a recipient's reply how we stand with the host, and with the domain there.
@@ -654,7 +652,7 @@ class Pool:
     def settle_alone(self, question: Question, outcome: Outcome, rule: str, round_s: float) -> None:
         """A round of one is over: as settle() between begin_answers() and end_answers(), then round_done()."""
         self._coming += 1  # it takes of what is now let in
-        self._desk.settle(question, outcome, rule)
+        self.settle(question, outcome, rule)
         self._pace.measured(round_s, -1)
         throttle = self.throttle
         if throttle.limit < throttle.limit_max or throttle.bad:

@@ -99,17 +99,17 @@ class Prober:
 
     @property
     def full(self) -> bool:
-        return len(self._admitted) >= self.settings.probes_max
+        return len(self._admitted) >= self._probes_max
 
     @property
     def crowded(self) -> bool:
         """More than half of those who may be admitted are: none should wait in step for long."""
-        return 2 * len(self._admitted) > self.settings.probes_max
+        return 2 * len(self._admitted) > self._probes_max
 
     @property
     def room(self) -> int:
         """How many more questions may be admitted."""
-        return self.settings.probes_max - len(self._admitted)
+        return self._probes_max - len(self._admitted)
 
     def census(self) -> Census:
         """What is under way just now. Looks at every host: for once a second, not for each address."""
@@ -175,7 +175,7 @@ class Prober:
 
     def settle(self, question: Question, outcome: Outcome, rule: str) -> None:
         """The first word on a question is the last; whatever comes later is dropped."""
-        if question.settled:
+        if question.outcome is not None:
             return
         if question.accepted and not LADDER[outcome].valid:
             # Asked once more for the sake of the random address, and not answered as before.
@@ -205,10 +205,17 @@ class Prober:
             question.pool = None
         if self._waiting.count:
             self._admit()
-        if pool is not None:
-            self.room_made(pool)
-        if full and len(admitted) < self._probes_max:
-            self.room_made(None)
+        if self._answering:  # what follows is room_made(), said here for it is done of every answer
+            if pool is not None:
+                self._room_at[pool] = None
+            if full:
+                self._room_at[None] = None
+        else:
+            if pool is not None:
+                for tell in self._room_listeners:
+                    tell(pool)
+            if full and not self.full:
+                self.room_made(None)
 
     def room_made(self, pool: Pool | None) -> None:
         """Tell who holds questions back that one may be let in: at this pool, or (None) anywhere.

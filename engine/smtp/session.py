@@ -28,6 +28,7 @@ REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes a
 RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: what every server must bear
 RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
 TURN_S = 0.5  # of a connection at an address where another host's questions wait for a seat
+TURN_LOOK_S = 0.1  # afterwards: so often it is looked whether any do
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 
 GONE_WRONG = (ReadTimedOut, ConnectionLost, TheirMistake)
@@ -146,7 +147,7 @@ class Session:
         self._heard = _Heard([], False, False)  # of the round under way
         self._unsaid = b""  # of its commands: what the system did not take at once
         self._trouble: Exception | None = None  # that ended the connection
-        self._began = 0.0
+        self._turn_ends = 0.0
         self._idle = False
         self._woken = False
         self._now = trio.lowlevel.current_clock().current_time
@@ -184,7 +185,7 @@ class Session:
 
         The connection is still to be parted with afterwards: see `part`.
         """
-        self._began = self._now()
+        self._turn_ends = self._now() + TURN_S
         try:
             while self._may_go_on():
                 asked, self._next = self._next or self._pick(), []
@@ -234,7 +235,8 @@ class Session:
         spare = int(self._conversation.offer.transactions_max is not None and room > 1)
         untested: set[str] = set()
         while len(asked) < room - spare and (question := self._host.next_question(now)) is not None:
-            if question.domain_here.wants_test(now):
+            domain: Domain = question.domain_here
+            if now >= domain.known_until and domain.wants_test(now):
                 untested.add(question.domain)
             if self._recipients + len(asked) + 1 + len(untested) > RECIPIENTS_MAX:
                 self._host.put_back(question)  # its domain's test would find no place here
@@ -336,12 +338,13 @@ class Session:
         self._heard = heard = _Heard(asked, self._conversation.offer.pipelining, self._rounds > 0)
         self._rounds += 1
         heard.began = self._now()
+        heard.recipients = [wire.rcpt(each.mailbox) for each in asked]
         for each in asked:
-            heard.recipients.append(wire.rcpt(each.mailbox))
             if isinstance(each, Question):
                 each.conversations += 1
                 each.addresses_tried += 1
-                heard.until = max(heard.until, each.deadline)
+                if each.deadline > heard.until:
+                    heard.until = each.deadline
                 if each.notes is not None:
                     heard.noted = True
                     self._note_start(each.notes, heard.reused)
@@ -403,14 +406,18 @@ class Session:
         Replies are given out when no octet is left over, so that a host that answers
         twice is mostly found out before its second answer is taken for the next address's.
         """
-        connection, asked = self._connection, heard.asked
+        connection, asked, turns = self._connection, heard.asked, heard.turns
         while heard.place < len(asked):
             turn = turn or connection.heard_already()
             if turn is None:
                 self._take(heard)
                 return False
-            check_recipient_reply(turn.reply, asked, heard.place)
-            heard.replied(turn, connection.heard_at)
+            if turn.reply.code >= 300:
+                check_recipient_reply(turn.reply, asked, heard.place)
+            turns.append(turn)
+            heard.place += 1
+            heard.last_at = connection.heard_at
+            heard.first_at = heard.first_at or heard.last_at
             if turn.reply.code == 421:
                 break
             turn = None
@@ -480,8 +487,8 @@ class Session:
         heard.first = True
         self._unanswered.clear()
         host.settle_alone(asked, outcome, rule, now - heard.began)
-        if now - self._began > TURN_S and not self._leaving:
-            self._leaving = host.is_wanted_elsewhere(self.address)
+        if now > self._turn_ends:
+            self._look_who_waits(now)
         question = None
         if (
             not (self._leaving or self._tests)
@@ -516,9 +523,16 @@ class Session:
         )
 
     def _may_go_on(self) -> bool:
-        if self._now() - self._began > TURN_S and not self._leaving:
-            self._leaving = self._host.is_wanted_elsewhere(self.address)
+        now = self._now()
+        if now > self._turn_ends:
+            self._look_who_waits(now)
         return not self._leaving and not self.spent
+
+    def _look_who_waits(self, now: float) -> None:
+        """Leave if the seat is wanted elsewhere; else go on for a moment."""
+        self._turn_ends = now + TURN_LOOK_S
+        if not self._leaving:
+            self._leaving = self._host.is_wanted_elsewhere(self.address)
 
     def _went_wrong(self, error: Exception) -> None:
         """Each of the round's questions goes on its way after an error of GONE_WRONG."""
@@ -775,14 +789,6 @@ class _Heard(msgspec.Struct, eq=False):
     began: float = 0.0
     first_at: float = 0.0
     last_at: float = 0.0
-    count: int = 0
-
-    def replied(self, turn: Turn, at: float) -> None:
-        self.turns.append(turn)
-        self.place += 1
-        self.first_at = self.first_at or at
-        self.last_at = at
-        self.count += 1
 
     @property
     def round_s(self) -> float:
@@ -791,7 +797,7 @@ class _Heard(msgspec.Struct, eq=False):
     @property
     def gap_s(self) -> float:
         """Between two replies of the round; a round of one says nothing and gives -1."""
-        return (self.last_at - self.first_at) / (self.count - 1) if self.count > 1 else -1.0
+        return (self.last_at - self.first_at) / (self.place - 1) if self.place > 1 else -1.0
 
 
 def domain_of(asked: Asked) -> str:

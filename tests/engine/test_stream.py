@@ -343,6 +343,29 @@ async def test_a_patient_list_begins_with_as_few_as_the_host_can_bear(
         assert seen == {None: 500}
 
 
+async def test_who_waits_in_step_is_let_in_a_few_at_a_time(autojump_clock):
+    """To let in one costs hardly less than to let in ten: one alone comes when it is needed."""
+    async with open_world() as world:
+        world.add("shop.test", new_host("no pipelining", reply_s=0.01))
+        async with open_engine(
+            EngineSettings(host_connections=4), transport=world.transport, dial=world.dial
+        ) as engine:
+            texts = [f"known{number}@shop.test" for number in range(40)]
+            rooms = {}
+            async with open_answers(engine, texts, asker="me") as answers:
+                async for _ in answers:
+                    (pool,) = engine.prober._pools.values()
+                    rooms[pool.present, len(pool.sessions)] = pool.room(1), pool.room(100)
+        for (present, sessions), (for_one, for_many) in rooms.items():
+            if present <= 2 * sessions:
+                assert for_one == for_many > 0
+            else:
+                assert for_one <= 0
+                assert for_many <= 0 or for_many > pool.throttle.limit
+        assert {for_one > 0 for for_one, _ in rooms.values()} == {True, False}
+        assert any(for_one <= 0 < for_many for for_one, for_many in rooms.values())
+
+
 # -- bounds ----------------------------------------------------------------------------------
 
 
