@@ -41,6 +41,7 @@ AVOID_S = 5.0  # an address that failed is not the one to wait for
 ANSWERED_AT_ONCE = 64  # questions let in at a time while a resting host's old answer is given
 QUICK_ROUND_S = 0.2  # a host that answers so soon may have a few waiting in step, too
 QUEUED_IN_STEP = 2  # for each connection: their clocks run, so no more than that
+VENTURED = 4  # to a host that pipelines, for its first round: it may want each by itself
 IN_STEP_LEAST = 2  # for each connection: who is asked, and who is next
 EWMA = 0.3  # weight of the newest measurement
 
@@ -119,6 +120,7 @@ class Pool:
         self._behind = 0  # what a patient asker holds back for this host
         self._pace = _Pace()
         self._pipelines: bool | None = None
+        self._took_several = False  # recipients together, a whole round
         self._turn = 0  # which address is next
         self._desk = desk
         self.settle, self.fail_over = desk.settle, desk.fail_over  # as sessions say it
@@ -185,6 +187,8 @@ class Pool:
         if capacity > self.allowed:
             capacity = self.allowed
         if self._pipelines and not self.one_each:
+            if not self._took_several:  # see first whether it does
+                return VENTURED - self.present
             return capacity * self._window() - self.present
         if (self._pace.round_s or 0.0) < QUICK_ROUND_S and not self._desk.crowded:
             capacity *= 1 + QUEUED_IN_STEP
@@ -644,6 +648,9 @@ class Pool:
     def round_done(self, round_s: float, gap_s: float) -> None:
         self._pace.measured(round_s, gap_s)
         self.throttle = self.throttle.after_success(self._now())
+        if gap_s >= 0 and not self._took_several:
+            self._took_several = True
+            self._desk.room_made(self)
         if len(self.waiting):
             self._coming += 1  # it looks what waits as soon as it is done here
             self.staff()
