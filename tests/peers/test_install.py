@@ -27,7 +27,7 @@ def test_a_network_that_stays_away_is_tried_again_and_told(tmp_path: Path):
     asked = tmp_path / "asked"
     commands(
         tmp_path / "bin",
-        apt_get=f'echo "$@" >>{asked}; echo "E: Could not resolve deb.debian.org"; exit 100',
+        apt_get=f'echo "$@" >>{asked}; echo "E: Could not resolve packages.test"; exit 100',
         sleep="exit 0",
     )
     done = subprocess.run(
@@ -38,7 +38,7 @@ def test_a_network_that_stays_away_is_tried_again_and_told(tmp_path: Path):
     )
     assert done.returncode == 1
     lines = done.stderr.splitlines()
-    assert lines.count("E: Could not resolve deb.debian.org") == TRIES
+    assert lines.count("E: Could not resolve packages.test") == TRIES
     assert lines[-1].startswith("make peers: Debian's packages could not be had")
     words = [line.split()[-1] for line in asked.read_text().splitlines()]
     assert words == ["update"] * TRIES
