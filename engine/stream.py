@@ -63,7 +63,7 @@ class Answers:
     def __init__(self, on_taken: Callable[[], None]) -> None:
         self.ready: deque[Answer] = deque()  # not taken yet
         self._ended = False
-        self._awaited = False
+        self._awaited = False  # by who may be parked: to ask the lot itself is Python code
         self._arrived = trio.lowlevel.ParkingLot()
         self._on_taken = on_taken
 

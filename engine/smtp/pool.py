@@ -174,7 +174,8 @@ class Pool:
 
         Where some wait in step behind those that are asked, they come a few at a time, of
         the `held` that would: to let one in costs hardly less. A round of a pipelined host
-        is a few by itself.
+        is a few by itself, and the first one is small: should the host want each recipient
+        by itself, those behind it are not to wait out their clocks.
         """
         if self.rest.strikes:
             if self.worth_waiting_for():

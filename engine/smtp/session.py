@@ -28,7 +28,7 @@ REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes a
 RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: what every server must bear
 RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
 TURN_S = 0.5  # of a connection at an address where another host's questions wait for a seat
-TURN_LOOK_S = 0.1  # afterwards: so often it is looked whether any do
+TURN_LOOK_S = 0.1  # after that, between two looks whether any do
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 
 GONE_WRONG = (ReadTimedOut, ConnectionLost, TheirMistake)
@@ -488,7 +488,7 @@ class Session:
         self._unanswered.clear()
         host.settle_alone(asked, outcome, rule, now - heard.began)
         if now > self._turn_ends:
-            self._look_who_waits(now)
+            self._cede_if_wanted(now)
         question = None
         if (
             not (self._leaving or self._tests)
@@ -525,11 +525,11 @@ class Session:
     def _may_go_on(self) -> bool:
         now = self._now()
         if now > self._turn_ends:
-            self._look_who_waits(now)
+            self._cede_if_wanted(now)
         return not self._leaving and not self.spent
 
-    def _look_who_waits(self, now: float) -> None:
-        """Leave if the seat is wanted elsewhere; else go on for a moment."""
+    def _cede_if_wanted(self, now: float) -> None:
+        """Leave if the seat is wanted elsewhere; else go on, and look again in TURN_LOOK_S."""
         self._turn_ends = now + TURN_LOOK_S
         if not self._leaving:
             self._leaving = self._host.is_wanted_elsewhere(self.address)
