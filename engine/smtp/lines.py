@@ -218,7 +218,7 @@ class Lines:
         self._count += 1
         line.rings_at = line.until
         heappush(self._bells, (line.until, self._count, line))
-        if self._bells[0][2] is line:
+        if line.until < self._sleeping.deadline:
             self._sleeping.deadline = line.until
 
     async def watch(self) -> None:
