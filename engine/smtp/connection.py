@@ -11,6 +11,7 @@ import trio
 from engine.smtp.lines import GONE, LATE_GRACE_S, Line, OnOctets, StreamLine
 from engine.smtp.wire import QUIT, Command, Conversation, Stage, TheirMistake, Turn, rcpt
 
+HANG_UP_S = 0.05  # a server that listens sees our end within a round trip
 QUIT_S = 0.3  # a seat is held meanwhile; a server that has read QUIT needs no more of us
 
 
@@ -127,6 +128,11 @@ class Connection:
             raise
         return turn
 
+    @property
+    def since(self) -> float:
+        """Since when the oldest unanswered command waits: its write, or the reply before its own."""
+        return self.said_at if self.said_at > self.heard_at else self.heard_at
+
     def deadline(self, until: float) -> float:
         """When the reply to the oldest unanswered command is to be complete."""
         latest = self.said_at if self.said_at > self.heard_at else self.heard_at
@@ -190,6 +196,10 @@ class Connection:
         self._failed = True
         return ConnectionLost(words)
 
+    def unread(self) -> bool:
+        """Has anything come that belongs to no reply yet?"""
+        return self.conversation.unread
+
     async def follow(self, go_on: OnOctets, until: float) -> None:
         """Let `go_on` take what comes, first until `until`, until it says that the wait is over.
 
@@ -197,7 +207,7 @@ class Connection:
         """
         self._line.on_octets = go_on
         try:
-            further = go_on() if self.conversation.unread else self.deadline(until)
+            further = go_on() if self.conversation.unread else until
             while further is not None and not await self._line.wait(further):
                 further = go_on()
         except BaseException:
@@ -226,11 +236,17 @@ class Connection:
         self._line.wake()
 
     async def quit(self) -> None:
-        """Say QUIT where that may be said, hear the answer within QUIT_S, close."""
+        """Say QUIT where that may be said, hear the answer within QUIT_S, close.
+
+        Elsewhere the server is given a moment to see the end, so that it does not count
+        this connection and the next one at the same time.
+        """
         try:
             if self.usable:
                 await self.say(QUIT)
                 await self.hear(until=self._now() + QUIT_S)
+            else:
+                await self._line.hang_up(HANG_UP_S)
         except (ReadTimedOut, ConnectionLost, TheirMistake):
             pass
         finally:
