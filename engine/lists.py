@@ -139,14 +139,15 @@ def _both(
 
 def load_lists(folder: Path = DATA) -> Lists:
     """Read every list. Raises OSError where one is missing: without them we cannot work."""
+    free_providers = read_names(folder / "free_providers.txt")
     return Lists(
         disposable=LongList((folder / "disposable.txt").read_text("ascii")),
         allowed=read_names(folder / "allow.txt"),
         relays=read_names(folder / "relays.txt"),
-        free_providers=read_names(folder / "free_providers.txt"),
+        free_providers=free_providers,
         smtp_blocked=read_names(folder / "smtp_blocked.txt"),
         roles=read_names(folder / "roles.txt"),
-        typos=Typos(load_typos(folder), read_names(folder / "tlds.txt")),
+        typos=Typos(load_typos(folder), read_names(folder / "tlds.txt"), free_providers),
     )
 
 
@@ -155,10 +156,12 @@ def load_typos(folder: Path = DATA) -> TypoTable:
     table = tomllib.loads((folder / "typos.toml").read_text("utf-8"))
     return TypoTable(
         mark=table["mark"],
+        brand=table["brand"],
         name=table["name"],
         word=table["word"],
         known=table["known"],
-        never=frozenset(table["never"]),
+        co=frozenset(table["co"]),
+        ordinary=frozenset(table["ordinary"]),
     )
 
 
