@@ -242,6 +242,9 @@ class Typos:
         """An ending one slip away, provided that what stands there can be nobody's."""
         endings = self._endings[name]
         first, _, rest = ending.partition(".")
+        for own in endings:
+            if ending in (own + own, f"{own}.{own}"):  # written twice
+                return own
         if ending.rpartition(".")[2] not in self._tlds:
             return _nearest(endings, ending)
         for own in endings:  # uol.con.br: below .br stand com, net, org, but never con
