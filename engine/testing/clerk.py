@@ -44,6 +44,9 @@ class Clerk:
         self._recipients = 0  # in this transaction
         self._transactions = 0
         self._nonmail = 0
+        self._null_sender = False  # in this transaction
+        self._heard_at_s: float | None = None
+        self._stale = False  # no command came for long, and no MAIL since
 
     def greet(self) -> Said:
         host = self._host
@@ -56,6 +59,8 @@ class Clerk:
         host = self._host
         verb = line.split(" ", 1)[0].upper()
         self._watch(verb, line, together)
+        self._stale |= self._heard_at_s is not None and now - self._heard_at_s >= host.stale_s
+        self._heard_at_s = now
         if host.commands_max is not None and self._session.commands > host.commands_max:
             return Said("421 4.7.0 Too many commands", close=True)
         if together and host.one_command_a_write:
@@ -130,6 +135,8 @@ class Clerk:
             self._session.blame("SMTPUTF8 where it is not offered")
             return Said("555 5.5.4 Unsupported option: SMTPUTF8")
         self._transactions += 1
+        if (refusal := self._refusal_of_mail(line)) is not None:
+            return Said(refusal, close=refusal.startswith("421"))
         if host.transactions_max is not None and self._transactions > host.transactions_max:
             self._session.blame(f"more than {host.transactions_max} transactions")
             return Said("451 4.5.3 Error: too many transactions")
@@ -137,6 +144,21 @@ class Clerk:
             return Said(host.mail_reply)
         self._in_mail, self._smtputf8, self._recipients = True, wants_utf8, 0
         return Said(host.mail_reply)
+
+    def _refusal_of_mail(self, line: str) -> str | None:
+        """What this transaction is refused with, for its sender or because others went before."""
+        host, stale = self._host, self._stale
+        self._stale = False
+        self._null_sender = line[10:].startswith("<>")
+        if stale and host.stale_reply is not None:
+            return host.stale_reply
+        if self._transactions > 1 and host.mail_again_reply is not None:
+            return host.mail_again_reply
+        return None if host.judges_sender_at_rcpt else self._refusal_of_sender()
+
+    def _refusal_of_sender(self) -> str | None:
+        host = self._host
+        return host.null_sender_reply if self._null_sender else host.named_sender_reply
 
     def _rcpt(self, line: str, now: float) -> Said:
         mailbox = rcpt_mailbox(line)
@@ -148,10 +170,17 @@ class Clerk:
         if host.recipients_max is not None and self._recipients >= host.recipients_max:
             return Said(host.recipients_reply)
         self._recipients += 1
-        reply = self._reply_to(mailbox, now).replace("{rcpt}", mailbox)
-        return Said(reply) if reply.startswith("2") else self._refused(reply)
+        if host.judges_sender_at_rcpt and (refusal := self._refusal_of_sender()) is not None:
+            return self._refused(refusal)
+        reply = self._reply_to(mailbox, now)
+        local = mailbox.lower()
+        wait_s = next((s for start, s in host.slow_s.items() if local.startswith(start)), 0.0)
+        if reply == host.default_unknown:
+            wait_s += host.unknown_delay_s
+        reply = reply.replace("{rcpt}", mailbox)
+        return Said(reply, wait_s=wait_s) if reply.startswith("2") else self._refused(reply, wait_s)
 
-    def _refused(self, reply: str) -> Said:
+    def _refused(self, reply: str, wait_s: float = 0.0) -> Said:
         """Count a refusal, as Postfix does: slower after some, hung up after more."""
         host, session = self._host, self._session
         session.refusals += 1
@@ -159,7 +188,7 @@ class Clerk:
             return Said(f"421 4.7.0 {host.name} Error: too many errors", close=True)
         free = host.refusals_free
         slow = free is not None and session.refusals > free
-        return Said(reply, wait_s=host.refusal_delay_s if slow else 0.0)
+        return Said(reply, wait_s=wait_s + (host.refusal_delay_s if slow else 0.0))
 
     def _reply_to(self, mailbox: str, now: float) -> str:
         host = self._host

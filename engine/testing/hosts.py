@@ -4,9 +4,11 @@ The description is frozen; what it has seen is in its `record`. It talks over
 any trio stream: in memory under virtual time, or on a real socket in the lab.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from random import Random
 
 import trio
@@ -46,7 +48,8 @@ class MailHost:
 
     `replies` is keyed by a whole address, a local part or "@domain"; keys are
     lower case. `troubles` is keyed by a verb (CONNECT stands for the banner), a
-    whole address or a local part. `{name}` and `{rcpt}` are filled in.
+    verb and which one of the session it is ("RCPT 3"), a whole address or a local
+    part. `{name}` and `{rcpt}` are filled in.
     """
 
     name: str = "mx.host.test"
@@ -59,6 +62,12 @@ class MailHost:
     ehlo_reply: str | None = None  # in place of the lines above, "502 …" to want HELO
     helo_reply: str = "250 {name}"
     mail_reply: str = "250 2.1.0 Ok"
+    mail_again_reply: str | None = None  # to every later MAIL of a session; 421 hangs up
+    stale_reply: str | None = None  # to a MAIL after `stale_s` without a command; 421 hangs up
+    stale_s: float = 1.0
+    null_sender_reply: str | None = None  # a refusal of `MAIL FROM:<>`
+    named_sender_reply: str | None = None  # a refusal of every other sender
+    judges_sender_at_rcpt: bool = False  # these two refusals are said to RCPT
     encoding: str = "utf-8"  # of its replies; "latin-1" in the field
 
     # whom it knows; whatever begins with "known" is known everywhere
@@ -75,6 +84,9 @@ class MailHost:
     # how fast it is
     latency_s: float = 0.0  # a reply leaves so long after its command came: a round trip
     reply_s: float = 0.0  # each reply takes so long, one after the other: work
+    unknown_delay_s: float = 0.0  # a tarpit: each refusal of an unknown mailbox takes so long
+    slow_s: Mapping[str, float] = field(default_factory=dict)
+    # ^ beginning of a local part -> its reply takes so long; infinite: it never comes
 
     # how it limits
     one_command_a_write: bool = False  # OpenSMTPD
@@ -141,6 +153,7 @@ class _Line:
         self._session = session
         self._mouth = mouth
         self._clerk = Clerk(host, session)
+        self._verbs: Counter[str] = Counter()  # answered, those of a mailbox's own trouble left out
         self._heard, self._next = trio.open_memory_channel[_Heard](WAITING_MAX)
         self._troubled = host.troubled_sessions is None or session.number <= host.troubled_sessions
 
@@ -203,8 +216,10 @@ class _Line:
     async def _answer(self, spoken: Spoken, said: Said, line: str) -> bool:
         """Send one reply at its time, or what goes wrong instead; say if the session goes on."""
         host, session = self._host, self._session
-        due = max(spoken.at_s + host.latency_s, trio.current_time()) + host.reply_s + said.wait_s
         spoken.reply = said.text
+        if said.wait_s == inf:
+            await trio.sleep_forever()
+        due = max(spoken.at_s + host.latency_s, trio.current_time()) + host.reply_s + said.wait_s
         if due > trio.current_time():
             await trio.sleep_until(due)
         trouble = self._trouble(line)
@@ -231,8 +246,11 @@ class _Line:
             for key in (mailbox.lower(), mailbox.lower().rpartition("@")[0]):
                 if key in host.troubles:
                     return host.troubles[key]
-        if (trouble := host.troubles.get(line.split(" ", 1)[0].upper())) is not None:
-            return trouble
+        verb = line.split(" ", 1)[0].upper()
+        self._verbs[verb] += 1
+        for key in (f"{verb} {self._verbs[verb]}", verb):
+            if (trouble := host.troubles.get(key)) is not None:
+                return trouble
         for chance, trouble in host.weather:
             if self._mouth.rng.random() < chance:
                 return trouble

@@ -51,6 +51,7 @@ class Name:
     mood: Mood | None = None
     mood_types: frozenset[str] = frozenset()  # record types the mood holds for; empty: all
     ttl_s: int = 3600
+    shown: int | None = None  # so many of the addresses at a time, others at each question
 
 
 NOTHING = Name()
@@ -63,6 +64,7 @@ class Zone:
 
     names: dict[str, Name] = field(default_factory=dict)
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)  # (name, "MX")
+    _turns: Counter[str] = field(default_factory=Counter)  # answers of a name that rotates
 
     def mx(self, domain: str, *exchanges: str | tuple[int, str], ttl_s: int = 3600) -> None:
         """Give a domain its exchanges, at preference 10, 20, … where only names are given."""
@@ -81,6 +83,10 @@ class Zone:
 
     def host(self, name: str, *addresses: str, ttl_s: int = 3600) -> None:
         self._change(name, addresses=addresses, ttl_s=ttl_s)
+
+    def rotate(self, name: str, shown: int = 1) -> None:
+        """From now on each answer holds so many of the name's addresses, the next ones in turn."""
+        self._change(name, shown=shown)
 
     def cname(self, name: str, target: str) -> None:
         self._change(name, cname=_plain(target))
@@ -120,10 +126,19 @@ class Zone:
             if known is None:
                 return found or None
             if known.cname is None or kind == "CNAME":
-                return found + _records(name, known, kind)
+                return found + _records(name, self._turned(name, known, kind), kind)
             found.append(_rrset(name, known.ttl_s, "CNAME", [f"{known.cname}."]))
             name = known.cname
         return found
+
+    def _turned(self, name: str, known: Name, kind: str) -> Name:
+        """What is known, with those addresses that this answer shows."""
+        if known.shown is None or kind not in ("A", "AAAA"):
+            return known
+        first = self._turns[name] % max(1, len(known.addresses))
+        self._turns[name] += kind == "A"
+        turned = known.addresses[first:] + known.addresses[:first]
+        return replace(known, addresses=turned[: known.shown])
 
 
 def answer_in_mood(question: dns.message.Message, mood: Mood) -> bytes | Behaviour:

@@ -7,12 +7,14 @@ makes a new host, so that no two tests share a record.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 from engine.testing.hosts import EHLO_LINES, Door, MailHost
 from engine.testing.troubles import (
     SHUTTING_DOWN,
     Close,
     Drip,
+    Drop,
     Endless,
     Garbage,
     Half,
@@ -20,6 +22,7 @@ from engine.testing.troubles import (
     Reset,
     Say,
     Silence,
+    Swap,
     Trouble,
     Twice,
 )
@@ -102,8 +105,40 @@ OVER_QUOTA = "552 5.2.2 <{rcpt}>: The email account that you tried to reach is o
 DISABLED = "550 5.2.1 <{rcpt}>: The email account that you tried to reach is disabled"
 NOT_NOW = "451 4.3.0 <{rcpt}>: Temporary lookup failure"
 LATIN_1 = "550 5.1.1 <{rcpt}>: boîte aux lettres inconnue, désolé"
+SHUT_OUT = "451 4.7.1 Too many messages from you on this connection, try again later"
+NULL_SENDER = "550 5.7.1 <>: Sender address rejected: we do not accept mail from the null sender"
+NAMED_SENDER = "550 5.7.1 Sender address rejected: not authorized to send as this sender"
 NO_SMTPUTF8 = tuple(line for line in EHLO_LINES if line != "SMTPUTF8")
 NO_PIPELINING = tuple(line for line in EHLO_LINES if line != "PIPELINING")
+
+
+# 1,200 characters each, made to be dear for whoever matches patterns in them
+HOSTILE_TEXTS = tuple(
+    "550 5.7.1 " + (words * 1_200)[:1_200]
+    for words in (
+        "email box ",
+        "mail box not ",
+        "no such no such ",
+        "user user user ",
+        "recipient address rejected ",
+        "the email account that you ",
+        "a" * 40 + " ",
+        "mailbox is not is not ",
+        "your ip 192.0.2.25 your ip ",
+        "does not does not exist ",
+        "<a@b> ",
+        "blocked using blocked by ",
+        "sender address sender ",
+        "not found not ",
+        "temporarily temporarily ",
+        "over quota over ",
+        " " * 30 + "x",
+        "policy policy reasons ",
+        "1.2.3.4.5.6.7.8.",
+        "mailboxmailbox",
+    )
+)
+TARPIT_S = 5.0  # as Exchange delays by default (TarpitInterval)
 
 
 def _to_everyone(reply: str) -> MailHost:
@@ -181,7 +216,28 @@ PERSONALITIES: Mapping[str, MailHost] = {
     "shutting down at ehlo": _at(EHLO=SHUTTING_DOWN),
     "shutting down at mail": _at(MAIL=SHUTTING_DOWN),
     "shutting down at rcpt": _at(RCPT=SHUTTING_DOWN),
+    "421 at rcpt": _to_everyone("421 4.7.0 <{rcpt}>: Try again later, closing connection"),
+    # slow for some recipients; who exists is answered at once
+    "tarpit": replace(EXCHANGE, unknown_delay_s=TARPIT_S),
+    "tarpit in step": replace(
+        EXCHANGE,
+        unknown_delay_s=TARPIT_S,
+        ehlo_lines=tuple(line for line in EXCHANGE.ehlo_lines if line != "PIPELINING"),
+    ),
+    "silent for some": MailHost(slow_s={"known.silent": inf}),
+    "silent for some, in step": MailHost(slow_s={"known.silent": inf}, ehlo_lines=NO_PIPELINING),
+    # particular about senders, or about how often
+    "no null sender": MailHost(null_sender_reply=NULL_SENDER),
+    "no null sender at rcpt": MailHost(null_sender_reply=NULL_SENDER, judges_sender_at_rcpt=True),
+    "no named sender": MailHost(named_sender_reply=NAMED_SENDER),
+    "one transaction": MailHost(recipients_max=1, mail_again_reply=SHUT_OUT),
+    "stale": MailHost(stale_reply="421 4.4.2 Timeout, closing connection"),
+    # out of step
     "doubling": _at(RCPT=Twice()),
+    "doubling later": _at(RCPT=Twice(gap_s=0.005)),
+    "dropping": MailHost(troubles={"RCPT 2": Drop()}),
+    "swapping": MailHost(troubles={"RCPT 1": Swap()}),
+    "hostile text": _to_everyone(HOSTILE_TEXTS[0]),
 }
 
 

@@ -5,7 +5,7 @@ session goes on after it. None of them knows SMTP; the host says when it happens
 Every pause is trio's, so that virtual time moves them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, runtime_checkable
 
@@ -24,14 +24,20 @@ class CanReset(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mouth:
-    """The host's end of the stream, which may fall into pieces at random."""
+    """The host's end of the stream, which may fall into pieces at random.
+
+    `kept_back` are replies that leave behind the next one (see Swap).
+    """
 
     stream: trio.abc.Stream
     rng: Random
     splits: bool = False
+    kept_back: bytearray = field(default_factory=bytearray)
 
     async def say(self, octets: bytes) -> None:
         """Send these octets; where the host splits, in up to eight pieces 1 ms apart."""
+        octets += self.kept_back
+        self.kept_back.clear()
         if not self.splits or len(octets) < 2:
             await self.stream.send_all(octets)
             return
@@ -162,10 +168,48 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Twice:
-    """The right reply, two times: one answer more than was asked for."""
+    """The right reply, two times, `gap_s` apart: one answer more than was asked for."""
+
+    gap_s: float = 0.0
 
     async def answer(self, mouth: Mouth, octets: bytes) -> bool:
-        await mouth.say(octets + octets)
+        if not self.gap_s:
+            await mouth.say(octets + octets)
+            return True
+        await mouth.say(octets)
+        await trio.sleep(self.gap_s)
+        await mouth.say(octets)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """No reply, and the session goes on: one answer less than was asked for."""
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """The right reply, but behind the next one. A client that waits for it sees no reply."""
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        mouth.kept_back.extend(octets)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Sometimes:
+    """Another trouble with this chance, drawn anew for each reply; else the right reply."""
+
+    chance: float
+    trouble: Trouble
+
+    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+        if mouth.rng.random() < self.chance:
+            return await self.trouble.answer(mouth, octets)
+        await mouth.say(octets)
         return True
 
 

@@ -8,7 +8,7 @@ import trio
 
 from engine.testing.hosts import EHLO_LINES, MailHost
 from engine.testing.personalities import LATIN_1, PERSONALITIES, new_host
-from engine.testing.troubles import Close, Late, Say, Silence
+from engine.testing.troubles import Close, Drop, Late, Say, Silence, Sometimes, Swap, Twice
 from engine.testing.world import World, open_world
 
 HELLO = "EHLO probe.test"
@@ -143,7 +143,21 @@ SEEN = {
     "shutting down at ehlo": "220 421 closed",
     "shutting down at mail": "220 250 421 closed",
     "shutting down at rcpt": "220 250 250 421 closed",
+    "421 at rcpt": "220 250 250 421 421 221",
+    "tarpit": "220 250 250 250 silent",
+    "tarpit in step": "220 250 250 250 silent",
+    "silent for some": "220 250 250 250 550 221",
+    "silent for some, in step": "220 250 250 250 550 221",
+    "no null sender": "220 250 550 503 503 221",
+    "no null sender at rcpt": "220 250 250 550 550 221",
+    "no named sender": "220 250 250 250 550 221",
+    "one transaction": "220 250 250 250 452 221",
+    "stale": "220 250 250 250 550 221",
     "doubling": "220 250 250 250 250 550",
+    "doubling later": "220 250 250 250 250 550",
+    "dropping": "220 250 250 250 silent",
+    "swapping": "220 250 250 silent",
+    "hostile text": "220 250 250 550 550 221",
 }
 NO_DOOR = {"refused", "unanswered", "unreachable"}
 
@@ -305,6 +319,90 @@ async def test_troubles_can_end_with_the_first_session(autojump_clock):
     host = MailHost(troubles={"RCPT": Close()}, troubled_sessions=1)
     assert codes(await talk(host, HELLO, MAIL, KNOWN)) == "220 250 250 closed"
     assert codes(await talk(host, HELLO, MAIL, KNOWN)) == "220 250 250 250"
+
+
+async def test_a_tarpit_delays_refusals_and_what_waits_behind_them(autojump_clock):
+    """Who is known is answered at once, unless a refusal is before it in the pipeline."""
+    async with open_world() as world:
+        client = await meet(world, new_host("tarpit"))
+        assert codes([await client.reply(), *await client.ask(HELLO, MAIL)]) == "220 250 250"
+        start = trio.current_time()
+        await client.say(KNOWN, UNKNOWN, KNOWN)
+        assert codes([await client.reply()]) == "250"
+        assert trio.current_time() == start
+        assert codes([await client.reply(10), await client.reply()]) == "550 250"
+        assert trio.current_time() - start == 5
+
+
+async def test_a_host_can_be_silent_for_some_recipients(autojump_clock):
+    async with open_world() as world:
+        client = await meet(world, new_host("silent for some"))
+        await client.reply()
+        await client.ask(HELLO, MAIL)
+        await client.say(KNOWN, "RCPT TO:<known.silent1@shop.test>", KNOWN)
+        assert codes([await client.reply(), await client.reply(100)]) == "250 silent"
+
+
+async def test_replies_come_doubled_dropped_and_swapped_where_they_are_told_to(autojump_clock):
+    async def pipelined(**troubles: object) -> str:
+        host = MailHost(troubles={key.replace("_", " "): t for key, t in troubles.items()})
+        async with open_world() as world:
+            client = await meet(world, host)
+            await client.reply()
+            await client.ask(HELLO, MAIL)
+            await client.say(KNOWN, UNKNOWN, KNOWN, "QUIT")
+            return codes([await client.reply() for _ in range(5)])
+
+    assert await pipelined() == "250 550 250 221 closed"
+    assert await pipelined(RCPT_2=Twice()) == "250 550 550 250 221"
+    assert await pipelined(RCPT_2=Twice(gap_s=0.005)) == "250 550 550 250 221"
+    assert await pipelined(RCPT_2=Drop()) == "250 250 221 closed closed"
+    assert await pipelined(RCPT_1=Swap()) == "550 250 250 221 closed"
+
+
+async def test_a_trouble_can_come_sometimes(autojump_clock):
+    host = MailHost(troubles={"RCPT": Sometimes(0.5, Drop())})
+    async with open_world(seed=3) as world:
+        client = await meet(world, host)
+        await client.reply()
+        await client.ask(HELLO, MAIL)
+        await client.say(*[KNOWN] * 100, "QUIT")
+        answered = [await client.reply() for _ in range(101)].index("221 2.0.0 Bye")
+        assert 30 < answered < 70
+
+
+@pytest.mark.parametrize(
+    ("personality", "null", "named"),
+    [
+        ("friendly", "250 250", "250 250"),
+        ("no null sender", "550 503", "250 250"),
+        ("no null sender at rcpt", "250 550", "250 250"),
+        ("no named sender", "250 250", "550 503"),
+    ],
+)
+async def test_a_host_can_refuse_one_kind_of_sender(autojump_clock, personality, null, named):
+    seen = [
+        codes((await talk(new_host(personality), HELLO, sender, KNOWN))[2:])
+        for sender in (MAIL, "MAIL FROM:<probe@ours.test>")
+    ]
+    assert seen == [null, named]
+
+
+async def test_a_later_transaction_can_be_refused(autojump_clock):
+    refusing = MailHost(mail_again_reply="451 4.7.1 not again")
+    assert codes(await talk(refusing, HELLO, MAIL, KNOWN, "RSET", MAIL)).endswith("250 451")
+    closing = MailHost(mail_again_reply="421 4.7.0 not again")
+    replies = await talk(closing, HELLO, MAIL, KNOWN, "RSET", MAIL, "RSET")
+    assert codes(replies).endswith("250 421 closed")
+
+
+async def test_a_session_that_was_idle_gets_421_at_mail(autojump_clock):
+    async with open_world() as world:
+        client = await meet(world, new_host("stale"))
+        await client.reply()
+        assert codes(await client.ask(HELLO, MAIL, "RSET", MAIL, KNOWN)) == "250 250 250 250 250"
+        await trio.sleep(2)
+        assert codes(await client.ask("RSET", MAIL, "RSET")) == "250 421 closed"
 
 
 async def test_weather_comes_from_the_seed_alone(autojump_clock):

@@ -120,6 +120,13 @@ def test_octets_that_are_no_question_are_refused(zone):
         zone.answer(b"GET / HTTP/1.1")
 
 
+def test_addresses_can_rotate(zone):
+    zone.host("mx.turning.test", "192.0.2.1", "192.0.2.2", "192.0.2.3")
+    zone.rotate("mx.turning.test")
+    seen = [[rr.address for rr in ask(zone, "mx.turning.test", "A").answer[0]] for _ in range(4)]
+    assert seen == [["192.0.2.1"], ["192.0.2.2"], ["192.0.2.3"], ["192.0.2.1"]]
+
+
 def test_questions_are_counted(zone):
     for kind in ("MX", "MX", "A"):
         ask(zone, "Shop.test", kind)
