@@ -38,6 +38,7 @@ class Step(Enum):
 
     BANNER = "banner"
     HELLO = "hello"
+    STARTTLS = "starttls"
     MAIL = "mail"
     RCPT = "rcpt"
 
