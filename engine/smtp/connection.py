@@ -155,7 +155,7 @@ class Connection:
         except trio.TooSlowError:
             raise (Overdue if deadline == until else ReadTimedOut) from None
         except ssl.SSLError as error:
-            raise TheirMistake(f"no TLS: {error.reason or 'not understood'}") from error
+            raise TheirMistake(f"no TLS: {getattr(error, 'reason', None) or error}") from error
         except GONE as error:
             raise ConnectionLost("closed by the server") from error
 

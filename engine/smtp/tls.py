@@ -19,6 +19,8 @@ from engine.smtp.lines import Line, OnOctets
 
 OP_LEGACY_SERVER_CONNECT = 0x4  # of servers before RFC 5746; ssl has its name since Python 3.12
 READ_OCTETS = 16 * 1024  # the most that one TLS record holds
+# Without a word in plain text: OpenSSL takes certificates of 100 KB, and session tickets without end.
+SILENT_OCTETS_MAX = 128 * 1024
 
 
 @cache
@@ -45,6 +47,7 @@ class TlsLine:
         self._tls = client_context().wrap_bio(self._incoming, self._outgoing)
         self._early = b""  # what was said together with the end of the handshake
         self._ended = False  # the server said that it will say no more
+        self._silent_octets = 0  # received since the last word in plain text
 
     @property
     def on_octets(self) -> OnOctets | None:
@@ -75,7 +78,7 @@ class TlsLine:
             elif not octets:
                 raise trio.BrokenResourceError("closed by the server")
             else:
-                self._incoming.write(octets)
+                self._take(octets)
         await self._send_out(until - trio.current_time())
         self._early = self._decrypted()
 
@@ -111,9 +114,17 @@ class TlsLine:
         octets = self._line.receive()
         if not octets:
             return octets
-        self._incoming.write(octets)
+        self._take(octets)
         decrypted = self._decrypted()
         return decrypted or (b"" if self._ended else None)
+
+    def _take(self, octets: bytes) -> None:
+        self._silent_octets += len(octets)
+        if self._silent_octets > SILENT_OCTETS_MAX:
+            raise ssl.SSLError(
+                f"more than {SILENT_OCTETS_MAX} octets of TLS without a word in them"
+            )
+        self._incoming.write(octets)
 
     def _decrypted(self) -> bytes:
         """Everything in plain text that what has come makes up."""
@@ -121,6 +132,7 @@ class TlsLine:
         try:
             while piece := self._tls.read(READ_OCTETS):
                 pieces.append(piece)
+                self._silent_octets = 0
             self._ended = True
         except ssl.SSLWantReadError:
             pass

@@ -216,6 +216,28 @@ def test_no_server_makes_us_compute_with_a_group_of_its_own():
     assert not [c["name"] for c in client_context().get_ciphers() if c["kea"] == "kx-dhe"]
 
 
+async def test_a_server_that_sends_session_tickets_without_end_is_given_up():
+    """Each costs us a moment of everybody's time, and there is no word in them."""
+    context = server_context.__wrapped__()
+    context.num_tickets = 2_000
+    async with in_memory(context) as (connection, server):
+        await secure(connection, server)
+        await connection.say(EHLO)
+        await server.say(b"250 hello\r\n")
+        with pytest.raises(ConnectionLost):
+            await connection.hear()
+        assert not connection.usable
+
+
+async def test_a_handshake_without_end_is_given_up(autojump_clock):
+    """HelloRequest may be said at any time, and is passed over; no clock ends what never pauses."""
+    async with in_memory() as (connection, server):
+        await come_to_handshake(connection, server)
+        await server.say(b"\x16\x03\x03\x00\x04\x00\x00\x00\x00" * 50_000)
+        with pytest.raises(TheirMistake, match="without a word"):
+            await connection.start_tls()
+
+
 # -- when there is no TLS --------------------------------------------------------------------
 
 
