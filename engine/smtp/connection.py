@@ -130,42 +130,6 @@ class Connection:
             raise
         return turn
 
-    async def start_tls(self, *, until: float = float("inf")) -> str:
-        """Speak TLS from now on, as the server has agreed to; its version. The certificate
-        is not judged.
-
-        The handshake has the time of one reply. Raises what hear() raises.
-        """
-        try:
-            self.conversation.secured()
-            line = TlsLine(self._line)
-            await self._shake_hands(line, self.deadline(until), until)
-            self._line = line
-            self.heard_at = self._now()
-            self.receive()  # what was said together with the handshake's end was not asked for
-        except BaseException:
-            self._failed = True
-            raise
-        return line.version
-
-    @staticmethod
-    async def _shake_hands(line: TlsLine, deadline: float, until: float) -> None:
-        try:
-            await line.handshake(deadline)
-        except trio.TooSlowError:
-            raise (Overdue if deadline == until else ReadTimedOut) from None
-        except ssl.SSLError as error:
-            raise TheirMistake(f"no TLS: {getattr(error, 'reason', None) or error}") from error
-        except GONE as error:
-            raise ConnectionLost("closed by the server") from error
-
-    def lines_of(self, turn: Turn) -> list[tuple[float, bool, str]]:
-        """The turn as an explanation has it: when, by us?, text."""
-        lines = [(self.heard_at, False, line) for line in str(turn.reply).split("\n")]
-        if turn.command is not CONNECT:
-            lines.insert(0, (self.said_at, True, turn.command.line))
-        return lines
-
     def deadline(self, until: float) -> float:
         """When the reply to the oldest unanswered command is to be complete."""
         latest = self.said_at if self.said_at > self.heard_at else self.heard_at
@@ -263,6 +227,42 @@ class Connection:
         """End listen()."""
         self._woken = True
         self._line.wake()
+
+    async def start_tls(self, *, until: float = float("inf")) -> str:
+        """Speak TLS from now on, as the server has agreed to; its version. The certificate
+        is not judged.
+
+        The handshake has the time of one reply. Raises what hear() raises.
+        """
+        try:
+            self.conversation.secured()
+            line = TlsLine(self._line)
+            await self._shake_hands(line, self.deadline(until), until)
+            self._line = line
+            self.heard_at = self._now()
+            self.receive()  # what was said together with the handshake's end was not asked for
+        except BaseException:
+            self._failed = True
+            raise
+        return line.version
+
+    @staticmethod
+    async def _shake_hands(line: TlsLine, deadline: float, until: float) -> None:
+        try:
+            await line.handshake(deadline)
+        except trio.TooSlowError:
+            raise (Overdue if deadline == until else ReadTimedOut) from None
+        except ssl.SSLError as error:
+            raise TheirMistake(f"no TLS: {getattr(error, 'reason', None) or error}") from error
+        except GONE as error:
+            raise ConnectionLost("closed by the server") from error
+
+    def lines_of(self, turn: Turn) -> list[tuple[float, bool, str]]:
+        """The turn as an explanation has it: when, by us?, text."""
+        lines = [(self.heard_at, False, line) for line in str(turn.reply).split("\n")]
+        if turn.command is not CONNECT:
+            lines.insert(0, (self.said_at, True, turn.command.line))
+        return lines
 
     async def quit(self) -> None:
         """Say QUIT where that may be said, hear the answer within QUIT_S, close."""
