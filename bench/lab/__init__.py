@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-SCENARIO_NAMES = ("default", "hostile", "slow", "many", "strict", "restless", "waiting")
+SCENARIO_NAMES = (
+    *("default", "hostile", "slow", "many", "strict", "particular", "restless", "waiting"),
+)
 STOP_S = 10.0
 
 
