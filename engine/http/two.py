@@ -120,7 +120,7 @@ class Connection(Generic[Question]):
         self.leaving = False  # the server takes no more questions here
         self._streams: dict[int, _Stream[Question]] = {}
         self._next = 1
-        self._streams_max = STREAMS_AT_FIRST
+        self.streams_max = STREAMS_AT_FIRST  # that may be open at a time
         self._greeted = False
         self._buffer = b""
         self._unacknowledged = 0
@@ -134,9 +134,7 @@ class Connection(Generic[Question]):
     def room(self) -> bool:
         """May one more question be asked now?"""
         return (
-            not self.leaving
-            and len(self._streams) < self._streams_max
-            and self._next <= STREAM_LAST
+            not self.leaving and len(self._streams) < self.streams_max and self._next <= STREAM_LAST
         )
 
     @property
@@ -172,6 +170,11 @@ class Connection(Generic[Question]):
             )
         )
         return number
+
+    def forget(self, number: int) -> None:
+        """Drop a stream without a word to the server: the connection is to end soon."""
+        self._streams.pop(number, None)
+        self._held.pop(number, None)
 
     def give_up(self, number: int) -> None:
         """Reset a stream: nothing is told of its question any more."""
@@ -348,7 +351,7 @@ class Connection(Generic[Question]):
             return
         for setting, value in _SETTING.iter_unpack(payload):
             if setting == STREAMS:
-                self._streams_max = min(value, STREAMS_MAX)
+                self.streams_max = min(value, STREAMS_MAX)
             elif setting == INITIAL_WINDOW:
                 if value > WINDOW_MAX:
                     raise NotHttp("too large a window")
@@ -374,7 +377,9 @@ class Connection(Generic[Question]):
         last = _number(payload[:4]) & STREAM_LAST
         for later in [number for number in self._streams if number > last]:
             self._held.pop(later, None)
-            self._settle(self._streams.pop(later).question, Refused())
+            stream = self._streams.pop(later, None)  # to settle one may give up another
+            if stream is not None:
+                self._settle(stream.question, Refused())
 
     def _take_window_update(self, number: int, payload: bytes) -> None:
         more = _number(payload) & WINDOW_MAX
