@@ -31,7 +31,7 @@ from engine.dns import (
 from engine.doh import TRIES_MAX, TransportFailed, check_doh_url, open_transport
 from engine.resolver import HEDGE_S, LOOKUPS_MAX, Clock
 from engine.routes import FAILURE_KEPT_S, Remembered, open_routes
-from engine.settings import EngineSettings
+from engine.settings import DOH_URLS, EngineSettings
 
 FIRST, SECOND, THIRD = "https://11.0.0.1/q", "https://11.0.0.2/q", "https://11.0.0.3/q"
 
@@ -45,6 +45,9 @@ def reply(query: bytes, *records: str, rcode: str = "NOERROR") -> bytes:
         ttl, kind, rest = record.split(" ", 2)
         owner = question.question[0].name
         message.answer.append(dns.rrset.from_text(owner, int(ttl), "IN", kind, rest))
+    if rcode == "NXDOMAIN":
+        soa = "ns.test. hostmaster.test. 1 7200 3600 86400 300"
+        message.authority.append(dns.rrset.from_text("test.", 0, "IN", "SOA", soa))
     return message.to_wire()
 
 
@@ -71,7 +74,7 @@ def address(*records: str, delay_s: float = 0.0) -> Says:
 
 
 def kind_of(query: bytes) -> str:
-    return {1: "A", 12: "PTR", 15: "MX", 28: "AAAA"}[query[-3]]
+    return {1: "A", 12: "PTR", 15: "MX", 28: "AAAA"}[query[query.index(b"\0", 12) + 2]]
 
 
 @dataclass
@@ -375,6 +378,34 @@ async def test_equal_exchanges_are_shuffled_at_each_use(autojump_clock):
         route = await routes.find("shop.test")
         firsts = {routes.in_order(route)[0].name for _ in range(50)}
         assert firsts == {"a.test", "b.test"}
+
+
+async def test_a_resolver_that_filters_has_failed(autojump_clock):
+    """The next endpoint knows better; and where all filter, nothing is certain."""
+
+    @dataclass
+    class Filters:
+        urls: tuple[str, ...]
+
+        async def exchange(self, url: str, query: bytes) -> bytes:
+            await trio.lowlevel.checkpoint()
+            if url not in self.urls:
+                return reply(query, *GOOD.records)
+            blocked = bytearray(reply(query))
+            blocked[3] |= 3  # NXDOMAIN, without a SOA
+            return bytes(blocked)
+
+    settings = EngineSettings(doh_urls=(FIRST, SECOND))
+    async with open_routes(settings, transport=Filters((FIRST,)), rng=Random(1)) as routes:
+        assert await routes.find("shop.test") == ROUTE
+    async with open_routes(settings, transport=Filters((FIRST, SECOND)), rng=Random(1)) as routes:
+        failed = await routes.find("shop.test")
+        assert isinstance(failed, LookupFailed)
+        assert failed.reason.count("the resolver filters") == 2
+
+
+def test_the_default_endpoints_filter_nothing():
+    assert DOH_URLS == ("https://9.9.9.10/dns-query", "https://1.1.1.1/dns-query")
 
 
 FOUR, SIX = "900 A 11.0.0.9", "700 AAAA 2a00::9"
