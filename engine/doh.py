@@ -38,6 +38,8 @@ TICK_S = 0.1  # how often the clocks of connections are looked at
 TRIES_MAX = 3  # a resolver that ends its connections often can meet one question twice
 CONNECTIONS_MAX = 32  # of HTTP/1.1 to one endpoint: each bears one question at a time
 IDLE_S = 30.0
+BARREN_MAX = 8  # connections in a row that the endpoint ended without one answer
+BARREN_S = 1.0  # then it is not connected to for so long
 RESETS_MAX = 200  # on one connection: servers that count them hang up after 500 to 1,000
 RETIRE_S = 1.0  # between two connections replaced for that
 READ_OCTETS = 64 * 1024
@@ -155,6 +157,8 @@ class _Line(ABC):
         self._scope = trio.CancelScope()
         self._heard_at = trio.current_time()
         self._ended = ""  # why, for those whose questions it still had
+        self.answered = False  # any question
+        self.ended_by_us = False
 
     async def run(self) -> None:
         """Carry questions until the connection ends; then those left are asked elsewhere."""
@@ -187,7 +191,8 @@ class _Line(ABC):
     def tick(self, now: float) -> None:
         """Look at the clocks."""
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, by_us: bool = False) -> None:
+        self.ended_by_us = self.ended_by_us or (by_us and not self._ended)
         self._ended = self._ended or why
         self._scope.cancel()
 
@@ -302,6 +307,7 @@ class _Line2(_Line):
         if self._dropped:
             self._dropped.discard(question)
         if isinstance(told, Reply):
+            self.answered = True
             question.tell(_answer(told))
         elif isinstance(told, two.Refused):
             self._endpoint.ask_again(question, "it takes no more questions")
@@ -313,13 +319,13 @@ class _Line2(_Line):
     def tick(self, now: float) -> None:
         http = self._http
         if http.spent:
-            self._end("retired")
+            self._end("retired", by_us=True)
             return
         if self._dropped:
             self._endpoint.replace(self)
         if not http.under_way and not self._unheard:
             if now - self._busy_at > IDLE_S:
-                self._end("idle")
+                self._end("idle", by_us=True)
             return
         for question in http.questions():
             if now - question.asked_at < EXCHANGE_S:
@@ -364,7 +370,7 @@ class _Line1(_Line):
         """The connection has to go: its next octets would be this question's answer."""
         if self._question is question:
             self._question = None
-        self._end("given up")
+        self._end("given up", by_us=True)
 
     async def _carry(self) -> None:
         used = False
@@ -418,6 +424,7 @@ class _Line1(_Line):
             self._heard_at = trio.current_time()
             reply = answer.take(bytes(octets)) if octets else answer.take_end()
             if reply is not None:
+                self.answered = True
                 question.tell(_answer(reply))
                 return answer.last
             if not octets:
@@ -429,7 +436,7 @@ class _Line1(_Line):
         question = self._question
         if question is None:
             if now - self._heard_at > IDLE_S:
-                self._end("idle")
+                self._end("idle", by_us=True)
         elif now - self._asked_at > EXCHANGE_S:
             question.tell(TransportFailed(_SLOW))
             self._end(_SLOW)
@@ -464,6 +471,8 @@ class _Endpoint:
         self._watched = False
         self._closed = False
         self._replaced_at = float("-inf")
+        self._barren = 0  # connections in a row that it ended without an answer
+        self._barren_at = float("-inf")
         self._places = CONNECTIONS_MAX  # until it is known what the endpoint speaks
         self._tell_capacity: Callable[[int], None] = _nothing
 
@@ -570,6 +579,9 @@ class _Endpoint:
     # -- connections --------------------------------------------------------------------------
 
     def _open(self) -> None:
+        if self._barren >= BARREN_MAX and trio.current_time() - self._barren_at < BARREN_S:
+            self._fail_waiting("the endpoint ends its connections")
+            return
         self._opening += 1
         self._nursery.start_soon(self._run_line)
         if not self._watched:
@@ -637,6 +649,11 @@ class _Endpoint:
         self._lines.discard(line)
         if self._current is line:
             self._current = None
+        if line.answered:
+            self._barren = 0
+        elif not line.ended_by_us:
+            self._barren += 1
+            self._barren_at = trio.current_time()
         for question in reversed(left):
             self.ask_again(question, why or _CLOSED)
         if self._closed:

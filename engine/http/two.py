@@ -22,6 +22,7 @@ STREAM_LAST = 2**31 - 1
 WINDOW_AT_FIRST = 65_535
 WINDOW_MAX = 2**31 - 1
 WINDOW = 1024 * 1024  # what the server may send before we acknowledge, on all streams
+FRUITLESS_FRAMES_MAX = 2_000  # in a row that settle nothing; an answer has two to ten
 OUT_OCTETS_MAX = 1024 * 1024  # that the server makes us write and doesn't read
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
@@ -123,6 +124,7 @@ class Connection(Generic[Question]):
         self.streams_max = STREAMS_AT_FIRST  # that may be open at a time
         self._greeted = False
         self._buffer = b""
+        self._fruitless = 0  # frames since the last that settled something, or question
         self._unacknowledged = 0
         self._window = WINDOW_AT_FIRST  # what we may send
         self._stream_window = WINDOW_AT_FIRST
@@ -154,6 +156,7 @@ class Connection(Generic[Question]):
         """Send a question; there must be room. Gives its stream."""
         number = self._next
         self._next += 2
+        self._fruitless = 0
         self._streams[number] = _Stream(question)
         size, length = len(fields), len(body)
         if self._held or length > self._window or length > self._stream_window:
@@ -208,6 +211,9 @@ class Connection(Generic[Question]):
                     break
                 payload = buffer[at + 9 : end]
                 at = end
+                self._fruitless += 1
+                if self._fruitless > FRUITLESS_FRAMES_MAX:
+                    raise NotHttp("frames without an answer")
                 self._take_frame(kind, flags, number & STREAM_LAST, payload)
         finally:
             self._buffer = buffer[at:]
@@ -328,6 +334,7 @@ class Connection(Generic[Question]):
             # It answered without having heard us out; it still waits for the end.
             self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
         del self._streams[number]
+        self._fruitless = 0
         self._settle(stream.question, stream.reply)
 
     # -- the rest -----------------------------------------------------------------------------

@@ -31,6 +31,7 @@ class Server:
     refused: int = 0  # so many questions are refused first
     streams_max: int = 100
     lasts: int = 1_000_000  # answers of one HTTP/1.1 connection
+    leaves: bool = False  # it says GOAWAY to each question of HTTP/2
     slow: trio.Event | None = None  # answers wait for it
     connections: int = 0
     open_now: int = 0
@@ -111,6 +112,10 @@ class Server:
                             ended.append(event.stream_id)
                         case h2.events.StreamReset():
                             self.resets.append(event.stream_id)
+                if ended and self.leaves:
+                    wire.close_connection(last_stream_id=0)
+                    await flush()
+                    break
                 for number in ended:
                     self.questions += 1
                     if self.refused:
@@ -382,6 +387,24 @@ async def test_a_connection_with_many_resets_is_replaced_before_the_server_hangs
         assert places[0] == doh.CONNECTIONS_MAX
         assert places[-1] == 8
         assert min(places) < 8  # what is not reset yet takes a place
+
+
+async def test_an_endpoint_that_ends_all_its_connections_is_left_alone_for_a_while(
+    authority, ca_file, monkeypatch
+):
+    """A resolver in a loop of GOAWAYs must not make us shake hands all day."""
+    async with (
+        open_server(authority, "h2", leaves=True) as server,
+        open_transport(ca_file) as transport,
+    ):
+        for _ in range(20):
+            with pytest.raises(TransportFailed):
+                await transport.exchange(server.url, QUESTION)
+        # One more may be begun before the last has ended.
+        assert doh.BARREN_MAX <= server.connections <= doh.BARREN_MAX + 1
+        server.leaves = False
+        monkeypatch.setattr(doh, "BARREN_S", 0)
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
 
 
 async def test_a_silent_connection_is_found_out_whoever_gives_up(authority, ca_file, quick_clocks):
