@@ -19,7 +19,7 @@ socket, no clock; whoever calls says what time it is.
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict
 from enum import IntEnum
 
 LATE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
@@ -44,10 +44,10 @@ class Query(ABC):
     `wanted_by` is shared with whoever keeps it; the queue reads it when a query waits.
     """
 
-    __slots__ = ("account", "gave_way", "sent_at", "wanted_by", "zone")
+    __slots__ = ("account", "gave_way", "name", "sent_at", "wanted_by")
 
-    def __init__(self, zone: str, wanted_by: dict[str, Priority]) -> None:
-        self.zone = zone
+    def __init__(self, name: str, wanted_by: dict[str, Priority]) -> None:
+        self.name = name
         self.wanted_by = wanted_by
         self.account = ""  # whose turn it used
         self.sent_at: float | None = None  # None while it waits
@@ -92,7 +92,7 @@ class QueryQueue:
         self.capacity = capacity
         self._sent: dict[Query, None] = {}  # the oldest first
         self._unwanted: dict[Query, None] = {}  # of those: nobody waits for their answers
-        self._places: Counter[str] = Counter()  # queries under way, by account
+        self._places: dict[str, int] = {}  # queries under way, by account
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()  # in the order of their turns
         self._advancing = False
 
@@ -188,7 +188,7 @@ class QueryQueue:
         query.account = account
         query.sent_at = now
         self._sent[query] = None
-        self._places[account] += 1
+        self._places[account] = self._places.get(account, 0) + 1
         query.send(now)
 
     def _recall(self, query: Query) -> None:
@@ -211,11 +211,9 @@ class QueryQueue:
         return True
 
     def _uncount(self, query: Query) -> None:
-        places = self._places
-        if places[query.account] == 1:
-            del places[query.account]
-        else:
-            places[query.account] -= 1
+        left = self._places.pop(query.account) - 1
+        if left:
+            self._places[query.account] = left
 
     # -- waiting -----------------------------------------------------------------------------
 
@@ -257,10 +255,10 @@ class _Late:
             if now < query.sent_at + LATE_S:
                 break
             self._queries[query] = None
-            self._by_zone[query.zone][query] = None
+            self._by_zone[zone_of(query.name)][query] = None
             self._by_account[query.account][query] = None
 
-    def victim(self, waiting: Query, account: str, places: Counter[str]) -> Query | None:
+    def victim(self, waiting: Query, account: str, places: dict[str, int]) -> Query | None:
         """Which late query gives way to this one of the account; it is late no longer."""
         if not self._queries:
             return None
@@ -273,19 +271,20 @@ class _Late:
         if found is not None:
             for group in (
                 self._queries,
-                self._by_zone[found.zone],
+                self._by_zone[zone_of(found.name)],
                 self._by_account[found.account],
             ):
                 del group[found]
         return found
 
     def _of_a_hung_zone(self, waiting: Query) -> Query | None:
+        own = zone_of(waiting.name)
         for zone, queries in self._by_zone.items():
-            if len(queries) > ZONE_LATE_MAX and zone != waiting.zone:
+            if len(queries) > ZONE_LATE_MAX and zone != own:
                 return next(iter(queries))
         return None
 
-    def _of_the_heaviest(self, own: int, places: Counter[str]) -> Query | None:
+    def _of_the_heaviest(self, own: int, places: dict[str, int]) -> Query | None:
         heaviest = max(
             (account for account, queries in self._by_account.items() if queries),
             key=lambda account: places[account],

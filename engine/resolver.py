@@ -59,6 +59,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
+        self.now = trio.lowlevel.current_clock().current_time
         self._due: list[tuple[float, int, Timed]] = []  # a heap
         self._numbers = count()  # of equal instants the first comes first
         self._sleep = trio.CancelScope()
@@ -167,7 +168,7 @@ class _Attempt(Query):
     __slots__ = ("_give_up", "endpoint", "look_up", "over")
 
     def __init__(self, look_up: "LookUp[Answer]", endpoint: _Endpoint) -> None:
-        super().__init__(look_up.zone, look_up.wanted_by)
+        super().__init__(look_up.name, look_up.wanted_by)
         self.look_up = look_up
         self.endpoint = endpoint
         self.over = False
@@ -204,30 +205,32 @@ class LookUp(Generic[Answer]):
     """
 
     __slots__ = (
-        *("_answer", "_attempts", "_began", "_clock", "_done", "_hedge_at", "_read", "_reasons"),
-        *("_sent_at", "_started", "_untried", "question", "wanted_by", "zone"),
+        *("_answer", "_attempts", "_began", "_clock", "_done", "_hedge_at", "_now", "_read"),
+        *("_reasons",),
+        *("_sent_at", "_started", "_untried", "name", "question", "wanted_by"),
     )
 
     def __init__(
         self,
         question: bytes,
-        zone: str,
+        name: str,
         read: Read[Answer],
         wanted_by: dict[str, Priority],
         done: Callable[[Answer | LookupFailed], None],
         resolvers: "Resolvers",
     ) -> None:
         self.question = question
-        self.zone = zone
+        self.name = name
         self.wanted_by = wanted_by
         self._read = read
         self._done = done
         self._untried = resolvers.endpoints[::-1]
         self._clock = resolvers.clock
+        self._now = resolvers.clock.now
         self._attempts: list[_Attempt] = []
         self._reasons: list[str] = []
         self._answer: Answer | LookupFailed | None = None
-        self._began = trio.current_time()
+        self._began = self._now()
         self._sent_at: float | None = None
         self._started = False
         self._hedge_at = self._began + HEDGE_S if self._hurries() else NEVER
@@ -240,7 +243,7 @@ class LookUp(Generic[Answer]):
 
     def claim(self, account: str, priority: Priority) -> None:
         """One more account wants the answer."""
-        now = trio.current_time()
+        now = self._now()
         if self._hedge_at == NEVER and priority < Priority.LIST:
             self._hedge_at = now + HEDGE_S
             self._clock.watch(self)
@@ -256,7 +259,7 @@ class LookUp(Generic[Answer]):
         """Nobody wants the answer: every query is given up now."""
         if self._answer is None:
             self._answer = LookupFailed("nobody waits for the answer")
-        now = trio.current_time()
+        now = self._now()
         for attempt in list(self._attempts):
             self._give_up(attempt, now)
 
@@ -264,7 +267,7 @@ class LookUp(Generic[Answer]):
     def was_asked(self) -> bool:
         """Has an endpoint had most of LOOKUP_S for the answer?"""
         sent_at = self._sent_at
-        return sent_at is not None and trio.current_time() - sent_at > LOOKUP_S - 2 * LATE_S
+        return sent_at is not None and self._now() - sent_at > LOOKUP_S - 2 * LATE_S
 
     def failure(self) -> LookupFailed:
         """What each endpoint has done until now."""
@@ -322,7 +325,7 @@ class LookUp(Generic[Answer]):
             self._sent_at = None
 
     def heard(self, attempt: _Attempt, told: DohResponse | TransportFailed) -> None:
-        now = trio.current_time()
+        now = self._now()
         self._attempts.remove(attempt)
         attempt.over = True
         endpoint = attempt.endpoint
@@ -370,7 +373,8 @@ class LookUp(Generic[Answer]):
                 attempt.endpoint.queue.set_unwanted(attempt)
         if self._attempts:
             self._clock.watch(self)
-        self._done(answer)
+        done, self._done = self._done, _nothing  # which leaves no cycle to the collector
+        done(answer)
 
     def partial(self) -> None:
         """There is no part of an answer."""
@@ -379,7 +383,7 @@ class LookUp(Generic[Answer]):
         """The answer is of no use any more: as if another endpoint had given it."""
         if self._answer is None:
             self._done = _nothing
-            self._finish(LookupFailed("not needed"), trio.current_time())
+            self._finish(LookupFailed("not needed"), self._now())
 
     def _give_up(self, attempt: _Attempt, now: float) -> None:
         attempt.over = True
@@ -390,7 +394,7 @@ class LookUp(Generic[Answer]):
         attempt.endpoint.release(attempt)
 
     def _hurries(self) -> bool:
-        return any(priority < Priority.LIST for priority in self.wanted_by.values())
+        return min(self.wanted_by.values()) < Priority.LIST
 
 
 def _nothing(_: object) -> None:

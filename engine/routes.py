@@ -35,7 +35,7 @@ from engine.dns import (
 )
 from engine.doh import DohTransport, check_doh_url, open_transport
 from engine.egress import is_public
-from engine.query_queue import Priority, zone_of
+from engine.query_queue import Priority
 from engine.resolver import LOOKUP_S, NEVER, Clock, LookUp, Read, Resolvers
 from engine.settings import EngineSettings
 from engine.watcher import NOBODY, Watcher
@@ -105,7 +105,8 @@ class Interest(Generic[Answer]):
     def end(self, answer: Answer | LookupFailed) -> None:
         """Called by the flight."""
         self._flight = None
-        self.settle(answer)
+        settle, self.settle = self.settle, _nothing  # which leaves no cycle to the collector
+        settle(answer)
 
     @property
     def over(self) -> bool:
@@ -127,6 +128,10 @@ class Interest(Generic[Answer]):
                 self.late()
 
 
+def _nothing(_: object) -> None:
+    """Tell nobody."""
+
+
 class _Flight(Generic[Answer]):
     """A look-up under way, and everybody who waits for its answer."""
 
@@ -135,7 +140,7 @@ class _Flight(Generic[Answer]):
     def __init__(self, name: str, memory: "Remembered[Answer]", first: Interest[Answer]) -> None:
         self._name = name
         self._memory = memory
-        self._began = trio.current_time()
+        self._began = memory.now()
         self._interests: dict[Interest[Answer], None] = {first: None}
         self._counts = {first.account: 1}
         self.wanted_by = {first.account: first.priority}
@@ -201,6 +206,7 @@ class Remembered(Generic[Answer]):
         watcher: Watcher = NOBODY,
     ) -> None:
         self.watcher = watcher
+        self.now = clock.now
         self._clock = clock
         self._look_up = look_up
         self._names_max = names_max
@@ -211,7 +217,7 @@ class Remembered(Generic[Answer]):
 
     def known(self, name: str) -> Answer | None:
         until, answer = self._answers.get(name, _NEVER)
-        return answer if trio.current_time() < until else None
+        return answer if self.now() < until else None
 
     def want(self, name: str, interest: Interest[Answer]) -> None:
         """Have the interest settled by the one look-up that all who ask now share.
@@ -234,7 +240,9 @@ class Remembered(Generic[Answer]):
         if (known := self.known(name)) is not None:
             await trio.lowlevel.checkpoint()
             return known
-        return await wait_for(lambda interest: self.want(name, interest), account, priority)
+        task = _TaskInterest[Answer](account, priority, self.now)
+        self.want(name, task)
+        return await task.wait()
 
     def landed(self, name: str, answer: Answer, kept_s: float) -> None:
         """The flight is over; its answer is told again for so long."""
@@ -242,7 +250,7 @@ class Remembered(Generic[Answer]):
         if kept_s <= 0:
             return
         answers = self._answers
-        answers[name] = (trio.current_time() + kept_s, answer)
+        answers[name] = (self.now() + kept_s, answer)
         answers.move_to_end(name)
         if len(answers) > self._names_max:
             answers.popitem(last=False)
@@ -251,33 +259,34 @@ class Remembered(Generic[Answer]):
 _NEVER = (float("-inf"), None)
 
 
-async def wait_for(
-    begin: Callable[[Interest[Answer]], None], account: str, priority: Priority
-) -> Answer | LookupFailed:
-    """Wait until the interest that `begin` registers is settled; leaving gives it up."""
-    task = trio.lowlevel.current_task()
-    told: list[Answer | LookupFailed] = []
-    waiting = False
+class _TaskInterest(Interest[Answer]):
+    """The wish of a task that waits; leaving gives it up."""
 
-    def settle(answer: Answer | LookupFailed) -> None:
-        told.append(answer)
-        if waiting:
-            trio.lowlevel.reschedule(task)
+    __slots__ = ("_task", "_told")
 
-    def abort(_: object) -> trio.lowlevel.Abort:
-        interest.give_up()
+    def __init__(self, account: str, priority: Priority, now: Callable[[], float]) -> None:
+        deadline = now() + LOOKUP_S if priority < Priority.LIST else NEVER
+        super().__init__(account, priority, self._settle, deadline)
+        self._task: trio.lowlevel.Task | None = None
+        self._told: Answer | LookupFailed | None = None
+
+    async def wait(self) -> Answer | LookupFailed:
+        if self._told is None:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        else:
+            await trio.lowlevel.checkpoint()
+        assert self._told is not None
+        return self._told
+
+    def _settle(self, answer: Answer | LookupFailed) -> None:
+        self._told = answer
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self.give_up()
         return trio.lowlevel.Abort.SUCCEEDED
-
-    hurries = priority < Priority.LIST
-    deadline = trio.current_time() + LOOKUP_S if hurries else NEVER
-    interest: Interest[Answer] = Interest(account, priority, settle, deadline)
-    begin(interest)
-    if told:
-        await trio.lowlevel.checkpoint()
-    else:
-        waiting = True
-        await trio.lowlevel.wait_task_rescheduled(abort)
-    return told[0]
 
 
 class _AddressLookUp:
@@ -289,23 +298,24 @@ class _AddressLookUp:
 
     def __init__(
         self,
-        four: Callable[[Callable[[AddressAnswer], None]], LookUp[Any]],
-        six: Callable[[Callable[[AddressAnswer], None]], LookUp[Any]],
+        name: str,
         flight: "_Flight[AddressAnswer]",
         usable: Callable[[Addresses], bool],
+        resolvers: Resolvers,
     ) -> None:
+        self._name = name
         self._flight = flight
         self._usable = usable
-        self._four = four(self._on_four)
-        self._make_six = six
-        self._six: LookUp[Any] | None = None
+        self._resolvers = resolvers
+        self._four = self._look_up("A", self._on_four)
+        self._six: LookUp[AddressAnswer] | None = None
         self._answer4: AddressAnswer | None = None
         self._answer6: AddressAnswer | None = None
         self._over = False
 
     def start(self) -> None:
         self._four.start()
-        if any(priority < Priority.LIST for priority in self._flight.wanted_by.values()):
+        if min(self._flight.wanted_by.values()) < Priority.LIST:
             self._ask_for_six()
 
     def claim(self, account: str, priority: Priority) -> None:
@@ -334,13 +344,23 @@ class _AddressLookUp:
     def partial(self) -> AddressAnswer | None:
         return self._answer6 if isinstance(self._answer6, Addresses) else None
 
-    def _both(self) -> "list[LookUp[Any]]":
+    def _both(self) -> "list[LookUp[AddressAnswer]]":
         return [self._four] if self._six is None else [self._four, self._six]
 
     def _ask_for_six(self) -> None:
         if self._six is None and not self._over:
-            self._six = self._make_six(self._on_six)
+            self._six = self._look_up("AAAA", self._on_six)
             self._six.start()
+
+    def _look_up(
+        self, kind: Literal["A", "AAAA"], done: Callable[[AddressAnswer], None]
+    ) -> LookUp[AddressAnswer]:
+        name = self._name
+
+        def read(octets: bytes) -> AddressAnswer:
+            return read_addresses(octets, name, kind)
+
+        return LookUp(ask(name, kind), name, read, self._flight.wanted_by, done, self._resolvers)
 
     def _on_four(self, answer: AddressAnswer) -> None:
         self._answer4 = answer
@@ -453,7 +473,7 @@ class Routes:
             def done(answer: object) -> None:
                 flight.finish(answer, 0)
 
-            return LookUp(question, zone_of(name), read, flight.wanted_by, done, self._resolvers)
+            return LookUp(question, name, read, flight.wanted_by, done, self._resolvers)
 
         memory: Remembered[Any] = Remembered(self._resolvers.clock, look_up, watcher=self._watcher)
         return cast("Answer | LookupFailed", await memory.find(name, account))
@@ -472,26 +492,14 @@ class Routes:
 
         question = ask(domain, "MX")
         look_up: LookUp[RouteAnswer] = LookUp(
-            question, zone_of(domain), read, flight.wanted_by, done, self._resolvers
+            question, domain, read, flight.wanted_by, done, self._resolvers
         )
         return look_up
 
     def _look_up_addresses(
         self, name: str, flight: _Flight[AddressAnswer]
     ) -> UnderWay[AddressAnswer]:
-        def look_up(
-            kind: Literal["A", "AAAA"],
-        ) -> Callable[[Callable[[AddressAnswer], None]], LookUp[AddressAnswer]]:
-            return lambda done: LookUp(
-                ask(name, kind),
-                zone_of(name),
-                lambda octets: read_addresses(octets, name, kind),
-                flight.wanted_by,
-                done,
-                self._resolvers,
-            )
-
-        return _AddressLookUp(look_up("A"), look_up("AAAA"), flight, self._any_usable)
+        return _AddressLookUp(name, flight, self._any_usable, self._resolvers)
 
     def _any_usable(self, addresses: Addresses) -> bool:
         return self._allow_private or any(map(is_public, addresses.ips))

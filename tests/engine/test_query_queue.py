@@ -11,8 +11,7 @@ class Sent(Query):
     """A query that keeps a record of what became of it."""
 
     def __init__(self, log: list, name: str, *accounts: str, priority=Priority.REQUEST) -> None:
-        super().__init__(zone_of(name), dict.fromkeys(accounts, priority))
-        self.name = name
+        super().__init__(name, dict.fromkeys(accounts, priority))
         self._log = log
 
     def send(self, now: float) -> None:
