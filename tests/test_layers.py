@@ -21,10 +21,12 @@ PURE = [
     "engine.turnstile",
     "engine.typos",
     "engine.verdict",
+    "engine.smtp.heads",
     "engine.smtp.question",
     "engine.smtp.replies",
     "engine.smtp.throttle",
     "engine.smtp.wire",
+    "engine.smtp.wording",
 ]
 IMPURE = {
     *("trio", "anyio", "asyncio", "threading", "subprocess", "quart", "httpx", "hypercorn"),
