@@ -20,9 +20,12 @@ from dataclasses import dataclass, field
 TEXT_MAX = 1200  # characters that are looked at: the longest real reply has about 900
 WORDS_MAX = 60  # words that are judged: a reply says what it means in its first ones
 WORD_MAX = 80  # characters of a word that is searched for names; a longer one is a name
-STEM_MIN, STEM_MAX = 4, 16  # characters of a word's beginning that the lexicon compares
+STEM_MIN, STEM_MAX = 4, 20  # characters of a word's beginning that the lexicon compares
 FAR_EAST_MAX = 300  # characters, where a word has two to five: WORDS_MAX words and some
 MAILBOX, ANOTHER = "¤", "‡"
+BREAK = ","  # where a clause ends: `rejected: user unknown`
+OF = frozenset({"of", "for"})
+POSSESSIVES = frozenset({"your", "our", "from"})  # belong to what follows
 OBSCURE = "·"  # stands for what the lexicon does not know, where spaces part no words
 
 _NAME = re.compile(
@@ -108,6 +111,8 @@ _BARE = _bare_letters()
 _FAR_EAST = re.compile("[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]")
 _FAR_EAST_RUN = re.compile(f"{_FAR_EAST.pattern}+")
 _E_MAIL = re.compile(r"\be (?=mail)")
+_CLAUSE_END = re.compile(r"[:,] | [-–—] ")
+_MARKS = frozenset([".", "@", "%", BREAK])
 _ELISION = re.compile(r"\b(?:[cdjlms]|qu|un|all|dell|nell|sull)'(?=\w)")  # l'adresse, dell'utente
 _PUNCTUATION = str.maketrans(
     dict.fromkeys('"#$&()*+,-/:<=>[\\]^_{|}~\u2013\u2014\u201c\u201d\u00ab\u00bb', " ")
@@ -168,26 +173,30 @@ NO_LEXICON = Lexicon({}, {}, None, {})
 
 
 def fold(text: str, lexicon: Lexicon = NO_LEXICON) -> list[str]:
-    """The words: `not` for `n't`, and a full stop as a word of its own."""
+    """The words: `not` for `n't`, with full stops and BREAKs as words of their own."""
     if not text.isascii():
         text = lexicon.part(text.translate(_BARE))
-    text = text.lower().translate(_PUNCTUATION).replace("n't", " not")
+    text = _CLAUSE_END.sub(" \uffff ", text.lower()).translate(_PUNCTUATION)
+    text = text.replace("\uffff", BREAK).replace("n't", " not")
     if "'" in text:
         text = _ELISION.sub(" ", text).replace("'", "")
     words: list[str] = []
+    count = 0
     last = "."  # no stop begins a text
     for given in _E_MAIL.sub("e", text.replace(".", " . ")).split():
-        if given in ".@%" and (given == last or (given != "." and last in "@%")):
+        if given in _MARKS and (given == last or (given in "@%" and last in "@%")):
             continue
         last = given
-        words.extend(lexicon.english(given).split())
-        if len(words) >= WORDS_MAX:
+        english = lexicon.english(given).split()
+        words += english
+        count += len(english) if given not in _MARKS else given in "@%"
+        if count >= WORDS_MAX:
             break
-    return words[:WORDS_MAX]
+    return words
 
 
 def joined(words: list[str]) -> str:
-    return " ".join(words).replace(" .", ".")
+    return " ".join([word for word in words if word != BREAK]).replace(" .", ".")
 
 
 # ------------------------------------------------ who is spoken of
@@ -214,13 +223,14 @@ class Subjects:
         spoken: list[str] = []
         at = 0
         while at < len(words):
-            if words[at] in self.auxiliary:
+            if words[at] in self.auxiliary or words[at] == BREAK:
                 at += 1
                 continue
             noun, end = self._phrase(words, at)
             if noun > at:
                 mark = self._mark(words[at:noun])
                 at, owned = self._after(words, noun)
+                owned = owned or self._is_of_another(spoken)
                 spoken.append(ANOTHER if owned else mark)
             else:
                 spoken += words[at:end]
@@ -243,15 +253,19 @@ class Subjects:
         seen = frozenset(phrase)
         return ANOTHER if seen & self.others and not seen & self.recipient else MAILBOX
 
+    def _is_of_another(self, spoken: list[str]) -> bool:
+        """Does the text before a phrase end in `the server of`, `database for`?"""
+        if len(spoken) < 2 or spoken[-1] not in OF:
+            return False
+        owner = spoken[-2]
+        return owner == ANOTHER or owner in self.machinery or owner in self.others
+
     def _after(self, words: list[str], at: int) -> tuple[int, bool]:
         """Behind the clauses that follow a phrase, and whether they give it to another."""
         if at < len(words) and words[at] in self.machinery:
             return at + 1, True
         while at < len(words) and (words[at] in self.clause or words[at] in self.auxiliary):
             at += 1
-        owned = (
-            at < len(words)
-            and words[at] in self.others
-            and words[at - 1] in ("of", "from", "by", "the", "your")
-        )
-        return at, owned
+        if at == len(words) or words[at] not in self.others or words[at] in POSSESSIVES:
+            return at, False
+        return at, words[at - 1] != "or"

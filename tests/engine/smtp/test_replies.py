@@ -159,6 +159,9 @@ def test_before_rcpt_no_reply_speaks_of_a_mailbox(step: Step):
     [
         (Step.MAIL, "550 5.1.1 User unknown", Meaning.BLOCKED_POLICY, True),
         (Step.MAIL, "550 Mailbox unavailable", Meaning.BLOCKED_POLICY, True),
+        (Step.MAIL, "550 5.1.0 Address rejected", Meaning.SENDER_REFUSED, True),
+        (Step.MAIL, "550 Domain of your address cannot be resolved", Meaning.SENDER_REFUSED, True),
+        (Step.MAIL, "550 5.7.1 Your IP address is rejected", Meaning.BLOCKED_POLICY, True),
         (Step.MAIL, "452 4.2.2 Mailbox full", Meaning.TEMPORARY, False),
         (Step.HELLO, "500 Command not recognized", Meaning.SYNTAX, False),
         (Step.HELLO, "502 5.5.2 Error: command not recognized", Meaning.SYNTAX, False),
@@ -379,6 +382,31 @@ def test_many_lines_are_read_as_one():
         550, ("Verification failed for <a@b.test>", "No such user here", "Sender verify failed")
     )
     assert RULES.read(Step.RCPT, reply).meaning is Meaning.SENDER_REFUSED
+
+
+# ------------------------------------------------ who is spoken of, in all tongues of the lexicon
+
+LEXICON = RULES._table._data["lexicon"]
+
+
+def said(*english: str) -> list[str]:
+    return [word.rstrip("*").replace("_", " ") for e in english for word in LEXICON[e].split()]
+
+
+ABSENT = said("unknown", "not exist", "not found", "invalid")
+
+
+@pytest.mark.parametrize("noun", said("user", "recipient", "mailbox", "account", "address"))
+def test_a_mailbox_that_is_absent_in_any_tongue(noun: str):
+    for verb in ABSENT:
+        assert at_rcpt(f"550 {noun} {verb}").meaning is Meaning.NO_MAILBOX, verb
+
+
+@pytest.mark.parametrize("owner", [*said("sender", "client", "database", "policy"), "IP", "PTR"])
+def test_what_is_not_the_mailbox_may_be_absent_in_any_tongue(owner: str):
+    for verb in [*ABSENT, *said("unavailable", "disabled", "rejected", "blocked")]:
+        for text in (f"{owner} {verb}", f"{said('address')[0]} {owner} {verb}"):
+            assert at_rcpt(f"550 {text}").meaning not in CONDEMNS, text
 
 
 # ------------------------------------------------ hostile hosts

@@ -37,7 +37,7 @@ def subjects_of(text: str) -> str:
         ("존재하지 않는 사용자", "not exist user"),
         ("ｕｓｅｒ ｕｎｋｎｏｗｎ", "user unknown"),
         ("us\u200ber unk\u00adnown", "user unknown"),
-        ("不明なエラーです", "unknown ·"),
+        ("不明なエラーです", "unknown error ·"),
         ("...", ""),
     ],
 )
@@ -50,7 +50,7 @@ def test_words(text: str, words: str):
     [
         ("The user's account does not exist", "¤ not exist"),
         ("The email account that you tried to reach does not exist", "¤ not exist"),
-        ("<ann@shop.test>: Recipient address rejected", "¤ rejected"),
+        ("<ann@shop.test>: Recipient address rejected", "¤ ¤ rejected"),
         ("Sender address does not exist", "‡ not exist"),
         ("address of the sender is unknown", "‡ sender unknown"),
         ("Your address is not found", "‡ not found"),
