@@ -8,7 +8,7 @@ from bench.lab import start_lab
 from engine import Verdict, in_order, open_answers, open_engine
 from engine.verdict import LADDER, Outcome
 
-SCENARIOS = ("default", "restless", "strict", "slow")
+SCENARIOS = ("default", "restless", "strict", "particular", "slow")
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

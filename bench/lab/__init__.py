@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SCENARIO_NAMES = (
-    *("default", "hostile", "slow", "many", "strict", "restless", "waiting"),
+    *("default", "hostile", "slow", "many", "strict", "particular", "restless", "waiting"),
     *("adverse", "internet"),
 )
 STOP_S = 10.0

@@ -31,6 +31,7 @@ from engine.testing.troubles import Drop, Late, Sometimes, Swap, Twice
 from engine.verdict import Outcome
 
 ADDRESSES = 5_000
+SENDER = "probe@probe.lab.test"  # some hosts refuse the null sender, some every other one
 GONE_SHARE = 0.2  # of a list that nobody has cleaned for a while
 CATCH_ALL_SHARE = 0.15  # of the domains at shared hosts
 ODD_MAILBOXES = 0.03  # full or disabled, each, of those at shared hosts
@@ -233,6 +234,9 @@ KINDS = (
     Kind("null-sender", 6, _one("no null sender")),
     Kind("null-sender-rcpt", 4, _one("no null sender at rcpt")),
     Kind("named-sender", 3, _one("no named sender")),
+    Kind("tls", 6, _one("starttls demanded")),
+    Kind("tls-rcpt", 3, _one("starttls demanded at rcpt")),
+    Kind("tls-in-step", 3, _one("starttls demanded, in step")),
     Kind("one-transaction", 3, _one("one transaction", mails_taken=3)),
     Kind("stale", 3, _one("stale")),
     Kind("first-dead", 8, _behind("refused")),
@@ -254,6 +258,7 @@ KINDS = (
     Kind("against-us", 20, _saying(*AGAINST_US), POLICY, POLICY),
     Kind("own-trouble", 14, _saying(*OWN_TROUBLE), POLICY, POLICY),
     Kind("hostile-text", 6, _saying(*HOSTILE_TEXTS), POLICY, POLICY),
+    Kind("tls-refused", 2, _one("starttls refused"), FAILED, FAILED),
     Kind("blocked-early", 5, _one("blocked at mail"), FAILED, FAILED),
     Kind("blocked-at-banner", 4, _one("blocked at banner"), FAILED, FAILED),
     Kind("busy", 4, _one("421 at rcpt"), FAILED, FAILED),
@@ -309,7 +314,7 @@ CUSTOMER_ADDRESSES_MAX = 5  # of one customer's domain
 
 def internet(rng: Random) -> Scenario:
     """What the module says; the same for the same seed."""
-    scenario = Scenario()
+    scenario = Scenario(mail_from=SENDER)
     for kind in KINDS:
         for place in range(kind.domains):
             _open(scenario, rng, kind, f"{kind.name}{place}.test")

@@ -71,12 +71,14 @@ def _introduction(
     scenario: Scenario, urls: dict[str, str], authority: Path, smtp_port: int
 ) -> dict[str, Any]:
     """The first line: settings that reach the lab, and what there is to verify."""
+    sender = {"MAILPROBE_SMTP_MAIL_FROM": scenario.mail_from} if scenario.mail_from else {}
     line = {
         "env": {
             "MAILPROBE_DOH_URLS": urls["h2"],
             "MAILPROBE_DOH_CA_FILE": str(authority),
             "MAILPROBE_SMTP_PORT": str(smtp_port),
             "MAILPROBE_SMTP_HELO": HELO,
+            **sender,
             "MAILPROBE_ALLOW_PRIVATE": "1",
         },
         "addresses": {outcome.value: known for outcome, known in scenario.addresses.items()},

@@ -290,6 +290,24 @@ def strict(_: Random) -> Scenario:
     return scenario
 
 
+PARTICULAR = (
+    *("starttls offered", "starttls demanded", "starttls demanded at rcpt"),
+    *("starttls demanded, in step", "starttls demanded at rcpt, in step"),
+    *("no null sender", "no null sender at rcpt", "no named sender"),
+)
+
+
+def particular(_: Random) -> Scenario:
+    """Hosts that demand TLS or refuse a kind of sender, with 40 real and 40 unknown mailboxes."""
+    scenario = Scenario(mail_from="check@probe.lab.test")
+    for personality in PARTICULAR:
+        domain = f"{personality.replace(',', '').replace(' ', '-')}.test"
+        scenario.move_in(domain, new_host(personality, f"mx1.{domain}"))
+        scenario.expect(Outcome.DELIVERABLE, *(f"known.{n:02}@{domain}" for n in range(40)))
+        scenario.expect(Outcome.UNDELIVERABLE, *(f"gone.{n:02}@{domain}" for n in range(40)))
+    return scenario
+
+
 def restless(rng: Random) -> Scenario:
     """The town, with a resolver that ends each connection after 50 questions (GOAWAY)."""
     scenario = default(rng)
@@ -303,6 +321,7 @@ SCENARIOS: Mapping[str, Callable[[Random], Scenario]] = {
     "slow": slow,
     "many": many,
     "strict": strict,
+    "particular": particular,
     "waiting": waiting,
     "restless": restless,
     "adverse": adverse,

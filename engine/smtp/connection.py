@@ -6,10 +6,13 @@ failure the connection is good for nothing but closing: `usable` is false and
 stays so, so that a late reply can't be taken for another question's answer.
 """
 
+import ssl
+
 import trio
 
 from engine.smtp.lines import GONE, LATE_GRACE_S, Line, OnOctets, StreamLine
-from engine.smtp.wire import QUIT, Command, Conversation, Stage, TheirMistake, Turn, rcpt
+from engine.smtp.tls import TlsLine
+from engine.smtp.wire import CONNECT, QUIT, Command, Conversation, Stage, TheirMistake, Turn, rcpt
 
 QUIT_S = 0.3  # a seat is held meanwhile; a server that has read QUIT needs no more of us
 
@@ -126,6 +129,42 @@ class Connection:
             self._failed = True
             raise
         return turn
+
+    async def start_tls(self, *, until: float = float("inf")) -> str:
+        """Speak TLS from now on, as the server has agreed to; its version. The certificate
+        is not judged.
+
+        The handshake has the time of one reply. Raises what hear() raises.
+        """
+        try:
+            self.conversation.secured()
+            line = TlsLine(self._line)
+            await self._shake_hands(line, self.deadline(until), until)
+            self._line = line
+            self.heard_at = self._now()
+            self.receive()  # what was said together with the handshake's end was not asked for
+        except BaseException:
+            self._failed = True
+            raise
+        return line.version
+
+    @staticmethod
+    async def _shake_hands(line: TlsLine, deadline: float, until: float) -> None:
+        try:
+            await line.handshake(deadline)
+        except trio.TooSlowError:
+            raise (Overdue if deadline == until else ReadTimedOut) from None
+        except ssl.SSLError as error:
+            raise TheirMistake(f"no TLS: {getattr(error, 'reason', None) or error}") from error
+        except GONE as error:
+            raise ConnectionLost("closed by the server") from error
+
+    def lines_of(self, turn: Turn) -> list[tuple[float, bool, str]]:
+        """The turn as an explanation has it: when, by us?, text."""
+        lines = [(self.heard_at, False, line) for line in str(turn.reply).split("\n")]
+        if turn.command is not CONNECT:
+            lines.insert(0, (self.said_at, True, turn.command.line))
+        return lines
 
     def deadline(self, until: float) -> float:
         """When the reply to the oldest unanswered command is to be complete."""

@@ -25,6 +25,7 @@ from engine.smtp.lines import Line
 from engine.smtp.question import ADDRESSES_MAX, Cause, Question
 from engine.smtp.replies import Reading, Rules, Step
 from engine.smtp.session import GONE_WRONG, REFUSALS_MAX, Session, cause_of, refusal_outcome
+from engine.smtp.terms import first_terms, start_tls
 from engine.smtp.throttle import NEVER, REFUSAL_REST_S, REST_AFTER, Rest, Throttle
 from engine.smtp.wire import Reply
 from engine.turnstile import Turnstile
@@ -102,6 +103,7 @@ class Pool:
         self.name = name
         self.site: Site | None = None
         self.one_each = False
+        self.terms = first_terms(desk.settings.mail_from)
         self.present = 0  # questions that wait here or are asked here
         self.waiting: Turnstile[Question] = Turnstile()
         self.sessions: set[Session] = set()
@@ -450,8 +452,22 @@ class Pool:
             return cause_of(error, step, spoke=step is not Step.BANNER)
         if not turn.reply.positive:
             return self._refused(Step.HELLO, turn)
+        if (cause := await self._start_tls(connection, preamble)) is not None:
+            return cause
         self._learn_pace(connection)
         return Session(self, connection, address, preamble)
+
+    async def _start_tls(
+        self, connection: Connection, preamble: list[tuple[float, bool, str]]
+    ) -> Cause | None:
+        """Change to TLS where the host is known to demand it; why that came to nothing, or None."""
+        if not (self.terms.tls and connection.conversation.offer.starttls):
+            return None
+        try:
+            refusal = await start_tls(connection, self.helo_name, preamble)
+        except GONE_WRONG as error:
+            return cause_of(error, Step.STARTTLS)
+        return None if refusal is None else self._refused(Step.STARTTLS, refusal)
 
     def _refused(self, step: Step, turn: wire.Turn) -> Cause:
         reading = self.read(step, turn.reply)
@@ -475,9 +491,7 @@ class Pool:
     def _write_down(
         preamble: list[tuple[float, bool, str]], connection: Connection, turn: wire.Turn
     ) -> None:
-        if turn.command is not wire.CONNECT:
-            preamble.append((connection.said_at, True, turn.command.line))
-        preamble += [(connection.heard_at, False, line) for line in str(turn.reply).split("\n")]
+        preamble += connection.lines_of(turn)
 
     async def _part(self, connection: Connection, address: str) -> None:
         """QUIT to who would not have us, while the questions are on their way elsewhere."""
@@ -524,10 +538,6 @@ class Pool:
     @property
     def helo_name(self) -> str:
         return self._desk.settings.helo_name
-
-    @property
-    def mail_from(self) -> str:
-        return self._desk.settings.mail_from
 
     def read(self, step: Step, reply: Reply) -> Reading:
         return self._desk.rules.read(step, reply, self.site.id if self.site else None)

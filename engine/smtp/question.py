@@ -40,6 +40,8 @@ class Notes:
     lines: list[tuple[float, bool, str]] = field(default_factory=list)  # when, by us?, text
     cached: list[str] = field(default_factory=list)
     looked_up: bool = False  # just now, for this very question
+    session: Any = None  # of the latest conversation (session.Session)
+    session_lines: int = 0  # of what was said there before any question, so many are in `lines`
 
     def lines_since(self, began: float) -> list[Line]:
         """The conversation in the order of the wire; what we wrote together stands together."""
@@ -70,6 +72,7 @@ class Question(msgspec.Struct, eq=False):
     addresses_tried: int = 0
     conversations: int = 0
     objections: int = 0
+    sender_refused_by: Any = None  # the pool whose host refused one kind of sender for it
     asked_again: bool = False  # after a reused connection failed it
     accepted: bool = False  # by RCPT; only the catch-all test is awaited
     cause: Cause | None = None  # of the last failure

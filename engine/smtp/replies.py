@@ -38,6 +38,7 @@ class Step(Enum):
 
     BANNER = "banner"
     HELLO = "hello"
+    STARTTLS = "starttls"
     MAIL = "mail"
     RCPT = "rcpt"
 
@@ -56,6 +57,8 @@ class Meaning(Enum):
     BAD_HELO_OR_RDNS = "bad_helo_or_rdns"
     RELAY_DENIED = "relay_denied"
     NEEDS_AUTH = "needs_auth"
+    TLS_DEMANDED = "tls_demanded"  # the host wants STARTTLS before it goes on
+    SENDER_REFUSED = "sender_refused"  # this envelope sender is refused: another one may pass
     SYNTAX = "syntax"
     ANOTHER_RECIPIENT = "another_recipient"  # objects to one more recipient here: ask it by itself
     UNKNOWN = "unknown"

@@ -1,4 +1,4 @@
-"""The client's half of SMTP without a socket (RFC 5321, 2034, 2920, 6531, 9422).
+"""The client's half of SMTP without a socket (RFC 5321, 2034, 2920, 3207, 6531, 9422).
 
 `Conversation` knows which command may follow which, how replies are framed and
 which commands are still unanswered. It promises that a reply is paired with the
@@ -10,7 +10,7 @@ waits, never reads a clock and never repairs: whatever does not parse is
 
 import re
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
 
@@ -36,6 +36,7 @@ class Stage(Enum):
     HELLO = auto()  # greeted, not yet introduced
     READY = auto()  # introduced, no transaction
     MAIL = auto()  # in a transaction: recipients may be named
+    HANDSHAKE = auto()  # STARTTLS was accepted: TLS comes next, and no command before it
     CLOSED = auto()
 
     __hash__ = object.__hash__  # a member is itself alone; Enum's own is Python code
@@ -51,9 +52,11 @@ TALK: dict[Stage, dict[str, Stage]] = {
         "EHLO": Stage.READY,
         "MAIL": Stage.MAIL,
         "RSET": Stage.READY,
+        "STARTTLS": Stage.HANDSHAKE,
         "QUIT": Stage.CLOSED,
     },
     Stage.MAIL: {"RCPT": Stage.MAIL, "RSET": Stage.READY, "QUIT": Stage.CLOSED},
+    Stage.HANDSHAKE: {},  # left by Conversation.secured() alone
     Stage.CLOSED: {},
 }
 
@@ -71,6 +74,7 @@ class Command(msgspec.Struct, frozen=True, gc=False):  # one for each recipient:
 
 CONNECT = Command("CONNECT", "")  # stands for the connection, which the banner answers
 RSET = Command("RSET", "RSET")
+STARTTLS = Command("STARTTLS", "STARTTLS")
 QUIT = Command("QUIT", "QUIT")
 
 
@@ -226,6 +230,7 @@ class Offer:
 
     pipelining: bool = False
     smtputf8: bool = False
+    starttls: bool = False
     recipients_max: int | None = None  # LIMITS RCPTMAX, in one transaction (RFC 9422)
     transactions_max: int | None = None  # LIMITS MAILMAX, in one session
     domains_max: int | None = None  # LIMITS RCPTDOMAINMAX, in one transaction
@@ -248,6 +253,7 @@ def read_offer(reply: Reply) -> Offer:
     return Offer(
         pipelining="PIPELINING" in words,
         smtputf8="SMTPUTF8" in words,
+        starttls="STARTTLS" in words,
         recipients_max=limits.get("RCPTMAX"),
         transactions_max=limits.get("MAILMAX"),
         domains_max=limits.get("RCPTDOMAINMAX"),
@@ -271,6 +277,7 @@ class Conversation:
     def __init__(self) -> None:
         self.stage = Stage.BANNER
         self.offer = NO_OFFER
+        self.secure = False  # TLS is spoken
         self.unanswered: deque[Command] = deque([CONNECT])
         self._reader = ReplyReader()
         self._ahead = Stage.BANNER  # the stage once all that is unanswered is accepted
@@ -364,9 +371,25 @@ class Conversation:
             self._advance(command, reply)
         return Turn(command, reply)
 
+    def secured(self) -> None:
+        """The TLS handshake follows: forget what was said in plain text (RFC 3207 4.2).
+
+        Raises TheirMistake for octets behind the reply to STARTTLS. They were not sent within
+        TLS, and would be read as if they had been (CVE-2011-0411).
+        """
+        if self.stage is not Stage.HANDSHAKE:
+            raise OurMistake(f"TLS in stage {self.stage.name}")
+        if not self._reader.empty:
+            raise TheirMistake("plain text behind the reply to STARTTLS")
+        self.stage = Stage.HELLO
+        self.offer = NO_OFFER
+        self.secure = True
+
     def _advance(self, command: Command, reply: Reply) -> None:
         self.stage = TALK[self.stage].get(command.verb, self.stage)
         if command.verb == "EHLO":
             self.offer = read_offer(reply)
+            if self.secure and self.offer.starttls:  # once is enough (RFC 3207 4.2)
+                self.offer = replace(self.offer, starttls=False)
         elif command.verb == "HELO":
             self.offer = NO_OFFER

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.testing.hosts import MailHost
 
 LINE_OCTETS_MAX = 1_000  # a prober's longest line is far below
-PROBER_VERBS = frozenset({"EHLO", "HELO", "MAIL", "RCPT", "RSET", "QUIT"})
+PROBER_VERBS = frozenset({"EHLO", "HELO", "MAIL", "RCPT", "RSET", "STARTTLS", "QUIT"})
 NONMAIL_VERBS = frozenset({"EHLO", "HELO", "RSET", "NOOP", "VRFY"})
 
 
@@ -39,6 +39,7 @@ class Clerk:
         self._session = session
         self._greeted = False
         self._extended = False  # EHLO, not HELO
+        self._secure = False  # within TLS
         self._in_mail = False
         self._smtputf8 = False
         self._recipients = 0  # in this transaction
@@ -53,6 +54,10 @@ class Clerk:
         if host.connections_max is not None and host.record.connections_now > host.connections_max:
             return Said(host.connections_reply, close=True)
         return Said(host.banner.replace("{name}", host.name))
+
+    def secured(self) -> None:
+        """TLS is spoken from now on: everything begins anew (RFC 3207)."""
+        self._secure, self._greeted, self._extended = True, False, False
 
     def hear(self, line: str, now: float, *, together: bool) -> Said:
         """Answer one command; `together` when the write that brought it held another one."""
@@ -69,9 +74,9 @@ class Clerk:
             self._nonmail += 1
             if host.nonmail_max is not None and self._nonmail > host.nonmail_max:
                 return Said("554 Too many nonmail commands", close=True)
-        return self._say(verb, line, now)
+        return self._say(verb, line, now, together=together)
 
-    def _say(self, verb: str, line: str, now: float) -> Said:
+    def _say(self, verb: str, line: str, now: float, *, together: bool) -> Said:
         match verb:
             case "EHLO":
                 return self._ehlo(line)
@@ -83,6 +88,8 @@ class Clerk:
                 return self._rcpt(line, now)
             case "RSET":
                 return self._rset()
+            case "STARTTLS":
+                return self._starttls(together=together)
             case "NOOP":
                 return Said("250 2.0.0 Ok")
             case "QUIT":
@@ -111,7 +118,7 @@ class Clerk:
             self._greeted = self._extended = host.ehlo_reply.startswith("2")
             return Said(host.ehlo_reply)
         self._greeted = self._extended = True
-        lines = [host.name, *host.ehlo_lines]
+        lines = [host.name, *(x for x in host.ehlo_lines if not (self._secure and x == "STARTTLS"))]
         last = len(lines) - 1
         return Said("\n".join(f"250{'-' if n < last else ' '}{x}" for n, x in enumerate(lines)))
 
@@ -119,6 +126,18 @@ class Clerk:
         self._rset()
         self._greeted, self._extended = True, False
         return Said(self._host.helo_reply.replace("{name}", self._host.name))
+
+    def _starttls(self, *, together: bool) -> Said:
+        host, blame = self._host, self._session.blame
+        if self._secure or not host.offers("STARTTLS"):
+            blame("STARTTLS where it is not offered")
+            return Said("502 5.5.1 Error: command not implemented")
+        if host.tls_demanded_at is None:
+            blame("STARTTLS where nobody demanded it")
+        if together or self._in_mail or not self._extended:
+            blame("STARTTLS out of order")
+            return Said("503 5.5.1 Error: STARTTLS out of order")
+        return Said(host.starttls_reply)
 
     def _mail(self, line: str) -> Said:
         host = self._host
@@ -134,6 +153,8 @@ class Clerk:
         if wants_utf8 and not (self._extended and host.offers("SMTPUTF8")):
             self._session.blame("SMTPUTF8 where it is not offered")
             return Said("555 5.5.4 Unsupported option: SMTPUTF8")
+        if host.tls_demanded_at == "MAIL" and not self._secure:
+            return Said(host.tls_demand)
         self._transactions += 1
         if (refusal := self._refusal_of_mail(line)) is not None:
             return Said(refusal, close=refusal.startswith("421"))
@@ -170,6 +191,8 @@ class Clerk:
         if host.recipients_max is not None and self._recipients >= host.recipients_max:
             return Said(host.recipients_reply)
         self._recipients += 1
+        if host.tls_demanded_at == "RCPT" and not self._secure:
+            return self._refused(host.tls_demand)
         if host.judges_sender_at_rcpt and (refusal := self._refusal_of_sender()) is not None:
             return self._refused(refusal)
         reply = self._reply_to(mailbox, now)

@@ -15,7 +15,8 @@ import trio
 
 from engine.testing.clerk import Clerk, Said
 from engine.testing.records import Record, Session, Spoken, rcpt_mailbox
-from engine.testing.troubles import Mouth, Reset, Trouble, as_octets
+from engine.testing.tls import UpgradableStream
+from engine.testing.troubles import Mouth, Reset, Silence, Trouble, as_octets
 
 READ_OCTETS = 64 * 1024
 WAITING_MAX = 5_000  # commands heard and not yet answered: more than any real server buffers
@@ -47,7 +48,8 @@ class MailHost:
     """One mail host, described; every default is a friendly Postfix.
 
     `replies` is keyed by a whole address, a local part or "@domain"; keys are
-    lower case. `troubles` is keyed by a verb (CONNECT stands for the banner), a
+    lower case. `troubles` is keyed by a verb (CONNECT stands for the banner, TLS for the
+    handshake, in whose place the trouble comes, and the host hangs up after it), a
     verb and which one of the session it is ("RCPT 3"), a whole address or a local
     part. `{name}`, `{rcpt}` and the recipient's `{local}` part are filled in.
     """
@@ -69,6 +71,9 @@ class MailHost:
     null_sender_reply: str | None = None  # a refusal of `MAIL FROM:<>`
     named_sender_reply: str | None = None  # a refusal of every other sender
     judges_sender_at_rcpt: bool = False  # these two refusals are said to RCPT
+    tls_demanded_at: str | None = None  # "MAIL" or "RCPT": refused until TLS is spoken
+    tls_demand: str = "530 5.7.0 Must issue a STARTTLS command first"
+    starttls_reply: str = "220 2.0.0 Ready to start TLS"  # where `ehlo_lines` offer STARTTLS
     encoding: str = "utf-8"  # of its replies; "latin-1" in the field
 
     # whom it knows; whatever begins with "known" is known everywhere
@@ -125,6 +130,8 @@ class MailHost:
         Ends as soon as the client has gone. `rng` decides what chance decides.
         """
         session = self.record.open_session(trio.current_time())
+        if self.offers("STARTTLS"):
+            stream = UpgradableStream(stream)
         try:
             async with trio.open_nursery() as nursery:
                 line = _Line(self, session, Mouth(stream, rng or Random(0), self.splits))
@@ -154,6 +161,7 @@ class _Line:
         self._session = session
         self._mouth = mouth
         self._clerk = Clerk(host, session)
+        self._upgradable = mouth.stream if isinstance(mouth.stream, UpgradableStream) else None
         self._verbs: Counter[str] = Counter()  # answered, those of a mailbox's own trouble left out
         self._heard, self._next = trio.open_memory_channel[_Heard](WAITING_MAX)
         self._troubled = host.troubled_sessions is None or session.number <= host.troubled_sessions
@@ -186,6 +194,9 @@ class _Line:
         line = octets.removesuffix(b"\r").decode("utf-8", "replace")
         spoken = session.hear(now, line)
         session.quit |= line.upper() == "QUIT"
+        shakes_hands = not isinstance(self._host.troubles.get("STARTTLS"), Silence)
+        if self._upgradable is not None and line.upper() == "STARTTLS" and shakes_hands:
+            self._upgradable.hold()
         if (mailbox := rcpt_mailbox(line)) is not None:
             session.recipients.append(mailbox)
             self._host.record.count(mailbox, now)
@@ -201,8 +212,23 @@ class _Line:
                 said = self._clerk.hear(heard.line, heard.at_s, together=heard.together)
                 if not await self._answer(heard.spoken, said, heard.line):
                     return
+                if self._upgradable is not None and heard.line.upper() == "STARTTLS":
+                    if said.text.startswith("220") and not await self._shake_hands():
+                        return
+                    self._upgradable.release()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._session.closed = self._session.closed or "reset"
+
+    async def _shake_hands(self) -> bool:
+        """Change to TLS; False where the session is over with that."""
+        assert self._upgradable is not None
+        if (trouble := self._trouble("TLS")) is not None:
+            await self._upgradable.start_badly(self._mouth, trouble)
+            self._session.closed = "reset" if isinstance(trouble, Reset) else "host"
+            return False
+        await self._upgradable.start_tls()
+        self._clerk.secured()
+        return True
 
     async def _next_heard(self) -> _Heard | None:
         """The next command; None when the host is tired of waiting, which it says."""

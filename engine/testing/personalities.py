@@ -109,6 +109,7 @@ SHUT_OUT = "451 4.7.1 Too many messages from you on this connection, try again l
 NULL_SENDER = "550 5.7.1 <>: Sender address rejected: we do not accept mail from the null sender"
 NAMED_SENDER = "550 5.7.1 Sender address rejected: not authorized to send as this sender"
 NO_SMTPUTF8 = tuple(line for line in EHLO_LINES if line != "SMTPUTF8")
+TLS_OFFERED = (*EHLO_LINES, "STARTTLS")
 NO_PIPELINING = tuple(line for line in EHLO_LINES if line != "PIPELINING")
 
 
@@ -232,6 +233,23 @@ PERSONALITIES: Mapping[str, MailHost] = {
     "no named sender": MailHost(named_sender_reply=NAMED_SENDER),
     "one transaction": MailHost(recipients_max=1, mail_again_reply=SHUT_OUT),
     "stale": MailHost(stale_reply="421 4.4.2 Timeout, closing connection"),
+    # want TLS
+    "starttls offered": MailHost(ehlo_lines=TLS_OFFERED),
+    "starttls demanded": MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL"),
+    "starttls demanded at rcpt": MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="RCPT"),
+    "starttls demanded, in step": MailHost(
+        ehlo_lines=(*NO_PIPELINING, "STARTTLS"), tls_demanded_at="MAIL"
+    ),
+    "starttls demanded at rcpt, in step": MailHost(
+        ehlo_lines=(*NO_PIPELINING, "STARTTLS"), tls_demanded_at="RCPT"
+    ),
+    "starttls demanded, not offered": MailHost(tls_demanded_at="MAIL"),
+    "starttls demanded at rcpt, not offered": MailHost(tls_demanded_at="RCPT"),
+    "starttls refused": MailHost(
+        ehlo_lines=TLS_OFFERED,
+        tls_demanded_at="MAIL",
+        starttls_reply="454 4.7.0 TLS not available due to temporary reason",
+    ),
     # out of step
     "doubling": _at(RCPT=Twice()),
     "doubling later": _at(RCPT=Twice(gap_s=0.005)),

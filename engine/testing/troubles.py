@@ -48,12 +48,17 @@ class Mouth:
 
     def reset(self) -> None:
         """Let the close that follows reach the client as a reset, not as an end."""
-        if isinstance(self.stream, trio.SocketStream):
-            # l_onoff 1, l_linger 0: close() sends RST (socket(7))
-            linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
-            self.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, linger)
-        elif isinstance(self.stream, CanReset):
-            self.stream.reset()
+        reset_at_close(self.stream)
+
+
+def reset_at_close(stream: trio.abc.Stream) -> None:
+    """Let the stream break when it is closed, instead of ending."""
+    if isinstance(stream, trio.SocketStream):
+        # l_onoff 1, l_linger 0: close() sends RST (socket(7))
+        linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
+        stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, linger)
+    elif isinstance(stream, CanReset):
+        stream.reset()
 
 
 class Trouble(Protocol):

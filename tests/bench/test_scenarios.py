@@ -177,6 +177,7 @@ def hosts_of(scenario: Scenario, domain: str) -> list[str]:
 
 def first_reply(scenario: Scenario, address: str, text: str) -> str:
     clerk = Clerk(scenario.hosts[address], Session(1, 0.0))
+    clerk.secured()
     clerk.hear("EHLO probe.test", 0, together=False)
     clerk.hear("HELO probe.test", 0, together=False)
     null = scenario.hosts[address].named_sender_reply is not None

@@ -103,6 +103,17 @@ async def verify(world: World, *texts: str, **settings: object) -> list[Verdict]
         ("shutting down at ehlo", FAILED, FAILED),
         ("shutting down at mail", FAILED, FAILED),
         ("shutting down at rcpt", FAILED, FAILED),
+        ("starttls offered", DELIVERABLE, UNDELIVERABLE),
+        ("starttls demanded", DELIVERABLE, UNDELIVERABLE),
+        ("starttls demanded at rcpt", DELIVERABLE, UNDELIVERABLE),
+        ("starttls demanded, in step", DELIVERABLE, UNDELIVERABLE),
+        ("starttls demanded at rcpt, in step", DELIVERABLE, UNDELIVERABLE),
+        ("starttls demanded, not offered", FAILED, FAILED),
+        ("starttls demanded at rcpt, not offered", UNKNOWN, UNKNOWN),
+        ("starttls refused", FAILED, FAILED),
+        ("no null sender", FAILED, FAILED),
+        ("no null sender at rcpt", UNKNOWN, UNKNOWN),
+        ("no named sender", DELIVERABLE, UNDELIVERABLE),
     ],
 )
 async def test_a_host_of_each_character(autojump_clock, personality, known, unknown):

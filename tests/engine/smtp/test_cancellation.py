@@ -8,6 +8,7 @@ the asker is cancelled, or the engine is closed under it.
 """
 
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -93,6 +94,7 @@ class Scenario:
     texts: tuple[str, ...] = HERS
     first: Callable[[], MailHost] | None = None  # a better exchange, that fails
     asked_before: bool = False  # there is an idle connection, the route is known
+    idle_s: float = 0.0  # since then: after 3 s the connection is gone
     resolver_s: float = 0.0
     patient: bool = False
     neighbour: bool = True
@@ -145,6 +147,27 @@ SCENARIOS = {
         neighbour=False,
         settings=EngineSettings(host_connections=1),
     ),
+    "tls demanded": Scenario(lambda: new_host("starttls demanded", latency_s=0.05)),
+    "tls demanded at rcpt, in step": Scenario(
+        lambda: new_host("starttls demanded at rcpt, in step", latency_s=0.05),
+        texts=HERS[:2],
+        neighbour=False,
+    ),
+    "tls known to be demanded": Scenario(
+        lambda: new_host("starttls demanded", latency_s=0.05),
+        asked_before=True,
+        idle_s=10.0,
+    ),
+    "handshake in silence": Scenario(
+        first=lambda: new_host("starttls demanded", troubles={"TLS": Silence()}),
+        texts=HERS[:2],
+        neighbour=False,
+        pause_s=1.1,
+    ),
+    "null sender alone": Scenario(
+        lambda: new_host("no named sender", latency_s=0.05),
+        settings=EngineSettings(mail_from="check@probe.test"),
+    ),
     "one probe at a time": Scenario(settings=EngineSettings(probes_max=1)),
 }
 
@@ -183,6 +206,7 @@ async def engine_in(
         ) as engine:
             if scenario.asked_before:
                 await ask(engine, "known0@shop.test", asker="before")
+                await trio.sleep(scenario.idle_s)
             yield engine, world, tap, hosts
         assert tap.open == 0
 
@@ -205,12 +229,16 @@ async def leave_after(steps: int, scenario: Scenario, *, cancelled: bool) -> boo
                             pass
             trio.lowlevel.remove_instrument(cutter)
             written, said_still = len(tap.written), may_be_said_still(engine)
+            heard = sum((host.record.asked for host in hosts), Counter())
         await trio.sleep(scenario.pause_s)
         await ask(engine, *NEXT, asker="he")
         await trio.sleep(30)
         assert_whole(engine)
-        late = b"".join(tap.written[written:]).decode()
+        late = b"".join(tap.written[written:]).decode(errors="replace")
         asked_late = {text for text in scenario.texts if f"<{text}>" in late}
+        if any(host.offers("STARTTLS") for host in hosts):  # nothing can be read on the way
+            heard_late = sum((host.record.asked for host in hosts), Counter()) - heard
+            asked_late |= set(scenario.texts) & set(heard_late)
         assert asked_late <= said_still, "asked after the asker had left"
         for host in hosts:
             assert host.record.mistakes == []
@@ -231,6 +259,7 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
             ) as engine:
                 if scenario.asked_before:
                     await ask(engine, "known0@shop.test", asker="before")
+                    await trio.sleep(scenario.idle_s)
                 trio.lowlevel.add_instrument(cutter)
                 with inner:
                     await ask_unchecked(engine, scenario)

@@ -57,9 +57,16 @@ def at_rcpt(line: str) -> Reading:
     return RULES.read(Step.RCPT, parse(line))
 
 
+# What the collections file under a wider class.
+FILED_UNDER = {
+    Meaning.ANOTHER_RECIPIENT: Meaning.RATE_LIMITED,
+    Meaning.SENDER_REFUSED: Meaning.BLOCKED_POLICY,
+    Meaning.TLS_DEMANDED: Meaning.UNKNOWN,
+}
+
+
 def class_of(meaning: Meaning) -> str:
-    """The collections file another recipient's refusal under rate."""
-    return (Meaning.RATE_LIMITED if meaning is Meaning.ANOTHER_RECIPIENT else meaning).value
+    return FILED_UNDER.get(meaning, meaning).value
 
 
 def condemns(reply: Reply, reading: Reading) -> bool:
@@ -177,6 +184,72 @@ def test_a_reply_before_rcpt(step: Step, line: str, meaning: Meaning, about_us: 
     assert (reading.meaning, reading.about_us) == (meaning, about_us)
 
 
+TLS_DEMANDED = [
+    "530 5.7.0 Must issue a STARTTLS command first",
+    "530 5.7.0 Must issue STARTTLS first",
+    "530 Must issue a STARTTLS command first, see https://help.shop.test/tls",
+    "550 5.7.1 Session encryption is required",
+    "550 5.7.1 Encryption required",
+    "451 4.7.1 TLS required",
+    "451 5.7.3 STARTTLS is required to send mail",
+    "554 5.7.1 <ann@shop.test>: Recipient address rejected: TLS is required",
+    "554 5.7.10 Encryption needed",
+    "503 STARTTLS required",
+    "550 Plaintext sessions are not accepted here",
+    "530 5.7.0 Sorry, we only accept mail over a TLS encrypted connection; TLS is mandatory",
+    "550 TLS-Verschlüsselung erforderlich",
+]
+SENDER_REFUSED = [
+    "550 null sender not accepted",
+    "550 5.7.1 Null sender rejected",
+    "501 empty envelope sender",
+    "550 5.7.1 Empty return-path is not accepted",
+    "550 5.7.1 mail from <> not allowed",
+    "553 <> invalid sender",
+    "504 5.5.2 <mx>: Sender address rejected: need fully-qualified address",
+    "450 4.1.8 <a@b.test>: Sender address rejected: Domain not found",
+    "550 5.7.1 <a@b.test>: Sender address rejected: SPF check failed",
+    "550 5.7.23 SPF validation error",
+    "550 Sender verify failed",
+    "550 Verification failed for <a@b.test>",
+    "451 Could not complete sender verify callout",
+    "553 5.1.8 <a@b.test>... Domain of sender address a@b.test does not exist",
+    "501 5.1.7 Bad sender address syntax",
+    "550 We do not accept bounces",
+]
+NEITHER = [
+    "454 4.7.0 TLS not available due to local problem",
+    "550 5.7.321 starttls-not-supported: Destination mail server must support TLS to receive mail",
+    "550 5.1.1 User unknown",
+    "550 5.7.1 Client host rejected: cannot find your reverse hostname",
+    "530 5.7.0 Authentication required",
+    "550 5.7.26 Unauthenticated email is not accepted due to the domain's DMARC policy",
+    "550 5.7.1 Service unavailable; client [192.0.2.1] blocked using zen.spamhaus.org",
+    "452 4.2.2 Mailbox full",
+]
+
+
+@pytest.mark.parametrize("step", [Step.MAIL, Step.RCPT])
+@pytest.mark.parametrize("line", TLS_DEMANDED)
+def test_a_demand_for_tls(step: Step, line: str):
+    assert RULES.read(step, parse(line)).meaning is Meaning.TLS_DEMANDED
+
+
+@pytest.mark.parametrize("step", [Step.MAIL, Step.RCPT])
+@pytest.mark.parametrize("line", SENDER_REFUSED)
+def test_a_sender_that_is_refused(step: Step, line: str):
+    assert RULES.read(step, parse(line)).meaning is Meaning.SENDER_REFUSED
+
+
+@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("line", NEITHER)
+def test_neither_a_demand_for_tls_nor_the_sender(step: Step, line: str):
+    assert RULES.read(step, parse(line)).meaning not in (
+        Meaning.TLS_DEMANDED,
+        Meaning.SENDER_REFUSED,
+    )
+
+
 # ------------------------------------------------ traps
 
 
@@ -197,7 +270,7 @@ def test_a_reply_before_rcpt(step: Step, line: str, meaning: Meaning, about_us: 
         ("550 5.7.1 <ann@shop.test>: Recipient not found", Meaning.NO_MAILBOX),
         ("550 5.7.1 Go home", Meaning.BLOCKED_POLICY),
         ("554 5.7.1 <ann@shop.test>: Relay access denied", Meaning.RELAY_DENIED),
-        ("550 5.1.0 <a@b.test>: Sender address rejected: User unknown", Meaning.BLOCKED_POLICY),
+        ("550 5.1.0 <a@b.test>: Sender address rejected: User unknown", Meaning.SENDER_REFUSED),
         ("550 Unknown client host", Meaning.UNKNOWN),
         ("550 mailbox unavailable", Meaning.NO_MAILBOX),
         ("550 mailbox temporarily unavailable", Meaning.TEMPORARY),
@@ -205,7 +278,7 @@ def test_a_reply_before_rcpt(step: Step, line: str, meaning: Meaning, about_us: 
         ("550 No such domain at this location", Meaning.NO_MAILBOX),
         ("550 Administrative prohibition", Meaning.BLOCKED_POLICY),
         ("553 sorry, that domain isn't in my list of allowed rcpthosts", Meaning.RELAY_DENIED),
-        ("550 Sender verify failed", Meaning.BLOCKED_POLICY),
+        ("550 Sender verify failed", Meaning.SENDER_REFUSED),
         ("550 <spam.block@relay.example>: user unknown", Meaning.NO_MAILBOX),
         ('550 <"quota full"@shop.test>: user unknown', Meaning.NO_MAILBOX),
         ("550 5.1.1 blacklisted... User unknown", Meaning.NO_MAILBOX),
@@ -317,7 +390,7 @@ def test_many_lines_are_read_as_one():
     reply = Reply(
         550, ("Verification failed for <a@b.test>", "No such user here", "Sender verify failed")
     )
-    assert RULES.read(Step.RCPT, reply).meaning is Meaning.BLOCKED_POLICY
+    assert RULES.read(Step.RCPT, reply).meaning is Meaning.SENDER_REFUSED
 
 
 # ------------------------------------------------ hostile hosts

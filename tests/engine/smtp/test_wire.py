@@ -14,6 +14,7 @@ from engine.smtp.wire import (
     REPLY_LINES_MAX,
     REPLY_OCTETS_MAX,
     RSET,
+    STARTTLS,
     TALK,
     Command,
     Conversation,
@@ -42,7 +43,7 @@ COMMANDS = {
     "DATA": Command("DATA", "DATA"),
     "VRFY": Command("VRFY", "VRFY ann"),
     "AUTH": Command("AUTH", "AUTH PLAIN"),
-    "STARTTLS": Command("STARTTLS", "STARTTLS"),
+    "STARTTLS": STARTTLS,
 }
 PIPELINING = b"250-mx.shop.test\r\n250 PIPELINING\r\n"
 WAYS = {  # how a conversation comes to a stage
@@ -50,6 +51,11 @@ WAYS = {  # how a conversation comes to a stage
     Stage.HELLO: [(None, b"220 hello\r\n")],
     Stage.READY: [(None, b"220 hello\r\n"), (EHLO, b"250 hello\r\n")],
     Stage.MAIL: [(None, b"220 hello\r\n"), (EHLO, b"250 hello\r\n"), (MAIL, b"250 Ok\r\n")],
+    Stage.HANDSHAKE: [
+        (None, b"220 hello\r\n"),
+        (EHLO, b"250-hello\r\n250-PIPELINING\r\n250 STARTTLS\r\n"),
+        (STARTTLS, b"220 2.0.0 Ready to start TLS\r\n"),
+    ],
     Stage.CLOSED: [(None, b"220 hello\r\n"), (QUIT, b"221 Bye\r\n")],
 }
 
@@ -148,6 +154,53 @@ def test_a_second_ehlo_replaces_the_offer():
     assert conversation.offer == Offer(smtputf8=True)
 
 
+# -- STARTTLS --------------------------------------------------------------------------------
+
+
+def test_tls_begins_the_conversation_anew():
+    """RFC 3207: what was offered in plain text is forgotten, and EHLO comes first again."""
+    conversation = at_stage(Stage.HANDSHAKE)
+    assert conversation.offer.pipelining
+    conversation.secured()
+    assert (conversation.stage, conversation.offer) == (Stage.HELLO, NO_OFFER)
+    assert conversation.secure
+    with pytest.raises(OurMistake):
+        conversation.send(MAIL)
+    walk(conversation, (EHLO, b"250-mx\r\n250 SMTPUTF8\r\n"))
+    assert (conversation.stage, conversation.offer) == (Stage.READY, Offer(smtputf8=True))
+
+
+@pytest.mark.parametrize("octets", [b"250 Ok\r\n", b"2", b"\r\n", b"\x16\x03\x03"])
+def test_plain_text_behind_the_reply_to_starttls_is_their_mistake(octets):
+    """It would be taken for what was said within TLS: command injection."""
+    conversation = at_stage(Stage.HANDSHAKE)
+    conversation.receive(octets)
+    with pytest.raises(TheirMistake):
+        conversation.secured()
+
+
+def test_plain_text_that_came_with_the_reply_to_starttls_is_their_mistake():
+    conversation = at_stage(Stage.READY)
+    conversation.send(STARTTLS)
+    conversation.receive(b"220 Ready\r\n250 Ok\r\n")
+    assert conversation.next_turn() is not None
+    with pytest.raises(TheirMistake):
+        conversation.secured()
+
+
+@pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.HANDSHAKE])
+def test_tls_where_the_server_did_not_agree_is_our_mistake(stage):
+    with pytest.raises(OurMistake):
+        at_stage(stage).secured()
+
+
+def test_tls_is_not_offered_within_tls():
+    conversation = at_stage(Stage.HANDSHAKE)
+    conversation.secured()
+    walk(conversation, (EHLO, b"250-mx\r\n250-STARTTLS\r\n250 PIPELINING\r\n"))
+    assert conversation.offer == Offer(pipelining=True)
+
+
 # -- PIPELINING ------------------------------------------------------------------------------
 
 
@@ -170,6 +223,7 @@ PAIRS = {  # a command, and those that may stand behind it before it is answered
     "RCPT": {"RCPT", "RSET", "QUIT"},
     "RSET": {"MAIL", "RSET", "QUIT"},
     "EHLO": set(),
+    "STARTTLS": set(),
     "QUIT": set(),
 }
 
@@ -546,6 +600,8 @@ def test_a_reply_is_written_as_it_was_heard():
         (("LIMITS RCPTMAX=x MAILMAX=3",), Offer(transactions_max=3)),
         (("LIMITS OTHER=3",), Offer()),
         (("SIZE 100", "LIMITS RCPTMAX=2", "PIPELINING"), Offer(True, recipients_max=2)),
+        (("STARTTLS", "PIPELINING"), Offer(pipelining=True, starttls=True)),
+        (("STARTTLS REQUIRED",), Offer(starttls=True)),
     ],
 )
 def test_what_an_ehlo_answer_offers(lines, offer):

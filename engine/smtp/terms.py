@@ -1,0 +1,66 @@
+"""The terms on which a mail host takes a transaction: the sender, and TLS.
+
+A reply to MAIL or RCPT may object to the terms and not to the recipient: 530 "Must
+issue a STARTTLS command first", or a refusal of the envelope sender. Then the terms
+are changed and the same recipients are asked again on the same connection; such a
+reply never settles one. What the host wanted is kept for all of its connections.
+
+Nothing is changed unasked: a host that doesn't demand TLS is spoken to in plain text.
+"""
+
+from dataclasses import dataclass
+
+from engine.smtp import wire
+from engine.smtp.connection import Connection
+from engine.smtp.wire import Stage, Turn
+
+
+@dataclass(slots=True)
+class Terms:
+    """What one mail host was found to want."""
+
+    senders: tuple[str, ...]  # one of each kind that there is; the first is used
+    tls: bool = False  # it is demanded
+
+    @property
+    def sender(self) -> str:
+        return self.senders[0]
+
+    def refuse(self, sender: str) -> bool:
+        """The host refused this sender: begin with the other kind. False where there is none."""
+        if sender == self.senders[0]:
+            self.senders = (*self.senders[1:], sender)
+        return len(self.senders) > 1
+
+
+def first_terms(mail_from: str) -> Terms:
+    """What a host is offered first: the sender of the settings, in plain text."""
+    return Terms((mail_from, "") if mail_from else ("",))
+
+
+async def start_tls(
+    connection: Connection,
+    helo_name: str,
+    written: list[tuple[float, bool, str]],
+    *,
+    until: float = float("inf"),
+) -> Turn | None:
+    """Change to TLS where the server offers it, and say EHLO again.
+
+    What is said is added to `written`, as far as it goes. The turn by which the server
+    refused, or None. Raises what Connection.hear() raises.
+    """
+    conversation = connection.conversation
+    opening = [wire.RSET] if conversation.stage is Stage.MAIL else []
+    for command in (*opening, wire.STARTTLS):
+        await connection.say(command)
+        turn = await connection.hear(until=until)
+        written += connection.lines_of(turn)
+        if not turn.reply.positive:
+            return turn
+    version = await connection.start_tls(until=until)
+    written.append((connection.heard_at, True, f"({version}, certificate not judged)"))
+    await connection.say(wire.ehlo(helo_name))
+    turn = await connection.hear(until=until)
+    written += connection.lines_of(turn)
+    return None if turn.reply.positive else turn

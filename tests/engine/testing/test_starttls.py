@@ -1,0 +1,106 @@
+"""What a raw client sees of a scripted host that speaks TLS."""
+
+import ssl
+
+import pytest
+import trio
+
+from engine.testing.hosts import MailHost
+from engine.testing.personalities import TLS_OFFERED, new_host
+from engine.testing.troubles import Close, Garbage, Reset, Silence
+from engine.testing.world import World, open_world
+from tests.engine.testing.test_mail_hosts import HELLO, KNOWN, MAIL, Client, codes, meet
+
+
+def upgraded(client: Client) -> Client:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return Client(trio.SSLStream(client.stream, context, https_compatible=True))
+
+
+async def ready(world: World, host: MailHost) -> Client:
+    """A client that got a positive reply to STARTTLS."""
+    client = await meet(world, host)
+    await client.reply()
+    replies = await client.ask(HELLO, "STARTTLS")
+    assert codes(replies) == "250 220"
+    assert "STARTTLS" in replies[0]
+    return client
+
+
+@pytest.mark.parametrize(
+    ("personality", "before"),
+    [("starttls demanded", "250 530"), ("starttls demanded at rcpt", "250 250 530 250")],
+)
+async def test_a_host_that_demands_tls_goes_on_within_it(autojump_clock, personality, before):
+    async with open_world() as world:
+        host = new_host(personality)
+        client = await meet(world, host)
+        await client.reply()
+        lines = [HELLO, MAIL, KNOWN, "RSET"][: len(before.split())]
+        assert codes(await client.ask(*lines)) == before
+        assert codes(await client.ask("STARTTLS")) == "220"
+        client = upgraded(client)
+        replies = await client.ask(HELLO, MAIL, KNOWN, "QUIT")
+        assert codes(replies) == "250 250 250 221"
+        assert "STARTTLS" not in replies[0]
+        assert host.record.mistakes == []
+
+
+async def test_after_the_handshake_ehlo_comes_first(autojump_clock):
+    async with open_world() as world:
+        host = new_host("starttls demanded")
+        client = upgraded(await ready(world, host))
+        assert codes(await client.ask(MAIL, "STARTTLS")) == "503 502"
+        assert host.record.mistakes == ["MAIL before EHLO", "STARTTLS where it is not offered"]
+
+
+@pytest.mark.parametrize(
+    ("personality", "mistake"),
+    [
+        ("friendly", "STARTTLS where it is not offered"),
+        ("starttls offered", "STARTTLS where nobody demanded it"),
+    ],
+)
+async def test_starttls_unasked_is_a_probers_mistake(autojump_clock, personality, mistake):
+    async with open_world() as world:
+        host = new_host(personality)
+        client = await meet(world, host)
+        await client.reply()
+        await client.ask(HELLO, "STARTTLS")
+        assert host.record.mistakes == [mistake]
+
+
+async def test_starttls_is_refused_within_a_transaction_and_in_company(autojump_clock):
+    async with open_world() as world:
+        host = new_host("starttls demanded at rcpt")
+        client = await meet(world, host)
+        await client.reply()
+        assert codes(await client.ask(HELLO, MAIL, "STARTTLS", "RSET")) == "250 250 503 250"
+        await client.say("STARTTLS", HELLO)
+        assert codes([await client.reply(), await client.reply()]) == "503 250"
+        assert set(host.record.mistakes) == {"STARTTLS out of order"}
+
+
+async def test_a_client_that_does_not_shake_hands_loses_the_session(autojump_clock):
+    async with open_world() as world:
+        host = new_host("starttls demanded")
+        client = await ready(world, host)
+        await client.say("QUIT")
+        assert not (await client.reply())[:3].isdigit()
+        await trio.sleep(1)
+        assert host.record.connections_now == 0
+
+
+@pytest.mark.parametrize(
+    ("trouble", "seen"),
+    [(Silence(), "silent"), (Close(), "closed"), (Reset(), "reset"), (Garbage(), "garbage")],
+)
+async def test_a_handshake_goes_wrong_in_each_way(autojump_clock, trouble, seen):
+    async with open_world() as world:
+        host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", troubles={"TLS": trouble})
+        client = await ready(world, host)
+        assert await client.reply() == seen
+        await client.stream.aclose()
+        await trio.sleep(1)
+        assert host.record.connections_now == 0
