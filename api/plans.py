@@ -1,13 +1,13 @@
 """The tiers, as a table; an operator's plans file may replace single cells of it."""
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from api.settings import WrongSetting
+from api.setting_files import Unreadable, read_toml
+from api.settings import WrongSetting, wrong_file
 from storage.records import Tier
 
 COUNT_MAX = 1_000_000_000  # far above any plan, far below what a database's integer holds
@@ -81,17 +81,14 @@ KEYS: dict[str, tuple[str, Callable[[Any], int], str]] = {
 def read_plans(path: Path | None) -> Plans:
     """The table, with what the file says in place of the built-in values.
 
-    Raises WrongSetting: one line that names the file, the key, its value and what it takes.
+    Raises WrongSetting: one line that names the setting or the file, the key, its value and what it takes.
     """
     if path is None:
         return PLANS
     try:
-        said = tomllib.loads(path.read_text("utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise WrongSetting(f"{path} is no TOML: {error}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not in UTF-8"
-        raise WrongSetting(f"the plans file {path} cannot be read: {reason}") from None
+        said = read_toml(path)
+    except Unreadable as error:
+        raise wrong_file("PLANS_FILE", path, error) from None
     plans = dict(PLANS)
     for tier in get_args(Tier):
         plans[tier] = _changed(plans[tier], said.pop(tier, {}), path)

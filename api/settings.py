@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from api.setting_files import Unreadable, check_authorities, read_toml
 from engine.settings import DOH_URLS, EngineSettings
 
 PREFIX = "MAILPROBE_"
@@ -117,12 +118,9 @@ def _authority_file(text: str) -> str | None:
     if not text:
         return None
     try:
-        pem = Path(text).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no such path"
-        raise ValueError(f"the file cannot be read ({reason})") from None
-    if b"-----BEGIN CERTIFICATE-----" not in pem:
-        raise ValueError("the file holds no PEM certificate")
+        check_authorities(Path(text))
+    except Unreadable as error:
+        raise ValueError(f"the file {error}; it takes the path of a PEM file") from None
     return text
 
 
@@ -457,18 +455,14 @@ def _as_text(row: Setting, said: _Said) -> str:
 
 def _read_file(named: str | None, directory: Path) -> _Said:
     path = Path(named) if named else directory / FILE
-    if not named and not path.exists():
-        return _Said(path, {})
-    import tomllib  # most runs have no file
-
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise WrongSetting(f"{path} is no TOML: {_one_line(str(error))}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not in UTF-8"
-        whose = f"{PREFIX}CONFIG names {path}, which" if named else str(path)
-        raise WrongSetting(f"{whose} cannot be read: {reason}") from None
+        values = read_toml(path)
+    except Unreadable as error:
+        if error.missing and not named:
+            return _Said(path, {})
+        whose = f"{PREFIX}CONFIG names {_shown(str(path))}, which" if named else str(path)
+        takes = "; it takes the path of a TOML file" if named else ""
+        raise WrongSetting(_one_line(f"{whose} {error}{takes}")) from None
     _check_names(path, values)
     return _Said(path, values)
 
@@ -484,6 +478,12 @@ def _check_names(path: Path, values: Mapping[str, Any]) -> None:
         near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
         raise WrongSetting(f"{path} has a name that is no setting: {_one_line(name)}; {hint}")
+
+
+def wrong_file(name: str, path: Path, error: Unreadable) -> WrongSetting:
+    """The complaint about a file that the setting `name` names and that can't be used."""
+    takes = "it takes the path of a TOML file"
+    return _wrong(f"{PREFIX}{name} (or {name.lower()})", str(path), f"the file {error}; {takes}")
 
 
 def _wrong(name: str, text: str, why: str) -> WrongSetting:

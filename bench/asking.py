@@ -48,10 +48,10 @@ async def look_up_all(engine: Engine, texts: Sequence[str]) -> None:
 
     async def look_up(domain: str) -> None:
         async with limit:
-            route = await engine.routes.find(domain)
+            route = await engine.routes.find(domain, patient=True)
             if isinstance(route, Route):
                 for exchange in route.exchanges:
-                    await engine.routes.addresses(exchange.name)
+                    await engine.routes.addresses(exchange.name, patient=True)
 
     limit = trio.CapacityLimiter(50)
     async with trio.open_nursery() as nursery:

@@ -40,8 +40,9 @@ NEXT_FIELDS = b"\x88\xbf\xbe"
 
 def answer_to(question: bytes) -> bytes:
     """Two exchanges under the name asked about, or one address."""
-    body = b"\0\0\x81\x80\0\1" + question[6:]
-    kind = question[-3]
+    asked = question[12 : question.index(b"\0", 12) + 5]
+    body = b"\0\0\x81\x80\0\1" + bytes(6) + asked
+    kind = asked[-3]
     if kind == 15:
         records = (
             b"\xc0\x0c\0\x0f\0\1\0\0\x0e\x10\0\x08\0\x0a\x03mx1\xc0\x0c"

@@ -125,10 +125,10 @@ async def measure(h2: Server, http1: Server) -> dict[str, Measured]:
             return await ask_by_httpx(client, h2.url, name)
 
         async def by_routes(name: str) -> int:
-            route = await routes.find(name)
+            route = await routes.find(name, patient=True)
             assert isinstance(route, Route)
             for exchange in route.exchanges:
-                await routes.addresses(exchange.name)
+                await routes.addresses(exchange.name, patient=True)
             return 1 + len(route.exchanges)
 
         ways: dict[str, tuple[Ask, Server, int]] = {

@@ -3,7 +3,9 @@
 `ask` makes a question; `read_route`, `read_addresses` and `read_pointers` read its
 answer and never raise, whatever the bytes. Only an answer that is certain is told
 as one: a resolver that failed, was cut short, loops or speaks of another question
-is `LookupFailed`, never "there is no mail here". engine.dns_wire reads the plain
+is `LookupFailed`, never "there is no mail here". So is a resolver that filters: it says
+so by an EDE (RFC 8914), or answers NXDOMAIN without the SOA that a real one brings along.
+engine.dns_wire reads the plain
 answers, which are nearly all; dnspython reads whatever that one does not know, and is
 not even imported before. Both say the same of everything that both know.
 Pure: no socket, no clock.
@@ -18,7 +20,7 @@ from ipaddress import ip_address
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from engine.dns_wire import Records, read_records
+from engine.dns_wire import FILTERED, UNSIGNED_NXDOMAIN, Records, Uncertain, filtered, read_records
 
 if TYPE_CHECKING:
     import dns.message
@@ -30,8 +32,11 @@ Kind = Literal["A", "PTR", "MX", "AAAA"]
 TYPES: dict[Kind, int] = {"A": 1, "PTR": 12, "MX": 15, "AAAA": 28}
 
 MESSAGE_OCTETS_MAX = 65_535  # the length that DNS over TCP can say
-RECORDS_MAX = 256  # dnspython takes about 0.1 ms for each, and the loop stands still meanwhile
+RECORDS_MAX = 256  # by dnspython: it takes about 0.1 ms for each, while the loop stands still
 CNAMES_MAX = 8
+# EDNS with room for 1,232 octets and no options (RFC 6891): a resolver says why it gives
+# no answer (RFC 8914) only to those who speak EDNS themselves.
+OPT = b"\0\0\x29\x04\xd0" + bytes(6)
 QUESTIONS_KEPT = 1024  # those under way: each is made when asked, and again for its answer
 EXCHANGES_MAX = 64  # a probe tries five addresses at most; nobody has more than about 20
 ADDRESSES_MAX = 64
@@ -56,8 +61,8 @@ class Route:
     """Where a domain's mail goes: its exchanges by preference, ties by name.
 
     `mx_host` is the first of them. Records that name no host (an address, junk) are
-    left out; where all are so, `exchanges` is empty and `mx_host` None: MX records
-    exist, but nobody can deliver to them.
+    left out; where all are so, `exchanges` is empty and `mx_host` None: that is told as
+    if no MX record had been found, but without certainty.
     """
 
     domain: str
@@ -118,8 +123,8 @@ def ask(name: str, kind: Kind) -> bytes:
     if any(not 0 < len(label) < 64 for label in labels) or len(name) > 254:
         raise ValueError(f"not a domain name: {name[:260]!r}")
     owner = b"".join(bytes([len(label)]) + label for label in labels)
-    header = b"\0\0\1\0\0\1\0\0\0\0\0\0"
-    return header + owner + b"\0\0" + bytes([TYPES[kind]]) + b"\0\1"
+    header = b"\0\0\1\0\0\1\0\0\0\0\0\1"
+    return header + owner + b"\0\0" + bytes([TYPES[kind]]) + b"\0\1" + OPT
 
 
 def reverse_name(ip: str) -> str:
@@ -180,8 +185,7 @@ def _host_name(labels: tuple[bytes, ...]) -> str | None:
     return b".".join(labels).decode("ascii")
 
 
-class _NoAnswer(Exception):
-    """These bytes say nothing certain about the question."""
+_NoAnswer = Uncertain
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,7 @@ class _Found:
 
 def _read(octets: bytes, name: str, kind: Kind) -> _Found:
     """The records of this kind at the end of the name's CNAME chain, or raise _NoAnswer."""
-    question = ask(name, kind)
+    question = ask(name, kind)[: -len(OPT)]
     missing = _check_header(octets, question)
     plain = read_records(octets, name, TYPES[kind], len(question), missing=missing)
     data, ttl_s = plain if plain is not None else _read_slowly(octets, kind, missing)
@@ -220,7 +224,7 @@ def _read_slowly(octets: bytes, kind: Kind, missing: bool) -> Records:
         return [_datum(record, kind) for record in found], min([*ttls, found.ttl])
     if records:
         raise _NoAnswer("the records are of another name")
-    return [], _ttl_of_absence(message, ttls)
+    return [], _ttl_of_absence(message, ttls, missing)
 
 
 def _datum(record: Any, kind: Kind) -> Any:  # a dns.rdata.Rdata, whose fields depend on its type
@@ -254,20 +258,27 @@ def _check_header(octets: bytes, question: bytes) -> bool:
         raise _NoAnswer("an answer to another question")
     if octets[2] & 0x02:
         raise _NoAnswer("the answer is truncated")
-    counts = (int.from_bytes(octets[at : at + 2], "big") for at in (6, 8, 10))
-    if sum(counts) > RECORDS_MAX:
-        raise _NoAnswer(f"more than {RECORDS_MAX} records")
     return rcode == _NXDOMAIN
 
 
 def _parse(octets: bytes) -> "dns.message.Message":
-    import dns.exception  # here, not above: 40 ms that a cold start may not need
+    import dns.edns  # here, not above: 40 ms that a cold start may not need
+    import dns.exception
     import dns.message
 
+    counts = (int.from_bytes(octets[at : at + 2], "big") for at in (6, 8, 10))
+    if sum(counts) > RECORDS_MAX:
+        raise _NoAnswer(f"more than {RECORDS_MAX} unusual records")
     try:
-        return dns.message.from_wire(octets)
+        message = dns.message.from_wire(octets)
     except (dns.exception.DNSException, ValueError) as error:
         raise _NoAnswer(f"a broken DNS message ({type(error).__name__})") from error
+    if (rcode := message.rcode()) != octets[3] & 0x0F:
+        raise _NoAnswer(f"rcode {int(rcode)}")  # its upper bits are in the OPT record
+    for option in message.options:
+        if isinstance(option, dns.edns.EDEOption) and option.code in FILTERED:
+            raise filtered(option.code)
+    return message
 
 
 def _by_owner(
@@ -301,7 +312,7 @@ def _end_of_chain(
     return owner, ttls
 
 
-def _ttl_of_absence(message: "dns.message.Message", ttls: list[int]) -> int:
+def _ttl_of_absence(message: "dns.message.Message", ttls: list[int], missing: bool) -> int:
     """How long an absence may be kept (RFC 2308 5); raise _NoAnswer for a referral (2.2)."""
     authority_of_names, start_of_authority = 2, 6
     referral = False
@@ -310,6 +321,8 @@ def _ttl_of_absence(message: "dns.message.Message", ttls: list[int]) -> int:
             minimum: int = rrset[0].minimum
             return min([*ttls, rrset.ttl, minimum])
         referral = referral or rrset.rdtype == authority_of_names
+    if missing:
+        raise Uncertain(UNSIGNED_NXDOMAIN)
     if referral and not message.answer:
         raise _NoAnswer("a referral to other servers")
     return 0

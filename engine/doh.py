@@ -1,11 +1,12 @@
 """DNS over HTTPS as octets: one question to one endpoint (RFC 8484).
 
 The transport knows nothing of DNS but its content type. Each endpoint has one HTTP/2
-connection where TLS agrees on it, and some HTTP/1.1 ones where not. A connection
-belongs to the transport: an asker that gives up cancels nothing on the wire, its
-answer is only dropped. Questions that are put at one time share a write, and one read
-settles all that it answers: there is no task for a question. Endpoints are named by
-address, for the system's resolver is never asked.
+connection where TLS agrees on it, and some HTTP/1.1 ones where not. A question that is
+given up frees its place at once: its stream is reset, its HTTP/1.1 connection closed.
+Servers end connections with too many resets, so a connection that has used up
+RESETS_MAX is replaced first. Questions that are put at one time share a write, and one
+read settles all that it answers: there is no task for a question. Endpoints are named
+by address, for the system's resolver is never asked.
 """
 
 import select
@@ -29,15 +30,18 @@ if TYPE_CHECKING:
 
     from engine.http import two
 
-ENDPOINT_S = 1.5  # one endpoint, connecting included
 EXCHANGE_S = 5.0  # a body that drips; long after its asker has gone
 HANDSHAKE_S = 0.7  # of these for TCP, and as much for TLS
-SILENCE_S = 1.2  # with a question under way; found out within ENDPOINT_S
+SILENCE_S = 1.2  # with a question under way; found out within a look-up's 1.5 s
 PING_S = 0.6  # silent for so long, an HTTP/2 connection is made to say something
 TICK_S = 0.1  # how often the clocks of connections are looked at
 TRIES_MAX = 3  # a resolver that ends its connections often can meet one question twice
 CONNECTIONS_MAX = 32  # of HTTP/1.1 to one endpoint: each bears one question at a time
 IDLE_S = 30.0
+BARREN_MAX = 8  # connections in a row that the endpoint ended without one answer
+BARREN_S = 1.0  # then it is not connected to for so long
+RESETS_MAX = 200  # on one connection: servers that count them hang up after 500 to 1,000
+RETIRE_S = 1.0  # between two connections replaced for that
 READ_OCTETS = 64 * 1024
 
 
@@ -99,22 +103,29 @@ Settle = Callable[["DohResponse | TransportFailed"], None]
 class _Question:
     """A question and whom to tell; once told, or given up, it tells nobody."""
 
-    __slots__ = ("asked_at", "body", "settle", "stream", "tries")
+    __slots__ = ("asked_at", "body", "line", "settle", "stream", "tries")
 
     def __init__(self, body: bytes, settle: Settle) -> None:
         self.body = body
         self.settle: Settle | None = settle
         self.asked_at = trio.current_time()
         self.tries = 0
-        self.stream = 0  # of its connection, where that is HTTP/2
+        self.line: _Line | None = None  # the connection it was written to
+        self.stream = 0  # of that, where it is HTTP/2
 
     def tell(self, told: "DohResponse | TransportFailed") -> None:
+        self.line = None
         if (settle := self.settle) is not None:
             self.settle = None
             settle(told)
 
     def give_up(self) -> None:
-        self.settle = None
+        """Free what it holds: nobody wants the answer."""
+        if self.settle is not None:
+            self.settle = None
+            if (line := self.line) is not None:
+                self.line = None
+                line.drop(self)
 
 
 _DNS_MESSAGE = "application/dns-message"
@@ -146,6 +157,8 @@ class _Line(ABC):
         self._scope = trio.CancelScope()
         self._heard_at = trio.current_time()
         self._ended = ""  # why, for those whose questions it still had
+        self.answered = False  # any question
+        self.ended_by_us = False
 
     async def run(self) -> None:
         """Carry questions until the connection ends; then those left are asked elsewhere."""
@@ -171,10 +184,15 @@ class _Line(ABC):
         """Settle what is left: it is asked elsewhere, or has failed."""
 
     @abstractmethod
+    def drop(self, question: _Question) -> None:
+        """Nobody wants the answer to this question: free its place."""
+
+    @abstractmethod
     def tick(self, now: float) -> None:
         """Look at the clocks."""
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, by_us: bool = False) -> None:
+        self.ended_by_us = self.ended_by_us or (by_us and not self._ended)
         self._ended = self._ended or why
         self._scope.cancel()
 
@@ -192,11 +210,19 @@ class _Line2(_Line):
         self._two = two
         self._writer: trio.lowlevel.Task | None = None  # while it waits for something to write
         self._pinged = False
+        self._unheard = False  # something was asked since the server last spoke
         self._busy_at = trio.current_time()  # a question was under way, or put
+        self._resets = 0
+        self._dropped: set[_Question] = set()  # not reset: their streams are still open
 
     @property
     def room(self) -> bool:
         return self._http.room
+
+    @property
+    def places(self) -> int:
+        """How many questions it carries at a time."""
+        return self._http.streams_max - len(self._dropped)
 
     @property
     def leaving(self) -> bool:
@@ -204,10 +230,30 @@ class _Line2(_Line):
 
     def ask(self, question: _Question) -> None:
         http = self._http
-        if not http.under_way:  # else the silence has begun already
+        if not http.under_way and not self._unheard:  # else the silence has begun already
             self._busy_at = trio.current_time()
+        self._unheard = True
+        question.line = self
         question.stream = http.ask(question, self._endpoint.fields(question), question.body)
         self._wake()
+
+    def drop(self, question: _Question) -> None:
+        """Reset its stream; with RESETS_MAX used up, leave it open until the line retires."""
+        if self._resets < RESETS_MAX:
+            self._resets += 1
+            self._http.give_up(question.stream)
+            self._wake()
+        else:
+            self._dropped.add(question)
+            self._endpoint.replace(self)
+        self._endpoint.ask_waiting()
+
+    def retire(self) -> None:
+        """Take no more questions, and end when those under way are answered."""
+        for question in self._dropped:
+            self._http.forget(question.stream)
+        self._dropped.clear()
+        self._http.leaving = True
 
     def _wake(self) -> None:
         if self._writer is not None:
@@ -225,9 +271,10 @@ class _Line2(_Line):
         try:
             while octets := await self._stream.receive_some(READ_OCTETS):
                 self._heard_at = self._busy_at = trio.current_time()
-                self._pinged = False
+                self._pinged = self._unheard = False
                 http.take(bytes(octets))
                 endpoint.ask_waiting()
+                endpoint.look_at_capacity()
                 if http.out:
                     self._wake()
                 if http.spent:
@@ -257,7 +304,10 @@ class _Line2(_Line):
 
     def _settle(self, question: _Question, told: "two.Outcome") -> None:
         two = self._two
+        if self._dropped:
+            self._dropped.discard(question)
         if isinstance(told, Reply):
+            self.answered = True
             question.tell(_answer(told))
         elif isinstance(told, two.Refused):
             self._endpoint.ask_again(question, "it takes no more questions")
@@ -268,9 +318,14 @@ class _Line2(_Line):
 
     def tick(self, now: float) -> None:
         http = self._http
-        if not http.under_way:
+        if http.spent:
+            self._end("retired", by_us=True)
+            return
+        if self._dropped:
+            self._endpoint.replace(self)
+        if not http.under_way and not self._unheard:
             if now - self._busy_at > IDLE_S:
-                self._end("idle")
+                self._end("idle", by_us=True)
             return
         for question in http.questions():
             if now - question.asked_at < EXCHANGE_S:
@@ -301,14 +356,21 @@ class _Line1(_Line):
 
     @property
     def idle(self) -> bool:
-        return self._question is None
+        return self._question is None and not self._ended
 
     def give(self, question: _Question) -> None:
         """Ask this next; the connection must be idle."""
         self._question, self._asked_at = question, trio.current_time()
+        question.line = self
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
+
+    def drop(self, question: _Question) -> None:
+        """The connection has to go: its next octets would be this question's answer."""
+        if self._question is question:
+            self._question = None
+        self._end("given up", by_us=True)
 
     async def _carry(self) -> None:
         used = False
@@ -320,7 +382,7 @@ class _Line1(_Line):
             question = self._question
             assert question is not None  # nobody wakes us without
             if used and self._has_ended():
-                self._question = None
+                self._question = question.line = None
                 self._endpoint.waiting.appendleft(question)
                 return
             used = True
@@ -362,6 +424,7 @@ class _Line1(_Line):
             self._heard_at = trio.current_time()
             reply = answer.take(bytes(octets)) if octets else answer.take_end()
             if reply is not None:
+                self.answered = True
                 question.tell(_answer(reply))
                 return answer.last
             if not octets:
@@ -373,7 +436,7 @@ class _Line1(_Line):
         question = self._question
         if question is None:
             if now - self._heard_at > IDLE_S:
-                self._end("idle")
+                self._end("idle", by_us=True)
         elif now - self._asked_at > EXCHANGE_S:
             question.tell(TransportFailed(_SLOW))
             self._end(_SLOW)
@@ -407,6 +470,37 @@ class _Endpoint:
         self._opening = 0
         self._watched = False
         self._closed = False
+        self._replaced_at = float("-inf")
+        self._barren = 0  # connections in a row that it ended without an answer
+        self._barren_at = float("-inf")
+        self._places = CONNECTIONS_MAX  # until it is known what the endpoint speaks
+        self._tell_capacity: Callable[[int], None] = _nothing
+
+    # -- capacity -----------------------------------------------------------------------------
+
+    def listen_for_capacity(self, tell: Callable[[int], None]) -> None:
+        self._tell_capacity = tell
+        tell(self._places)
+
+    def look_at_capacity(self) -> None:
+        """Notify the listener when the endpoint takes more questions at a time, or fewer."""
+        places = self._places
+        if self._one:
+            places = CONNECTIONS_MAX
+        elif self._current is not None:
+            places = self._current.places
+        if places != self._places:
+            self._places = places
+            self._tell_capacity(places)
+
+    def replace(self, line: _Line2) -> None:
+        """Let a connection retire, unless another one did a moment ago."""
+        now = trio.current_time()
+        if line is self._current and now - self._replaced_at >= RETIRE_S:
+            self._replaced_at = now
+            self._current = None
+            line.retire()
+        self.look_at_capacity()
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -424,6 +518,7 @@ class _Endpoint:
     def ask_again(self, question: _Question, why: str) -> None:
         """A question whose connection ended, or that was refused: within its tries, at the front."""
         question.tries += 1
+        question.line = None
         if question.settle is None:
             return
         if question.tries >= TRIES_MAX or self._closed:
@@ -446,6 +541,7 @@ class _Endpoint:
         if current is not None:
             while self.waiting and current.room:
                 if (question := self.next_waiting()) is not None:
+                    question.asked_at = trio.current_time()
                     current.ask(question)
             if not self.waiting or current.room:
                 return
@@ -483,6 +579,9 @@ class _Endpoint:
     # -- connections --------------------------------------------------------------------------
 
     def _open(self) -> None:
+        if self._barren >= BARREN_MAX and trio.current_time() - self._barren_at < BARREN_S:
+            self._fail_waiting("the endpoint ends its connections")
+            return
         self._opening += 1
         self._nursery.start_soon(self._run_line)
         if not self._watched:
@@ -505,6 +604,7 @@ class _Endpoint:
                 if line is None and all(other.leaving for other in self._lines):
                     self._fail_waiting(trouble)
             if line is not None:
+                self.look_at_capacity()
                 self.ask_waiting()
                 await line.run()
         finally:
@@ -549,6 +649,11 @@ class _Endpoint:
         self._lines.discard(line)
         if self._current is line:
             self._current = None
+        if line.answered:
+            self._barren = 0
+        elif not line.ended_by_us:
+            self._barren += 1
+            self._barren_at = trio.current_time()
         for question in reversed(left):
             self.ask_again(question, why or _CLOSED)
         if self._closed:
@@ -575,6 +680,10 @@ class _Endpoint:
     def close(self) -> None:
         self._closed = True
         self._fail_waiting(_CLOSED)
+
+
+def _nothing(_: object) -> None:
+    """Nobody listens."""
 
 
 async def _connect_tcp(host: str, port: int) -> trio.SocketStream:
@@ -635,6 +744,19 @@ class Transport:
         What is given back gives the question up: then `settle` is told nothing. Raises
         ValueError for a URL that check_doh_url refuses.
         """
+        endpoint = self._endpoint(url)
+        question = _Question(query, settle)
+        endpoint.ask(question)
+        return question.give_up
+
+    def listen_for_capacity(self, url: str, tell: Callable[[int], None]) -> None:
+        """Have `tell` called with the number of questions that the endpoint takes at a time.
+
+        It is called now, and when the number changes. Raises ValueError as `begin` does.
+        """
+        self._endpoint(url).listen_for_capacity(tell)
+
+    def _endpoint(self, url: str) -> _Endpoint:
         endpoint = self._endpoints.get(url)
         if endpoint is None:
             checked = check_doh_url(url)
@@ -642,9 +764,7 @@ class Transport:
             if endpoint is None:
                 endpoint = _Endpoint(checked, self._nursery, self._context)
             self._endpoints[url] = self._endpoints[checked] = endpoint
-        question = _Question(query, settle)
-        endpoint.ask(question)
-        return question.give_up
+        return endpoint
 
     def _context(self) -> "ssl.SSLContext":
         if self._tls is None:

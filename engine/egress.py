@@ -8,7 +8,7 @@ redirects can get round it. Names are never taken: the system's resolver is not 
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Protocol
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -137,19 +137,65 @@ class Rest:
 
 AWAKE = Rest()
 HANDSHAKE_S = 0.6  # a proxy's own part, so that the next has a chance in a connect's second
+SILENCE_S = 0.6  # so long without a reply counts; whoever gave up sooner did not want it
+OPINIONS_MAX = 2  # what two proxies fail to reach is not there: no third one knocks at it
+REFUTED_MAX = 3  # so many targets in a row that another proxy then reached, and it rests
+SILENT_MAX = 8  # so many in a row without an answer, while another works; some hosts are silent
+
+
+@dataclass(slots=True)
+class _Record:
+    """How a proxy fared. `refuted` and `silent` hold targets in a row, so at most their limits."""
+
+    rest: Rest = AWAKE
+    worked_at: float = float("-inf")
+    refuted: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    silent_since: float = float("-inf")
+
+    def worked(self, now: float) -> None:
+        """It connected, or said clearly why the target can't be connected to."""
+        self.rest = AWAKE
+        self.worked_at = now
+        self.refuted.clear()
+        self.silent.clear()
+
+    def refute(self, target: str) -> bool:
+        """Another proxy reached what this one did not. Is it this one's failure by now?
+
+        A proxy that has rested and not worked since is given one chance only.
+        """
+        self.refuted.add(target)
+        return len(self.refuted) >= (REFUTED_MAX if self.rest is AWAKE else 1)
+
+    def be_silent(self, target: str, now: float) -> bool:
+        """It gave no answer for this target. Has it been silent for too many?"""
+        if not self.silent:
+            self.silent_since = now
+        if len(self.silent) < SILENT_MAX:
+            self.silent.add(target)
+        return len(self.silent) >= SILENT_MAX
+
+    def fall_asleep(self, now: float) -> None:
+        self.rest = self.rest.after_failure(now)
+        self.refuted.clear()
+        self.silent.clear()
 
 
 class Dialer:
     """The `Dial` of real sockets: guarded, numeric, through the proxies where there are any.
 
-    Proxies are used in turn; one that fails is left alone for a while and the next
-    is tried. When all are at rest the one that wakes first is used all the same. A
-    target that a proxy reports as refusing or unreachable is the target's failure.
+    Proxies are used in turn. One that fails by itself (it refuses the connection,
+    the user or the command, or talks no SOCKS) is left alone for a while and the
+    next is tried; the last one awake never rests. A target that a proxy reports
+    as refusing or unreachable is the target's failure. What does not say whose
+    failure it is (a general failure, a close or silence after the request) is
+    held against the proxy only when others succeed meanwhile.
     """
 
     def __init__(self, proxies: Sequence[str] = (), *, allow_private: bool = False) -> None:
         self._proxies = [check_proxy_url(url) for url in proxies]
-        self._rests = dict.fromkeys(self._proxies, AWAKE)
+        self._records = {proxy: _Record() for proxy in self._proxies}
         self._allow_private = allow_private
 
     async def __call__(self, address: str, port: int) -> trio.abc.Stream:
@@ -158,20 +204,54 @@ class Dialer:
         if not self._proxies:
             return await _connect(address, port)
         failed: _ProxyFailed | None = None
+        doubted: list[Proxy] = []
         for proxy in self._in_turn():
+            if len(doubted) == OPINIONS_MAX or (doubted and not self._is_awake(proxy)):
+                break
             try:
-                stream = await _connect_through(proxy, address, port)
+                stream = await self._through(proxy, address, port)
+            except _InDoubt as error:
+                failed = error
+                doubted.append(proxy)
             except _ProxyFailed as error:
                 failed = error
                 if error.rest:
-                    self._rests[proxy] = self._rests[proxy].after_failure(trio.current_time())
-            except CannotConnect:
-                self._rests[proxy] = AWAKE
-                raise
+                    self._rest(proxy)
             else:
-                self._rests[proxy] = AWAKE
+                for other in doubted:
+                    if self._records[other].refute(address):
+                        self._rest(other)
                 return stream
         raise CannotConnect(f"no proxy could be used: {failed}") from failed
+
+    async def _through(self, proxy: Proxy, address: str, port: int) -> trio.abc.Stream:
+        """Connect through this proxy and note what it is worth."""
+        record, began = self._records[proxy], trio.current_time()
+        try:
+            stream = await _connect_through(proxy, address, port)
+        except CannotConnect:
+            record.worked(trio.current_time())
+            raise
+        except trio.Cancelled:
+            now = trio.current_time()
+            if now - began >= SILENCE_S and record.be_silent(address, now):
+                self._rest_if_others_worked(proxy, since=record.silent_since)
+            raise
+        record.worked(trio.current_time())
+        return stream
+
+    def _rest_if_others_worked(self, proxy: Proxy, *, since: float) -> None:
+        others = (record for other, record in self._records.items() if other != proxy)
+        if any(record.worked_at >= since for record in others):
+            self._rest(proxy)
+
+    def _rest(self, proxy: Proxy) -> None:
+        """Leave it alone for a while, unless no other is awake."""
+        if any(self._is_awake(other) for other in self._proxies if other != proxy):
+            self._records[proxy].fall_asleep(trio.current_time())
+
+    def _is_awake(self, proxy: Proxy) -> bool:
+        return self._records[proxy].rest.until <= trio.current_time()
 
     def _guard(self, address: str) -> None:
         try:
@@ -182,11 +262,15 @@ class Dialer:
             raise NotPublic("not a public address")
 
     def _in_turn(self) -> list[Proxy]:
-        """The proxies to try for this connection; the first goes to the end of the line."""
+        """The proxies to try for this connection; the first goes to the end of the line.
+
+        After those awake comes the resting one that wakes first, as a last resort.
+        """
         self._proxies.append(self._proxies.pop(0))
-        now = trio.current_time()
-        awake = [proxy for proxy in self._proxies if self._rests[proxy].until <= now]
-        return awake or [min(self._proxies, key=lambda proxy: self._rests[proxy].until)]
+        awake = [proxy for proxy in self._proxies if self._is_awake(proxy)]
+        resting = (proxy for proxy in self._proxies if not self._is_awake(proxy))
+        by_waking = sorted(resting, key=lambda proxy: self._records[proxy].rest.until)
+        return awake + by_waking[:1]
 
 
 # errno -> what evidence says; anything else in the system's own words
@@ -223,6 +307,10 @@ class _ProxyFailed(Exception):
         self.rest = rest
 
 
+class _InDoubt(_ProxyFailed):
+    """No connection, and the proxy did not say whether it or the target failed."""
+
+
 # reply (RFC 1928 6) -> the target's failure, in words
 _TARGET_SAYS = {
     3: "network unreachable",
@@ -231,17 +319,21 @@ _TARGET_SAYS = {
     6: "connection timed out",
 }
 _PROXY_SAYS = {
-    1: "general failure",
     2: "not allowed by its rules",
     7: "command not supported",
     8: "address type not supported",
 }
 _NO_SUCH_ADDRESSES = 8  # it has no IPv6, say: nothing else is wrong with it
+_GENERAL_FAILURE = 1  # many proxies say so of every target that can't be connected to
 _ADDRESS_OCTETS = {1: 4, 4: 16}
+_ADDRESS_IS_NAME = 3  # one octet of length before it
 
 
 async def _connect_through(proxy: Proxy, address: str, port: int) -> trio.SocketStream:
-    """A connection to the target through this proxy, or _ProxyFailed, or CannotConnect."""
+    """A connection to the target through this proxy, or _ProxyFailed, or CannotConnect.
+
+    The proxy's own part has HANDSHAKE_S; how long it may take to connect is the caller's.
+    """
     stream: trio.SocketStream | None = None
     try:
         with trio.move_on_after(HANDSHAKE_S) as handshake:
@@ -250,11 +342,9 @@ async def _connect_through(proxy: Proxy, address: str, port: int) -> trio.Socket
         if stream is None or handshake.cancelled_caught:
             raise _ProxyFailed(f"no answer within {HANDSHAKE_S:g} s")
         await _request(stream, address, port)
-    except BaseException as error:
+    except BaseException:
         if stream is not None:
             stream.socket.close()
-        if isinstance(error, trio.BrokenResourceError):
-            raise _ProxyFailed("connection reset") from error
         raise
     return stream
 
@@ -269,13 +359,13 @@ async def _connect_to_proxy(proxy: Proxy) -> trio.SocketStream:
 async def _introduce(stream: trio.SocketStream, proxy: Proxy) -> None:
     """Agree on a way to authenticate, and do so."""
     methods = b"\0" if proxy.user is None else b"\0\2"
-    await stream.send_all(bytes([5, len(methods)]) + methods)
+    await _send(stream, bytes([5, len(methods)]) + methods)
     version, method = await _read(stream, 2)
     if version != 5 or method not in methods:
         raise _ProxyFailed("it wants another way to authenticate")
     if method == 2 and proxy.user is not None:
         user, password = proxy.user, proxy.password
-        await stream.send_all(bytes([1, len(user)]) + user + bytes([len(password)]) + password)
+        await _send(stream, bytes([1, len(user)]) + user + bytes([len(password)]) + password)
         if (await _read(stream, 2))[1] != 0:
             raise _ProxyFailed("user or password refused")
 
@@ -284,25 +374,44 @@ async def _request(stream: trio.SocketStream, address: str, port: int) -> None:
     """Ask for the connection, always by address."""
     target = ip_address(address)
     kind = 1 if target.version == 4 else 4
-    await stream.send_all(bytes([5, 1, 0, kind]) + target.packed + port.to_bytes(2, "big"))
-    version, reply, _, kind = await _read(stream, 4)
+    try:
+        await _send(stream, bytes([5, 1, 0, kind]) + target.packed + port.to_bytes(2, "big"))
+        version, reply, _, kind = await _read(stream, 4)
+    except _ProxyFailed as error:
+        raise _InDoubt(str(error)) from error  # some hang up when they can't connect
     if version != 5:
         raise _ProxyFailed("not a SOCKS5 reply")
     if reply in _TARGET_SAYS:
         raise CannotConnect(_TARGET_SAYS[reply])
+    if reply in _PROXY_SAYS:
+        raise _ProxyFailed(_PROXY_SAYS[reply], rest=reply != _NO_SUCH_ADDRESSES)
     if reply != 0:
-        words = _PROXY_SAYS.get(reply, f"reply {reply}")
-        raise _ProxyFailed(words, rest=reply != _NO_SUCH_ADDRESSES)
+        raise _InDoubt("general failure" if reply == _GENERAL_FAILURE else f"reply {reply}")
     # The address it connects from: of no use to us, but what the target says follows it.
-    octets = _ADDRESS_OCTETS.get(kind) or (await _read(stream, 1))[0]
+    if kind == _ADDRESS_IS_NAME:
+        octets = (await _read(stream, 1))[0]
+    elif kind in _ADDRESS_OCTETS:
+        octets = _ADDRESS_OCTETS[kind]
+    else:
+        raise _ProxyFailed("not a SOCKS5 reply")
     await _read(stream, octets + 2)
+
+
+async def _send(stream: trio.SocketStream, octets: bytes) -> None:
+    try:
+        await stream.send_all(octets)
+    except trio.BrokenResourceError as error:
+        raise _ProxyFailed("connection reset") from error
 
 
 async def _read(stream: trio.SocketStream, octets: int) -> bytes:
     """Exactly so many octets, and none of what the target says after them."""
     read = bytearray()
     while len(read) < octets:
-        more = await stream.receive_some(octets - len(read))
+        try:
+            more = await stream.receive_some(octets - len(read))
+        except trio.BrokenResourceError as error:
+            raise _ProxyFailed("connection reset") from error
         if not more:
             raise _ProxyFailed("it closed the connection")
         read += more

@@ -11,6 +11,7 @@ parent of a domain is found there is its registrable domain or lies below it.
 """
 
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Iterator, Set
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +26,8 @@ DATA = Path(__file__).with_name("data")
 DOMAINS_REMEMBERED_MAX = 32_768
 
 SEARCHES_MAX = 16  # each takes some 0.3 ms, the set 20 ms; an address takes two or three
+
+WORD_MARKS = ("-", ".", "_", "")  # customer-service, customer.service, customerservice
 
 
 class LongList(Set[str]):
@@ -97,7 +100,7 @@ class Lists:
             local = _unquoted(local)
         if "+" in local:
             local = local.partition("+")[0]
-        return local.lower() in self.roles
+        return _folded(local) in self.roles
 
     def is_disposable(self, domain: str) -> bool:
         """Is the domain, or one that it belongs to, a throwaway? The allow list wins."""
@@ -139,14 +142,15 @@ def _both(
 
 def load_lists(folder: Path = DATA) -> Lists:
     """Read every list. Raises OSError where one is missing: without them we cannot work."""
+    free_providers = read_names(folder / "free_providers.txt")
     return Lists(
         disposable=LongList((folder / "disposable.txt").read_text("ascii")),
         allowed=read_names(folder / "allow.txt"),
         relays=read_names(folder / "relays.txt"),
-        free_providers=read_names(folder / "free_providers.txt"),
+        free_providers=free_providers,
         smtp_blocked=read_names(folder / "smtp_blocked.txt"),
-        roles=read_names(folder / "roles.txt"),
-        typos=Typos(load_typos(folder), read_names(folder / "tlds.txt")),
+        roles=read_roles(folder / "roles.txt"),
+        typos=Typos(load_typos(folder), read_names(folder / "tlds.txt"), free_providers),
     )
 
 
@@ -155,16 +159,36 @@ def load_typos(folder: Path = DATA) -> TypoTable:
     table = tomllib.loads((folder / "typos.toml").read_text("utf-8"))
     return TypoTable(
         mark=table["mark"],
+        brand=table["brand"],
         name=table["name"],
         word=table["word"],
         known=table["known"],
-        never=frozenset(table["never"]),
+        co=frozenset(table["co"]),
+        ordinary=frozenset(table["ordinary"]),
     )
 
 
 def read_names(path: Path) -> frozenset[str]:
     """A list file: one name a line, sorted, lower case, nothing else."""
-    return frozenset(path.read_text("ascii").split())
+    return frozenset(path.read_text("utf-8").split())
+
+
+def read_roles(path: Path) -> frozenset[str]:
+    """Every spelling of the local parts in a list file.
+
+    A hyphen in the file stands between two words: it may be written as a dot, as
+    an underscore, or not at all. `sales.ann` stays a person: no row says sales-ann.
+    """
+    rows = _folded(path.read_text("utf-8")).split()
+    return frozenset(row.replace("-", mark) for row in rows for mark in WORD_MARKS)
+
+
+def _folded(text: str) -> str:
+    """Lower case, and without accents where there are any: `Приёмная`, `secrétariat`."""
+    if text.isascii():
+        return text.lower()
+    decomposed = unicodedata.normalize("NFKD", text.lower())
+    return "".join(char for char in decomposed if not unicodedata.combining(char))
 
 
 def _with_parents(domain: str) -> Iterator[str]:

@@ -1,23 +1,21 @@
 """Layer 3: where a domain's mail goes, asked over HTTPS and remembered (RFC 8484).
 
     async with open_routes(settings, rng=rng) as routes:
-        answer = routes.known("example.org") or await routes.find("example.org")
+        answer = routes.known("example.org") or await routes.find("example.org", "account")
 
-One look-up at a time for each name however many ask; it belongs to the block, not
-to an asker, so one who gives up takes nothing from the others. Endpoints are asked
-in order, the next one as well when the first is slow, and only when all have failed
-has the look-up failed. The system's resolver is never asked for anything, which is
-why endpoints are named by address.
+One look-up at a time for each name however many ask. It belongs to all of them: a
+caller whose clock runs out, or who leaves, fails alone, and the look-up goes on for the
+others; when it was the last one, the look-up ends and frees what it used. Failures of a
+queue are not remembered, failures of the resolvers for a few seconds. The system's
+resolver is never asked for anything, which is why endpoints are named by address.
 """
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
-from itertools import count
-from typing import Any, Generic, Literal, TypeVar
-from urllib.parse import urlsplit
+from dataclasses import replace
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 import trio
 
@@ -35,348 +33,355 @@ from engine.dns import (
     read_route,
     reverse_name,
 )
-from engine.doh import (
-    ENDPOINT_S,
-    DohResponse,
-    DohTransport,
-    Transport,
-    TransportFailed,
-    check_doh_url,
-    open_transport,
-)
+from engine.doh import DohTransport, check_doh_url, open_transport
 from engine.egress import is_public
+from engine.query_queue import Priority
+from engine.resolver import LOOKUP_S, NEVER, Clock, LookUp, Read, Resolvers
 from engine.settings import EngineSettings
 from engine.watcher import NOBODY, Watcher
 
-HEDGE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
-LOOKUP_S = 3.0  # all endpoints together
-LINE_S = 15.0  # waiting for one of LOOKUPS_MAX to end; 2,000 domains at once take 1 to 2
-LOOKUPS_MAX = 200  # names not in the resolver's cache take it 100 ms: so 2,000 of them a second
 DOMAINS_MAX = 100_000  # remembered, of domains and of exchanges each; about 500 octets apiece
 FAILURE_KEPT_S = 5.0
 ADDRESSES_KEPT_MIN_S = 300.0
 ADDRESSES_KEPT_MAX_S = 6 * 3600.0
 
-
 Answer = TypeVar("Answer")
+Part = TypeVar("Part", covariant=True)
 
 
-@dataclass(slots=True)
+class UnderWay(Protocol[Part]):
+    """A look-up that may take one question to the resolvers or two."""
+
+    def start(self) -> None: ...
+    def claim(self, account: str, priority: Priority) -> None: ...
+    def renounce(self, account: str) -> None: ...
+    def cancel(self) -> None: ...
+
+    @property
+    def was_asked(self) -> bool: ...
+    def failure(self) -> LookupFailed: ...
+
+    def partial(self) -> Part | None:
+        """An answer that will do where there is no time to wait for the whole one."""
+        ...
+
+
+class Interest(Generic[Answer]):
+    """One caller's wish for an answer: `settle` is called at most once, with it or LookupFailed.
+
+    At `late_at` the caller is told by `late` that there is no answer yet; at `deadline`
+    the caller has LookupFailed, whatever becomes of the look-up for others.
+    """
+
+    __slots__ = ("_flight", "account", "deadline", "late", "late_at", "priority", "settle")
+
+    def __init__(
+        self,
+        account: str,
+        priority: Priority,
+        settle: Callable[[Answer | LookupFailed], None],
+        deadline: float = NEVER,
+        *,
+        late_at: float = NEVER,
+        late: Callable[[], None] | None = None,
+    ) -> None:
+        self.account = account
+        self.priority = priority
+        self.settle = settle
+        self.deadline = deadline
+        self.late_at = late_at
+        self.late = late
+        self._flight: _Flight[Answer] | None = None
+
+    def join(self, flight: "_Flight[Answer]") -> None:
+        self._flight = flight
+
+    def give_up(self) -> None:
+        """The answer is not wanted any more; `settle` will not be called."""
+        if (flight := self._flight) is not None:
+            self._flight = None
+            flight.leave(self, by_clock=False)
+
+    def end(self, answer: Answer | LookupFailed) -> None:
+        """Called by the flight."""
+        self._flight = None
+        settle, self.settle = self.settle, _nothing  # which leaves no cycle to the collector
+        settle(answer)
+
+    @property
+    def over(self) -> bool:
+        return self._flight is None
+
+    @property
+    def due(self) -> float:
+        return min(self.deadline, self.late_at)
+
+    def tick(self, now: float) -> None:
+        flight = self._flight
+        assert flight is not None
+        if now >= self.deadline:
+            self._flight = None
+            self.settle(flight.leave(self, by_clock=True))
+        elif now >= self.late_at:
+            self.late_at = NEVER
+            if self.late is not None:
+                self.late()
+
+
+def _nothing(_: object) -> None:
+    """Tell nobody."""
+
+
 class _Flight(Generic[Answer]):
-    """A look-up under way, and those who wait for it."""
+    """A look-up under way, and everybody who waits for its answer."""
 
-    done: trio.Event = field(default_factory=trio.Event)
-    answer: Answer | None = None
+    __slots__ = ("_began", "_counts", "_interests", "_memory", "_name", "look_up", "wanted_by")
+
+    def __init__(self, name: str, memory: "Remembered[Answer]", first: Interest[Answer]) -> None:
+        self._name = name
+        self._memory = memory
+        self._began = memory.now()
+        self._interests: dict[Interest[Answer], None] = {first: None}
+        self._counts = {first.account: 1}
+        self.wanted_by = {first.account: first.priority}
+        self.look_up: UnderWay[Answer] | None = None
+        first.join(self)
+
+    def join(self, interest: Interest[Answer]) -> None:
+        self._interests[interest] = None
+        interest.join(self)
+        account, priority = interest.account, interest.priority
+        self._counts[account] = self._counts.get(account, 0) + 1
+        if account not in self.wanted_by or priority < self.wanted_by[account]:
+            self.wanted_by[account] = priority
+            assert self.look_up is not None
+            self.look_up.claim(account, priority)
+
+    def leave(self, interest: Interest[Answer], *, by_clock: bool) -> Answer | LookupFailed:
+        """One caller waits no longer; returns what there is for one whose clock ran out."""
+        del self._interests[interest]
+        look_up, account = self.look_up, interest.account
+        assert look_up is not None
+        told = (by_clock and look_up.partial()) or look_up.failure()
+        self._counts[account] -= 1
+        if not self._interests:
+            kept_s = FAILURE_KEPT_S if by_clock and look_up.was_asked else 0.0
+            look_up.cancel()
+            self._memory.landed(self._name, cast(Answer, told), kept_s)
+            if by_clock:
+                self._report(told)
+        elif not self._counts[account]:
+            del self._counts[account]
+            look_up.renounce(account)
+            del self.wanted_by[account]
+        return told
+
+    def finish(self, answer: Answer, kept_s: float) -> None:
+        """The look-up is done: everybody who waits has the answer."""
+        self._memory.landed(self._name, answer, kept_s)
+        self._report(answer)
+        interests, self._interests = self._interests, {}
+        for interest in interests:
+            interest.end(answer)
+
+    def _report(self, answer: Answer | LookupFailed) -> None:
+        certain = not isinstance(answer, LookupFailed)
+        self._memory.watcher.looked_up(self._began, certain=certain)
 
 
 class Remembered(Generic[Answer]):
     """Answers by name until they are too old, and one look-up at a time for each name.
 
-    A look-up gives its answer and for how many seconds that may be told again.
-    Beyond `names_max` the one learned first is forgotten.
+    `look_up` makes a look-up for a flight, which it finishes with the answer and for how
+    many seconds that may be told again. Beyond `names_max` the one learned first is
+    forgotten.
     """
 
     def __init__(
         self,
-        nursery: trio.Nursery,
-        look_up: Callable[[str], Awaitable[tuple[Answer, float]]],
+        clock: Clock,
+        look_up: "Callable[[str, _Flight[Answer]], UnderWay[Answer]]",
         *,
         names_max: int = DOMAINS_MAX,
+        watcher: Watcher = NOBODY,
     ) -> None:
-        self._nursery = nursery
+        self.watcher = watcher
+        self.now = clock.now
+        self._clock = clock
         self._look_up = look_up
         self._names_max = names_max
-        self._answers: dict[str, tuple[float, Answer]] = {}  # until when; oldest first
+        # Until when; oldest first. A plain dict looks for its first key past all that
+        # were ever taken from its front.
+        self._answers: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
         self._flights: dict[str, _Flight[Answer]] = {}
 
     def known(self, name: str) -> Answer | None:
         until, answer = self._answers.get(name, _NEVER)
-        return answer if trio.current_time() < until else None
+        return answer if self.now() < until else None
 
-    async def find(self, name: str) -> Answer:
-        """The answer, from memory or from the one look-up that all who ask now share."""
-        if (answer := self.known(name)) is not None:
-            await trio.lowlevel.checkpoint()
-            return answer
+    def want(self, name: str, interest: Interest[Answer]) -> None:
+        """Have the interest settled by the one look-up that all who ask now share.
+
+        It may be settled before this returns.
+        """
         flight = self._flights.get(name)
-        if flight is None:
-            flight = self._flights[name] = _Flight()
-            self._nursery.start_soon(self._fly, name, flight)
-        await flight.done.wait()
-        assert flight.answer is not None  # else the look-up crashed, and we with it
-        return flight.answer
+        if flight is not None:
+            flight.join(interest)
+        else:
+            flight = self._flights[name] = _Flight(name, self, interest)
+            flight.look_up = self._look_up(name, flight)
+            flight.look_up.start()
+        self._clock.watch(interest)
 
-    async def _fly(self, name: str, flight: _Flight[Answer]) -> None:
-        try:
-            flight.answer, kept_s = await self._look_up(name)
-            self._keep(name, flight.answer, kept_s)
-        finally:
-            del self._flights[name]
-            flight.done.set()
+    async def find(
+        self, name: str, account: str = "", priority: Priority = Priority.REQUEST
+    ) -> Answer | LookupFailed:
+        """The answer, from memory or from the look-up, within LOOKUP_S where it is no list's."""
+        if (known := self.known(name)) is not None:
+            await trio.lowlevel.checkpoint()
+            return known
+        task = _TaskInterest[Answer](account, priority, self.now)
+        self.want(name, task)
+        return await task.wait()
 
-    def _keep(self, name: str, answer: Answer, kept_s: float) -> None:
-        self._answers.pop(name, None)  # so that it goes to the end
-        self._answers[name] = (trio.current_time() + kept_s, answer)
-        if len(self._answers) > self._names_max:
-            del self._answers[next(iter(self._answers))]
+    def landed(self, name: str, answer: Answer, kept_s: float) -> None:
+        """The flight is over; its answer is told again for so long."""
+        del self._flights[name]
+        if kept_s <= 0:
+            return
+        answers = self._answers
+        answers[name] = (self.now() + kept_s, answer)
+        answers.move_to_end(name)
+        if len(answers) > self._names_max:
+            answers.popitem(last=False)
 
 
 _NEVER = (float("-inf"), None)
 
 
-@dataclass(slots=True)
-class _Endpoint:
-    """A resolver's URL, and whether it has been silent since it last spoke."""
+class _TaskInterest(Interest[Answer]):
+    """The wish of a task that waits; leaving gives it up."""
 
-    url: str
-    failing: bool = False
-    answered_at: float = float("-inf")
+    __slots__ = ("_task", "_told")
 
-    def after_answer(self) -> None:
-        self.failing, self.answered_at = False, trio.current_time()
-
-    def after_silence(self, since: float) -> None:
-        self.failing = self.failing or self.answered_at < since
-
-
-Read = Callable[[bytes], Answer | LookupFailed]
-# A URL, a question, and whom to tell: gives back what gives it up (Transport.begin).
-Begin = Callable[[str, bytes, Callable[[DohResponse | TransportFailed], None]], Callable[[], None]]
-_NOBODY_WAITS = LookupFailed("nobody waits for the answer")
-
-
-class _Attempt(Generic[Answer]):
-    """One endpoint that has been asked, and has neither answered nor been given up."""
-
-    __slots__ = ("began", "endpoint", "give_up", "race")
-
-    def __init__(self, race: "_Race[Answer]", endpoint: _Endpoint, began: float) -> None:
-        self.race = race
-        self.endpoint = endpoint
-        self.began = began
-        self.give_up: Callable[[], None] | None = None
-
-    def settle(self, told: DohResponse | TransportFailed) -> None:
-        self.race.heard(self, told)
-
-
-class _Race(Generic[Answer]):
-    """One question: endpoints are asked in order until one gives a certain answer.
-
-    The next one is asked at once after a failure, or when the last asked is slow.
-    Those still asked when one has answered are let go on until their limit: what they
-    say then is worth knowing of them. Nothing here waits; a clock calls `tick`.
-    """
-
-    __slots__ = (
-        *("_answer", "_begin", "_ends", "_hedge_at", "_question", "_read", "_reasons"),
-        *("_task", "_under_way", "_waiting"),
-    )
-
-    def __init__(
-        self,
-        begin: Begin,
-        question: bytes,
-        read: Read[Answer],
-        endpoints: list[_Endpoint],
-        now: float,
-    ) -> None:
-        self._begin = begin
-        self._question = question
-        self._waiting = endpoints[::-1]
-        self._read = read
-        self._ends = now + LOOKUP_S
-        self._hedge_at = now
-        self._under_way: list[_Attempt[Answer]] = []
-        self._reasons: list[str] = []
-        self._answer: Answer | LookupFailed | None = None
+    def __init__(self, account: str, priority: Priority, now: Callable[[], float]) -> None:
+        deadline = now() + LOOKUP_S if priority < Priority.LIST else NEVER
+        super().__init__(account, priority, self._settle, deadline)
         self._task: trio.lowlevel.Task | None = None
-        self._ask_next(now)
+        self._told: Answer | LookupFailed | None = None
 
-    @property
-    def over(self) -> bool:
-        """No clock is wanted any more."""
-        return self._answer is not None and not self._under_way
-
-    @property
-    def due(self) -> float:
-        """When `tick` has something to do."""
-        due = float("inf")
-        if self._answer is None:
-            due = min(self._ends, self._hedge_at) if self._waiting else self._ends
-        if self._under_way:
-            due = min(due, self._under_way[0].began + ENDPOINT_S)
-        return due
-
-    async def answer(self) -> Answer | LookupFailed:
-        if self._answer is None:
+    async def wait(self) -> Answer | LookupFailed:
+        if self._told is None:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         else:
             await trio.lowlevel.checkpoint()
-        assert self._answer is not None
-        return self._answer
+        assert self._told is not None
+        return self._told
 
-    def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self._task, self._answer = None, _NOBODY_WAITS
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    def tick(self, now: float) -> None:
-        if self._answer is None and now >= self._ends:
-            self._finish(LookupFailed(f"no answer within {LOOKUP_S:g} s"))
-        while self._under_way and now >= self._under_way[0].began + ENDPOINT_S:
-            late = self._under_way[0]
-            if late.give_up is not None:
-                late.give_up()
-            self.heard(late, TransportFailed(f"no answer within {ENDPOINT_S:g} s"))
-        if self._answer is None and self._waiting and now >= self._hedge_at:
-            self._ask_next(now)
-
-    def heard(self, attempt: "_Attempt[Answer]", told: DohResponse | TransportFailed) -> None:
-        if attempt not in self._under_way:
-            return
-        self._under_way.remove(attempt)
-        endpoint = attempt.endpoint
-        if isinstance(told, TransportFailed):
-            endpoint.after_silence(attempt.began)
-            reason = str(told) or type(told).__name__
-        else:
-            endpoint.after_answer()
-            if self._answer is not None:
-                return  # another one was first
-            answer = self._read(told.octets)
-            if not isinstance(answer, LookupFailed):
-                return self._finish(answer)
-            reason = answer.reason
-        if self._answer is not None:
-            return
-        self._reasons.append(f"{urlsplit(endpoint.url).netloc}: {reason}")
-        if self._waiting:
-            self._ask_next(trio.current_time())
-        elif not self._under_way:
-            self._finish(LookupFailed("; ".join(self._reasons)))
-
-    def _ask_next(self, now: float) -> None:
-        """Ask the next endpoint, and with one that is failing the one after it as well."""
-        while self._waiting and self._answer is None:
-            endpoint = self._waiting.pop()
-            attempt = _Attempt(self, endpoint, now)
-            self._under_way.append(attempt)
-            attempt.give_up = self._begin(endpoint.url, self._question, attempt.settle)
-            if not endpoint.failing:
-                break
-        self._hedge_at = now + HEDGE_S
-
-    def _finish(self, answer: Answer | LookupFailed) -> None:
-        self._answer = answer
+    def _settle(self, answer: Answer | LookupFailed) -> None:
+        self._told = answer
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
-            self._task = None
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self.give_up()
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
-class _Clock:
-    """Calls each race's `tick` when it is due; those that are over are forgotten unasked.
+class _AddressLookUp:
+    """The look-up of a host's addresses: IPv4, or IPv6 too where no IPv4 one may be used.
 
-    Nearly all are over long before: the clock wakes for them a few times a second.
+    Both are asked together, unless only lists wait for the answer: these have the time
+    to ask for IPv6 where it is needed.
     """
-
-    def __init__(self) -> None:
-        self._due: list[tuple[float, int, _Race[Any]]] = []  # a heap
-        self._numbers = count()  # of equal instants the first comes first
-        self._sleep = trio.CancelScope()
-        self._wakes_at = float("-inf")
-
-    def watch(self, race: "_Race[Any]") -> None:
-        if race.over:
-            return
-        due = race.due
-        heappush(self._due, (due, next(self._numbers), race))
-        if due < self._wakes_at:
-            self._wakes_at = due
-            self._sleep.deadline = due
-
-    async def run(self) -> None:
-        """Never ends."""
-        while True:
-            self._tick(trio.current_time())
-            self._wakes_at = self._due[0][0] if self._due else float("inf")
-            with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
-                await trio.sleep_forever()
-
-    def _tick(self, now: float) -> None:
-        while self._due and (self._due[0][2].over or self._due[0][0] <= now):
-            race = heappop(self._due)[2]
-            if race.over:
-                continue
-            if race.due <= now:
-                race.tick(now)
-            self.watch(race)
-
-
-class _ByTask:
-    """Puts questions to a transport that can only be awaited: each in a task of its own."""
-
-    def __init__(self, transport: DohTransport, nursery: trio.Nursery) -> None:
-        self._transport = transport
-        self._nursery = nursery
-
-    def begin(
-        self, url: str, query: bytes, settle: Callable[[DohResponse | TransportFailed], None]
-    ) -> Callable[[], None]:
-        scope = trio.CancelScope()
-
-        async def carry() -> None:
-            told: DohResponse | TransportFailed
-            with scope:
-                try:
-                    told = DohResponse(await self._transport.exchange(url, query), None)
-                except OSError as error:  # TransportFailed is one
-                    told = TransportFailed(str(error) or type(error).__name__)
-                settle(told)
-
-        self._nursery.start_soon(carry)
-        return scope.cancel
-
-
-class Resolvers:
-    """All endpoints as one: the first certain answer wins."""
 
     def __init__(
         self,
-        urls: tuple[str, ...],
-        transport: DohTransport,
-        nursery: trio.Nursery,
-        watcher: Watcher = NOBODY,
+        name: str,
+        flight: "_Flight[AddressAnswer]",
+        usable: Callable[[Addresses], bool],
+        resolvers: Resolvers,
     ) -> None:
-        self._endpoints = [_Endpoint(url) for url in urls]
-        carrier = transport if isinstance(transport, Transport) else _ByTask(transport, nursery)
-        self._begin: Begin = carrier.begin
-        self._watcher = watcher
-        self._seats = trio.Semaphore(LOOKUPS_MAX)
-        self._clock = _Clock()
-        nursery.start_soon(self._clock.run)
+        self._name = name
+        self._flight = flight
+        self._usable = usable
+        self._resolvers = resolvers
+        self._four = self._look_up("A", self._on_four)
+        self._six: LookUp[AddressAnswer] | None = None
+        self._answer4: AddressAnswer | None = None
+        self._answer6: AddressAnswer | None = None
+        self._over = False
 
-    async def ask(self, question: bytes, read: Read[Answer]) -> Answer | LookupFailed:
-        """A certain answer, or LookupFailed with what each endpoint did."""
-        began = trio.current_time()
-        answer = await self._ask(question, read)
-        self._watcher.looked_up(began, certain=not isinstance(answer, LookupFailed))
-        return answer
+    def start(self) -> None:
+        self._four.start()
+        if min(self._flight.wanted_by.values()) < Priority.LIST:
+            self._ask_for_six()
 
-    async def _ask(self, question: bytes, read: Read[Answer]) -> Answer | LookupFailed:
-        try:
-            self._seats.acquire_nowait()
-        except trio.WouldBlock:
-            with trio.move_on_after(LINE_S) as line:
-                await self._seats.acquire()
-            if line.cancelled_caught:
-                return LookupFailed("too many look-ups under way")
-        try:
-            race = _Race(self._begin, question, read, self._endpoints, trio.current_time())
-            self._clock.watch(race)
-            return await race.answer()
-        finally:
-            self._seats.release()
+    def claim(self, account: str, priority: Priority) -> None:
+        self._four.claim(account, priority)
+        if self._six is not None:
+            self._six.claim(account, priority)
+        elif priority < Priority.LIST:
+            self._ask_for_six()
+
+    def renounce(self, account: str) -> None:
+        for each in self._both():
+            each.renounce(account)
+
+    def cancel(self) -> None:
+        self._over = True
+        for each in self._both():
+            each.cancel()
+
+    @property
+    def was_asked(self) -> bool:
+        return any(each.was_asked for each in self._both())
+
+    def failure(self) -> LookupFailed:
+        return self._four.failure()
+
+    def partial(self) -> AddressAnswer | None:
+        return self._answer6 if isinstance(self._answer6, Addresses) else None
+
+    def _both(self) -> "list[LookUp[AddressAnswer]]":
+        return [self._four] if self._six is None else [self._four, self._six]
+
+    def _ask_for_six(self) -> None:
+        if self._six is None and not self._over:
+            self._six = self._look_up("AAAA", self._on_six)
+            self._six.start()
+
+    def _look_up(
+        self, kind: Literal["A", "AAAA"], done: Callable[[AddressAnswer], None]
+    ) -> LookUp[AddressAnswer]:
+        name = self._name
+
+        def read(octets: bytes) -> AddressAnswer:
+            return read_addresses(octets, name, kind)
+
+        return LookUp(ask(name, kind), name, read, self._flight.wanted_by, done, self._resolvers)
+
+    def _on_four(self, answer: AddressAnswer) -> None:
+        self._answer4 = answer
+        if isinstance(answer, Addresses) and self._usable(answer):
+            self._over = True
+            if self._six is not None:
+                self._six.ignore()
+            self._flight.finish(answer, _held(answer.ttl_s))
+        elif self._answer6 is not None:
+            self._finish(answer, self._answer6)
+        else:
+            self._ask_for_six()
+
+    def _on_six(self, answer: AddressAnswer) -> None:
+        self._answer6 = answer
+        if self._answer4 is not None:
+            self._finish(self._answer4, answer)
+
+    def _finish(self, four: AddressAnswer, six: AddressAnswer) -> None:
+        self._over = True
+        self._flight.finish(*_both(four, six))
 
 
 class Routes:
@@ -386,81 +391,122 @@ class Routes:
         self,
         settings: EngineSettings,
         resolvers: Resolvers,
-        nursery: trio.Nursery,
         rng: random.Random,
+        watcher: Watcher = NOBODY,
     ) -> None:
+        self._watcher = watcher
         self._resolvers = resolvers
         self._rng = rng
         self._allow_private = settings.allow_private
         self._mx_kept_s = settings.cache_s
-        self._routes = Remembered(nursery, self._look_up_route)
-        self._addresses = Remembered(nursery, self._look_up_addresses)
+        clock = resolvers.clock
+        self._routes: Remembered[RouteAnswer] = Remembered(
+            clock, self._look_up_route, watcher=watcher
+        )
+        self._addresses: Remembered[AddressAnswer] = Remembered(
+            clock, self._look_up_addresses, watcher=watcher
+        )
 
     def known(self, domain: str) -> RouteAnswer | None:
         """What memory holds; None means that `find` will have to ask."""
         return self._routes.known(domain.lower())
 
-    async def find(self, domain: str) -> RouteAnswer:
-        """Where this domain's mail goes. Raises ValueError for what is no domain name."""
+    async def find(self, domain: str, account: str = "", *, patient: bool = False) -> RouteAnswer:
+        """Where this domain's mail goes. Raises ValueError for what is no domain name.
+
+        `account` pays for it with its turns. An answer takes LOOKUP_S at most, with
+        `patient` (a list's) from the first query on.
+        """
         ask(domain, "MX")  # a name that cannot be asked about is its caller's mistake
-        return await self._routes.find(domain.lower())
+        return await self._routes.find(domain.lower(), account, _priority(patient))
 
     def known_addresses(self, name: str) -> AddressAnswer | None:
         return self._addresses.known(name.lower())
 
-    async def addresses(self, name: str) -> AddressAnswer:
+    async def addresses(
+        self, name: str, account: str = "", *, patient: bool = False
+    ) -> AddressAnswer:
         """An exchange's addresses: IPv4, or IPv6 too where no IPv4 one may be used.
 
         NoAddress only when the resolver says so of both. They may all be private;
         whoever connects has the guard.
         """
         ask(name, "A")
-        return await self._addresses.find(name.lower())
+        return await self._addresses.find(name.lower(), account, _priority(patient))
 
-    async def addresses_now(self, name: str) -> AddressAnswer:
+    def want_addresses(self, name: str, interest: Interest[AddressAnswer]) -> None:
+        """The same for a caller that does not wait; the interest may be settled at once."""
+        self._addresses.want(name.lower(), interest)
+
+    async def addresses_now(self, name: str, account: str = "") -> AddressAnswer:
         """All addresses that a host has now, IPv4 and IPv6, at most 64 of each; public or not.
 
         Memory neither answers nor learns. An answer that is certain is so of both kinds:
         where one look-up has failed, so has the whole.
         """
-        four = await self._ask_addresses(name, "A")
+        four = await self._ask_now(name, "A", account)
         if isinstance(four, LookupFailed):
             return four
-        six = await self._ask_addresses(name, "AAAA")
+        six = await self._ask_now(name, "AAAA", account)
         if isinstance(six, LookupFailed):
             return six
         return _both(four, six)[0]
 
-    async def pointers(self, ip: str) -> tuple[str, ...] | LookupFailed:
-        """The names that an address's reverse records give; asked each time."""
-        return await self._resolvers.ask(
-            ask(reverse_name(ip), "PTR"), lambda octets: read_pointers(octets, ip)
+    async def _ask_now(self, name: str, kind: Literal["A", "AAAA"], account: str) -> AddressAnswer:
+        return await self._ask_once(
+            ask(name, kind), name, lambda octets: read_addresses(octets, name, kind), account
         )
+
+    async def pointers(self, ip: str, account: str = "") -> tuple[str, ...] | LookupFailed:
+        """The names that an address's reverse records give; asked each time."""
+        name = reverse_name(ip)
+        return await self._ask_once(
+            ask(name, "PTR"), name, lambda octets: read_pointers(octets, ip), account
+        )
+
+    async def _ask_once(
+        self, question: bytes, name: str, read: Read[Answer], account: str
+    ) -> Answer | LookupFailed:
+        """A look-up that is nobody else's and is not remembered."""
+
+        def look_up(name: str, flight: _Flight[Any]) -> UnderWay[Any]:
+            def done(answer: object) -> None:
+                flight.finish(answer, 0)
+
+            return LookUp(question, name, read, flight.wanted_by, done, self._resolvers)
+
+        memory: Remembered[Any] = Remembered(self._resolvers.clock, look_up, watcher=self._watcher)
+        return cast("Answer | LookupFailed", await memory.find(name, account))
 
     def in_order(self, route: Route) -> list[MailExchange]:
         """The exchanges in the order to try them now, equal ones shuffled."""
         return route.in_order(self._rng)
 
-    async def _look_up_route(self, domain: str) -> tuple[RouteAnswer, float]:
-        answer: RouteAnswer = await self._resolvers.ask(
-            ask(domain, "MX"), lambda octets: read_route(octets, domain)
-        )
-        failed = isinstance(answer, LookupFailed)
-        return answer, FAILURE_KEPT_S if failed else self._mx_kept_s
+    def _look_up_route(self, domain: str, flight: _Flight[RouteAnswer]) -> UnderWay[RouteAnswer]:
+        def done(answer: RouteAnswer) -> None:
+            failed = isinstance(answer, LookupFailed)
+            flight.finish(answer, FAILURE_KEPT_S if failed else self._mx_kept_s)
 
-    async def _look_up_addresses(self, name: str) -> tuple[AddressAnswer, float]:
-        four = await self._ask_addresses(name, "A")
-        if isinstance(four, Addresses) and self._any_usable(four):
-            return four, _held(four.ttl_s)
-        return _both(four, await self._ask_addresses(name, "AAAA"))
+        def read(octets: bytes) -> RouteAnswer:
+            return read_route(octets, domain)
+
+        question = ask(domain, "MX")
+        look_up: LookUp[RouteAnswer] = LookUp(
+            question, domain, read, flight.wanted_by, done, self._resolvers
+        )
+        return look_up
+
+    def _look_up_addresses(
+        self, name: str, flight: _Flight[AddressAnswer]
+    ) -> UnderWay[AddressAnswer]:
+        return _AddressLookUp(name, flight, self._any_usable, self._resolvers)
 
     def _any_usable(self, addresses: Addresses) -> bool:
         return self._allow_private or any(map(is_public, addresses.ips))
 
-    async def _ask_addresses(self, name: str, kind: Literal["A", "AAAA"]) -> AddressAnswer:
-        return await self._resolvers.ask(
-            ask(name, kind), lambda octets: read_addresses(octets, name, kind)
-        )
+
+def _priority(patient: bool) -> Priority:
+    return Priority.LIST if patient else Priority.REQUEST
 
 
 def _both(four: AddressAnswer, six: AddressAnswer) -> tuple[AddressAnswer, float]:
@@ -507,6 +553,6 @@ async def open_routes(
             yield routes
         return
     async with trio.open_nursery() as nursery:
-        resolvers = Resolvers(settings.doh_urls, transport, nursery, watcher)
-        yield Routes(settings, resolvers, nursery, rng)
+        resolvers = Resolvers(settings.doh_urls, transport, nursery)
+        yield Routes(settings, resolvers, rng, watcher)
         nursery.cancel_scope.cancel()

@@ -6,7 +6,7 @@ reads no environment; whoever opens it (api.settings) hands these in.
 
 from dataclasses import dataclass
 
-DOH_URLS = ("https://9.9.9.9/dns-query", "https://1.1.1.1/dns-query")
+DOH_URLS = ("https://9.9.9.10/dns-query", "https://1.1.1.1/dns-query")
 
 
 @dataclass(frozen=True, slots=True)

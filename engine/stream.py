@@ -36,7 +36,7 @@ from engine.watcher import NOBODY, OWN_RULES, Watcher
 
 OPEN_MAX = 20_000  # addresses taken up and not answered; enough to find work for every host
 UNREAD_MAX = 1_000  # answers that the reader has not taken
-LOOK_UPS_MAX = 200  # of routes, at a time: as many as the resolvers are asked at once
+LOOK_UPS_MAX = 200  # of routes, at a time: as many as a resolver is asked at once
 ORDERS_MAX = 10_000  # domains whose shuffled exchanges are remembered
 FIRST_EXCHANGES = 2  # of a route, that a patient asker may wait for
 REST_LOOK_S = 0.5  # between two looks at the hosts that rest
@@ -313,10 +313,10 @@ class _Errand:
 
     async def _look_up(self, domain: str) -> None:
         routes = self._engine.routes
-        answer = await routes.find(domain)
+        answer = await routes.find(domain, self._asker, patient=self._patient)
         if self._patient and isinstance(answer, Route):
             for exchange in self._first(answer):
-                await routes.addresses(exchange.name)
+                await routes.addresses(exchange.name, self._asker, patient=True)
         if self._gone:
             return
         lane, now = self._lane(answer), self._now()

@@ -70,6 +70,10 @@ class Turnstile(Generic[T]):
             del self._lanes[asker]
         return False
 
+    def heads(self) -> Iterator[T]:
+        """The next item of each lane; nobody may join or leave meanwhile."""
+        return (lane[0] for lane in self._lanes.values())
+
     def take_all(self) -> list[T]:
         """Everything that waits, lane by lane; nobody waits afterwards."""
         items = list(self)

@@ -4,37 +4,48 @@ Two laws. A slip must be one that fingers make (letters swapped, lost, doubled,
 a neighbouring key, an ending that does not exist), because any other word at
 the same distance may be a firm's real name. And the surer a name is nobody
 else's, the more is believed: see `data/typos.toml` for the three degrees.
+Where the top-level domain does not exist nobody can have a mailbox, so there
+every known provider may be suggested, and ordinary words are no obstacle.
 
 Pure; nothing here says whether a domain is itself a provider: Lists asks that first.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
+DOUBLED_LETTERS_MIN = 3  # "livve", "aoll"; of two letters every triple is a firm
+SWAPPED_LETTERS_MIN = 4  # "lvie"; every three letters are somebody's initials
 FUZZY_LETTERS_MIN = 5  # "aol", "live": half of all words lie one slip away
+FUZZY_WORD_LETTERS_MIN = 6  # "orang", but "nave" and "tera" are words too
 FIRST_LETTER_LETTERS_MIN = 7  # a wrong first letter is believed of long names alone
-TWO_SLIPS_LETTERS_MIN = {"mark": 7, "name": 8}  # "foodmail" is no "foxmail"
+TWO_SLIPS_LETTERS_MIN = {"mark": 7, "brand": 8, "name": 9}  # "quicken" is no "quicknet"
 SQUEEZED_LETTERS_MIN = 8  # "g.mail.com"; shorter ones fall together with real names
 
-# Endings that exist but are far oftener a slip: gmail.co, comcast.ne
 COUNTRY_ENDING = re.compile(r"[a-z0-9]+|[a-z]{2,3}\.[a-z]{2}")
 REAL_SECOND_LEVELS = ("ac", "ca", "go", "or", "org")
-REAL_ENDING_SLIPS = {"com": ("co", "cm", "om"), "net": ("ne", "et")}
+OLD_ENDINGS = ("com", "net", "org", "info", "biz")  # of newer ones fingers know nothing
+# Endings that exist but are far oftener a slip: gmail.cm, comcast.ne
+REAL_ENDING_SLIPS = {"com": ("cm", "om"), "net": ("ne", "et", "bet")}
+CO = "co"  # Colombia's, and many firms': a slip of "com" only where the name allows it
+# Top-level domains that do not exist but are used inside firms: outlook.lan
+INTERNAL_ENDINGS = frozenset({"corp", "home", "host", "lan", "priv", "test"})
+NO_ENDING_LETTERS_MAX = 4  # "gmail.conm" is a slip; "gmail.internal" is not
 
-# letter -> the keys around it on a QWERTY keyboard
+# letter -> the keys around it on a QWERTY keyboard, digits too
 NEIGHBOURS = {
-    "q": "wa",
-    "w": "qase",
-    "e": "wsdr",
-    "r": "etdf",
-    "t": "rfgy",
-    "y": "tghu",
-    "u": "yhji",
-    "i": "ujko",
-    "o": "iklp",
-    "p": "ol",
+    "q": "wa12",
+    "w": "qase23",
+    "e": "wsdr34",
+    "r": "etdf45",
+    "t": "rfgy56",
+    "y": "tghu67",
+    "u": "yhji78",
+    "i": "ujko89",
+    "o": "iklp90",
+    "p": "ol0",
     "a": "qwsz",
     "s": "weadzx",
     "d": "erfscx",
@@ -91,19 +102,28 @@ class TypoTable:
     """`typos.toml` as read: each name with the endings people have mailboxes under."""
 
     mark: Mapping[str, list[str]]
+    brand: Mapping[str, list[str]]
     name: Mapping[str, list[str]]
     word: Mapping[str, list[str]]
     known: Mapping[str, str]
-    never: frozenset[str]
+    co: frozenset[str]
+    ordinary: frozenset[str]
 
 
 class Typos:
-    """Every provider that may be suggested, and every single slip of its name."""
+    """Every provider that may be suggested, and every single slip of its name.
 
-    def __init__(self, table: TypoTable, tlds: frozenset[str]) -> None:
+    `tlds` are the top-level domains that exist; `providers` are the domains that
+    may be suggested where only the ending is wrong, and wrong beyond doubt.
+    """
+
+    def __init__(
+        self, table: TypoTable, tlds: frozenset[str], providers: Iterable[str] = ()
+    ) -> None:
         self._table = table
         self._tlds = tlds
-        self._endings = {**table.word, **table.name, **table.mark}
+        self._providers = providers
+        self._endings = {**table.word, **table.name, **table.brand, **table.mark}
         self.targets = frozenset(
             f"{name}.{ending}" for name, endings in self._endings.items() for ending in endings
         )
@@ -112,25 +132,48 @@ class Typos:
             for target in sorted(self.targets)
             if len(target) > SQUEEZED_LETTERS_MIN and target.partition(".")[0] not in table.word
         }
-        self._slips: dict[str, str] = {}
-        self._long: dict[str, list[str]] = {}  # first letter -> names that bear two slips
-        for name in sorted(self._endings):
-            self._learn(name)
 
-    def _learn(self, name: str) -> None:
-        if len(name) < FUZZY_LETTERS_MIN:
-            return
-        for slip in _slips(name, mark=name in self._table.mark, word=name in self._table.word):
-            self._slips.setdefault(slip, name)
-        if name in self._table.word:
-            return
-        degree = "mark" if name in self._table.mark else "name"
-        if len(name) >= TWO_SLIPS_LETTERS_MIN[degree]:
-            self._long.setdefault(name[0], []).append(name)
+    @cached_property
+    def _slips(self) -> Mapping[str, str]:
+        """Slip -> the name that was meant. A slip of two names is the better known one's."""
+        slips: dict[str, str] = {}
+        table = self._table
+        for degree in (table.mark, table.brand, table.name, table.word):
+            for name in sorted(degree):
+                for slip in _slips(name, self._degree(name)):
+                    slips.setdefault(slip, name)
+        return slips
+
+    @cached_property
+    def _long(self) -> Mapping[tuple[str, int], list[str]]:
+        """A label's first letter and length -> the names it may be two slips from."""
+        long: dict[tuple[str, int], list[str]] = {}
+        for name in sorted(self._endings):
+            letters_min = TWO_SLIPS_LETTERS_MIN.get(self._degree(name))
+            if letters_min is not None and len(name) >= letters_min:
+                for length in range(len(name) - 1, len(name) + 2):
+                    long.setdefault((name[0], length), []).append(name)
+        return long
+
+    @cached_property
+    def _provider_endings(self) -> Mapping[str, list[str]]:
+        """Name of a provider -> its endings, the shortest first."""
+        endings: dict[str, list[str]] = {}
+        for domain in sorted(self._providers, key=lambda domain: (len(domain), domain)):
+            name, _, ending = domain.partition(".")
+            endings.setdefault(name, []).append(ending)
+        return endings
+
+    def _degree(self, name: str) -> str:
+        if name in self._table.mark:
+            return "mark"
+        if name in self._table.brand:
+            return "brand"
+        return "name" if name in self._table.name else "word"
 
     def correct(self, domain: str) -> str | None:
         """The provider's domain that was meant, or None when nothing sure can be said."""
-        if domain in self.targets or domain in self._table.never:
+        if domain in self.targets:
             return None
         known = self._table.known.get(domain)
         if known is not None:
@@ -143,12 +186,15 @@ class Typos:
         label, _, ending = domain.removeprefix("www.").partition(".")
         if not ending:
             return None
-        if label in self._endings:
-            return self._with_ending(label, ending)
-        name = self._named(label)
-        if name is None:
-            return None
-        return self._with_mended_name(name, ending)
+        exists = ending.rpartition(".")[2] in self._tlds
+        meant = self._with_ending(label, ending) if label in self._endings else None
+        if meant is None and not exists:
+            near = _nearest(self._provider_endings.get(label, ()), ending)
+            meant = None if near is None else f"{label}.{near}"
+        if meant is None and (not exists or label not in self._table.ordinary):
+            name = self._named(label)
+            meant = None if name is None else self._with_mended_name(name, ending)
+        return meant
 
     def _seen_as(self, domain: str) -> str | None:
         """An international domain that looks exactly like a provider's."""
@@ -161,42 +207,59 @@ class Typos:
         endings = self._endings[name]
         if ending in endings:
             return f"{name}.{ending}"
-        near = self._near_ending(endings, ending, word=name in self._table.word)
+        near = self._near_ending(name, ending)
         if near is not None:
             return f"{name}.{near}"
         if name in self._table.word:
             return None
+        famous = self._degree(name) in ("mark", "brand")
+        slip = next((own for own in endings if "." in own and _is_slip(own, ending)), None)
+        if famous and slip is not None:
+            return f"{name}.{slip}"  # yahoo.com.bt
         for own in endings:
             if ending.startswith(own + ".") and "." not in ending[len(own) + 1 :]:
                 return f"{name}.{own}"  # gmail.com.com, icloud.com.br
-        if name not in self._table.mark or COUNTRY_ENDING.fullmatch(ending) is None:
-            return None  # outlook.shop.example is somebody's host
+        if not famous or not self._is_foreign(endings, ending):
+            return None
         country = "." + ending.rpartition(".")[2]
         same = [own for own in endings if own.endswith(country)]  # hotmail.uk -> co.uk
         return f"{name}.{same[0] if same else endings[0]}"
 
-    def _near_ending(self, endings: list[str], ending: str, *, word: bool) -> str | None:
+    def _is_foreign(self, endings: list[str], ending: str) -> bool:
+        """Might people who mean this provider write such an ending, though it has none of it?
+
+        outlook.shop.example is somebody's host, outlook.lan a firm's own name.
+        """
+        if COUNTRY_ENDING.fullmatch(ending) is None:
+            return False
+        last = ending.rpartition(".")[2]
+        if last not in self._tlds:
+            return last not in INTERNAL_ENDINGS and len(last) <= NO_ENDING_LETTERS_MAX
+        slip = "com" in endings and _is_one_edit("com", last)  # gmail.cam
+        return len(last) == 2 or last in OLD_ENDINGS or slip
+
+    def _near_ending(self, name: str, ending: str) -> str | None:
         """An ending one slip away, provided that what stands there can be nobody's."""
+        endings = self._endings[name]
         first, _, rest = ending.partition(".")
-        if ending.rpartition(".")[2] in self._tlds:
-            for own in endings:  # uol.con.br: below .br stand com, net, org, but never con
-                of_same = rest and rest == own.partition(".")[2] and first not in REAL_SECOND_LEVELS
-                if of_same and _is_one_edit(own, ending):
-                    return own
-            if word:
-                return None
-            return next((e for e in endings if ending in REAL_ENDING_SLIPS.get(e, ())), None)
         for own in endings:
-            if _is_one_edit(own, ending):
+            if ending in (own + own, f"{own}.{own}"):  # written twice
                 return own
-        return None
+        if ending.rpartition(".")[2] not in self._tlds:
+            return _nearest(endings, ending)
+        for own in endings:  # uol.con.br: below .br stand com, net, org, but never con
+            of_same = rest and rest == own.partition(".")[2] and first not in REAL_SECOND_LEVELS
+            if of_same and _is_one_edit(own, ending):
+                return own
+        if ending == CO and "com" in endings:
+            return "com" if name in self._table.co or name not in self._table.word else None
+        return next((e for e in endings if ending in REAL_ENDING_SLIPS.get(e, ())), None)
 
     def _with_mended_name(self, name: str, ending: str) -> str | None:
         """The name was mended: then its ending must be right, or clearly nobody's."""
-        endings = self._endings[name]
-        if ending in endings:
+        if ending in self._endings[name]:
             return f"{name}.{ending}"
-        near = self._near_ending(endings, ending, word=name in self._table.word)
+        near = self._near_ending(name, ending)
         return None if near is None else f"{name}.{near}"
 
     def _named(self, label: str) -> str | None:
@@ -213,8 +276,9 @@ class Typos:
         for suffix in ("com", "net"):  # gmailcom.com: a dot lost, and put in again
             if label.endswith(suffix) and self._may_fold(label[: -len(suffix)]):
                 return label[: -len(suffix)]
-        for name in self._long.get(label[:1], ()):
-            near = abs(len(name) - len(label)) <= 1 and len(set(label) - set(name)) <= 2
+        letters = set(label)
+        for name in self._long.get((label[:1], len(label)), ()):
+            near = len(letters.difference(name)) <= 2 and len(set(name) - letters) <= 2
             if not near or _is_one_edit(name, label):
                 continue  # one edit that is no slip: earthling.net is no earthlink.net
             if any(self._slips.get(half) == name for half in _unslips(label)):
@@ -229,37 +293,64 @@ class Typos:
         )
 
 
-def _slips(name: str, *, mark: bool, word: bool) -> Iterator[str]:
-    """Every way in which fingers miss this name once."""
+def _slips(name: str, degree: str) -> Iterator[str]:
+    """Every way in which fingers miss this name once, as far as its degree is believed."""
+    if len(name) >= DOUBLED_LETTERS_MIN:
+        for i, letter in enumerate(name):
+            yield name[:i] + letter * 2 + name[i + 1 :]
+            yield name[:i] + letter * 3 + name[i + 1 :]
+    if len(name) >= SWAPPED_LETTERS_MIN:
+        yield from _swapped(name)
+    if len(name) >= FUZZY_LETTERS_MIN:
+        yield from _other_doubled(name)
+    if len(name) >= (FUZZY_WORD_LETTERS_MIN if degree == "word" else FUZZY_LETTERS_MIN):
+        yield from _missed(name, degree)
+        yield from _added(name, degree)
+
+
+def _swapped(name: str) -> Iterator[str]:
     for i in range(len(name) - 1):
         if name[i] != name[i + 1]:
             yield name[:i] + name[i + 1] + name[i] + name[i + 2 :]
-    for i, letter in enumerate(name):
-        yield name[:i] + letter * 2 + name[i + 1 :]
-        yield name[:i] + letter * 3 + name[i + 1 :]
+
+
+def _other_doubled(name: str) -> Iterator[str]:
+    """The other letter doubled: yahho."""
     for i in range(len(name) - 1):
-        if name[i] == name[i + 1]:  # the other letter doubled: yahho
+        if name[i] == name[i + 1]:
             single = name[:i] + name[i + 1 :]
             for j in range(len(single)):
                 yield single[:j] + single[j] * 2 + single[j + 1 :]
-    if word:
-        return
-    first = 0 if len(name) > FUZZY_LETTERS_MIN else 1
+
+
+def _missed(name: str, degree: str) -> Iterator[str]:
+    """A letter lost, or another struck in its place."""
+    word = degree == "word"
+    first = 0 if len(name) > FUZZY_LETTERS_MIN and not word else 1
     for i in range(first, len(name)):
         yield name[:i] + name[i + 1 :]
-    first = 0 if len(name) >= FIRST_LETTER_LETTERS_MIN else 1
+    first = 0 if len(name) >= FIRST_LETTER_LETTERS_MIN and not word else 1
     for i in range(first, len(name)):
         for other in NEIGHBOURS.get(name[i], ""):
             yield name[:i] + other + name[i + 1 :]
+    if word:
+        return
     for i in range(1, len(name)):
         if name[i] in VOWELS:
             for other in VOWELS:
                 yield name[:i] + other + name[i + 1 :]
+
+
+def _added(name: str, degree: str) -> Iterator[str]:
+    """A letter too many: a neighbour's key (within a word alone), or in a mark any."""
+    ends = degree != "word"
     for i, letter in enumerate(name):
         for other in NEIGHBOURS.get(letter, ""):
-            yield name[:i] + other + name[i:]
-            yield name[: i + 1] + other + name[i + 1 :]
-    if mark:
+            if i or ends:
+                yield name[:i] + other + name[i:]
+            if i < len(name) - 1 or ends:
+                yield name[: i + 1] + other + name[i + 1 :]
+    if degree == "mark":
         for i in range(1, len(name) + 1):
             for other in "abcdefghijklmnopqrstuvwxyz":
                 yield name[:i] + other + name[i:]
@@ -288,6 +379,22 @@ def _is_one_edit(one: str, other: str) -> bool:
     if len(left) == len(right) == 2:
         return left == right[::-1]
     return max(len(left), len(right)) == 1
+
+
+def _is_slip(meant: str, typed: str) -> bool:
+    """Is this one edit one that fingers make: swapped, lost, doubled or a neighbouring key?"""
+    if not _is_one_edit(meant, typed):
+        return False
+    if len(meant) != len(typed):
+        return len(typed) < len(meant) or set(typed) <= set(meant)
+    changed = [(a, b) for a, b in zip(meant, typed, strict=True) if a != b]
+    return len(changed) == 2 or changed[0][1] in NEIGHBOURS.get(changed[0][0], "")
+
+
+def _nearest(endings: Iterable[str], typed: str) -> str | None:
+    """The first ending that fingers miss so, else the first that is one edit away."""
+    near = [own for own in endings if _is_one_edit(own, typed)]
+    return next((own for own in near if _is_slip(own, typed)), near[0] if near else None)
 
 
 def _squeeze(domain: str) -> str:

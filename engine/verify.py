@@ -84,6 +84,9 @@ def read_text(inquiry: Inquiry, lists: Lists) -> None:
 def read_route(inquiry: Inquiry, answer: RouteAnswer) -> None:
     """Layer 3: decided, or a route on which the exchanges are to be asked."""
     match answer:
+        case Route(mx_host=None):
+            # MX records exist and name no host: mx_found needs one that mx_host can tell.
+            inquiry.decide(Outcome.RESOLVER_FAILED, "resolver", "no MX record names a host")
         case Route():
             inquiry.route = answer
             if inquiry.signals.smtp_blocked:

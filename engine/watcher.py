@@ -46,7 +46,7 @@ class Watcher(Protocol):
         """A domain's exchanges, or an exchange's addresses, were known already."""
 
     def looked_up(self, began: float, *, certain: bool) -> None:
-        """The resolvers have been asked a question that was put then."""
+        """A look-up that began then is over: the resolvers told the answer, or failed."""
 
     def connected(self, *, greeted: bool) -> None:
         """A connection to a mail host was tried: greeted, or it came to nothing."""

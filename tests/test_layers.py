@@ -16,6 +16,7 @@ PURE = [
     "engine.http.one",
     "engine.http.reply",
     "engine.http.two",
+    "engine.query_queue",
     "engine.settings",
     "engine.sites",
     "engine.turnstile",

@@ -8,6 +8,8 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n\0]*)?")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,7})[ \t]*(?:;[^\r\n]*)?")
 _CHUNK_LINE_OCTETS_MAX = 1024
+INTERIM_MAX = 8  # responses of 1xx before the final one
+CHUNKS_MAX = 256  # of an answer that is mostly sent in one
 
 
 def request(authority: str, target: str, kind: str, body: bytes) -> bytes:
@@ -27,6 +29,8 @@ class Answer:
         self._reply: Reply | None = None
         self._left: int | None = None  # of the body; None: until the connection ends
         self._chunked = False
+        self._interim = 0
+        self._chunks = 0
         self._body = bytearray()
         self.begun = False  # anything was sent
         self.last = False  # nothing may follow on this connection
@@ -74,7 +78,10 @@ class Answer:
         if (number := int(status[2])) < 200:
             if number == 101:
                 raise NotHttp("another protocol")
-            return True  # an interim one: the final one follows
+            self._interim += 1
+            if self._interim > INTERIM_MAX:
+                raise NotHttp("too many interim answers")
+            return True  # the final one follows
         self.last = status[1] == b"0"
         self._read_fields(Reply(number), lines)
         return True
@@ -140,6 +147,9 @@ class Answer:
                 return None
             if not (size := _CHUNK.fullmatch(line)):
                 raise NotHttp("a broken chunk")
+            self._chunks += 1
+            if self._chunks > CHUNKS_MAX:
+                raise NotHttp("too many chunks")
             if int(size[1], 16) == 0:
                 if len(rest) < 2:
                     return None  # the size's line is read again with what follows it

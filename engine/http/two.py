@@ -22,6 +22,7 @@ STREAM_LAST = 2**31 - 1
 WINDOW_AT_FIRST = 65_535
 WINDOW_MAX = 2**31 - 1
 WINDOW = 1024 * 1024  # what the server may send before we acknowledge, on all streams
+FRUITLESS_FRAMES_MAX = 2_000  # in a row that settle nothing; an answer has two to ten
 OUT_OCTETS_MAX = 1024 * 1024  # that the server makes us write and doesn't read
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
@@ -120,9 +121,10 @@ class Connection(Generic[Question]):
         self.leaving = False  # the server takes no more questions here
         self._streams: dict[int, _Stream[Question]] = {}
         self._next = 1
-        self._streams_max = STREAMS_AT_FIRST
+        self.streams_max = STREAMS_AT_FIRST  # that may be open at a time
         self._greeted = False
         self._buffer = b""
+        self._fruitless = 0  # frames since the last that settled something, or question
         self._unacknowledged = 0
         self._window = WINDOW_AT_FIRST  # what we may send
         self._stream_window = WINDOW_AT_FIRST
@@ -134,9 +136,7 @@ class Connection(Generic[Question]):
     def room(self) -> bool:
         """May one more question be asked now?"""
         return (
-            not self.leaving
-            and len(self._streams) < self._streams_max
-            and self._next <= STREAM_LAST
+            not self.leaving and len(self._streams) < self.streams_max and self._next <= STREAM_LAST
         )
 
     @property
@@ -156,6 +156,7 @@ class Connection(Generic[Question]):
         """Send a question; there must be room. Gives its stream."""
         number = self._next
         self._next += 2
+        self._fruitless = 0
         self._streams[number] = _Stream(question)
         size, length = len(fields), len(body)
         if self._held or length > self._window or length > self._stream_window:
@@ -172,6 +173,11 @@ class Connection(Generic[Question]):
             )
         )
         return number
+
+    def forget(self, number: int) -> None:
+        """Drop a stream without a word to the server: the connection is to end soon."""
+        self._streams.pop(number, None)
+        self._held.pop(number, None)
 
     def give_up(self, number: int) -> None:
         """Reset a stream: nothing is told of its question any more."""
@@ -205,6 +211,9 @@ class Connection(Generic[Question]):
                     break
                 payload = buffer[at + 9 : end]
                 at = end
+                self._fruitless += 1
+                if self._fruitless > FRUITLESS_FRAMES_MAX:
+                    raise NotHttp("frames without an answer")
                 self._take_frame(kind, flags, number & STREAM_LAST, payload)
         finally:
             self._buffer = buffer[at:]
@@ -325,6 +334,7 @@ class Connection(Generic[Question]):
             # It answered without having heard us out; it still waits for the end.
             self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
         del self._streams[number]
+        self._fruitless = 0
         self._settle(stream.question, stream.reply)
 
     # -- the rest -----------------------------------------------------------------------------
@@ -348,7 +358,7 @@ class Connection(Generic[Question]):
             return
         for setting, value in _SETTING.iter_unpack(payload):
             if setting == STREAMS:
-                self._streams_max = min(value, STREAMS_MAX)
+                self.streams_max = min(value, STREAMS_MAX)
             elif setting == INITIAL_WINDOW:
                 if value > WINDOW_MAX:
                     raise NotHttp("too large a window")
@@ -374,7 +384,9 @@ class Connection(Generic[Question]):
         last = _number(payload[:4]) & STREAM_LAST
         for later in [number for number in self._streams if number > last]:
             self._held.pop(later, None)
-            self._settle(self._streams.pop(later).question, Refused())
+            stream = self._streams.pop(later, None)  # to settle one may give up another
+            if stream is not None:
+                self._settle(stream.question, Refused())
 
     def _take_window_update(self, number: int, payload: bytes) -> None:
         more = _number(payload) & WINDOW_MAX

@@ -14,6 +14,7 @@ from engine.smtp.lines import GONE, LATE_GRACE_S, Line, OnOctets, StreamLine
 from engine.smtp.tls import TlsLine
 from engine.smtp.wire import CONNECT, QUIT, Command, Conversation, Stage, TheirMistake, Turn, rcpt
 
+HANG_UP_S = 0.05  # a server that listens sees our end within a round trip
 QUIT_S = 0.3  # a seat is held meanwhile; a server that has read QUIT needs no more of us
 
 
@@ -130,41 +131,10 @@ class Connection:
             raise
         return turn
 
-    async def start_tls(self, *, until: float = float("inf")) -> str:
-        """Speak TLS from now on, as the server has agreed to; its version. The certificate
-        is not judged.
-
-        The handshake has the time of one reply. Raises what hear() raises.
-        """
-        try:
-            self.conversation.secured()
-            line = TlsLine(self._line)
-            await self._shake_hands(line, self.deadline(until), until)
-            self._line = line
-            self.heard_at = self._now()
-            self.receive()  # what was said together with the handshake's end was not asked for
-        except BaseException:
-            self._failed = True
-            raise
-        return line.version
-
-    @staticmethod
-    async def _shake_hands(line: TlsLine, deadline: float, until: float) -> None:
-        try:
-            await line.handshake(deadline)
-        except trio.TooSlowError:
-            raise (Overdue if deadline == until else ReadTimedOut) from None
-        except ssl.SSLError as error:
-            raise TheirMistake(f"no TLS: {getattr(error, 'reason', None) or error}") from error
-        except GONE as error:
-            raise ConnectionLost("closed by the server") from error
-
-    def lines_of(self, turn: Turn) -> list[tuple[float, bool, str]]:
-        """The turn as an explanation has it: when, by us?, text."""
-        lines = [(self.heard_at, False, line) for line in str(turn.reply).split("\n")]
-        if turn.command is not CONNECT:
-            lines.insert(0, (self.said_at, True, turn.command.line))
-        return lines
+    @property
+    def since(self) -> float:
+        """Since when the oldest unanswered command waits: its write, or the reply before its own."""
+        return self.said_at if self.said_at > self.heard_at else self.heard_at
 
     def deadline(self, until: float) -> float:
         """When the reply to the oldest unanswered command is to be complete."""
@@ -229,6 +199,10 @@ class Connection:
         self._failed = True
         return ConnectionLost(words)
 
+    def unread(self) -> bool:
+        """Has anything come that belongs to no reply yet?"""
+        return self.conversation.unread
+
     async def follow(self, go_on: OnOctets, until: float) -> None:
         """Let `go_on` take what comes, first until `until`, until it says that the wait is over.
 
@@ -236,7 +210,7 @@ class Connection:
         """
         self._line.on_octets = go_on
         try:
-            further = go_on() if self.conversation.unread else self.deadline(until)
+            further = go_on() if self.conversation.unread else until
             while further is not None and not await self._line.wait(further):
                 further = go_on()
         except BaseException:
@@ -264,12 +238,54 @@ class Connection:
         self._woken = True
         self._line.wake()
 
+    async def start_tls(self, *, until: float = float("inf")) -> str:
+        """Speak TLS from now on, as the server has agreed to; its version. The certificate
+        is not judged.
+
+        The handshake has the time of one reply. Raises what hear() raises.
+        """
+        try:
+            self.conversation.secured()
+            line = TlsLine(self._line)
+            await self._shake_hands(line, self.deadline(until), until)
+            self._line = line
+            self.heard_at = self._now()
+            self.receive()  # what was said together with the handshake's end was not asked for
+        except BaseException:
+            self._failed = True
+            raise
+        return line.version
+
+    @staticmethod
+    async def _shake_hands(line: TlsLine, deadline: float, until: float) -> None:
+        try:
+            await line.handshake(deadline)
+        except trio.TooSlowError:
+            raise (Overdue if deadline == until else ReadTimedOut) from None
+        except ssl.SSLError as error:
+            raise TheirMistake(f"no TLS: {getattr(error, 'reason', None) or error}") from error
+        except GONE as error:
+            raise ConnectionLost("closed by the server") from error
+
+    def lines_of(self, turn: Turn) -> list[tuple[float, bool, str]]:
+        """The turn as an explanation has it: when, by us?, text."""
+        lines = [(self.heard_at, False, line) for line in str(turn.reply).split("\n")]
+        if turn.command is not CONNECT:
+            lines.insert(0, (self.said_at, True, turn.command.line))
+        return lines
+
     async def quit(self) -> None:
-        """Say QUIT where that may be said, hear the answer within QUIT_S, close."""
+        """Say QUIT where that may be said, hear the answer within QUIT_S, close.
+
+        Elsewhere the server is given a moment to see the end, so that it does not count
+        this connection and the next one at the same time.
+        """
         try:
             if self.usable:
                 await self.say(QUIT)
                 await self.hear(until=self._now() + QUIT_S)
+            else:
+                await self._line.hang_up(HANG_UP_S)
         except (ReadTimedOut, ConnectionLost, TheirMistake):
             pass
         finally:

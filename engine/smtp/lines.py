@@ -56,6 +56,9 @@ class Line(Protocol):
     def wake(self) -> None:
         """End the wait that there is, if there is one."""
 
+    async def hang_up(self, within_s: float) -> None:
+        """End our half, and return when the server has ended its own, or after so long."""
+
     async def close(self) -> None:
         """Close at once. Never blocks."""
 
@@ -98,6 +101,9 @@ class StreamLine:
     def wake(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
+
+    async def hang_up(self, within_s: float) -> None:
+        await self.close()  # in memory the server sees it at once
 
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)
@@ -181,6 +187,15 @@ class SocketLine:
         if task is not None:
             trio.lowlevel.reschedule(task)
 
+    async def hang_up(self, within_s: float) -> None:
+        until = trio.current_time() + within_s
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+            while trio.current_time() < until and self.receive() != b"":
+                await self.wait(until)
+        except GONE:
+            return
+
     async def close(self) -> None:
         self._lines.forget(self)
         self._socket.close()
@@ -218,7 +233,7 @@ class Lines:
         self._count += 1
         line.rings_at = line.until
         heappush(self._bells, (line.until, self._count, line))
-        if self._bells[0][2] is line:
+        if line.until < self._sleeping.deadline:
             self._sleeping.deadline = line.until
 
     async def watch(self) -> None:

@@ -45,6 +45,12 @@ QUEUED_IN_STEP = 2  # for each connection: their clocks run, so no more than tha
 VENTURED = 4  # to a host that pipelines, for its first round: it may want each by itself
 IN_STEP_LEAST = 2  # for each connection: who is asked, and who is next
 EWMA = 0.3  # weight of the newest measurement
+LATE_S = 0.15  # a reply is late after this long and
+LATE_REPLIES = 5  # so many times as long as this host usually takes
+LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is worth a connection
+PROMPT_ROUNDS = 16  # before one more recipient is asked at a time
+BARREN_MAX = 2  # sessions in a row whose recipients all got 421 or a close: the host refuses us
+DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one go after no, one, two strikes in a row
 
 
 class Desk(Protocol):
@@ -87,12 +93,19 @@ class _Pace:
 
     round_s: float | None = None  # from a round's write to its last reply
     gap_s: float = 0.0  # between two replies of one round
+    reply_s: float = 0.0  # from a round's write to its first reply
 
     def measured(self, round_s: float, gap_s: float) -> None:
         before = self.round_s if self.round_s is not None else round_s
         self.round_s = before + EWMA * (round_s - before)
         if gap_s >= 0:
             self.gap_s += EWMA * (gap_s - self.gap_s)
+
+    def replied(self, reply_s: float) -> None:
+        """A reply that is late says little of the next ones: it counts as twice the usual."""
+        if self.reply_s:
+            reply_s = min(reply_s, 2 * self.reply_s)
+        self.reply_s += EWMA * (reply_s - self.reply_s)
 
 
 class Pool:
@@ -108,6 +121,14 @@ class Pool:
         self.waiting: Turnstile[Question] = Turnstile()
         self.sessions: set[Session] = set()
         self._idle: dict[Session, None] = {}  # of the sessions
+        self._late: set[Session] = set()  # of the sessions
+        self._depth = REFUSALS_MAX  # recipients in one round, fewer after a late reply
+        self._prompt = 0  # rounds without a late reply since it was changed
+        self._held_back = 0  # verdicts that are there, and not proven yet
+        self._barren = 0  # sessions in a row
+        self.usual_s = 0.0
+        self.late_s = LATE_S
+        self.wary = False
         self._slow = False  # a greeting that is being waited for takes long
         self._coming = 0  # sessions that were woken, and have not looked what waits yet
         self.connections = 0  # sessions, and connections being opened
@@ -186,18 +207,29 @@ class Pool:
                 return ANSWERED_AT_ONCE - self.present
         if self._pipelines is None:
             return 1 - self.present  # see first how it greets
-        capacity = self.throttle.limit
-        if capacity > self.allowed:
-            capacity = self.allowed
+        # Who waits for a late reply takes no part, and nothing is put behind it.
+        late = len(self._late)
+        capacity = min(self._connections_max(), self.allowed) - late
+        present = self.under_way - late
+        if capacity <= 0:
+            return 0
+        careful = self._depth < REFUSALS_MAX
         if self._pipelines and not self.one_each:
-            if not self._took_several:  # see first whether it does
-                return VENTURED - self.present
-            return capacity * self._window() - self.present
+            if not self._took_several and not careful:  # see first whether it does
+                return VENTURED - present
+            return capacity * self._window() - present
+        if careful:
+            return capacity - present
         if (self._pace.round_s or 0.0) < QUICK_ROUND_S and not self._desk.crowded:
             capacity *= 1 + QUEUED_IN_STEP
-        room = capacity - self.present
-        few = self.present <= IN_STEP_LEAST * len(self.sessions)
+        room = capacity - present
+        few = present <= IN_STEP_LEAST * len(self.sessions)
         return room if few or min(room, held) > capacity // 3 else 0
+
+    @property
+    def under_way(self) -> int:
+        """Questions here whose reply is still to come."""
+        return self.present - self._held_back
 
     def worth_waiting_for(self) -> bool:
         """The host could not be reached a moment ago, and who has time had better wait."""
@@ -210,12 +242,13 @@ class Pool:
     def staff(self, *, hurried: bool = False) -> None:
         """Wake who is idle, or open a connection where what waits is worth one."""
         if not self._idle:
-            if self.connections >= self.throttle.limit:
+            if self.connections >= self._connections_max():
                 return
             # _worth_one_more() in short, for it is asked of almost every reply: no, where the
             # sessions soon get through even if each takes one question at a time.
             round_s, backlog = self._pace.round_s or 0.0, self.waiting.count + self._behind
-            if self.sessions and backlog * round_s <= BACKLOG_S * len(self.sessions):
+            prompt = len(self.sessions) - len(self._late)
+            if prompt > 0 and backlog * round_s <= self._backlog_s() * prompt:
                 return
         if not self.any_waiting():
             return
@@ -234,7 +267,8 @@ class Pool:
 
     def take_over(self, address: str) -> bool:
         """A seat at the address is ours if we still want it; False where not."""
-        if self.sessions or not self.any_waiting() or self.connections >= self.throttle.limit:
+        prompt = len(self.sessions) - len(self._late)
+        if prompt > 0 or not self.any_waiting() or self.connections >= self._connections_max():
             return False
         self.connections += 1
         self._desk.start(self._work, address)
@@ -249,19 +283,30 @@ class Pool:
         return self.waiting.prune(is_settled)
 
     def _wants_connection(self, hurried: bool) -> bool:
-        if self.connections >= self.throttle.limit:
+        if self.connections >= self._connections_max():
             return False
         untried = self.connections >= self._borne
         if len(self.sessions) < self.connections and untried and not hurried:
             return False  # one is being opened: see first how the host takes it
         return (self.connections == 0 or self._worth_one_more()) and self._free_address()
 
+    def _connections_max(self) -> int:
+        """How many connections may be open just now."""
+        if not self._late:
+            return self.throttle.limit
+        return self.throttle.with_late(len(self._late), self._now())
+
+    def _backlog_s(self) -> float:
+        return BACKLOG_S if self._depth == REFUSALS_MAX else LATE_BACKLOG_S
+
     def _worth_one_more(self) -> bool:
         """Is what waits more than the connections there are get through soon?"""
-        if not self.sessions:
-            return len(self.waiting) > self._width() * self.connections
-        rounds = (len(self.waiting) + self._behind) / (len(self.sessions) * self._width())
-        return rounds * (self._pace.round_s or 0.0) > BACKLOG_S
+        prompt = len(self.sessions) - len(self._late)
+        if prompt <= 0:
+            opening = self.connections - len(self.sessions)
+            return len(self.waiting) > self._width() * opening
+        rounds = (len(self.waiting) + self._behind) / (prompt * self._width())
+        return rounds * (self._pace.round_s or 0.0) > self._backlog_s()
 
     def _width(self) -> int:
         """How many questions a session takes at a time."""
@@ -271,7 +316,9 @@ class Pool:
         gap_s = self._pace.gap_s
         # Told by a product: where replies come together the mean gap falls below all
         # that a quotient may be made of.
-        return REFUSALS_MAX if gap_s * REFUSALS_MAX <= ROUND_S else max(1, int(ROUND_S / gap_s))
+        if gap_s * REFUSALS_MAX <= ROUND_S:
+            return self._depth
+        return min(self._depth, max(1, int(ROUND_S / gap_s)))
 
     # -- one connection's task ---------------------------------------------------------------
 
@@ -289,17 +336,23 @@ class Pool:
                 self.staff()
                 with self._desk.sitting(session.address):
                     await session.serve()
-                    self.sessions.discard(session)
+                    self._session_over(session)
                     self.staff()
                     await session.part()
         finally:
             if session is not None:
-                self.sessions.discard(session)
+                self._session_over(session)
                 with trio.CancelScope(shield=True):
                     await session.close()
                 self._desk.give_seat_back(session.address)
             self.connections -= 1
         self.staff()
+
+    def _session_over(self, session: Session) -> None:
+        self.sessions.discard(session)
+        if session in self._late:
+            self._late.discard(session)
+            self._desk.room_made(self)
 
     async def _reach(self, seat_at: str | None) -> Session | None:
         """A greeted connection; while a greeting takes long, others may be opened beside it."""
@@ -329,7 +382,7 @@ class Pool:
         for address in self._in_turn(seat_at):
             if address != seat_at:
                 if not self.any_waiting():
-                    return None
+                    break  # what was learnt of the host holds, whoever waits
                 if not self._desk.take_seat(address, self):
                     seats_taken = True
                     continue
@@ -398,7 +451,7 @@ class Pool:
         if first is not None:
             turn.remove(first)
             turn.insert(0, first)
-        return turn[:ADDRESSES_MAX]
+        return turn[: DOUBTFUL_ADDRESSES[min(self.rest.strikes, len(DOUBTFUL_ADDRESSES) - 1)]]
 
     async def _greet(self, address: str) -> Session | Cause | None:
         """Connect, hear the banner, say EHLO, or HELO where that is refused.
@@ -486,6 +539,8 @@ class Pool:
             turnaround_s = connection.heard_at - connection.said_at
             self._pace.measured(turnaround_s, -1)
             self._pace.gap_s = turnaround_s
+            self._pace.reply_s = turnaround_s
+            self._replied(turnaround_s)
 
     @staticmethod
     def _write_down(
@@ -563,6 +618,21 @@ class Pool:
         else:
             self.waiting.put_back(question.asker, question)
 
+    def put_last(self, question: Question) -> None:
+        """Let it wait behind all others of its asker."""
+        self.waiting.join(question.asker, question)
+
+    def is_blocked(self) -> bool:
+        """Does every connection wait for a late reply, while others want to be asked?
+
+        Those whose own reply was late before are no reason.
+        """
+        if len(self._late) < self.connections:
+            return False
+        if not self.any_waiting():
+            return False
+        return any(not (each.settled or each.gave_way) for each in self.waiting.heads())
+
     def is_wanted_elsewhere(self, address: str) -> bool:
         return self._desk.is_wanted_elsewhere(address, self)
 
@@ -636,6 +706,7 @@ class Pool:
 
         A domain may keep a blocklist of its own: it takes two of them to rest the host.
         """
+        self._barren = 0
         if not reading.about_us:
             domain.cold = 0
             if self._cold_domains:
@@ -656,8 +727,9 @@ class Pool:
             self._cold_domains.clear()
             self._strike(cause, at_once=True)
 
-    def round_done(self, round_s: float, gap_s: float) -> None:
+    def round_done(self, round_s: float, gap_s: float, first_s: float) -> None:
         self._pace.measured(round_s, gap_s)
+        self._replied(first_s)
         self.throttle = self.throttle.after_success(self._now())
         if gap_s >= 0 and not self._took_several:
             self._took_several = True
@@ -671,15 +743,61 @@ class Pool:
         """A round of one is over: as settle() between begin_answers() and end_answers(), then round_done()."""
         self._coming += 1  # it takes of what is now let in
         self.settle(question, outcome, rule)
+        self._coming -= 1
+        self.answered_alone(round_s)
+
+    def answered_alone(self, round_s: float) -> None:
+        """A round of one is over, and its verdict is still to be proven."""
         self._pace.measured(round_s, -1)
+        self._replied(round_s)
         throttle = self.throttle
         if throttle.limit < throttle.limit_max or throttle.bad:
             self.throttle = throttle.after_success(self._now())
-        if self.waiting.count > self._coming:
+        if self.waiting.count > self._coming + 1:  # the session takes one of those
+            self._coming += 1
             self.staff()
-        self._coming -= 1
+            self._coming -= 1
 
-    def session_failed(self, cause: Cause, *, before_recipients: bool) -> None:
-        self._slow_down(self.throttle.after_failure())
+    def _replied(self, reply_s: float) -> None:
+        pace = self._pace
+        pace.replied(reply_s)
+        self.usual_s = pace.reply_s
+        self.late_s = max(LATE_S, LATE_REPLIES * pace.reply_s)
+        if self._depth < REFUSALS_MAX and not self.wary:
+            self._prompt += 1
+            if self._prompt >= PROMPT_ROUNDS:
+                self._depth, self._prompt = self._depth + 1, 0
+
+    def hold_back(self, verdicts: int) -> None:
+        """So many more verdicts (or fewer) are there, and wait for their proof."""
+        self._held_back += verdicts
+
+    def distrust(self) -> None:
+        """A reply too many, or one too few: from now on each verdict is proven by itself."""
+        self.wary = True
+        self._depth = 1
+
+    def session_late(self, session: Session) -> None:
+        """Its oldest recipient takes long: what waits is worth another connection."""
+        self._late.add(session)
+        self._depth, self._prompt = 1, 0  # no recipient is queued behind another
+        self.staff()
+        self._desk.room_made(self)
+
+    def session_prompt(self, session: Session) -> None:
+        """The late reply has come."""
+        self._late.discard(session)
+        self._desk.room_made(self)
+
+    def session_barren(self, cause: Cause) -> None:
+        """Whatever recipient was asked, the host hung up."""
+        self._barren += 1
+        if self._barren >= BARREN_MAX:
+            self._strike(cause, at_once=True)
+
+    def session_failed(self, cause: Cause, *, before_recipients: bool, late: bool) -> None:
+        """`late`: while others were answered in time, so a connection less would not help."""
+        if not (late and cause.outcome is Outcome.TIMED_OUT):
+            self._slow_down(self.throttle.after_failure())
         if before_recipients or cause.about_us:
             self._strike(cause)

@@ -23,6 +23,7 @@ from engine.settings import EngineSettings
 from engine.sites import Sites
 from engine.smtp.catchall import Domains
 from engine.smtp.lines import Line, Lines, StreamLine, open_lines
+from engine.smtp.lookups import AddressLookUps
 from engine.smtp.pool import Pool
 from engine.smtp.question import Cause, Question
 from engine.smtp.replies import Rules
@@ -37,6 +38,7 @@ PARTING_S = 1.0  # for QUIT and its answers when the engine closes
 NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
 NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
 LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its look-up failed")
+NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had an address for us
 
 
 class Prober:
@@ -86,7 +88,7 @@ class Prober:
         self._ended: set[str] = set()  # addresses at which the seats of some were withdrawn
         self._sitting: defaultdict[str, dict[trio.CancelScope, None]] = defaultdict(dict)
         self._seats_wanted: defaultdict[str, dict[Pool, None]] = defaultdict(dict)  # in turn
-        self._looking_up: dict[str, list[Question]] = {}
+        self._looking_up = AddressLookUps(routes, self._found, self._next_exchange)
         self._tasks = 0
         self._all_done = trio.Event()
 
@@ -199,6 +201,8 @@ class Prober:
         full = len(admitted) >= self._probes_max
         self._clocked.pop(question, None)
         admitted.discard(question)
+        if self._looking_up:
+            self._looking_up.drop(question)
         pool: Pool | None = question.pool
         if pool is not None:
             pool.present -= 1
@@ -285,30 +289,28 @@ class Prober:
             exchange = question.exchanges[question.place]
             known = self._routes.known_addresses(exchange.name)
             if known is None:
-                self._look_up(exchange.name, question)
+                self._looking_up.begin(question, question.place)
                 return
             self._recall_addresses(question)
             if self._enter(question, exchange.name, known):
                 return
-        cause = question.cause or NO_ADDRESS
-        self.settle(question, cause.outcome, cause.rule)
+        if not self._looking_up.waits(question):  # else one that is late may still be found
+            cause = question.cause or NO_ADDRESS
+            self.settle(question, cause.outcome, cause.rule)
 
-    def _look_up(self, name: str, question: Question) -> None:
-        asking = self._looking_up.setdefault(name, [])
-        asking.append(question)
-        if len(asking) == 1:
-            self.start(self._find_addresses, name)
-
-    async def _find_addresses(self, name: str) -> None:
-        answer = await self._routes.addresses(name)
-        for question in self._looking_up.pop(name):
-            if not question.settled and not self._enter(question, name, answer):
+    def _found(self, question: Question, place: int, answer: AddressAnswer) -> None:
+        """An exchange's look-up is done: try it, or go on where it was the last one begun."""
+        last, question.place = question.place, place
+        if not self._enter(question, question.exchanges[place].name, answer):
+            question.place = last
+            if place == last or not self._looking_up.waits(question):
                 self._next_exchange(question)
 
     def _enter(self, question: Question, name: str, answer: AddressAnswer) -> bool:
         """Let the question wait at the exchange's pool; False where it has no address for us."""
         if isinstance(answer, Addresses):
             if usable := self._usable(answer.ips):
+                self._looking_up.drop(question)
                 self._pool(usable, name).join((question,), self._now())
                 return True
             cause = NOT_PUBLIC
@@ -317,7 +319,7 @@ class Prober:
         if question.notes is not None:
             question.notes.tried.append(Tried(name, None, cause.words))
         # An exchange that was tried says more than one that could not be: its cause stays.
-        if question.cause in (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED):
+        if question.cause in NEVER_TRIED:
             question.cause = cause
         return False
 
@@ -525,7 +527,10 @@ class Prober:
                 self._expire(first)
 
     def _expire(self, question: Question) -> None:
-        self.settle(question, Outcome.TIMED_OUT, "clock.overall")
+        if self._looking_up.waits(question) and question.cause in NEVER_TRIED:
+            self.settle(question, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
+        else:
+            self.settle(question, Outcome.TIMED_OUT, "clock.overall")
 
     async def part(self) -> None:
         """Say QUIT on every connection, within PARTING_S; nothing is asked any more."""

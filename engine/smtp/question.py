@@ -29,6 +29,7 @@ class Cause:
     rule: str
     words: str  # for the evidence
     about_us: bool = False  # the host spoke against us: it wants rest
+    hung_up: bool = False  # the connection was closed or reset
     spoke: bool = False  # it counts as a conversation, not only as an address tried
 
 
@@ -74,6 +75,8 @@ class Question(msgspec.Struct, eq=False):
     objections: int = 0
     sender_refused_by: Any = None  # the pool whose host refused one kind of sender for it
     asked_again: bool = False  # after a reused connection failed it
+    gave_way: bool = False  # its reply was late while others waited; it is asked once more
+    doubted: bool = False  # a reply to it was not proven to be its own; it is asked once more
     accepted: bool = False  # by RCPT; only the catch-all test is awaited
     cause: Cause | None = None  # of the last failure
 

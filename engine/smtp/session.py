@@ -4,7 +4,11 @@ A round is what may be written at once: one recipient in step, up to the window
 where PIPELINING is offered. The window never lets the refusals of one session
 pass `REFUSALS_MAX`, were every recipient under way refused: mail servers slow
 down at ten refusals and hang up at twenty. Every reply is taken for the oldest
-unanswered command, and a session that failed in any way is never asked again.
+unanswered command, verdicts are held back until the replies are proven in step (see
+engine.smtp.pairing), and a session that failed in any way is never asked again.
+
+A session is late while its oldest unanswered recipient takes much longer than usual, as
+one at a tarpit does. Whatever is queued behind that recipient is then asked elsewhere.
 """
 
 from collections import deque
@@ -19,6 +23,14 @@ from engine.evidence import Tried
 from engine.smtp import wire
 from engine.smtp.catchall import Acceptance, Domain, deciding_rule
 from engine.smtp.connection import Connection, ConnectionLost, Overdue, ReadTimedOut
+from engine.smtp.pairing import (
+    EARLY,
+    QUIET_S,
+    OutOfStep,
+    Unproven,
+    check_code,
+    names_recipient,
+)
 from engine.smtp.question import OBJECTIONS_MAX, Cause, Notes, Question
 from engine.smtp.replies import ACCEPTED, Meaning, Reading, Step
 from engine.smtp.terms import Terms, start_tls
@@ -30,9 +42,16 @@ RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: what every server must bear
 RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
 TURN_S = 0.5  # of a connection at an address where another host's questions wait for a seat
 TURN_LOOK_S = 0.1  # after that, between two looks whether any do
+GIVE_WAY_LOOK_S = 0.1
+GIVE_WAY_S = 0.4  # a late recipient keeps the last connection no longer while others wait
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 
-GONE_WRONG = (ReadTimedOut, ConnectionLost, TheirMistake)
+
+class GaveWay(Exception):
+    """The late recipient is asked again when the others have been: its connection is over."""
+
+
+GONE_WRONG = (ReadTimedOut, ConnectionLost, TheirMistake, GaveWay)
 
 _ANOTHER_RECIPIENT = Meaning.ANOTHER_RECIPIENT  # to look each up takes 0.12 µs in Python 3.11
 _TLS_DEMANDED = Meaning.TLS_DEMANDED
@@ -47,6 +66,7 @@ class CatchAllTest:
     mailbox: str
     objections: int = 0
     smtputf8: bool = False
+    abandoned: bool = False  # its domain is tested elsewhere
     sender_refused_by: object = None  # see question.Question
 
 
@@ -58,6 +78,9 @@ class Host(Protocol):
 
     name: str
     one_each: bool  # the host objects to more than one recipient a transaction
+    usual_s: float  # from a recipient's write to its reply
+    late_s: float  # a reply that takes longer is late
+    wary: bool  # its replies were out of step before: each verdict is proven by itself
     terms: Terms
 
     @property
@@ -71,6 +94,8 @@ class Host(Protocol):
     def begin_answers(self) -> None: ...
     def end_answers(self, *, all_of_them: bool) -> None: ...
     def put_back(self, question: Question) -> None: ...
+    def put_last(self, question: Question) -> None: ...
+    def is_blocked(self) -> bool: ...
     def random_mailbox(self, domain: Domain) -> str: ...
     def learn(self, domain: Domain, acceptance: Acceptance) -> None: ...
     def leave_untested(self, domain: Domain) -> None: ...
@@ -83,32 +108,14 @@ class Host(Protocol):
     def settle_alone(
         self, question: Question, outcome: Outcome, rule: str, round_s: float
     ) -> None: ...
-    def round_done(self, round_s: float, gap_s: float) -> None: ...
-    def session_failed(self, cause: Cause, *, before_recipients: bool) -> None: ...
-
-
-class OutOfStep(TheirMistake):
-    """Replies and commands can't be paired any more: none of the round's is to be trusted."""
-
-
-def check_recipient_reply(reply: Reply, asked: Sequence[Asked], place: int) -> None:
-    """May this be the reply to the recipient at this place of the round?
-
-    Raises TheirMistake for a code that is none for RCPT, and OutOfStep for a
-    refusal that names another recipient of the round and not this one.
-    """
-    if reply.code < 300:
-        return
-    if reply.code < 400:
-        raise TheirMistake(f"{reply.code} in answer to RCPT")
-    if len(asked) < 2:
-        return
-    text = str(reply).lower()
-    if "@" not in text or asked[place].mailbox.lower() in text:
-        return
-    for other in asked:
-        if f"<{other.mailbox.lower()}>" in text:
-            raise OutOfStep("it speaks of another recipient")
+    def answered_alone(self, round_s: float) -> None: ...
+    def round_done(self, round_s: float, gap_s: float, first_s: float) -> None: ...
+    def hold_back(self, verdicts: int) -> None: ...
+    def session_late(self, session: "Session") -> None: ...
+    def session_prompt(self, session: "Session") -> None: ...
+    def session_barren(self, cause: Cause) -> None: ...
+    def session_failed(self, cause: Cause, *, before_recipients: bool, late: bool) -> None: ...
+    def distrust(self) -> None: ...
 
 
 def cause_of(error: Exception, step: Step, *, spoke: bool = True) -> Cause:
@@ -118,7 +125,16 @@ def cause_of(error: Exception, step: Step, *, spoke: bool = True) -> Cause:
         return Cause(Outcome.TIMED_OUT, f"clock.{where}", f"silent at {where}", spoke=spoke)
     if isinstance(error, TheirMistake):
         return Cause(Outcome.CONVERSATION_FAILED, f"garbage.{where}", str(error), spoke=spoke)
-    return Cause(Outcome.CONVERSATION_FAILED, f"closed.{where}", f"{error} at {where}", spoke=spoke)
+    return Cause(
+        Outcome.CONVERSATION_FAILED,
+        f"closed.{where}",
+        f"{error} at {where}",
+        spoke=spoke,
+        hung_up=True,
+    )
+
+
+_GAVE_WAY = Cause(Outcome.TIMED_OUT, "clock.rcpt", "silent at RCPT", spoke=True)
 
 
 class Session:
@@ -152,6 +168,13 @@ class Session:
         self._next: list[Asked] = []  # picked already, for a transaction of its own
         self._again: list[Asked] = []  # refused for the terms, to be asked on others
         self._heard = _Heard([], False, False)  # of the round under way
+        self._mailboxes: set[str] = set()  # lower case: every recipient of the session
+        self._unproven = Unproven()
+        self._quiet_until = 0.0  # of the silence that is to prove them; 0: none
+        self._late = False
+        self._named = False  # the latest reply of a round of one names its recipient
+        self._elsewhere: set[Question] = set()  # of the unanswered: asked elsewhere, too
+        self._fruitful = False  # a recipient was answered, and not with 421
         self._unsaid = b""  # of its commands: what the system did not take at once
         self._trouble: Exception | None = None  # that ended the connection
         self._turn_ends = 0.0
@@ -171,6 +194,11 @@ class Session:
     @property
     def leaving(self) -> bool:
         return self._leaving
+
+    @property
+    def late(self) -> bool:
+        """The oldest unanswered recipient takes much longer than usual."""
+        return self._late
 
     def wake(self) -> None:
         """There may be something to ask."""
@@ -206,6 +234,7 @@ class Session:
                     break
         finally:
             self._hand_back(self._next)
+            self._put_back_unproven()
             self._put_back_again()
             if self._seat_lost:
                 self._put_back_unanswered()
@@ -274,7 +303,7 @@ class Session:
             if isinstance(each, Question):
                 self._host.put_back(each)
             else:
-                self._host.leave_untested(each.domain)
+                self._leave_untested(each)
 
     def _may_open(self, asked: Sequence[Asked]) -> bool:
         """Is one more transaction left to this session? The last reset is kept for a test."""
@@ -334,11 +363,11 @@ class Session:
                 return
             if not heard.pipelined:
                 await self._connection.say(*heard.recipients)
-            await self._connection.follow(self._go_on, heard.until)
+            await self._connection.follow(self._go_on, self._listen_until())
             while self._unsaid:
                 rest, self._unsaid = self._unsaid, b""
                 await self._connection.say_rest(rest)
-                await self._connection.follow(self._go_on, self._heard.until)
+                await self._connection.follow(self._go_on, self._listen_until())
             if self._trouble is not None:
                 raise self._trouble
         except GONE_WRONG as error:
@@ -349,9 +378,11 @@ class Session:
         self._unanswered = deque(asked)
         self._heard = heard = _Heard(asked, self._conversation.offer.pipelining, self._rounds > 0)
         self._rounds += 1
+        self._elsewhere.clear()
         heard.began = self._now()
         heard.recipients = [wire.rcpt(each.mailbox) for each in asked]
         for each in asked:
+            self._mailboxes.add(each.mailbox.lower())
             if isinstance(each, Question):
                 each.conversations += 1
                 each.addresses_tried += 1
@@ -372,7 +403,8 @@ class Session:
                 await self._connection.say(command)
             turn = await self._connection.hear(until=heard.until)
             self._note_opening(turn)
-            heard.first = heard.first or turn.reply.code != 421
+            # Only these tell that the server still talks to us: RSET it accepts of anybody.
+            heard.first = heard.first or (command.verb == "MAIL" and turn.reply.positive)
             if not turn.reply.positive:
                 if heard.refusal is None:
                     heard.objection = self._host.read(Step.MAIL, turn.reply)
@@ -390,17 +422,46 @@ class Session:
         is begun here and now.
         """
         try:
-            heard, turn = self._heard, None
-            if heard.alone:
-                turn = self._connection.receive_turn()
-                if turn is not None and (usual := self._usual(heard.asked[0], turn.reply)):
-                    return self._go_on_alone(heard, *usual)
-            if self._take_replies(heard, turn) and not self._next_round():
-                return None
-            return self._connection.deadline(self._heard.until)
+            heard = self._heard
+            if self._quiet_until:
+                return self._await_quiet()
+            turn = self._connection.receive_turn() if heard.alone else None
+            if turn is not None and (usual := self._read_alone(turn.reply)) is not None:
+                return self._go_on_alone(heard, *usual)
+            if self._take_replies(heard, turn):
+                return self._round_answered(heard)
+            now = self._now()
+            if not self._late:
+                if now >= self._connection.since + self._host.late_s:
+                    self._become_late()
+            elif now >= self._gives_way_at() and self._host.is_blocked():
+                raise GaveWay
+            return self._listen_until()
         except GONE_WRONG as trouble:
             self._trouble = trouble
             return None
+
+    def _listen_until(self) -> float:
+        """The read clock's end; before that, the moment at which the session becomes late."""
+        deadline = self._connection.deadline(self._heard.until)
+        if not self._late:
+            return min(deadline, self._connection.since + self._host.late_s)
+        # The host may become blocked only later, so it is looked at now and then.
+        gives_way_at = max(self._gives_way_at(), self._now() + GIVE_WAY_LOOK_S)
+        return min(deadline, gives_way_at) if self._may_give_way() else deadline
+
+    def _gives_way_at(self) -> float:
+        if not self._may_give_way():
+            return float("inf")
+        return self._connection.since + max(GIVE_WAY_S, 2 * self._host.late_s)
+
+    def _may_give_way(self) -> bool:
+        """Once for each question; a test is not asked again."""
+        answered = len(self._heard.turns)
+        if answered >= len(self._unanswered):
+            return False
+        oldest = self._unanswered[answered]
+        return isinstance(oldest, CatchAllTest) or not oldest.gave_way
 
     def _take_replies(self, heard: "_Heard", turn: Turn | None = None) -> bool:
         """Take what has come of the round's replies; say whether those were all of them.
@@ -417,38 +478,98 @@ class Session:
     def _heard_all(self, heard: "_Heard", turn: Turn | None = None) -> bool:
         """Pair what was read with the recipients; say whether the round is over.
 
-        Replies are given out when no octet is left over, so that a host that answers
-        twice is mostly found out before its second answer is taken for the next address's.
+        Given out is only what a reply proves that names its recipient; see _round_answered().
         """
         connection, asked, turns = self._connection, heard.asked, heard.turns
         while heard.place < len(asked):
             turn = turn or connection.heard_already()
             if turn is None:
-                self._take(heard)
+                self._take_proven(heard)
                 return False
-            if turn.reply.code >= 300:
-                check_recipient_reply(turn.reply, asked, heard.place)
+            named = self._check_step(turn.reply, asked[heard.place])
             turns.append(turn)
             heard.place += 1
+            if heard.last_at and connection.heard_at - heard.last_at > heard.gap_s_max:
+                heard.gap_s_max = connection.heard_at - heard.last_at
             heard.last_at = connection.heard_at
             heard.first_at = heard.first_at or heard.last_at
+            if named and heard.transaction:
+                heard.proven = heard.place
+            if self._late:
+                self._catch_up()
             if turn.reply.code == 421:
                 break
             turn = None
         else:
             if self._conversation.unread:
                 raise OutOfStep("more replies than commands")
-        self._take(heard)
+        self._take_proven(heard)
         return True
 
-    def _next_round(self) -> bool:
-        """A round is over: begin another, if one may follow at once and there is something to ask."""
-        heard = self._heard
+    def _check_step(self, reply: Reply, asked: Asked) -> bool:
+        """Does the reply prove that it is this recipient's? Raises TheirMistake, OutOfStep."""
+        check_code(reply)
+        return names_recipient(reply, asked.mailbox, self._mailboxes)
+
+    def _take_proven(self, heard: "_Heard") -> None:
+        """Give out what a reply has proven that names its recipient: itself and all before it."""
+        count = heard.proven - (heard.place - len(heard.turns))
+        if count > 0:
+            self._release()
+            self._take(heard, count)
+
+    def _round_answered(self, heard: "_Heard") -> float | None:
+        """All replies of a round are there. What is not proven yet is held back.
+
+        From a usual reply only a verdict follows, so the conversation goes on. Anything
+        else decides what is said next: then a silence has to prove the replies first.
+        """
+        if not heard.transaction:
+            self._drop_replies(heard)
+        turns, now = heard.turns, self._connection.heard_at
+        self._expect_surplus(heard.first_at - heard.began, heard.gap_s_max)
+        held = 0
+        while held < len(turns):
+            verdict = None if heard.noted else self._usual(self._unanswered[0], turns[held].reply)
+            if verdict is None:
+                break
+            heard.first = True
+            self._unanswered.popleft()
+            self._unproven.hold(verdict, now)
+            held += 1
+        if held:
+            del turns[:held]
+            self._host.hold_back(held)
+        return self._begin_quiet() if turns else self._end_round(heard)
+
+    def _expect_surplus(self, first_s: float, gap_s: float) -> None:
+        """How soon would a surplus reply follow? As the round's replies followed each other.
+
+        A reply that came sooner than this host makes one may answer an earlier command:
+        then the surplus one is still being made.
+        """
+        usual_s = self._host.usual_s
+        if usual_s > 2 * QUIET_S and first_s < EARLY * usual_s:
+            gap_s = max(gap_s, usual_s)
+        if gap_s > QUIET_S / 2:
+            self._unproven.expect_surplus(gap_s)
+
+    def _end_round(self, heard: "_Heard") -> float | None:
         if heard.refusal is not None:
             self._refused(heard.refusal, heard)
-            return False
-        self._host.round_done(heard.round_s, heard.gap_s)
-        return self._begin_next()
+            return None
+        self._host.round_done(heard.round_s, heard.gap_s, heard.first_at - heard.began)
+        return self._continue()
+
+    def _continue(self) -> float | None:
+        """Begin the next round in this transaction; where that can't be, prove what is held."""
+        if self._unproven.verdicts and (self._host.wary or self._unproven.is_due(self._now())):
+            return self._begin_quiet()
+        if self._begin_next():
+            return self._listen_until()
+        if self._unproven.verdicts and not self._unsaid:
+            return self._begin_quiet()
+        return None
 
     def _begin_next(self) -> bool:
         if self._again or not self._may_go_on():
@@ -461,6 +582,101 @@ class Session:
         heard.transaction = True
         self._unsaid = self._connection.say_now(*heard.recipients)
         return not self._unsaid
+
+    # -- proof -------------------------------------------------------------------------------
+
+    def _begin_quiet(self) -> float:
+        """Say nothing for a moment: a surplus reply would come now."""
+        self._quiet_until = self._now() + self._unproven.quiet_s
+        return self._quiet_until
+
+    def _await_quiet(self) -> float | None:
+        surplus = gone = False
+        try:
+            surplus = self._connection.unread() or self._connection.receive()
+        except ConnectionLost:
+            gone = True  # and it said no more before
+        if surplus:
+            self._quiet_until = 0.0
+            raise OutOfStep("more replies than commands")
+        if self._now() < self._quiet_until and not gone:
+            return self._quiet_until
+        self._quiet_until = 0.0
+        heard = self._heard
+        self._release()
+        if heard.turns:
+            self._take(heard, len(heard.turns))
+            return self._end_round(heard)
+        return None if self._next else self._continue()
+
+    def _release(self) -> None:
+        """The replies are proven to be in step: what was held back is given out."""
+        if not self._unproven.verdicts:
+            return
+        verdicts = self._unproven.take_all()
+        host = self._host
+        host.hold_back(-len(verdicts))
+        host.begin_answers()
+        try:
+            for question, outcome, rule in verdicts:
+                host.settle(question, outcome, rule)
+        finally:
+            host.end_answers(all_of_them=not self._unanswered)
+
+    def _doubt(self, heard: "_Heard", cause: Cause) -> None:
+        """What was answered and is not proven is asked once more, one by one; else it is unknown."""
+        doubted: list[Asked] = [question for question, _, _ in self._unproven.verdicts]
+        self._host.hold_back(-len(self._unproven.take_all()))
+        doubted += [self._unanswered.popleft() for _ in heard.turns]
+        heard.turns.clear()
+        if doubted:
+            self._host.distrust()
+        for asked in reversed(doubted):
+            if isinstance(asked, CatchAllTest):
+                self._leave_untested(asked)
+            elif asked.settled or asked in self._elsewhere:
+                pass
+            elif asked.doubted:
+                self._host.settle(asked, cause.outcome, cause.rule)
+            else:
+                asked.doubted = True
+                self._ask_elsewhere(asked)
+
+    def _ask_elsewhere(self, question: Question) -> None:
+        """It was answered by nobody, by no fault of its own: this conversation is not counted."""
+        question.conversations -= 1
+        question.addresses_tried -= 1
+        self._host.put_back(question)
+
+    def _leave_untested(self, test: CatchAllTest) -> None:
+        if not test.abandoned:
+            test.abandoned = True
+            self._host.leave_untested(test.domain)
+
+    # -- a late reply ------------------------------------------------------------------------
+
+    def _become_late(self) -> None:
+        """The oldest recipient delays those behind it: they are asked elsewhere as well.
+
+        Should their replies come here first, these count. What was answered before is
+        not proven where a reply may have been left out: that is asked elsewhere, too.
+        """
+        self._late = True
+        self._release()  # a surplus reply would have been taken for the late one
+        answered = len(self._heard.turns)
+        for place, asked in reversed(list(enumerate(self._unanswered))):
+            if place == answered or asked in self._elsewhere:
+                continue
+            if isinstance(asked, CatchAllTest):
+                self._leave_untested(asked)
+            elif not asked.settled:
+                self._elsewhere.add(asked)
+                self._ask_elsewhere(asked)
+        self._host.session_late(self)
+
+    def _catch_up(self) -> None:
+        self._late = False
+        self._host.session_prompt(self)
 
     # -- a round of one in step, where all is as usual: most rounds are, with many hosts ------
 
@@ -492,20 +708,39 @@ class Session:
                 return None
             self._refusals += 1
             outcome, rule = refusal_outcome(reply, reading), reading.rule
+        self._fruitful = True
         self._recipients += 1
         self._transaction_recipients += 1
         self._transaction.add(question.domain)
         self._host.recipient_read(question.domain_here, reply, reading)
         return question, outcome, rule
 
+    def _read_alone(self, reply: Reply) -> tuple[Question, Outcome, str] | None:
+        """_usual() of a round of one. Raises TheirMistake, OutOfStep."""
+        asked = self._heard.asked[0]
+        self._named = self._check_step(reply, asked)
+        return self._usual(asked, reply)
+
     def _go_on_alone(
         self, heard: "_Heard", asked: Question, outcome: Outcome, rule: str
     ) -> float | None:
-        """Settle the round's question and ask the next one; as _go_on() says."""
-        host, now = self._host, self._connection.heard_at
+        """Settle or hold the round's verdict and ask the next question; as _go_on() says."""
+        host, now, unproven = self._host, self._connection.heard_at, self._unproven
+        round_s = now - heard.began
         heard.first = True
+        if self._late:
+            self._catch_up()
         self._unanswered.clear()
-        host.settle_alone(asked, outcome, rule, now - heard.began)
+        if self._named:
+            self._release()
+            host.settle_alone(asked, outcome, rule, round_s)
+        else:
+            self._expect_surplus(round_s, 0.0)
+            unproven.hold((asked, outcome, rule), now)
+            host.hold_back(1)
+            host.answered_alone(round_s)
+            if host.wary or unproven.is_due(now):
+                return self._begin_quiet()
         if now > self._turn_ends:
             self._cede_if_wanted(now)
         question = None
@@ -518,15 +753,17 @@ class Session:
         if question is None or not self._is_plain(question, now):
             if question is not None:
                 host.put_back(question)
-            return self._connection.deadline(self._heard.until) if self._begin_next() else None
+            return self._continue()
         question.conversations += 1
         question.addresses_tried += 1
+        self._mailboxes.add(question.mailbox.lower())
         self._unanswered.append(question)
         heard.asked = [question]
         heard.reused, heard.first = True, False
         heard.began, heard.until = now, question.deadline
+        self._elsewhere.clear()
         self._unsaid = self._connection.say_rcpt_now(question.mailbox)
-        return None if self._unsaid else self._connection.deadline(question.deadline)
+        return None if self._unsaid else self._listen_until()
 
     def _is_plain(self, question: Question, now: float) -> bool:
         """May this be asked next just so: in the transaction there is, without a test?"""
@@ -556,13 +793,22 @@ class Session:
     def _went_wrong(self, error: Exception) -> None:
         """Each of the round's questions goes on its way after an error of GONE_WRONG."""
         heard = self._heard
-        if not isinstance(error, OutOfStep):
-            self._take(heard)
+        step = Step.RCPT if heard.transaction else Step.MAIL
+        cause = heard.refusal or (
+            _GAVE_WAY if isinstance(error, GaveWay) else cause_of(error, step)
+        )
+        if not isinstance(error, TheirMistake):
+            self._release()  # silence, or the end: no surplus reply was on its way
+        if not heard.transaction:
+            self._drop_replies(heard)
+        self._doubt(heard, cause)
+        if isinstance(error, GaveWay):
+            self._give_way()
+            return
         if isinstance(error, Overdue) and heard.refusal is None:
             self._let_go()
             return
-        step = Step.RCPT if heard.transaction else Step.MAIL
-        self._refused(heard.refusal or cause_of(error, step), heard)
+        self._refused(cause, heard)
 
     def _opening(self, asked: Sequence[Asked]) -> list[Command]:
         """RSET and MAIL where this round can't go on with the transaction there is."""
@@ -595,13 +841,15 @@ class Session:
             return False
         return len(self._transaction | {domain_of(each) for each in asked}) > offer.domains_max
 
-    def _take(self, heard: "_Heard") -> None:
-        """Give each question the reply to its recipient."""
-        turns, heard.turns = heard.turns, []
-        if not turns:
-            return
-        if not heard.transaction:  # the replies speak of the MAIL that was refused
-            self._refusals += sum(not turn.reply.positive for turn in turns)
+    def _drop_replies(self, heard: "_Heard") -> None:
+        """They speak of the MAIL that was refused. The server counts them all the same."""
+        self._refusals += sum(not turn.reply.positive for turn in heard.turns)
+        heard.turns.clear()
+
+    def _take(self, heard: "_Heard", count: int) -> None:
+        """Give the oldest `count` questions the replies to their recipients."""
+        turns, heard.turns = heard.turns[:count], heard.turns[count:]
+        if not turns or not heard.transaction:
             return
         self._host.begin_answers()
         try:
@@ -667,7 +915,7 @@ class Session:
             elif asked.domain.awaiting:
                 self._tests.appendleft(asked)
             else:  # it comes anew, behind a real one
-                self._host.leave_untested(asked.domain)
+                self._leave_untested(asked)
 
     async def _start_tls(self) -> None:
         """Go on within TLS, as the host demands; where that fails, so do those it was begun for."""
@@ -724,7 +972,7 @@ class Session:
             if isinstance(asked, Question):
                 self._note_turn(asked, turn)
             return
-        heard.first = True
+        heard.first = self._fruitful = True
         self._unanswered.popleft()
         again = not positive and self._objects_to_terms(asked, reading)
         if again:
@@ -798,18 +1046,21 @@ class Session:
         self._leaving = True
         reused = heard.reused
         early = not (reused or heard.transaction or self._transaction_smtputf8)
-        self._host.session_failed(cause, before_recipients=early)
+        hung_up = heard.goodbye or (heard.transaction and cause.hung_up)
+        self._host.session_failed(cause, before_recipients=early, late=self._late)
+        if hung_up and not self._fruitful:
+            self._host.session_barren(cause)
         if reused and not heard.first:
             self._host.send_idle_home()  # they have been kept as long: hardly any better
         unanswered, self._unanswered = self._unanswered, deque()
         head = True
         for asked in unanswered:
             if isinstance(asked, CatchAllTest):
-                if head and heard.transaction:
+                if head and heard.transaction and not asked.abandoned:
                     self._host.learn(asked.domain, Acceptance.UNTOLD)
                 else:
-                    self._host.leave_untested(asked.domain)
-            elif asked.settled:
+                    self._leave_untested(asked)
+            elif asked.settled or asked in self._elsewhere:
                 pass
             elif reused and not heard.first and not asked.asked_again:
                 asked.asked_again = True
@@ -825,6 +1076,20 @@ class Session:
                 self._host.put_back(asked)
             head = False
 
+    def _give_way(self) -> None:
+        """Let the late recipient be asked again when others have been; those behind it are already."""
+        self._leaving = True
+        unanswered, self._unanswered = self._unanswered, deque()
+        for asked in unanswered:
+            if isinstance(asked, CatchAllTest):
+                if not asked.abandoned:
+                    self._host.learn(asked.domain, Acceptance.UNTOLD)
+            elif not asked.settled and asked not in self._elsewhere:
+                asked.gave_way = True
+                asked.conversations -= 1
+                asked.addresses_tried -= 1
+                self._host.put_last(asked)
+
     def _let_go(self) -> None:
         """The clocks of all that were asked have run out: nobody is to blame, nothing is learnt."""
         self._leaving = True
@@ -833,12 +1098,22 @@ class Session:
             if isinstance(asked, Question):
                 self._host.settle(asked, Outcome.TIMED_OUT, "clock.overall")
             else:
-                self._host.leave_untested(asked.domain)
+                self._leave_untested(asked)
+
+    def _put_back_unproven(self) -> None:
+        """The session was cut before the proof: its questions wait for another connection."""
+        if not self._unproven.verdicts:
+            return
+        verdicts = self._unproven.take_all()
+        self._host.hold_back(-len(verdicts))
+        for question, _, _ in reversed(verdicts):
+            if not question.settled:
+                self._ask_elsewhere(question)
 
     def _put_back_unanswered(self) -> None:
         """Those whose round was cut wait for another seat; nobody is to blame."""
         for asked in reversed(self._unanswered):
-            if not isinstance(asked, Question) or asked.settled:
+            if not isinstance(asked, Question) or asked.settled or asked in self._elsewhere:
                 continue
             if asked.exhausted:
                 self._host.settle(asked, Outcome.TIMED_OUT, "clock.overall")
@@ -849,7 +1124,7 @@ class Session:
         """The tests that were still to be asked here are nobody's any more."""
         for asked in (*self._unanswered, *self._tests):
             if isinstance(asked, CatchAllTest):
-                self._host.leave_untested(asked.domain)
+                self._leave_untested(asked)
         self._unanswered.clear()
         self._tests.clear()
 
@@ -889,6 +1164,7 @@ class _Heard(msgspec.Struct, eq=False):
     alone: bool = False  # one recipient in step, and nobody wants to know the words
     noted: bool = False  # somebody does
     place: int = 0  # the recipient whose reply comes next
+    proven: int = 0  # so many of the replies are surely their recipients'
     first: bool = False  # any reply at all
     transaction: bool = False  # MAIL was accepted: replies speak of recipients
     goodbye: bool = False  # 421 in answer to a recipient
@@ -899,6 +1175,7 @@ class _Heard(msgspec.Struct, eq=False):
     began: float = 0.0
     first_at: float = 0.0
     last_at: float = 0.0
+    gap_s_max: float = 0.0  # between two of its replies
 
     @property
     def round_s(self) -> float:

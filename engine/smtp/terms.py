@@ -10,9 +10,11 @@ Nothing is changed unasked: a host that doesn't demand TLS is spoken to in plain
 
 from dataclasses import dataclass
 
+import trio
+
 from engine.smtp import wire
-from engine.smtp.connection import Connection
-from engine.smtp.wire import Stage, Turn
+from engine.smtp.connection import Connection, ConnectionLost, ReadTimedOut
+from engine.smtp.wire import Stage, TheirMistake, Turn
 
 
 @dataclass(slots=True)
@@ -58,7 +60,12 @@ async def start_tls(
         written += connection.lines_of(turn)
         if not turn.reply.positive:
             return turn
-    version = await connection.start_tls(until=until)
+    try:
+        version = await connection.start_tls(until=until)
+    except (ReadTimedOut, ConnectionLost, TheirMistake) as error:
+        words = f"(handshake failed: {str(error) or 'no answer in time'})"
+        written.append((trio.current_time(), True, words))
+        raise
     written.append((connection.heard_at, True, f"({version}, certificate not judged)"))
     await connection.say(wire.ehlo(helo_name))
     turn = await connection.hear(until=until)

@@ -39,6 +39,14 @@ class Throttle:
         if self.limit > self.limit_max:
             object.__setattr__(self, "limit", self.limit_max)
 
+    def with_late(self, late: int, now: float) -> int:
+        """How many connections may be open while `late` of them wait for a late reply.
+
+        Those cost the host next to nothing, so they do not count, unless it has just
+        refused one connection too many.
+        """
+        return self.limit if now < self.grow_from else min(self.limit + late, self.limit_max)
+
     def after_success(self, now: float) -> "Throttle":
         if self.limit == self.limit_max and not self.bad:
             return self  # nothing to be won: of every reply, so the way there is short

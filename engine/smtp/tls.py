@@ -143,5 +143,8 @@ class TlsLine:
     def wake(self) -> None:
         self._line.wake()
 
+    async def hang_up(self, within_s: float) -> None:
+        await self._line.hang_up(within_s)
+
     async def close(self) -> None:
         await self._line.close()

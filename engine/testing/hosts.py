@@ -16,7 +16,7 @@ import trio
 from engine.testing.clerk import Clerk, Said
 from engine.testing.records import Record, Session, Spoken, rcpt_mailbox
 from engine.testing.tls import UpgradableStream
-from engine.testing.troubles import Mouth, Reset, Silence, Trouble, as_octets
+from engine.testing.troubles import Mouth, Reset, Trouble, as_octets
 
 READ_OCTETS = 64 * 1024
 WAITING_MAX = 5_000  # commands heard and not yet answered: more than any real server buffers
@@ -194,8 +194,7 @@ class _Line:
         line = octets.removesuffix(b"\r").decode("utf-8", "replace")
         spoken = session.hear(now, line)
         session.quit |= line.upper() == "QUIT"
-        shakes_hands = not isinstance(self._host.troubles.get("STARTTLS"), Silence)
-        if self._upgradable is not None and line.upper() == "STARTTLS" and shakes_hands:
+        if self._upgradable is not None and line.upper() == "STARTTLS":
             self._upgradable.hold()
         if (mailbox := rcpt_mailbox(line)) is not None:
             session.recipients.append(mailbox)
@@ -223,7 +222,7 @@ class _Line:
         """Change to TLS; False where the session is over with that."""
         assert self._upgradable is not None
         if (trouble := self._trouble("TLS")) is not None:
-            await self._upgradable.start_badly(self._mouth, trouble)
+            await trouble.answer(self._mouth, b"")
             self._session.closed = "reset" if isinstance(trouble, Reset) else "host"
             return False
         await self._upgradable.start_tls()

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+import dns.edns
 import dns.exception
 import dns.flags
 import dns.message
@@ -30,6 +31,8 @@ class Mood(Enum):
     REFUSED = "REFUSED"
     WRONG_QUESTION = "wrong question"  # an answer to something that nobody asked
     GARBAGE = "garbage"  # octets that are no DNS message
+    BLOCKED = "blocked"  # NXDOMAIN made up by a resolver that filters: without a SOA
+    CENSORED = "censored"  # an empty answer, with the error that says why (RFC 8914)
     HANG = "hang"  # no answer, ever
     HTML = "html"  # a sign-in page in place of DNS
     HTTP_ERROR = "http error"  # status 503
@@ -153,7 +156,13 @@ def answer_in_mood(question: dns.message.Message, mood: Mood) -> bytes | Behavio
             other, [_rrset("somewhere.else.test", 60, "MX", ["10 mx.else.test."])]
         ).to_wire()
     response = _response(question, None)
-    response.set_rcode(dns.rcode.from_text(mood.value))
+    if mood is Mood.BLOCKED:
+        response.authority.clear()
+    elif mood is Mood.CENSORED:
+        response.set_rcode(dns.rcode.NOERROR)
+        response.use_edns(0, payload=1232, options=[dns.edns.EDEOption(dns.edns.EDECode.CENSORED)])
+    else:
+        response.set_rcode(dns.rcode.from_text(mood.value))
     return response.to_wire()
 
 

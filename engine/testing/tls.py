@@ -1,16 +1,15 @@
 """The server's half of STARTTLS: real TLS with a certificate that nobody vouches for.
 
-A host's stream stays in plain text until `start_tls`. While the client waits for the
-reply to STARTTLS the host must read nothing: what comes next belongs to the handshake.
+A host's stream stays in plain text until `start_tls`. From STARTTLS until its reply is
+sent, what the client says is kept for the handshake; that it goes is seen all the same.
 """
 
 import ssl
-from contextlib import suppress
 from functools import cache
 
 import trio
 
-from engine.testing.troubles import Mouth, Trouble, reset_at_close
+from engine.testing.troubles import reset_at_close
 
 NAME = "mx.host.test"
 
@@ -25,43 +24,83 @@ def server_context() -> ssl.SSLContext:
     return context
 
 
+class _Plain(trio.abc.Stream):
+    """A stream of which some has been read already."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.read = bytearray()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        if self.read:
+            await trio.lowlevel.checkpoint()
+            octets, self.read = self.read, bytearray()
+            return octets
+        return await self.stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
 class UpgradableStream(trio.abc.Stream):
-    """A stream that may change to TLS in the middle."""
+    """A stream that may change to TLS in the middle. One task reads it, another one writes."""
 
     def __init__(self, plain: trio.abc.Stream, context: ssl.SSLContext | None = None) -> None:
         self.plain = plain
         self._context = context
-        self._stream = plain
+        self._stream: trio.abc.Stream = _Plain(plain)
         self._may_read = trio.Event()
         self._may_read.set()
+        self._keeping: trio.CancelScope | None = None  # the reader, while it is held
+        self._kept = trio.Event()
 
     def hold(self) -> None:
-        """Read nothing until release()."""
+        """Give the reader nothing but the end until release() or start_tls()."""
         self._may_read = trio.Event()
 
     def release(self) -> None:
+        """Go on in plain text."""
         self._may_read.set()
+        if self._keeping is not None:
+            self._keeping.cancel()
 
     async def start_tls(self) -> None:
         """Shake hands. Raises trio.BrokenResourceError for a client that doesn't."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await self._kept.wait()
         secure = trio.SSLStream(
-            self.plain, self._context or server_context(), server_side=True, https_compatible=True
+            self._stream, self._context or server_context(), server_side=True, https_compatible=True
         )
+        self._keeping = trio.CancelScope()  # a reader that comes only now keeps nothing
+        self._keeping.cancel()
         await secure.do_handshake()
         self._stream = secure
 
-    async def start_badly(self, mouth: Mouth, trouble: Trouble) -> None:
-        """Let this trouble take the place of the handshake, until it is over or the client goes."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._drain, nursery.cancel_scope)
-            await trouble.answer(mouth, b"")
-            nursery.cancel_scope.cancel()
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        if not self._may_read.is_set():
+            if self._keeping is None and await self._keep():
+                return b""
+            await self._may_read.wait()
+        return await self._stream.receive_some(max_bytes)
 
-    async def _drain(self, gone: trio.CancelScope) -> None:
-        with suppress(trio.BrokenResourceError):
-            while await self.plain.receive_some():
-                pass
-        gone.cancel()
+    async def _keep(self) -> bool:
+        """Read for the handshake until that begins; True where the client goes before."""
+        assert isinstance(self._stream, _Plain)
+        try:
+            with trio.CancelScope() as self._keeping:
+                while octets := await self.plain.receive_some():
+                    self._stream.read += octets
+                return True
+        finally:
+            self._kept.set()
+        return False
 
     def reset(self) -> None:
         reset_at_close(self.plain)
@@ -71,10 +110,6 @@ class UpgradableStream(trio.abc.Stream):
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        await self._may_read.wait()
-        return await self._stream.receive_some(max_bytes)
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -84,6 +84,8 @@ class Internet:
             message.answer.append(rrset)
         elif not any(name == known for known, _ in self.records):
             message.set_rcode(dns.rcode.NXDOMAIN)
+            soa = "ns.test. hostmaster.test. 1 7200 3600 86400 300"
+            message.authority.append(dns.rrset.from_text("test.", 300, "IN", "SOA", soa))
         return message.to_wire()
 
     async def dial(self, address: str, port: int) -> trio.abc.Stream:

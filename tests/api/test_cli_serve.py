@@ -175,6 +175,8 @@ def test_what_is_no_database_of_ours_is_one_line(tmp_path: Path, workers: str) -
     [
         ('bind = "nowhere"', []),
         ('plans_file = "missing.toml"', []),
+        ('plans_file = "mailprobe.toml/below"', []),
+        ('plans_file = "."', []),
         ('secret_key = "c2hvcnQ="', []),
         ('database = "postgresql://db.test/x"', []),
         ("", ["--bind", "127.0.0.1:99999"]),

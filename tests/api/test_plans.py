@@ -6,6 +6,7 @@ import pytest
 
 from api.plans import PLANS, read_plans
 from api.settings import WrongSetting
+from tests.api.unreadable import unreadable_files
 
 CONTRACT = """
 [builder]
@@ -79,6 +80,10 @@ def test_a_wrong_file_is_one_line_that_names_what_is_wrong(
     assert "\n" not in str(wrong.value)
 
 
-def test_a_missing_file_is_one_line_too(tmp_path: Path) -> None:
-    with pytest.raises(WrongSetting, match=r"cannot be read: No such file"):
-        read_plans(tmp_path / "none.toml")
+def test_a_file_that_cannot_be_read_is_named_with_its_setting(tmp_path: Path) -> None:
+    for said, path in unreadable_files(tmp_path).items():
+        with pytest.raises(WrongSetting, match=rf"^MAILPROBE_PLANS_FILE .*{said}") as wrong:
+            read_plans(path)
+        assert str(path)[:40] in str(wrong.value)
+        assert str(wrong.value).endswith("it takes the path of a TOML file")
+        assert str(wrong.value).isprintable()

@@ -4,10 +4,12 @@ import socket
 from pathlib import Path
 
 import pytest
+import trustme
 
 import api.settings
 from api.settings import Bind, Settings, WrongSetting
 from engine.settings import DOH_URLS, EngineSettings
+from tests.api.unreadable import unreadable_files
 
 
 def read(tmp_path: Path, toml: str | None = None, **environ: str) -> Settings:
@@ -117,7 +119,41 @@ def test_the_authority_file_must_hold_a_certificate(tmp_path: Path) -> None:
     with pytest.raises(WrongSetting, match="no PEM certificate"):
         read(tmp_path, DOH_CA_FILE=str(pem))
     pem.write_text("-----BEGIN CERTIFICATE-----\n")
+    with pytest.raises(WrongSetting, match="no PEM certificate that can be used"):
+        read(tmp_path, DOH_CA_FILE=str(pem))
+    trustme.CA().cert_pem.write_to_path(pem)
     assert read(tmp_path, DOH_CA_FILE=str(pem)).engine.doh_ca_file == str(pem)
+
+
+@pytest.mark.parametrize("said", ["No such file", "no regular file", "Is a directory", "more than"])
+@pytest.mark.parametrize("name", ["DOH_CA_FILE", "WEBHOOK_CA_FILE"])
+def test_an_authority_file_that_cannot_be_read_is_named(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    (path,) = (path for words, path in unreadable_files(tmp_path).items() if words.startswith(said))
+    with pytest.raises(WrongSetting, match=f"^MAILPROBE_{name} is .*{said}.* PEM file$") as wrong:
+        read(tmp_path, **{name: str(path)})
+    assert str(path)[:40] in str(wrong.value)
+    assert str(wrong.value).isprintable()
+
+
+def test_a_named_file_that_cannot_be_read_is_named_with_its_setting(tmp_path: Path) -> None:
+    for said, path in unreadable_files(tmp_path).items():
+        with pytest.raises(WrongSetting, match=f"^MAILPROBE_CONFIG names .*{said}") as wrong:
+            read(tmp_path, CONFIG=str(path))
+        assert str(path)[:40] in str(wrong.value)
+        assert str(wrong.value).endswith("it takes the path of a TOML file")
+        assert str(wrong.value).isprintable()
+
+
+def test_the_null_device_is_an_empty_file(tmp_path: Path) -> None:
+    assert read(tmp_path, CONFIG="/dev/null") == read(tmp_path)
+
+
+def test_a_file_of_settings_that_cannot_be_read_is_no_missing_one(tmp_path: Path) -> None:
+    (tmp_path / "mailprobe.toml").mkdir()
+    with pytest.raises(WrongSetting, match=r"mailprobe\.toml cannot be read: Is a directory"):
+        Settings.read({}, tmp_path)
 
 
 def test_the_file_gives_the_same_names_in_lower_case(tmp_path: Path) -> None:

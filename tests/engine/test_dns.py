@@ -2,6 +2,7 @@
 
 import random
 
+import dns.edns
 import dns.flags
 import dns.message
 import dns.rcode
@@ -34,11 +35,17 @@ def answer(
     name: str = "shop.test",
     kind: str = "MX",
     rcode: str = "NOERROR",
-    authority: tuple[str, ...] = (),
+    authority: tuple[str, ...] | None = None,
     clear: int = 0,
     set_: int = 0,
+    errors: tuple[int, ...] = (),
 ) -> bytes:
-    """An answer to (name, kind) with records such as `shop.test 300 MX 10 mx.shop.test.`"""
+    """An answer to (name, kind) with records such as `shop.test 300 MX 10 mx.shop.test.`
+
+    NXDOMAIN comes with a SOA, unless the authority section says otherwise.
+    """
+    if authority is None:
+        authority = (f"test 60 SOA {SOA}",) if rcode == "NXDOMAIN" else ()
     message = dns.message.make_response(dns.message.make_query(f"{name}.", kind))
     message.id = 0
     message.set_rcode(dns.rcode.from_text(rcode))
@@ -46,6 +53,9 @@ def answer(
         for line in lines:
             owner, ttl, type_, rest = line.split(" ", 3)
             section.append(dns.rrset.from_text(f"{owner}.", int(ttl), "IN", type_, rest))
+    if errors:
+        options = [dns.edns.EDEOption(code, "a reason") for code in errors]
+        message.use_edns(0, payload=1232, options=options)
     message.flags = (message.flags & ~clear) | set_
     return message.to_wire(max_size=65535)
 
@@ -60,11 +70,12 @@ def test_a_question_has_id_0_and_wants_recursion():
     read = dns.message.from_wire(question)
     assert read.flags == dns.flags.RD
     assert read.question[0].to_text() == "shop.test. IN MX"
+    assert (read.edns, read.payload, read.options) == (0, 1232, ())
 
 
 @pytest.mark.parametrize("kind", ["MX", "A", "AAAA", "PTR"])
 def test_a_question_is_what_dnspython_would_write(kind):
-    theirs = dns.message.make_query("a.b.shop.test.", kind)
+    theirs = dns.message.make_query("a.b.shop.test.", kind, use_edns=0, payload=1232)
     theirs.id = 0
     assert ask("a.b.shop.test", kind) == theirs.to_wire()
     assert ask("a.b.shop.test.", kind) == theirs.to_wire()
@@ -125,6 +136,19 @@ NOT_CERTAIN = {
     ),
     "NXDOMAIN with records": answer(*mx((10, "a.test")), rcode="NXDOMAIN"),
     "a referral": answer(authority=("test 60 NS ns.test.",)),
+    "NXDOMAIN without a SOA": answer(rcode="NXDOMAIN", authority=()),
+    "NXDOMAIN of an alias without a SOA": answer(
+        "shop.test 60 CNAME gone.test.", rcode="NXDOMAIN", authority=()
+    ),
+    "NXDOMAIN with NS alone": answer(rcode="NXDOMAIN", authority=("test 60 NS ns.test.",)),
+    "blocked": answer(rcode="NXDOMAIN", errors=(15,)),
+    "censored": answer(errors=(16,)),
+    "filtered": answer(*mx((10, "a.test")), errors=(17,)),
+    "filtered, and more": answer(*mx((10, "a.test")), errors=(3, 17, 3)),
+    "another rcode, in EDNS": answer(*mx((10, "a.test"))).replace(b"!", b"")[:10]
+    + b"\0\1"
+    + answer(*mx((10, "a.test")))[12:]
+    + b"\0\0\x29\x04\xd0\1\0\0\0\0\0",
 }
 
 
@@ -143,6 +167,10 @@ def test_another_class_is_another_question():
 
 CERTAIN = {
     "NXDOMAIN": (answer(rcode="NXDOMAIN"), "NXDOMAIN"),
+    "NXDOMAIN with an error that is no filter": (
+        answer(rcode="NXDOMAIN", errors=(29,)),
+        "NXDOMAIN",
+    ),
     "empty": (answer(), "no MX records"),
     "empty, with a SOA": (answer(authority=(f"test 60 SOA {SOA}",)), "no MX records"),
     "SOA and NS": (
@@ -243,9 +271,29 @@ def test_the_best_exchanges_are_kept():
     assert exchanges[0] == MailExchange(f"mx{EXCHANGES_MAX + 49}.test", 951 - EXCHANGES_MAX)
 
 
-def test_an_endless_answer_is_not_read():
-    octets = answer(*mx(*((1, f"mx{n}.test") for n in range(RECORDS_MAX + 1))))
-    assert read_route(octets, "shop.test") == LookupFailed(f"more than {RECORDS_MAX} records")
+@pytest.mark.parametrize("count", [300, 2_000])
+def test_of_an_answer_of_any_length_the_best_are_kept(count):
+    """Also with one that names no host: that is no reason to read it in another way."""
+    pairs = [(count - n, f"mx{n}.test") for n in range(count)]
+    route = read_route(answer(*mx((0, "192.0.2.1"), *pairs)), "shop.test")
+    assert len(route.exchanges) == EXCHANGES_MAX
+    assert route.mx_host == f"mx{count - 1}.test"
+
+
+def test_an_answer_that_is_too_much_work_is_not_read():
+    """Each record leads through all the labels that a name may have."""
+    octets = bytearray(answer(*mx((1, ".".join("a" * 120)))))
+    target = octets.index(b"\x01a")
+    count = (65_535 - len(octets)) // 16
+    octets += (b"\xc0\x0c\0\x0f\0\1\0\0\0\1\0\4\0\1" + bytes([0xC0, target])) * count
+    octets[6:8] = (count + 1).to_bytes(2, "big")
+    assert read_route(bytes(octets), "shop.test") == LookupFailed("too long an answer")
+
+
+def test_of_unusual_records_only_some_are_read():
+    records = [f'shop.test 60 TXT "{n}"' for n in range(RECORDS_MAX + 1)]
+    told = read_route(answer(*records), "shop.test")
+    assert told == LookupFailed(f"more than {RECORDS_MAX} unusual records")
 
 
 def test_equal_exchanges_are_shuffled_and_others_stay():
@@ -277,7 +325,7 @@ def test_six_is_read_as_four_is():
 def test_an_absence_is_kept_as_its_soa_says():
     told = addresses(authority=(f"test 3600 SOA {SOA}",))
     assert told == NoAddress("no A records", 900)
-    assert addresses(rcode="NXDOMAIN") == NoAddress("NXDOMAIN", 0)
+    assert addresses(rcode="NXDOMAIN") == NoAddress("NXDOMAIN", 60)
 
 
 def test_the_other_family_is_no_address_of_this_one():

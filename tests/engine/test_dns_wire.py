@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import engine.dns
 from engine.dns import (
+    OPT,
     TYPES,
     Addresses,
     LookupFailed,
@@ -22,12 +23,17 @@ from engine.dns import (
     read_pointers,
     read_route,
 )
-from engine.dns_wire import read_records
+from engine.dns_wire import Uncertain, read_records
 
 NAME = "shop.test"
 IP = "11.0.0.9"
 REVERSE = "9.0.0.11.in-addr.arpa"
 KINDS = {"MX": NAME, "A": NAME, "AAAA": NAME, "PTR": REVERSE}
+
+
+def question_of(name: str, kind: str) -> bytes:
+    """The query without its EDNS record."""
+    return ask(name, kind)[: -len(OPT)]
 
 
 def labels(*names: str | bytes) -> bytes:
@@ -60,7 +66,7 @@ class Writer:
         for label in name.split("."):
             self.names.append(at)
             at += len(label) + 1
-        self.octets += ask(name, self.kind)[12:]
+        self.octets += question_of(name, self.kind)[12:]
         for _ in range(counts[0]):
             self.record(rng.choice((self.kind,) * 16 + ("CNAME",) * 6 + ("A", "TXT", "SOA")))
         for _ in range(counts[1]):
@@ -119,6 +125,10 @@ class Writer:
                         b"\0\x0c\0\3\0\0\0",
                         b"\0\x0c\0\0",
                         b"\0\x0f\0\2\0\1",
+                        b"\0\x0f\0\2\0\x0f",
+                        b"\0\x0f\0\5\0\3why\0\x0f\0\3\0\x11!",
+                        b"\0\x0f\0\3\0\3\xff",
+                        b"\0\x0f\0\1\0",
                         b"\0\x0c\0\5x",
                     )
                 )
@@ -173,7 +183,7 @@ READ = {
 
 def quick(octets: bytes, kind: str):
     """What the quick reader alone says of octets behind a header that is right."""
-    question = ask(KINDS[kind], kind)
+    question = question_of(KINDS[kind], kind)
     missing = engine.dns._check_header(octets, question)
     return read_records(octets, KINDS[kind], TYPES[kind], len(question), missing=missing)
 
@@ -219,7 +229,7 @@ def message(
 ) -> bytes:
     counts = (1, len(answers), bool(authority), bool(others))
     head = pack(">HHHHHH", 0, 0x8180 | rcode, *counts)
-    return head + ask(KINDS[kind], kind)[12:] + b"".join(answers) + authority + others
+    return head + question_of(KINDS[kind], kind)[12:] + b"".join(answers) + authority + others
 
 
 def record(kind: int, data: bytes, owner: bytes = b"\xc0\x0c", ttl_s: int = 300) -> bytes:
@@ -240,6 +250,12 @@ EVERY_DAY = {
         message("MX", MX, others=b"\0\0\x29\x04\xd0\0\0\0\0\0\x08\0\x0c\0\4" + bytes(4)),
         Route,
     ),
+    "an extended error": (
+        "MX",
+        message("MX", rcode=3, authority=SOA, others=b"\0\0\x29\x04\xd0\0\0\0\0\0\x06\0\x0f\0\2\0\x1d"),
+        NoMail,
+    ),
+    "an exchange that is no host": ("MX", message("MX", record(15, b"\0\x0a\x03192\0"), MX), Route),
     "an address beside": ("MX", message("MX", MX, others=record(1, b"\1\2\3\4", b"\2mx\xc0\x0c")), Route),
     "IPv6": ("AAAA", message("AAAA", record(28, b"\x2a" + bytes(14) + b"\1")), Addresses),
     "a pointer": ("PTR", message("PTR", record(12, b"\4mail\4shop\4test\0")), tuple),
@@ -295,11 +311,13 @@ def test_a_long_chain_of_pointers_ends():
 def test_no_octets_raise(octets, answers, others, rcode):
     head = pack(">HHHHHH", 0, 0x8180 | rcode, 1, answers, others, others)
     for kind, name in KINDS.items():
-        question = ask(name, kind)
-        read_records(
-            head + question[12:] + octets, name, TYPES[kind], len(question), missing=rcode == 3
-        )
-    read_records(octets, NAME, 15, 27, missing=False)
+        question = question_of(name, kind)
+        with suppress(Uncertain):
+            read_records(
+                head + question[12:] + octets, name, TYPES[kind], len(question), missing=rcode == 3
+            )
+    with suppress(Uncertain):
+        read_records(octets, NAME, 15, 27, missing=False)
 
 
 def test_the_oracle_reads_what_the_writer_writes():

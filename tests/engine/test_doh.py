@@ -31,6 +31,7 @@ class Server:
     refused: int = 0  # so many questions are refused first
     streams_max: int = 100
     lasts: int = 1_000_000  # answers of one HTTP/1.1 connection
+    leaves: bool = False  # it says GOAWAY to each question of HTTP/2
     slow: trio.Event | None = None  # answers wait for it
     connections: int = 0
     open_now: int = 0
@@ -111,6 +112,10 @@ class Server:
                             ended.append(event.stream_id)
                         case h2.events.StreamReset():
                             self.resets.append(event.stream_id)
+                if ended and self.leaves:
+                    wire.close_connection(last_stream_id=0)
+                    await flush()
+                    break
                 for number in ended:
                     self.questions += 1
                     if self.refused:
@@ -294,13 +299,17 @@ async def test_no_question_is_under_way_for_ever(
     authority, ca_file, quick_clocks, monkeypatch, protocol
 ):
     monkeypatch.setattr(doh, "SILENCE_S", 60)
-    monkeypatch.setattr(doh, "EXCHANGE_S", 0.2)
     async with (
         open_server(authority, protocol, slow=trio.Event()) as server,
         open_transport(ca_file) as transport,
     ):
-        with pytest.raises(TransportFailed, match="too slow"):
-            await transport.exchange(server.url, QUESTION)
+        told: list[object] = []
+        transport.begin(server.url, QUESTION, told.append)
+        await until(lambda: server.questions)
+        monkeypatch.setattr(doh, "EXCHANGE_S", 0.2)
+        await until(lambda: told)
+        assert isinstance(told[0], TransportFailed)
+        assert "too slow" in str(told[0])
         if protocol == "h2":
             await until(lambda: server.resets)
         server.slow.set()
@@ -319,6 +328,95 @@ async def test_idle_connections_are_closed(authority, ca_file, quick_clocks, mon
         await ask_many(transport, server, 5)
         await until(lambda: not server.open_now)
         assert await ask_many(transport, server, 5) == 5
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_a_question_that_is_given_up_frees_its_place_at_once(authority, ca_file, protocol):
+    """Its stream is reset, its connection of HTTP/1.1 closed; others are asked in its place."""
+    slow = trio.Event()
+    async with (
+        open_server(authority, protocol, slow=slow, streams_max=5) as server,
+        open_transport(ca_file) as transport,
+    ):
+        most = 5 if protocol == "h2" else doh.CONNECTIONS_MAX
+        told: list[object] = []
+        hung = [transport.begin(server.url, QUESTION, told.append) for _ in range(most)]
+        await until(lambda: server.questions == most)
+        answered: list[object] = []
+        for _ in range(3):
+            transport.begin(server.url, QUESTION, answered.append)
+        for give_up in hung:
+            give_up()
+        await until(lambda: server.questions == most + 3)
+        if protocol == "h2":
+            await until(lambda: len(server.resets) == most)
+            assert server.connections == 1
+        else:
+            assert server.connections == most + 3
+        slow.set()
+        await until(lambda: len(answered) == 3)
+        if protocol != "h2":
+            await until(lambda: server.open_now == 3)
+        assert [answer.octets for answer in answered] == [QUESTION] * 3
+        assert told == []
+
+
+async def test_a_connection_with_many_resets_is_replaced_before_the_server_hangs_up(
+    authority, ca_file, monkeypatch
+):
+    monkeypatch.setattr(doh, "RESETS_MAX", 3)
+    monkeypatch.setattr(doh, "RETIRE_S", 0.2)
+    slow = trio.Event()
+    places: list[int] = []
+    async with (
+        open_server(authority, "h2", slow=slow, streams_max=8) as server,
+        open_transport(ca_file) as transport,
+    ):
+        transport.listen_for_capacity(server.url, places.append)
+        answered: list[object] = []
+        transport.begin(server.url, QUESTION, answered.append)
+        for number in range(20):
+            give_up = transport.begin(server.url, QUESTION, answered.append)
+            await until(lambda number=number: server.questions == number + 2)
+            give_up()
+        await until(lambda: server.connections >= 3)
+        assert len(server.resets) <= 3 * server.connections
+        slow.set()
+        await until(lambda: len(answered) == 1)
+        await until(lambda: server.open_now == 1)  # the others retired
+        assert places[0] == doh.CONNECTIONS_MAX
+        assert places[-1] == 8
+        assert min(places) < 8  # what is not reset yet takes a place
+
+
+async def test_an_endpoint_that_ends_all_its_connections_is_left_alone_for_a_while(
+    authority, ca_file, monkeypatch
+):
+    """A resolver in a loop of GOAWAYs must not make us shake hands all day."""
+    async with (
+        open_server(authority, "h2", leaves=True) as server,
+        open_transport(ca_file) as transport,
+    ):
+        for _ in range(20):
+            with pytest.raises(TransportFailed):
+                await transport.exchange(server.url, QUESTION)
+        # One more may be begun before the last has ended.
+        assert doh.BARREN_MAX <= server.connections <= doh.BARREN_MAX + 1
+        server.leaves = False
+        monkeypatch.setattr(doh, "BARREN_S", 0)
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
+
+
+async def test_a_silent_connection_is_found_out_whoever_gives_up(authority, ca_file, quick_clocks):
+    """Callers that give up sooner than the silence lasts must not keep a dead connection alive."""
+    async with (
+        open_server(authority, "h2", silent_connections=1) as server,
+        open_transport(ca_file) as transport,
+    ):
+        while server.connections < 2:
+            with trio.move_on_after(0.05):
+                await transport.exchange(server.url, QUESTION)
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
 
 
 @pytest.mark.parametrize("protocol", ["h2", "http/1.1"])

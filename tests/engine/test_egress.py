@@ -1,6 +1,7 @@
 """The guard, and connections: direct and through small real SOCKS5 servers on loopback."""
 
 import socket
+from collections.abc import Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,6 +10,7 @@ import pytest
 import trio
 
 from engine.egress import (
+    SILENT_MAX,
     CannotConnect,
     Dialer,
     NotPublic,
@@ -263,6 +265,9 @@ class Socks:
     silent: bool = False
     hang_up: bool = False
     garbage: bool = False
+    drops: bool = False  # hangs up after the request, without a reply
+    gives_up: Callable[[], object] | None = None  # called at the request, which gets no reply
+    reaches: frozenset[str] = frozenset()  # targets for which `says` does not hold
     bound: bytes = b"\1\0\0\0\0\0\0"  # address type, address and port in its reply
     asked: list = field(default_factory=list)
     connections: int = 0
@@ -302,7 +307,13 @@ class Socks:
         host = socket.inet_ntop(family, await exactly(stream, 4 if kind == 1 else 16))
         port = int.from_bytes(await exactly(stream, 2), "big")
         self.asked.append((host, port))
-        if self.says is not None:
+        if self.drops:
+            return
+        if self.gives_up is not None:
+            self.gives_up()
+            await stream.receive_some()
+            return
+        if self.says is not None and host not in self.reaches:
             await stream.send_all(bytes([5, self.says, 0]) + self.bound)
             return
         # Reply and banner in one write: neither may swallow the other.
@@ -346,7 +357,8 @@ async def start(run, server, task_status=trio.TASK_STATUS_IGNORED):
 
 @pytest.mark.parametrize("address", ["11.0.0.1", "2620:fe::fe"])
 @pytest.mark.parametrize(
-    "bound", [b"\1\0\0\0\0\0\0", b"\4" + bytes(18), b"\3\x0bexit.mx.net\0\0", b"\3\x01x\0\0"]
+    "bound",
+    [b"\1\0\0\0\0\0\0", b"\4" + bytes(18), b"\3\x0bexit.mx.net\0\0", b"\3\x01x\0\0", b"\3\0\0\0"],
 )
 async def test_a_proxy_connects_and_what_the_target_says_comes_after(address, bound):
     proxy = Socks(bound=bound)
@@ -433,7 +445,7 @@ async def test_a_targets_refusal_is_the_targets_and_no_other_proxy_is_asked(repl
 
 
 async def test_a_failing_proxy_rests_while_another_is_awake():
-    bad, good = Socks(says=1), Socks()
+    bad, good = Socks(says=2), Socks()
     async with open_socks(bad, good) as urls:
         dial = Dialer(urls)
         for _ in range(10):
@@ -478,7 +490,7 @@ async def test_a_rest_ends(monkeypatch):
     """Real sockets and virtual time don't mix, so the clock is moved by hand."""
     clock = [1000.0]
     monkeypatch.setattr("engine.egress.trio.current_time", lambda: clock[0])
-    bad, good = Socks(says=1), Socks()
+    bad, good = Socks(says=2), Socks()
     async with open_socks(bad, good) as urls:
         dial = Dialer(urls)
 
@@ -498,10 +510,136 @@ async def test_a_rest_ends(monkeypatch):
         clock[0] += 5
         bad.says = None
         assert await dial_twice() == 3
-        bad.says = 1  # it was well: the next rest is a short one again
+        bad.says = 2  # it was well: the next rest is a short one again
         assert await dial_twice() == 4
         clock[0] += 5.1
         assert await dial_twice() == 5
+
+
+def targets(count: int) -> list[tuple[str, int]]:
+    return [(f"11.0.0.{n}", 25) for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Socks(says=1), lambda: Socks(says=99), lambda: Socks(drops=True)]
+)
+async def test_a_target_that_no_proxy_reaches_is_blamed_on_none(make):
+    """Many proxies say "general failure" of every host that can't be connected to."""
+    proxies = [make(), make(), make()]
+    async with open_socks(*proxies) as urls:
+        dial = Dialer(urls)
+        for target in targets(12):
+            with pytest.raises(CannotConnect):
+                await dial(*target)
+        for proxy in proxies:
+            proxy.says, proxy.drops = None, False
+        for target in targets(3):
+            async with await dial(*target):
+                pass
+    # Two of the three are asked about each, and in the end each is still used in its turn.
+    assert sum(proxy.connections for proxy in proxies) == 2 * 12 + 3
+    assert {proxy.asked[-1] for proxy in proxies} == set(targets(3))
+
+
+async def test_a_dead_host_in_a_good_list_puts_no_proxy_to_rest():
+    """The same host fails again and again; between those the proxies work."""
+    alive = frozenset(host for host, _ in targets(20))
+    proxies = [Socks(says=1, reaches=alive), Socks(says=1, reaches=alive)]
+    async with open_socks(*proxies) as urls:
+        dial = Dialer(urls)
+        for target in targets(20):
+            with pytest.raises(CannotConnect, match="general failure"):
+                await dial("11.0.1.1", 25)
+            async with await dial(*target):
+                pass
+    assert sum(proxy.connections for proxy in proxies) == 20 * 2 + 20
+
+
+@pytest.mark.parametrize("make", [lambda: Socks(says=1), lambda: Socks(drops=True)])
+async def test_general_failure_is_the_proxys_where_another_reaches_three_targets_in_a_row(make):
+    bad, good = make(), Socks()
+    async with open_socks(bad, good) as urls:
+        dial = Dialer(urls)
+        for target in targets(12):
+            async with await dial(*target):
+                pass
+    assert bad.connections == 3
+    assert good.connections == 12
+
+
+async def test_one_target_that_a_proxy_does_not_reach_does_not_put_it_to_rest():
+    """Its address may be listed there, or have no route from it."""
+    others = frozenset(host for host, _ in targets(4))
+    limited, good = Socks(says=1, reaches=others), Socks()
+    async with open_socks(limited, good) as urls:
+        dial = Dialer(urls)
+        for _ in range(12):
+            async with await dial("11.0.1.1", 25):
+                pass
+    assert limited.connections == 6
+
+
+@pytest.mark.parametrize(("silence_s", "asked"), [(0.0, SILENT_MAX), (60.0, 20)])
+async def test_a_proxy_that_never_replies_rests_where_another_works(monkeypatch, silence_s, asked):
+    """Unless the caller gave up early, as one does who only hedged."""
+    monkeypatch.setattr("engine.egress.SILENCE_S", silence_s)
+    mute, good = Socks(), Socks()
+    async with open_socks(mute, good) as urls:
+        dial = Dialer(urls)
+        for target in targets(40):
+            with trio.CancelScope() as caller:
+                mute.gives_up = caller.cancel  # as soon as the request has come
+                async with await dial(*target):
+                    pass
+    assert len(mute.asked) == asked
+    assert len(good.asked) == 40 - asked
+
+
+async def test_silent_targets_put_no_proxy_to_rest_where_none_works(monkeypatch):
+    monkeypatch.setattr("engine.egress.SILENCE_S", 0.0)
+    proxies = [Socks(), Socks()]
+    async with open_socks(*proxies) as urls:
+        dial = Dialer(urls)
+        for target in targets(40):
+            with trio.CancelScope() as caller:
+                for proxy in proxies:
+                    proxy.gives_up = caller.cancel
+                await dial(*target)
+    assert [len(proxy.asked) for proxy in proxies] == [20, 20]
+
+
+async def test_the_last_proxy_awake_never_rests():
+    gone, last = closed_port(), Socks(says=2)
+    async with open_socks(last) as urls:
+        dial = Dialer([f"socks5://127.0.0.1:{gone}", *urls])
+        for _ in range(6):
+            with pytest.raises(CannotConnect):
+                await dial(*TARGET)
+        last.says = None
+        async with await dial(*TARGET):
+            pass
+    assert last.connections == 7
+
+
+async def test_when_the_last_one_awake_fails_a_resting_one_is_tried():
+    first, second = Socks(says=2), Socks()
+    async with open_socks(first, second) as urls:
+        dial = Dialer(urls)
+        for _ in range(2):
+            async with await dial(*TARGET):
+                pass
+        first.says, second.says = None, 2
+        for _ in range(4):
+            async with await dial(*TARGET):
+                pass
+
+
+@pytest.mark.parametrize("kind", [0, 2, 5, 255])
+async def test_a_reply_with_an_unknown_kind_of_address_is_not_read_on(kind):
+    """Where the address ends is unknown, so the target's first octets might be taken for it."""
+    async with open_socks(Socks(bound=bytes([kind]) + bytes(6))) as urls:
+        with pytest.raises(CannotConnect, match="not a SOCKS5 reply"):
+            await Dialer(urls)(*TARGET)
 
 
 async def test_the_proxys_own_address_is_exempt_from_the_guard():

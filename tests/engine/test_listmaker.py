@@ -51,7 +51,15 @@ CURATED = Curated(
     free_core=frozenset({"post.de"}),
     not_free=frozenset({"firm.com"}),
     smtp_blocked=frozenset({"gmail.com"}),
-    typos=TypoTable(mark={"gmail": ["com"]}, name={}, word={}, known={}, never=frozenset()),
+    typos=TypoTable(
+        mark={"gmail": ["com"]},
+        brand={},
+        name={},
+        word={},
+        known={},
+        co=frozenset(),
+        ordinary=frozenset(),
+    ),
 )
 
 

@@ -139,6 +139,8 @@ async def test_a_host_of_each_character(autojump_clock, personality, known, unkn
         (Mood.HANG, UNKNOWN),
         (Mood.HTML, UNKNOWN),
         (Mood.WRONG_QUESTION, UNKNOWN),
+        (Mood.BLOCKED, UNKNOWN),
+        (Mood.CENSORED, UNKNOWN),
     ],
 )
 async def test_a_resolver_of_each_mood(autojump_clock, mood, expected):
@@ -157,6 +159,15 @@ async def test_no_mx_record_and_a_null_mx(autojump_clock):
         for verdict in await verify(world, "ann@bare.test", "ann@null.test"):
             assert told(verdict) == NO_MX
             assert (verdict.mx_found, verdict.mx_host) == (False, None)
+
+
+async def test_mx_records_that_name_no_host_are_no_mx_found(autojump_clock):
+    """mx_found and mx_host always agree; the domain is not called one without mail for it."""
+    async with open_world() as world:
+        world.zone.mx("shop.test", "127.0.0.1")
+        [verdict] = await verify(world, "ann@shop.test")
+        assert told(verdict) == UNKNOWN
+        assert (verdict.mx_found, verdict.mx_host) == (False, None)
 
 
 async def test_an_exchange_without_an_address_is_smtp(autojump_clock):

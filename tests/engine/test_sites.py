@@ -5,6 +5,7 @@ from importlib.resources import files
 
 import pytest
 
+from engine.lists import DATA, read_names
 from engine.sites import Site, Sites, load_sites
 from engine.smtp.replies import load_rules
 
@@ -23,6 +24,29 @@ TABLE = tomllib.loads(files("engine").joinpath("data", "sites.toml").read_text("
         ("shop-test.a1.mx.microsoft", "microsoft"),
         ("outlook-com.olc.protection.outlook.com", "outlook-consumer"),
         ("mx3.hotmail.com", "outlook-consumer"),
+        ("contoso-com.j-v1.mx.microsoft", "microsoft"),
+        ("contoso-com.mx.microsoft", "microsoft"),
+        ("smtp.hve.mx.microsoft", "microsoft"),
+        ("outlook-com.j-v1.mx.microsoft", "outlook-consumer"),
+        ("outlook-com.olc.mx.microsoft", "outlook-consumer"),
+        ("hotmail-com.mx.microsoft", "outlook-consumer"),
+        ("hotmail-fr.a-v1.mx.microsoft", "outlook-consumer"),
+        ("hotmail-co-uk.a-v1.mx.microsoft", "outlook-consumer"),
+        ("outlook-com-br.r-v1.mx.microsoft", "outlook-consumer"),
+        ("live-nl.p-v1.mx.microsoft", "outlook-consumer"),
+        ("msn-com.p-v1.mx.microsoft", "outlook-consumer"),
+        ("windowslive-com.p-v1.mx.microsoft", "outlook-consumer"),
+        # Tenants whose names only begin or end like a brand's.
+        ("outlook-consulting-com.a-v1.mx.microsoft", "microsoft"),
+        ("live-music-nl.a-v1.mx.microsoft", "microsoft"),
+        ("my-hotmail-com.a-v1.mx.microsoft", "microsoft"),
+        ("outlookers-com.a-v1.mx.microsoft", "microsoft"),
+        ("live-art-uk.a-v1.mx.microsoft", "microsoft"),
+        ("live.a-v1.mx.microsoft", "microsoft"),
+        ("live-.a-v1.mx.microsoft", "microsoft"),
+        ("outlook-com.mail.protection.outlook.com", "microsoft"),
+        ("outlook-com.mx.microsoft.evil.test", None),
+        ("outlook-com.microsoft", None),
         ("mta5.am0.yahoodns.net", "yahoo"),
         ("mx0a-001.pphosted.com", "proofpoint"),
         ("eu-smtp-inbound-1.mimecast.com", "mimecast"),
@@ -49,6 +73,16 @@ def test_the_longest_ending_wins():
     assert sites.find("mx.c.a.test") == Site("short")
 
 
+def test_every_consumer_domain_of_microsoft_is_the_consumer_operators_under_mx_microsoft():
+    blocked = read_names(DATA / "smtp_blocked.txt")
+    families = ("hotmail.", "live.", "msn.", "outlook.", "passport.", "windowslive.")
+    domains = [domain for domain in blocked if domain.startswith(families)]
+    assert len(domains) > 80
+    for domain in domains:
+        site = SITES.find(f"{domain.replace('.', '-')}.a-v1.mx.microsoft")
+        assert site == SITES.find("outlook-com.olc.protection.outlook.com")
+
+
 def test_what_operators_wish():
     consumer, yahoo, google = (
         SITES.find(host) for host in ("hotmail.com", "mta5.am0.yahoodns.net", "smtp.google.com")
@@ -69,12 +103,18 @@ def test_each_ending_and_each_id_stands_once():
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row["id"])
 def test_a_row_is_well_made(row):
-    assert row.keys() <= {"id", "endings", "connections_max", "one_each"}
+    assert row.keys() <= {"id", "endings", "brands", "connections_max", "one_each"}
     assert row["endings"]
     assert row.get("connections_max", 1) >= 1
     for ending in row["endings"]:
         assert ending == ending.lower().strip(".")
         assert "." in ending
+
+
+def test_a_brand_stands_below_another_operators_ending():
+    for row in TABLE:
+        for ending in row.get("brands", {}):
+            assert any(ending in other["endings"] for other in TABLE if other is not row)
 
 
 def test_every_site_that_a_reply_rule_names_is_known():

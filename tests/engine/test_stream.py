@@ -352,10 +352,15 @@ async def test_who_waits_in_step_is_let_in_a_few_at_a_time(autojump_clock):
         ) as engine:
             texts = [f"known{number}@shop.test" for number in range(40)]
             rooms = {}
-            async with open_answers(engine, texts, asker="me") as answers:
-                async for _ in answers:
-                    (pool,) = engine.prober._pools.values()
-                    rooms[pool.present, len(pool.sessions)] = pool.room(1), pool.room(100)
+            async with (
+                open_answers(engine, texts, asker="me") as answers,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(in_order, answers, len(texts))
+                while answers.ready or engine.prober.under_way or not rooms:
+                    await trio.sleep(0.003)
+                    for pool in engine.prober._pools.values():
+                        rooms[pool.under_way, len(pool.sessions)] = pool.room(1), pool.room(100)
         for (present, sessions), (for_one, for_many) in rooms.items():
             if present <= 2 * sessions:
                 assert for_one == for_many > 0

@@ -46,10 +46,12 @@ class Told:
         """The reply to this address's own RCPT, or else the last thing that was said or happened."""
         own = f"RCPT TO:<{self.verdict.email}>"
         lines = [(line.who, line.text) for line in self.evidence.conversation]
-        asked = [text for who, text in lines if who == "client"]
+        # What became of a handshake is not a command: no reply belongs to it.
+        said_by_us = [text for who, text in lines if who == "client"]
+        asked = [text for text in said_by_us if text == "(connect)" or not text.startswith("(")]
         if own in asked:
             said = [text for who, text in lines if who == "server" and text[3:4] != "-"]
-            place = asked.index(own)
+            place = len(asked) - 1 - asked[::-1].index(own)  # it may be asked again, on other terms
             if place < len(said):
                 return said[place]
         return self.replies[-1] if self.replies else self.evidence.exchanges[-1].result

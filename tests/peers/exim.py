@@ -8,12 +8,15 @@ from tests.peers.programs import Program, folder_of, free_port, number_of, runni
 
 
 @contextmanager
-def exim(addresses: Sequence[str], configuration: bytes) -> Iterator[tuple[Program, int]]:
-    """Listen at these addresses; and the port."""
+def exim(
+    addresses: Sequence[str], configuration: bytes, chain: bytes
+) -> Iterator[tuple[Program, int]]:
+    """Listen at these addresses, with this key and certificate; and the port."""
     port = free_port()
     folder = folder_of("exim")
     (folder / "spool").mkdir()
-    for path in (folder, folder / "spool"):
+    (folder / "chain").write_bytes(chain)
+    for path in (folder, folder / "spool", folder / "chain"):
         shutil.chown(path, number_of("Debian-exim"))
     interfaces = " ; ".join(f"{address}.{port}" for address in addresses)
     begin = f"local_interfaces = <; {interfaces}\n"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+import trustme
 
 from engine.testing.names import Zone
 from engine.verdict import Outcome
@@ -12,7 +13,19 @@ from tests.peers.asking import REAL_CLOCKS, ask, asking, assert_told
 from tests.peers.exim import exim
 from tests.peers.programs import Program
 
-CHARACTERS = ("plain", "slow", "alone", "single", "few", "banner", "helo", "sender", "quick")
+CHARACTERS = (
+    "plain",
+    "slow",
+    "alone",
+    "single",
+    "few",
+    "banner",
+    "helo",
+    "sender",
+    "quick",
+    "encrypted",
+    "named",
+)
 ADDRESSES = {name: f"127.0.20.{number}" for number, name in enumerate(CHARACTERS, 1)}
 NOBODY = "127.0.20.250"
 
@@ -28,7 +41,8 @@ host_lookup =
 rfc1413_query_timeout = 0s
 keep_environment =
 daemon_smtp_ports = 25
-tls_advertise_hosts =
+tls_advertise_hosts = ${if eq{$received_ip_address}{ENCRYPTED}{*}{}}
+tls_certificate = /peers/exim/chain
 smtp_accept_max = 100
 smtp_accept_max_per_host = ${if eq{$received_ip_address}{ALONE}{1}{100}}
 recipients_max = 5000
@@ -57,6 +71,12 @@ mail:
   deny    condition = ${if eq{$received_ip_address}{SENDER}}
           senders   = :
           message   = we do not accept bounces here
+  deny    condition = ${if eq{$received_ip_address}{NAMED}}
+          senders   = check@probe.peers.test
+          message   = Sender verify failed
+  deny    condition = ${if eq{$received_ip_address}{ENCRYPTED}}
+          !encrypted = *
+          message   = 530 5.7.0 Must issue a STARTTLS command first
   accept
 
 rcpt:
@@ -149,6 +169,8 @@ CASES = [
     ("helo", "known0", Outcome.CONVERSATION_FAILED),
     ("sender", "known0", Outcome.CONVERSATION_FAILED),
     ("slow", "known0", Outcome.TIMED_OUT),
+    ("encrypted", "known0", Outcome.DELIVERABLE),
+    ("encrypted", "nobody", Outcome.UNDELIVERABLE),
 ]
 
 
@@ -171,7 +193,8 @@ class Peer:
 
 @pytest.fixture(scope="module")
 def peer() -> Iterator[Peer]:
-    with exim(list(ADDRESSES.values()), configuration()) as (program, port):
+    chain = trustme.CA().issue_cert("mx.exim.test").private_key_and_cert_chain_pem.bytes()
+    with exim(list(ADDRESSES.values()), configuration(), chain) as (program, port):
         yield Peer(program, port)
 
 
@@ -197,7 +220,19 @@ async def test_a_case_is_told_right(peer, zone, name, local_part, outcome):
     assert_told(told, outcome)
 
 
-@pytest.mark.parametrize("name", ["plain", "alone", "single", "few"])
+@pytest.mark.parametrize("local_part", ["known0", "nobody"])
+async def test_a_host_that_refuses_the_named_sender_is_asked_with_the_null_one(
+    peer, zone, local_part
+):
+    text = f"{local_part}@{domain('named')}"
+    async with asking(zone, peer.port, mail_from="check@probe.peers.test") as engine:
+        told = (await ask(engine, [text]))[text]
+    measured.note("Exim", f"named, then null: {local_part}", told)
+    known = local_part == "known0"
+    assert_told(told, Outcome.DELIVERABLE if known else Outcome.UNDELIVERABLE)
+
+
+@pytest.mark.parametrize("name", ["plain", "alone", "single", "few", "encrypted"])
 async def test_every_address_gets_its_verdict(peer, zone, name):
     """One connection alone; one recipient or five a message: RSET for each, and Exim bears ten."""
     known = [f"{each}@{domain(name)}" for each in KNOWN[:30]]

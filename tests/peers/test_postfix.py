@@ -27,6 +27,7 @@ CHARACTERS = {
     "banner": "- smtpd -o { smtpd_client_restrictions = check_client_access static:REJECT } -o { smtpd_delay_reject = no }",
     "helo": "- smtpd -o { smtpd_helo_restrictions = check_helo_access static:REJECT }",
     "sender": "- smtpd -o { smtpd_sender_restrictions = check_sender_access texthash:/peers/postfix/senders }",
+    "named": "- smtpd -o { smtpd_sender_restrictions = check_sender_access texthash:/peers/postfix/named }",
     "reverse": "- smtpd -o { smtpd_client_restrictions = reject_unknown_client_hostname }",
     "encrypted": "- smtpd -o { smtpd_tls_security_level = encrypt } -o { smtpd_tls_chain_files = /peers/postfix/chain }",
     "one": "- smtpd -o { smtpd_client_connection_count_limit = 1 }",
@@ -102,7 +103,8 @@ CASES = [
     ("helo", "known0", Outcome.REFUSED_BY_POLICY),
     ("sender", "known0", Outcome.REFUSED_BY_POLICY),
     ("reverse", "known0", Outcome.TEMPORARY),
-    ("encrypted", "known0", Outcome.CONVERSATION_FAILED),
+    ("encrypted", "known0", Outcome.DELIVERABLE),
+    ("encrypted", "nobody", Outcome.UNDELIVERABLE),
     ("screened", "known0", Outcome.TIMED_OUT),
 ]
 
@@ -123,6 +125,7 @@ def tables(chain: bytes) -> dict[str, bytes]:
         "aliases": f"ann@{domain('alias')} known0@{domain('plain')}\n".encode(),
         "relocated": f"gone@{domain('plain')} ann@elsewhere.test\n".encode(),
         "senders": b"<> REJECT\n",
+        "named": b"check@probe.peers.test REJECT\n",
         "chain": chain,
     }
 
@@ -180,7 +183,19 @@ async def test_sixty_unknown_addresses_never_meet_the_error_limit(peer, zone):
     assert "too many errors" not in peer.program.said()
 
 
-@pytest.mark.parametrize("name", ["one", "two", "few", "single"])
+@pytest.mark.parametrize("local_part", ["known0", "nobody"])
+async def test_a_host_that_refuses_the_named_sender_is_asked_with_the_null_one(
+    peer, zone, local_part
+):
+    text = f"{local_part}@{domain('named')}"
+    async with asking(zone, peer.port, mail_from="check@probe.peers.test") as engine:
+        told = (await ask(engine, [text]))[text]
+    measured.note("Postfix", f"named, then null: {local_part}", told)
+    known = local_part == "known0"
+    assert_told(told, Outcome.DELIVERABLE if known else Outcome.UNDELIVERABLE)
+
+
+@pytest.mark.parametrize("name", ["one", "two", "few", "single", "encrypted"])
 async def test_every_address_gets_its_verdict_from_a_host_with_limits(peer, zone, name):
     """Connections from one client, and recipients of one message."""
     known = [f"{each}@{domain(name)}" for each in KNOWN[:30]]

@@ -81,6 +81,9 @@ BAD = {
     "gzip": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
     "no chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
     "a chunk without an end": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcd",
+    "interim answers without end": b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
+    "an answer in drops": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + b"1\r\nx\r\n" * 300,
     "an endless head": b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 10_000,
 }
 

@@ -386,6 +386,9 @@ BROKEN = {
     "half a setting": b"\0\0\3\4\0\0\0\0\0abc",
     "a short ping": SETTINGS + b"\0\0\2\6\0\0\0\0\0ab",
     "a short goaway": SETTINGS + b"\0\0\2\7\0\0\0\0\0ab",
+    "settings without end": SETTINGS * 3_000,
+    "interim answers without end": SETTINGS + headers(block((":status", "103"))) * 3_000,
+    "an answer in drops": SETTINGS + headers(block()) + DataFrame(1, b"x").serialize() * 3_000,
     "a flood": SETTINGS + PingFrame(0, bytes(8)).serialize() * 70_000,
 }
 

@@ -224,3 +224,25 @@ async def test_a_stream_that_is_no_socket_is_a_line_too(autojump_clock):
     assert line.receive() == b""
     await line.close()
     lines.close()
+
+
+async def test_a_deadline_that_was_moved_delays_no_other_line(autojump_clock, lines):
+    """A line whose deadline was moved earlier and then later leaves its old one in the queue."""
+    moved, its_peer = await connect(lines)
+    other, others_peer = await connect(lines)
+    woken_at: list[float] = []
+
+    async def wait_on_the_other() -> None:
+        await other.wait(6.0)
+        woken_at.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_on_the_other)
+        nursery.start_soon(moved.wait, 5.0)
+        await wait_all_tasks_blocked()
+        moved.wake()
+        await moved.wait(3.0)
+        await moved.wait(10.0)
+    assert woken_at == [6.0]
+    for each in (moved, its_peer, other, others_peer):
+        await (each.close() if isinstance(each, SocketLine) else each.aclose())

@@ -304,12 +304,15 @@ async def test_an_operator_that_wants_each_by_itself_gets_that_from_the_start(au
 
 
 @pytest.mark.parametrize(
-    ("connect_s", "took_s", "turnarounds"), [(0.0, 0.45, [8]), (0.05, 0.40, [6, 3])]
+    ("connect_s", "took_s", "turnarounds"), [(0.0, 0.48, [8]), (0.05, 0.42, [6, 3])]
 )
 async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
     autojump_clock, connect_s, took_s, turnarounds
 ):
-    """50 ms a turn-around: one or two connections, at most nine turn-arounds, under a second."""
+    """50 ms a turn-around: one or two connections, at most nine turn-arounds, under a second.
+
+    A few times a silence of 10 ms proves that no reply was one too many.
+    """
     async with open_world() as world:
         host = MailHost(latency_s=0.05, connect_s=connect_s)
         world.add("shop.test", host)
@@ -330,7 +333,7 @@ async def test_replies_that_always_come_together_leave_the_window_as_it_is(autoj
             await ask(engine, *knowns(8, "shop.test"))
             (pool,) = engine.prober._pools.values()
             for _ in range(3_000):
-                pool.round_done(0.001, 0.0)
+                pool.round_done(0.001, 0.0, 0.001)
                 assert pool.window() == 8
 
 
@@ -495,7 +498,7 @@ async def test_nine_who_wait_for_a_silent_exchange_are_sent_on_as_soon_as_eight(
         for count in (8, 9):
             verdicts = await verify(world, *(f"known{n}@shop.test" for n in range(count)))
             assert set(map(told, verdicts)) == {DELIVERABLE}
-            assert max(verdict.latency_ms for verdict in verdicts) <= 2500
+            assert max(verdict.latency_ms for verdict in verdicts) <= 2550
 
 
 # -- one host's trouble is no other's --------------------------------------------------------

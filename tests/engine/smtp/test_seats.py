@@ -191,7 +191,7 @@ async def test_an_idle_connection_goes_home_at_once_where_the_grant_shrinks(auto
 
 
 async def test_what_ends_is_closed_at_once_and_its_questions_wait(autojump_clock):
-    """In the middle of a round that takes 0.9 s: and the answer comes by another connection."""
+    """In the middle of a round that takes 0.9 s, before a late reply gives way: and the answer comes by another connection."""
     host = MailHost(troubles={"known0": Late(0.9)})
     seats = Granted(1)
     async with open_world() as world:
@@ -199,7 +199,7 @@ async def test_what_ends_is_closed_at_once_and_its_questions_wait(autojump_clock
         async with engine_with(world, seats) as engine, trio.open_nursery() as nursery:
 
             async def end() -> None:
-                await trio.sleep(0.5)
+                await trio.sleep(0.3)
                 assert seats.connections[address] == 1
                 seats.end(address)
                 await trio.testing.wait_all_tasks_blocked()
@@ -213,7 +213,7 @@ async def test_what_ends_is_closed_at_once_and_its_questions_wait(autojump_clock
             check(await ask(engine, ["known0@shop.test", "nobody1@shop.test"]))
             assert engine.prober._pools[(address,)].throttle.bad == 0
             assert not engine.prober._pools[(address,)].rest.strikes
-    assert host.record.sessions_seen == 2
+    assert host.record.sessions_seen == 3  # the late one gives way once
 
 
 @pytest.mark.parametrize("after_s", [n * 0.02 for n in range(60)])

@@ -1,0 +1,314 @@
+"""Which query may be sent to a resolver now: fair by account, and late queries give way.
+
+A resolver answers a limited number of queries at a time (`capacity`). A query whose
+name server hangs occupies one of these places until its clock runs out, and everybody
+can bring such names. So the queue keeps these rules:
+
+- Accounts take turns. Of those whose turn is near, the one with the fewest queries
+  under way goes first. Within an account, layer 4's look-ups go before requests, and
+  requests before lists, which can wait.
+- A query is late after LATE_S without an answer. Where others wait and no place is
+  free, late queries give way: first those of a zone with more than ZONE_LATE_MAX of
+  them, then those of the account with the most places, then those of the waiting account
+  itself, as far as they hold more than a quarter of its places.
+- A query that gave way waits again, behind all that were never sent. The resolver has
+  often found the answer by then.
+
+So an account waits for others no longer than LATE_S, whatever they ask about. Pure: no
+socket, no clock; whoever calls says what time it is.
+"""
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict, defaultdict
+from enum import IntEnum
+
+LATE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
+ZONE_LATE_MAX = 8  # more of one zone show that its name servers hang
+LATE_SHARE = 4  # a quarter of its places: what an account's late queries keep from its others
+LANES_COMPARED = 16  # accounts compared at each turn: an upper bound of the work
+REVIEW_S = 0.02  # between two searches for late queries while some wait
+
+
+class Priority(IntEnum):
+    """Who asks; a smaller number goes first within an account."""
+
+    PROBE = 0  # layer 4's clock is running
+    REQUEST = 1  # layer 3's clock is running
+    LIST = 2  # its clock starts with the first query
+    AGAIN = 3  # it gave way before
+
+
+class Query(ABC):
+    """A query to one resolver, wanted by one account or more.
+
+    `wanted_by` is shared with whoever keeps it; the queue reads it when a query waits.
+    """
+
+    __slots__ = ("account", "gave_way", "name", "sent_at", "wanted_by")
+
+    def __init__(self, name: str, wanted_by: dict[str, Priority]) -> None:
+        self.name = name
+        self.wanted_by = wanted_by
+        self.account = ""  # whose turn it used
+        self.sent_at: float | None = None  # None while it waits
+        self.gave_way = False
+
+    @abstractmethod
+    def send(self, now: float) -> None:
+        """Its turn has come: send it. It may be answered, and released, at once."""
+
+    @abstractmethod
+    def recall(self) -> None:
+        """It gives way: forget what was sent. It waits again."""
+
+
+class _Lane:
+    """The waiting queries of one account."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: tuple[OrderedDict[Query, None], ...] = tuple(OrderedDict() for _ in Priority)
+
+    def __bool__(self) -> bool:
+        return any(self._waiting)
+
+    def add(self, query: Query, priority: Priority) -> None:
+        self.discard(query)
+        self._waiting[priority][query] = None
+
+    def discard(self, query: Query) -> None:
+        for waiting in self._waiting:
+            waiting.pop(query, None)
+
+    def first(self) -> Query:
+        return next(iter(next(filter(None, self._waiting))))
+
+
+class QueryQueue:
+    """The queries to one resolver: those under way, and those that wait for a place."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._sent: dict[Query, None] = {}  # the oldest first
+        self._unwanted: dict[Query, None] = {}  # of those: nobody waits for their answers
+        self._places: dict[str, int] = {}  # queries under way, by account
+        self._lanes: OrderedDict[str, _Lane] = OrderedDict()  # in the order of their turns
+        self._advancing = False
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._lanes)
+
+    @property
+    def under_way(self) -> int:
+        return len(self._sent)
+
+    def submit(self, query: Query, now: float) -> None:
+        """Send the query now if there is a place, else when its turn comes."""
+        if not self._lanes and len(self._sent) < self.capacity:
+            self._send(query, next(iter(query.wanted_by)), now)
+            return
+        self._wait(query)
+        self.advance(now)
+
+    def claim(self, query: Query, account: str, priority: Priority) -> None:
+        """Another account wants it too: it goes by the better of their turns."""
+        if query.sent_at is None:
+            self._join(query, account, priority)
+
+    def release(self, query: Query) -> None:
+        """The query is answered or given up: its place is free, or it waits no longer.
+
+        The caller calls `advance` when it has released all that it will.
+        """
+        if query in self._sent:
+            del self._sent[query]
+            self._unwanted.pop(query, None)
+            self._uncount(query)
+        else:
+            for account in query.wanted_by:
+                self.renounce(query, account)
+
+    def renounce(self, query: Query, account: str) -> None:
+        """The account no longer waits for it."""
+        lane = self._lanes.get(account)
+        if lane is not None:
+            lane.discard(query)
+            if not lane:
+                del self._lanes[account]
+
+    def set_unwanted(self, query: Query) -> None:
+        """Its answer is no longer needed: it gives way as soon as another one waits."""
+        if query in self._sent:
+            self._unwanted[query] = None
+
+    def advance(self, now: float) -> None:
+        """Send waiting queries while there are places."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._lanes and (len(self._sent) < self.capacity or self._drop_unwanted()):
+                account = self._next_account()
+                self._send_first(account, now)
+        finally:
+            self._advancing = False
+
+    def review(self, now: float) -> None:
+        """Let late queries give way to those that wait, as the rules say."""
+        self.advance(now)
+        if not self._lanes or self._advancing:
+            return
+        self._advancing = True
+        try:
+            late = _Late(self._sent, now)
+            for account in self._accounts_by_places():
+                while (lane := self._lanes.get(account)) is not None:
+                    victim = late.victim(lane.first(), account, self._places)
+                    if victim is None:
+                        break
+                    self._recall(victim)
+                    self._send_first(account, now)
+        finally:
+            self._advancing = False
+        self.advance(now)  # some may have been answered at once
+
+    # -- sending and recalling ---------------------------------------------------------------
+
+    def _send_first(self, account: str, now: float) -> None:
+        query = self._lanes[account].first()
+        for each in (account, *query.wanted_by):
+            self.renounce(query, each)
+        if account in self._lanes:
+            self._lanes.move_to_end(account)
+        self._send(query, account, now)
+
+    def _send(self, query: Query, account: str, now: float) -> None:
+        query.account = account
+        query.sent_at = now
+        self._sent[query] = None
+        self._places[account] = self._places.get(account, 0) + 1
+        query.send(now)
+
+    def _recall(self, query: Query) -> None:
+        del self._sent[query]
+        self._uncount(query)
+        query.sent_at = None
+        query.gave_way = True
+        query.recall()
+        self._wait(query)
+
+    def _drop_unwanted(self) -> bool:
+        if not self._unwanted:
+            return False
+        query = next(iter(self._unwanted))
+        del self._unwanted[query]
+        del self._sent[query]
+        self._uncount(query)
+        query.sent_at = None
+        query.recall()
+        return True
+
+    def _uncount(self, query: Query) -> None:
+        left = self._places.pop(query.account) - 1
+        if left:
+            self._places[query.account] = left
+
+    # -- waiting -----------------------------------------------------------------------------
+
+    def _wait(self, query: Query) -> None:
+        for account, priority in query.wanted_by.items():
+            self._join(query, account, priority)
+
+    def _join(self, query: Query, account: str, priority: Priority) -> None:
+        lane = self._lanes.get(account)
+        if lane is None:
+            lane = self._lanes[account] = _Lane()
+        lane.add(query, Priority.AGAIN if query.gave_way else priority)
+
+    def _next_account(self) -> str:
+        """Of the accounts whose turn is near, the one with the fewest places."""
+        best, fewest = "", -1
+        for number, account in enumerate(self._lanes):
+            places = self._places.get(account, 0)
+            if fewest < 0 or places < fewest:
+                best, fewest = account, places
+            if not fewest or number >= LANES_COMPARED:
+                break
+        return best
+
+    def _accounts_by_places(self) -> list[str]:
+        near = [account for account, _ in zip(self._lanes, range(LANES_COMPARED), strict=False)]
+        return sorted(near, key=lambda account: self._places.get(account, 0))
+
+
+class _Late:
+    """The late queries at one instant, and which of them gives way to whom."""
+
+    def __init__(self, sent: dict[Query, None], now: float) -> None:
+        self._queries: dict[Query, None] = {}
+        self._by_zone: defaultdict[str, dict[Query, None]] = defaultdict(dict)
+        self._by_account: defaultdict[str, dict[Query, None]] = defaultdict(dict)
+        for query in sent:
+            assert query.sent_at is not None
+            if now < query.sent_at + LATE_S:
+                break
+            self._queries[query] = None
+            self._by_zone[zone_of(query.name)][query] = None
+            self._by_account[query.account][query] = None
+
+    def victim(self, waiting: Query, account: str, places: dict[str, int]) -> Query | None:
+        """Which late query gives way to this one of the account; it is late no longer."""
+        if not self._queries:
+            return None
+        own = places.get(account, 0)
+        found = (
+            self._of_a_hung_zone(waiting)
+            or self._of_the_heaviest(own, places)
+            or self._of_its_own(waiting, account, own)
+        )
+        if found is not None:
+            for group in (
+                self._queries,
+                self._by_zone[zone_of(found.name)],
+                self._by_account[found.account],
+            ):
+                del group[found]
+        return found
+
+    def _of_a_hung_zone(self, waiting: Query) -> Query | None:
+        own = zone_of(waiting.name)
+        for zone, queries in self._by_zone.items():
+            if len(queries) > ZONE_LATE_MAX and zone != own:
+                return next(iter(queries))
+        return None
+
+    def _of_the_heaviest(self, own: int, places: dict[str, int]) -> Query | None:
+        heaviest = max(
+            (account for account, queries in self._by_account.items() if queries),
+            key=lambda account: places[account],
+            default=None,
+        )
+        if heaviest is None or places[heaviest] <= own + 1:
+            return None
+        return next(iter(self._by_account[heaviest]))
+
+    def _of_its_own(self, waiting: Query, account: str, own: int) -> Query | None:
+        queries = self._by_account.get(account)
+        if not queries or waiting.gave_way or len(queries) <= own // LATE_SHARE:
+            return None
+        return next(iter(queries))
+
+
+def zone_of(name: str) -> str:
+    """Whose name servers probably answer for a name: its parent, or itself under a registry.
+
+    Without the list of public suffixes this is a guess; all that hangs on it is which
+    of two late queries gives way first.
+    """
+    parent = name.partition(".")[2]
+    label, _, above = parent.rpartition(".")
+    if not label or ("." not in label and len(above) == 2 and len(label) <= 3):
+        return name  # of a top-level domain, or of the kind of co.uk
+    return parent

@@ -1,0 +1,92 @@
+"""Are replies still paired with the right recipients? And the verdicts that await the proof.
+
+SMTP numbers nothing: a reply belongs to the oldest unanswered command (RFC 5321 4.5.2,
+RFC 2920 3.1). A host or a middlebox that answers one command twice, or swallows an
+answer, shifts every later reply to another recipient. Two things prove that no reply
+was shifted: a reply that names the recipient it was given to, and silence while no
+command is unanswered, for a surplus reply would break it. Until one of them has come,
+a verdict is held back. The conversation goes on meanwhile, so the proof costs
+`QUIET_S` once in many recipients, and nothing where the host names recipients.
+"""
+
+import re
+from collections.abc import Set as AbstractSet
+
+from engine.smtp.question import Question
+from engine.smtp.wire import Reply, TheirMistake
+from engine.verdict import Outcome
+
+HELD_MAX = 32  # verdicts that one silence proves
+HELD_S = 0.5  # a verdict is not kept from its caller for longer, if more can be asked
+QUIET_S = 0.01  # a doubled reply follows at once; networks between reorder within 10 ms
+QUIET_S_MAX = 0.3
+QUIET_MARGIN = 1.5  # times as long as this host takes for one more reply
+DEADLINE_MARGIN_S = 0.3  # a held verdict is proven so long before its address's clock ends
+EARLY = 0.5  # of the usual time: a reply that comes sooner may answer an earlier command
+
+_NAMED = re.compile(r"<([^<>\s]+@[^<>\s]+)>")
+
+
+class OutOfStep(TheirMistake):
+    """Replies and commands can't be paired any more: what is not proven is not to be trusted."""
+
+
+def names_recipient(reply: Reply, mailbox: str, asked: AbstractSet[str]) -> bool:
+    """Say whether the reply names the recipient that it is taken for.
+
+    `asked` are all recipients of the session, lower case. Raises OutOfStep where it
+    names another one of them in angle brackets, and not this one.
+    """
+    if len(reply.lines) == 1:
+        text = reply.lines[0]
+        if "@" not in text:
+            return False
+    elif "@" not in (text := " ".join(reply.lines)):
+        return False
+    text = text.lower()
+    if mailbox.lower() in text:
+        return True
+    if not asked.isdisjoint(_NAMED.findall(text)):
+        raise OutOfStep("it speaks of another recipient")
+    return False
+
+
+def check_code(reply: Reply) -> None:
+    """Raise TheirMistake for a code that can't answer RCPT."""
+    if 300 <= reply.code < 400:
+        raise TheirMistake(f"{reply.code} in answer to RCPT")
+
+
+class Unproven:
+    """Verdicts of one session that are held back until its replies are proven in step."""
+
+    __slots__ = ("_quiet_s", "_until", "verdicts")
+
+    def __init__(self) -> None:
+        self.verdicts: list[tuple[Question, Outcome, str]] = []
+        self._until = float("inf")
+        self._quiet_s = QUIET_S
+
+    def hold(self, verdict: tuple[Question, Outcome, str], now: float) -> None:
+        until = min(now + HELD_S, verdict[0].deadline - DEADLINE_MARGIN_S)
+        if until < self._until:
+            self._until = until
+        self.verdicts.append(verdict)
+
+    def is_due(self, now: float) -> bool:
+        """Is it time for a silence?"""
+        return len(self.verdicts) >= HELD_MAX or now >= self._until
+
+    def expect_surplus(self, within_s: float) -> None:
+        """A surplus reply would come so long after the one before it."""
+        self._quiet_s = max(self._quiet_s, min(QUIET_MARGIN * within_s, QUIET_S_MAX))
+
+    @property
+    def quiet_s(self) -> float:
+        """How long a silence proves what is held."""
+        return self._quiet_s
+
+    def take_all(self) -> list[tuple[Question, Outcome, str]]:
+        verdicts, self.verdicts = self.verdicts, []
+        self._until, self._quiet_s = float("inf"), QUIET_S
+        return verdicts

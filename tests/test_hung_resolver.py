@@ -1,0 +1,124 @@
+"""Names that hang, over real sockets: HTTP/2 as the lab's resolver speaks it, and HTTP/1.1."""
+
+import random
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+
+from bench.lab import doh as lab
+from engine import EngineSettings, in_order, open_answers, open_engine
+from engine.testing.hosts import MailHost
+from engine.testing.names import Mood, Zone
+from engine.testing.world import open_world
+from tests.engine.whole import assert_whole
+
+HTTP1 = b"HTTP/1.1 200 OK\r\nContent-Type: application/dns-message\r\nContent-Length: %d\r\n\r\n"
+
+
+@dataclass
+class Http1Resolver:
+    """A zone over HTTP/1.1 without TLS; a name that hangs holds its connection."""
+
+    zone: Zone
+    connections: int = 0
+    at_once: int = field(default=0)
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        self.connections += 1
+        buffer = b""
+        with suppress(trio.BrokenResourceError):
+            async with stream:
+                while more := await stream.receive_some():
+                    buffer += more
+                    head, _, body = buffer.partition(b"\r\n\r\n")
+                    length = int(head.lower().partition(b"content-length:")[2].split()[0])
+                    if len(body) < length:
+                        continue
+                    buffer = body[length:]
+                    answer = self.zone.answer(body[:length])
+                    if answer is Mood.HANG:
+                        continue  # until the client has gone
+                    await stream.send_all(HTTP1 % len(answer) + answer)
+
+
+@asynccontextmanager
+async def open_resolver(protocol: str, zone: Zone, folder):
+    """Settings that reach a resolver of this zone."""
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        if protocol == "h2":
+            tls, authority = lab.make_authority(folder, "127.0.0.1")
+            server = lab.Resolver(zone)
+            nursery.start_soon(
+                trio.serve_listeners, server.serve, [trio.SSLListener(listener, tls)]
+            )
+            yield EngineSettings(
+                doh_urls=(f"https://127.0.0.1:{port}{lab.PATH}",), doh_ca_file=str(authority)
+            )
+        else:
+            nursery.start_soon(trio.serve_listeners, Http1Resolver(zone).serve, [listener])
+            yield EngineSettings(doh_urls=(f"http://127.0.0.1:{port}/q",))
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_town(protocol: str, folder, *, healthy: int, hung: int):
+    """An engine before a zone with so many domains that live, d…, and that hang, hung…"""
+    async with open_world() as world:
+        host = MailHost()
+        for number in range(healthy):
+            world.add(f"d{number}.test", host, mx="mx.test")
+        for number in range(hung):
+            world.zone.mood(f"hung{number}.test", Mood.HANG)
+        async with (
+            open_resolver(protocol, world.zone, folder) as settings,
+            open_engine(settings, dial=world.dial, rng=random.Random(0)) as engine,
+        ):
+            with trio.fail_after(120):
+                yield engine
+        assert_whole(engine)
+
+
+async def verify(engine, texts, *, asker="me", patient=False) -> list:
+    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+        return await in_order(answers, len(texts))
+
+
+def failed(verdicts) -> set[str]:
+    """The domains whose look-up is told as failed."""
+    return {
+        verdict.email.partition("@")[2]
+        for verdict in verdicts
+        if not verdict.mx_found and verdict.status == "unknown"
+    }
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_a_list_of_which_a_fifth_hangs(protocol, tmp_path):
+    healthy, hung = 400, 100
+    domains = [f"d{n}.test" for n in range(healthy)] + [f"hung{n}.test" for n in range(hung)]
+    random.Random(1).shuffle(domains)
+    async with open_town(protocol, tmp_path, healthy=healthy, hung=hung) as engine:
+        verdicts = await verify(engine, [f"known@{domain}" for domain in domains], patient=True)
+    assert failed(verdicts) == {domain for domain in domains if domain.startswith("hung")}
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_batches_of_hung_domains_do_not_hurt_a_neighbour(protocol, tmp_path):
+    """Eight batches of one account; another one's requests meanwhile are right, and soon."""
+    batches = 8
+    async with (
+        open_town(protocol, tmp_path, healthy=10, hung=50 * batches) as engine,
+        trio.open_nursery() as nursery,
+    ):
+        for number in range(batches):
+            texts = [f"a@hung{50 * number + place}.test" for place in range(50)]
+            nursery.start_soon(verify, engine, texts)
+        for number in range(10):
+            await trio.sleep(0.1)
+            [verdict] = await verify(engine, [f"known@d{number}.test"], asker="neighbour")
+            assert verdict.status == "deliverable"
+            assert verdict.latency_ms < 3200
