@@ -18,10 +18,19 @@ from bench.asking import ask_all, open_watched
 from bench.figures import Figure
 from bench.lab import Lab
 from engine import Engine, EngineSettings, Verdict, open_answers, open_engine
+from engine.testing.hosts import MailHost
 from engine.testing.personalities import new_host
+from engine.testing.troubles import Twice
 from engine.testing.world import World, open_world
 
-REFUSING = ("refused", "closing", "blocked at banner", "421 at rcpt", "closing at rcpt")
+REFUSING = {
+    **{
+        name: new_host(name)
+        for name in ("refused", "closing", "blocked at banner", "421 at rcpt", "closing at rcpt")
+    },
+    # a session that can be asked nothing, because more has come than was asked for
+    "answering EHLO twice": MailHost(latency_s=0.1, troubles={"EHLO": Twice()}),
+}
 REFUSING_S = 120
 REFUSING_ADDRESSES = 4
 ROTATING_S, ROTATING_EVERY_S = 5.9 * 3600, 300  # what is known of a domain is kept for 6 hours
@@ -44,9 +53,9 @@ def virtual_rows() -> list[Figure]:
     """Those of minutes and hours: the same engine, in memory, on a clock that skips the waiting."""
     clock = partial(MockClock, autojump_threshold=0)
     counts = {}
-    for personality in REFUSING:
-        counts[personality] = trio.run(_count_dials, personality, clock=clock())
-        print(f"# {counts[personality]} connections in 2 minutes to a host that is: {personality}")
+    for words, host in REFUSING.items():
+        counts[words] = trio.run(_count_dials, host, clock=clock())
+        print(f"# {counts[words]} connections in 2 minutes to a host that is: {words}")
     strangers = trio.run(_count_strangers, clock=clock())
     return [
         Figure("a host that refuses: connections in 2 minutes", max(counts.values()), ""),
@@ -203,10 +212,9 @@ async def _ask_in_memory(world: World, count: int, every_s: float) -> None:
             await trio.sleep(every_s)
 
 
-async def _count_dials(personality: str) -> int:
+async def _count_dials(host: MailHost) -> int:
     """Connections in two minutes to a host that only refuses, at one question a second."""
     async with open_world() as world:
-        host = new_host(personality)
         addresses = {f"11.0.9.{place}" for place in range(REFUSING_ADDRESSES)}
         for address in sorted(addresses):
             world.add("shop.test", host, address=address)
