@@ -1,19 +1,28 @@
-"""1,000 hosts that are silent, drip, stall or lie beside 1,000 healthy ones, all at once."""
+"""1,000 hosts that are silent, drip, stall or lie beside 1,000 healthy ones, all at once.
+
+Then single kinds of trouble, one after the other: bench/adversity.py.
+"""
 
 import time
 
 import trio
 
+from bench.adversity import real_rows, virtual_rows
 from bench.asking import ask_all, look_up_all, open_watched, wrong
 from bench.figures import Figure
 from bench.lab import start_lab
 
 
 def run() -> list[Figure]:
-    return trio.run(_run)
+    return [*trio.run(_ask_everybody), *trio.run(_ask_each_kind), *virtual_rows()]
 
 
-async def _run() -> list[Figure]:
+async def _ask_each_kind() -> list[Figure]:
+    with start_lab("adverse") as lab:
+        return await real_rows(lab)
+
+
+async def _ask_everybody() -> list[Figure]:
     with start_lab("hostile") as lab:
         healthy = lab.addresses["deliverable"]
         hostile = [*lab.addresses["timed_out"], *lab.addresses["conversation_failed"]]

@@ -13,11 +13,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 SCENARIO_NAMES = (
     *("default", "hostile", "slow", "many", "strict", "particular", "restless", "waiting"),
+    *("adverse", "internet"),
 )
 STOP_S = 10.0
 
@@ -28,11 +29,18 @@ class LabFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A running lab: the settings that reach it, and addresses by outcome."""
+    """A running lab: the settings that reach it, and addresses by outcome.
+
+    Some scenarios sort their addresses in other ways too: in `groups` that are
+    asked together, and in `truth` by what they are, whatever can be known of it.
+    """
 
     env: dict[str, str]
     addresses: dict[str, list[str]]
     process: subprocess.Popen[str]
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    truth: dict[str, list[str]] = field(default_factory=dict)
+    http1_url: str = ""  # of the same resolver, without HTTP/2
 
     def records(self) -> dict[str, Any]:
         """What its hosts and its resolver have seen (bench.lab.records)."""
@@ -70,7 +78,14 @@ def start_lab(scenario: str = "default", seed: int = 0) -> Iterator[Lab]:
     )
     try:
         first = _read_line(process)
-        yield Lab(first["env"], first["addresses"], process)
+        yield Lab(
+            first["env"],
+            first["addresses"],
+            process,
+            first.get("groups", {}),
+            first.get("truth", {}),
+            first["http1_url"],
+        )
     finally:
         _stop(process)
 

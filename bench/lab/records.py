@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from bench.lab.doh import Resolver
-from bench.lab.scenarios import Scenario
+from bench.lab.scenario import Scenario
 from engine.testing.hosts import MailHost
 
 

@@ -17,7 +17,8 @@ import trio
 
 from bench.lab import doh, records
 from bench.lab.doors import Doors, TooFewDescriptors, allow_descriptors
-from bench.lab.scenarios import Scenario, build
+from bench.lab.scenario import Scenario
+from bench.lab.scenarios import build
 
 RESOLVER_ADDRESS = "127.0.0.1"
 HELO = "probe.lab.test"
@@ -44,17 +45,20 @@ def run(name: str, seed: int, *, until_eof: bool = False) -> int:
 
 
 async def _play(scenario: Scenario, doors: Doors, folder: Path, seed: int, until_eof: bool) -> int:
-    tls, authority = doh.make_authority(folder, RESOLVER_ADDRESS)
+    authority = doh.Authority(folder, RESOLVER_ADDRESS)
     resolver = doh.Resolver(scenario.zone, requests_max=scenario.doh_requests_max)
-    tcp = await trio.open_tcp_listeners(0, host=RESOLVER_ADDRESS)
-    port = tcp[0].socket.getsockname()[1]
-    encrypted = [trio.SSLListener(listener, tls, https_compatible=True) for listener in tcp]
+    urls, listeners = {}, []
+    for protocol in ("h2", "http/1.1"):
+        [tcp] = await trio.open_tcp_listeners(0, host=RESOLVER_ADDRESS)
+        urls[protocol] = f"https://{RESOLVER_ADDRESS}:{tcp.socket.getsockname()[1]}{doh.PATH}"
+        tls = authority.context(protocol)
+        listeners.append(trio.SSLListener(tcp, tls, https_compatible=True))
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         # Before the doors are served: the kernel lets callers wait, and a reader that
         # has gone is a plain BrokenPipeError here.
-        _tell(_introduction(scenario, f"https://{RESOLVER_ADDRESS}:{port}", authority, doors.port))
+        _tell(_introduction(scenario, urls, authority.trusted, doors.port))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.serve_listeners, resolver.serve, encrypted)
+            nursery.start_soon(trio.serve_listeners, resolver.serve, listeners)
             nursery.start_soon(doors.serve, seed)
             nursery.start_soon(_listen, scenario, resolver, nursery.cancel_scope, until_eof)
             async for number in signals:
@@ -64,13 +68,13 @@ async def _play(scenario: Scenario, doors: Doors, folder: Path, seed: int, until
 
 
 def _introduction(
-    scenario: Scenario, resolver_url: str, authority: Path, smtp_port: int
+    scenario: Scenario, urls: dict[str, str], authority: Path, smtp_port: int
 ) -> dict[str, Any]:
     """The first line: settings that reach the lab, and what there is to verify."""
     sender = {"MAILPROBE_SMTP_MAIL_FROM": scenario.mail_from} if scenario.mail_from else {}
-    return {
+    line = {
         "env": {
-            "MAILPROBE_DOH_URLS": resolver_url + doh.PATH,
+            "MAILPROBE_DOH_URLS": urls["h2"],
             "MAILPROBE_DOH_CA_FILE": str(authority),
             "MAILPROBE_SMTP_PORT": str(smtp_port),
             "MAILPROBE_SMTP_HELO": HELO,
@@ -78,7 +82,13 @@ def _introduction(
             "MAILPROBE_ALLOW_PRIVATE": "1",
         },
         "addresses": {outcome.value: known for outcome, known in scenario.addresses.items()},
+        "http1_url": urls["http/1.1"],
     }
+    if scenario.groups:
+        line["groups"] = scenario.groups
+    if scenario.truth:
+        line["truth"] = {truth.value: known for truth, known in scenario.truth.items()}
+    return line
 
 
 def _tell(line: dict[str, Any]) -> None:

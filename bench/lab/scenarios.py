@@ -1,50 +1,22 @@
 """What the lab plays, by name: a zone, mail hosts, and what becomes of which address."""
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from ipaddress import IPv4Address
+from dataclasses import dataclass
 from random import Random
 
 import idna
 
 from bench.lab import town
+from bench.lab.adverse import adverse
+from bench.lab.internet import internet
+from bench.lab.scenario import Scenario
 from engine.testing.hosts import MailHost
-from engine.testing.names import Mood, Zone
+from engine.testing.names import Mood
 from engine.testing.personalities import NO_PTR, new_host
 from engine.verdict import Outcome
 
-FIRST_ADDRESS = IPv4Address("127.10.0.1")
 HUB_KIND = "hub"  # of the firms that share a provider
 HUB_HOSTS = 2
-
-
-@dataclass(slots=True)
-class Scenario:
-    """Built once, before anything listens."""
-
-    zone: Zone = field(default_factory=Zone)
-    hosts: dict[str, MailHost] = field(default_factory=dict)  # by IP address
-    addresses: dict[Outcome, list[str]] = field(default_factory=lambda: defaultdict(list))
-    doh_requests_max: int | None = None  # questions on one connection before GOAWAY
-    mail_from: str = ""  # that a prober is to be configured with
-    _next_address: IPv4Address = FIRST_ADDRESS
-
-    def settle(self, exchange: str, host: MailHost) -> None:
-        """Give a host an address, and its exchange's name the address."""
-        address, self._next_address = str(self._next_address), self._next_address + 1
-        self.hosts[address] = host
-        self.zone.host(exchange, address)
-
-    def move_in(self, domain: str, *hosts: MailHost) -> None:
-        """Give a domain exchanges of its own, by preference, mx1 first."""
-        exchanges = [f"mx{place}.{domain}" for place in range(1, len(hosts) + 1)]
-        self.zone.mx(domain, *exchanges)
-        for exchange, host in zip(exchanges, hosts, strict=True):
-            self.settle(exchange, host)
-
-    def expect(self, outcome: Outcome, *addresses: str) -> None:
-        self.addresses[outcome].extend(addresses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +324,8 @@ SCENARIOS: Mapping[str, Callable[[Random], Scenario]] = {
     "particular": particular,
     "waiting": waiting,
     "restless": restless,
+    "adverse": adverse,
+    "internet": internet,
 }
 
 

@@ -11,7 +11,7 @@ them what it likes.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.lab.scenarios import Scenario
+from bench.lab.scenario import Scenario
 from bench.peers.runner import BAD, CATCH_ALL, GOOD, UNSURE
 from engine.testing.personalities import new_host
 

@@ -173,7 +173,7 @@ class Clerk:
         self._null_sender = line[10:].startswith("<>")
         if stale and host.stale_reply is not None:
             return host.stale_reply
-        if self._transactions > 1 and host.mail_again_reply is not None:
+        if self._transactions > host.mails_taken and host.mail_again_reply is not None:
             return host.mail_again_reply
         return None if host.judges_sender_at_rcpt else self._refusal_of_sender()
 
@@ -200,7 +200,7 @@ class Clerk:
         wait_s = next((s for start, s in host.slow_s.items() if local.startswith(start)), 0.0)
         if reply == host.default_unknown:
             wait_s += host.unknown_delay_s
-        reply = reply.replace("{rcpt}", mailbox)
+        reply = reply.replace("{rcpt}", mailbox).replace("{local}", mailbox.rpartition("@")[0])
         return Said(reply, wait_s=wait_s) if reply.startswith("2") else self._refused(reply, wait_s)
 
     def _refused(self, reply: str, wait_s: float = 0.0) -> Said:

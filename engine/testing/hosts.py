@@ -51,7 +51,7 @@ class MailHost:
     lower case. `troubles` is keyed by a verb (CONNECT stands for the banner, TLS for the
     handshake, in whose place the trouble comes, and the host hangs up after it), a
     verb and which one of the session it is ("RCPT 3"), a whole address or a local
-    part. `{name}` and `{rcpt}` are filled in.
+    part. `{name}`, `{rcpt}` and the recipient's `{local}` part are filled in.
     """
 
     name: str = "mx.host.test"
@@ -64,7 +64,8 @@ class MailHost:
     ehlo_reply: str | None = None  # in place of the lines above, "502 …" to want HELO
     helo_reply: str = "250 {name}"
     mail_reply: str = "250 2.1.0 Ok"
-    mail_again_reply: str | None = None  # to every later MAIL of a session; 421 hangs up
+    mail_again_reply: str | None = None  # to a MAIL after `mails_taken` of them; 421 hangs up
+    mails_taken: int = 1
     stale_reply: str | None = None  # to a MAIL after `stale_s` without a command; 421 hangs up
     stale_s: float = 1.0
     null_sender_reply: str | None = None  # a refusal of `MAIL FROM:<>`

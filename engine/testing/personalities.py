@@ -113,30 +113,30 @@ TLS_OFFERED = (*EHLO_LINES, "STARTTLS")
 NO_PIPELINING = tuple(line for line in EHLO_LINES if line != "PIPELINING")
 
 
-# 1,200 characters each, made to be dear for whoever matches patterns in them
+# 1,200 characters each, dear for whoever matches patterns in them; {local} makes each its own
 HOSTILE_TEXTS = tuple(
-    "550 5.7.1 " + (words * 1_200)[:1_200]
+    ("550 5.7.1 {local} " + words * 1_200)[:1_200]
     for words in (
         "email box ",
-        "mail box not ",
-        "no such no such ",
-        "user user user ",
-        "recipient address rejected ",
-        "the email account that you ",
-        "a" * 40 + " ",
+        "user name ",
+        "user ",
+        "mailbox mailbox ",
+        "email id box ",
+        "user mailbox ",
+        "email user name ",
+        "email address ",
+        "a.b.c.d.e.f ",
+        "1.2.3.4.5.6.7.8. ",
+        "the user of the ",
+        "recipient name ",
+        "inbox inbox ",
         "mailbox is not is not ",
+        "recipient address rejected ",
         "your ip 192.0.2.25 your ip ",
-        "does not does not exist ",
-        "<a@b> ",
-        "blocked using blocked by ",
-        "sender address sender ",
-        "not found not ",
-        "temporarily temporarily ",
-        "over quota over ",
-        " " * 30 + "x",
-        "policy policy reasons ",
-        "1.2.3.4.5.6.7.8.",
-        "mailboxmailbox",
+        "no such user user ",
+        "mailbox <a@b.c> ",
+        "<<<<a@b ",
+        "1aa-" * 60 + " ",
     )
 )
 TARPIT_S = 5.0  # as Exchange delays by default (TarpitInterval)

@@ -315,5 +315,44 @@ def test_a_restless_resolver_ends_its_connections():
         assert lab.records()["doh_connections"] >= 3
 
 
+def test_a_resolver_speaks_http_1_too(lab):
+    """At a port of its own: an answer, a question that hangs, and one that is none."""
+    tls = ssl.create_default_context(cafile=lab.env["MAILPROBE_DOH_CA_FILE"])
+    query = dns.message.make_query("startdeck.test", "MX", id=0).to_wire()
+    headers = {"content-type": "application/dns-message"}
+    with httpx.Client(http2=True, verify=tls, trust_env=False) as http:
+        for _ in range(2):
+            answer = http.post(lab.http1_url, content=query, headers=headers)
+            assert answer.http_version == "HTTP/1.1"
+            assert dns.message.from_wire(answer.content).answer
+        assert http.get(lab.http1_url).status_code == 400
+        assert http.post(lab.http1_url, content=bytes(5_000), headers=headers).status_code == 400
+    url = httpx.URL(lab.http1_url)
+    with (
+        socket.create_connection((url.host, url.port), timeout=5) as plain,
+        tls.wrap_socket(plain, server_hostname=url.host) as secure,
+    ):
+        secure.sendall(b"no HTTP at all\r\n\r\n")
+        assert secure.recv(4096) == b""
+
+
+def test_a_scenario_can_sort_its_addresses_in_other_ways():
+    with start_lab("adverse") as lab:
+        assert len(lab.groups["tarpit list"]) == 400
+        assert not lab.truth
+        question = dns.message.make_query(lab.groups["dead"][0].partition("@")[2], "MX", id=0)
+        tls = ssl.create_default_context(cafile=lab.env["MAILPROBE_DOH_CA_FILE"])
+        headers = {"content-type": "application/dns-message"}
+        for url in (lab.env["MAILPROBE_DOH_URLS"], lab.http1_url):
+            with (
+                httpx.Client(http2=True, verify=tls, trust_env=False, timeout=0.3) as http,
+                pytest.raises(httpx.ReadTimeout),
+            ):
+                http.post(url, content=question.to_wire(), headers=headers)
+    with start_lab("internet") as lab:
+        assert sum(map(len, lab.truth.values())) == 5_000
+        assert not lab.groups
+
+
 def test_the_names_of_scenarios_are_told_without_loading_them():
     assert set(SCENARIO_NAMES) == set(SCENARIOS)

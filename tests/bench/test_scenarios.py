@@ -9,10 +9,13 @@ import dns.rcode
 import pytest
 
 from bench.lab import make_list
+from bench.lab.internet import KNOWABLE
+from bench.lab.scenario import Scenario, Truth
 from bench.lab.scenarios import SCENARIOS, alabel, build
 from engine.address import NotAnAddress, parse
 from engine.lists import load_lists
 from engine.testing.clerk import Clerk
+from engine.testing.hosts import Door
 from engine.testing.records import Session
 from engine.verdict import Outcome
 
@@ -118,6 +121,68 @@ async def test_every_mailbox_of_the_town_is_answered_as_it_says(town, autojump_c
             clerk.hear("MAIL FROM:<>", 0, together=False)
             said = clerk.hear(f"RCPT TO:<{local}@{alabel(domain)}>", 0, together=False)
             assert said.text.startswith(digit), (text, said)
+
+
+def test_the_internet_has_5000_addresses_and_each_is_one_thing():
+    scenario = build("internet", 0)
+    true = {text: truth for truth, known in scenario.truth.items() for text in known}
+    told = {text: outcome for outcome, known in scenario.addresses.items() for text in known}
+    assert len(true) == len(told) == 5_000
+    assert true.keys() == told.keys()
+    honest = {
+        Truth.EXISTS: {Outcome.DELIVERABLE, Outcome.DELIVERABLE_UNTESTED},
+        Truth.ABSENT: {Outcome.UNDELIVERABLE},
+        Truth.CATCH_ALL: {Outcome.CATCH_ALL},
+        Truth.NO_MAIL: {Outcome.NO_MX},
+    }
+    for text, outcome in told.items():
+        assert outcome in honest[true[text]] or outcome not in KNOWABLE, text
+
+
+def test_the_internet_is_made_in_its_shares():
+    scenario = build("internet", 0)
+    count = {outcome: len(known) / 5_000 for outcome, known in scenario.addresses.items()}
+    assert 0.5 < count[Outcome.DELIVERABLE] < 0.65
+    assert 0.08 < count[Outcome.CATCH_ALL] < 0.2
+    assert 0.1 < count[Outcome.UNDELIVERABLE] < 0.2
+    assert 0.02 < count[Outcome.TEMPORARY] < 0.06
+    assert sum(count[outcome] for outcome in count if outcome not in KNOWABLE) < 0.25
+
+
+async def test_who_is_on_the_internet_is_answered_as_it_is(autojump_clock):
+    """The truth is the hosts' own: each address is asked of its domain's hosts, in memory."""
+    scenario = build("internet", 0)
+    for text in (*scenario.addresses[Outcome.DELIVERABLE], *scenario.addresses[Outcome.CATCH_ALL]):
+        domain = text.partition("@")[2]
+        replies = {first_reply(scenario, address, text) for address in hosts_of(scenario, domain)}
+        assert {reply[0] for reply in replies} == {"2"}, (text, replies)
+    for text in scenario.addresses[Outcome.UNDELIVERABLE]:
+        domain = text.partition("@")[2]
+        replies = {first_reply(scenario, address, text) for address in hosts_of(scenario, domain)}
+        assert {reply[0] for reply in replies} == {"5"}, (text, replies)
+
+
+def hosts_of(scenario: Scenario, domain: str) -> list[str]:
+    """The addresses of the domain's exchanges whose hosts can be spoken to."""
+    names = scenario.zone.names
+    addresses = [a for _, mx in names[domain].mx for a in names[mx].addresses]
+    shut = {"CONNECT"}
+    return [
+        address
+        for address in addresses
+        if scenario.hosts[address].door is Door.OPEN
+        and not shut & scenario.hosts[address].troubles.keys()
+    ]
+
+
+def first_reply(scenario: Scenario, address: str, text: str) -> str:
+    clerk = Clerk(scenario.hosts[address], Session(1, 0.0))
+    clerk.secured()
+    clerk.hear("EHLO probe.test", 0, together=False)
+    clerk.hear("HELO probe.test", 0, together=False)
+    null = scenario.hosts[address].named_sender_reply is not None
+    clerk.hear(f"MAIL FROM:<{'' if null else 'probe@probe.test'}>", 0, together=False)
+    return clerk.hear(f"RCPT TO:<{text}>", 0, together=False).text
 
 
 def test_the_seed_decides_how_far_healthy_hosts_are():

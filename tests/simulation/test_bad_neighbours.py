@@ -1,0 +1,146 @@
+"""Whatever some hosts, resolvers and askers do, the others are not delayed and nobody is lied about.
+
+A seed makes a world with tarpits, hosts that are silent for some recipients,
+names whose look-up hangs or fails, and askers who ask for little but those,
+beside healthy hosts and modest askers. The rules: no verdict is wrong; none is
+later than the clocks allow; every text is answered once; an address at a
+healthy host that shares nothing with the trouble gets its sure answer.
+"""
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+
+import pytest
+import trio
+
+from engine import Engine, EngineSettings, Verdict, open_answers, open_engine
+from engine.testing.hosts import MailHost
+from engine.testing.names import Mood
+from engine.testing.personalities import new_host
+from engine.testing.world import World, open_world
+from tests.engine.whole import assert_whole
+
+SEEDS = 30
+LAYER_3_S = 1.5  # of an address of a request, all queues included
+LAYER_4_S = 3.05
+HEALTHY = ("friendly", "postfix", "exim", "opensmtpd", "exchange", "google", "no pipelining")
+TARPITS = ("tarpit", "tarpit in step", "silent for some", "silent for some, in step")
+DEAD = (*[Mood.HANG] * 8, Mood.SERVFAIL, Mood.UNREACHABLE)
+DEAD_DOMAINS = 1_000
+TRUTHS = {"known": "deliverable", "gone": "undeliverable"}  # by the beginning of a local part
+
+
+@dataclass(slots=True)
+class Town:
+    """The domains of a world, by what is to be expected of them."""
+
+    healthy: list[str] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
+
+
+def make_town(world: World, rng: random.Random) -> Town:
+    town = Town()
+    for number in range(rng.randint(2, 6)):
+        host = new_host(
+            rng.choice(HEALTHY),
+            latency_s=rng.choice((0.0, 0.01, 0.05)),
+            splits=rng.random() < 0.2,
+        )
+        for part in range(rng.randint(1, 6)):
+            town.healthy.append(f"healthy{number}-{part}.test")
+            world.add(town.healthy[-1], host, mx=f"mx.healthy{number}.test")
+    for number in range(rng.randint(1, 3)):
+        town.slow.append(f"slow{number}.test")
+        world.add(town.slow[-1], make_slow_host(rng))
+    for number in range(DEAD_DOMAINS):
+        town.dead.append(f"dead{number}.test")
+        mood = rng.choice(DEAD)
+        if rng.random() < 0.8:
+            world.zone.mood(town.dead[-1], mood)
+        else:  # the domain is found, its exchange is not
+            world.zone.mx(town.dead[-1], f"mx.{town.dead[-1]}")
+            world.zone.mood(f"mx.{town.dead[-1]}", mood)
+    return town
+
+
+def make_slow_host(rng: random.Random) -> MailHost:
+    return new_host(
+        rng.choice(TARPITS),
+        latency_s=rng.choice((0.0, 0.02, 0.1)),
+        unknown_delay_s=rng.choice((0.0, 0.5, 1.2, 5.0)),
+        slow_s={"known.silent": rng.choice((0.9, 2.0, inf))},
+    )
+
+
+def check(verdict: Verdict, town: Town) -> None:
+    """No lie, and at a healthy domain no `unknown` either."""
+    local, _, domain = verdict.email.partition("@")
+    true = next(told for start, told in TRUTHS.items() if local.startswith(start))
+    allowed = {true} if domain in town.healthy else {true, "unknown"}
+    if domain in town.dead:
+        allowed = {"unknown"}
+    assert verdict.status in allowed, verdict
+
+
+async def ask(engine: Engine, town: Town, asker: str, texts: list[str], *, patient: bool) -> None:
+    asked_at = trio.current_time()
+    places = []
+    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+        async for answer in answers:
+            check(answer.verdict, town)
+            places.append(answer.place)
+            if not patient:
+                assert trio.current_time() - asked_at <= LAYER_3_S + LAYER_4_S, answer.verdict
+    assert sorted(places) == list(range(len(texts)))
+
+
+async def ask_modestly(engine: Engine, town: Town, rng: random.Random, asker: str) -> None:
+    """Single addresses at healthy hosts: each has its answer, soon."""
+    for _ in range(rng.randint(3, 8)):
+        await trio.sleep(rng.uniform(0, 2))
+        asked_at = trio.current_time()
+        text = f"{rng.choice(list(TRUTHS))}{rng.randrange(10)}@{rng.choice(town.healthy)}"
+        await ask(engine, town, asker, [text], patient=False)
+        assert trio.current_time() - asked_at < 2.0
+
+
+SHARES = ((1, 0, 0), (1, 0, 0), (6, 2, 1), (1, 8, 1))  # of dead, slow and healthy domains
+
+
+async def ask_greedily(
+    engine: Engine, town: Town, rng: random.Random, shares: tuple[int, int, int], *, patient: bool
+) -> None:
+    """Much, and of little else than trouble."""
+    await trio.sleep(rng.uniform(0, 1))
+    texts = []
+    for _ in range(200 if patient else 50):
+        domains = rng.choices((town.dead, town.slow, town.healthy), shares)[0]
+        local = rng.choice(("known", "known", "known.silent", "gone"))
+        texts.append(f"{local}{rng.randrange(1000)}@{rng.choice(domains)}")
+    await ask(engine, town, "greedy", texts, patient=patient)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_trouble_stays_where_it_is(autojump_clock, seed):
+    rng = random.Random(seed)
+    async with open_world(seed=seed) as world:
+        town = make_town(world, rng)
+        settings = EngineSettings(host_connections=rng.choice((2, 4)))
+        async with open_engine(
+            settings, transport=world.transport, dial=world.dial, rng=rng
+        ) as engine:
+            async with trio.open_nursery() as nursery:
+                for number in range(rng.randint(1, 3)):
+                    nursery.start_soon(ask_modestly, engine, town, rng, f"modest{number}")
+                shares = rng.choice(SHARES)
+                for _ in range(rng.randint(1, 8)):
+                    ask_some = partial(ask_greedily, patient=rng.random() < 0.2)
+                    nursery.start_soon(ask_some, engine, town, rng, shares)
+            await trio.sleep(30)
+            assert_whole(engine)
+        for host in world.hosts.values():
+            assert host.record.mistakes == []
+            assert host.record.connections_peak <= settings.host_connections

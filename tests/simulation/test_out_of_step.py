@@ -1,0 +1,113 @@
+"""Replies that come twice, not at all or in the wrong order never make a verdict wrong.
+
+A seed makes a host that goes wrong at chosen or at random recipients, in each of
+the ways a session can go (pipelined, lock-step, one recipient a transaction). What a local part is, is written in its name, so every verdict is
+checked against the truth: only `unknown` may take its place.
+
+Hosts name the recipient in every reply, in their refusals (as Postfix does), or
+nowhere. Where a reply names nobody, some faults can't be told from the truth by
+any client: see UNTOLD.
+"""
+
+import random
+from dataclasses import dataclass
+
+import pytest
+import trio
+
+from engine import EngineSettings, open_answers, open_engine
+from engine.testing.hosts import MailHost
+from engine.testing.personalities import NO_PIPELINING
+from engine.testing.troubles import Drop, Sometimes, Swap, Trouble, Twice
+from engine.testing.world import open_world
+from tests.engine.whole import assert_whole
+
+SEEDS = 300
+ADDRESSES = 24
+VERBS = ("RSET",)  # whose replies go wrong, too
+
+MODES: dict[str, dict[str, object]] = {
+    "pipelined": {},
+    "in step": {"ehlo_lines": NO_PIPELINING},
+    "one recipient": {"recipients_max": 1},
+}
+WORDS = {
+    "everything named": {
+        "default_known": "250 2.1.5 <{rcpt}> Ok",
+        "default_unknown": "550 5.1.1 <{rcpt}>: User unknown",
+    },
+    "refusals named": {
+        "default_known": "250 2.1.5 Ok",
+        "default_unknown": "550 5.1.1 <{rcpt}>: User unknown",
+    },
+    "nothing named": {"default_known": "250 Ok", "default_unknown": "550 5.1.1 User unknown"},
+}
+TROUBLES: dict[str, Trouble] = {
+    "doubled": Twice(),
+    "doubled 1 ms later": Twice(0.001),
+    "doubled 5 ms later": Twice(0.005),
+    "dropped": Drop(),
+    "swapped": Swap(),
+}
+# What looks to every client as the truth would: two bare replies of a pipeline can change
+# places unseen, and who objects to a second recipient does not name it. (A bare reply that
+# comes again long after the next command was written can't be told from that one's, either.)
+UNTOLD = {
+    ("nothing named", "pipelined", "swapped"),
+    *((words, "one recipient", "swapped") for words in ("nothing named", "refusals named")),
+}
+KINDS = [
+    (words, mode, trouble)
+    for words in WORDS
+    for mode in MODES
+    for trouble in TROUBLES
+    if (words, mode, trouble) not in UNTOLD
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """A host that goes wrong in one way."""
+
+    kind: tuple[str, str, str, str]
+    host: MailHost
+
+
+def make_odd(rng: random.Random) -> Odd:
+    kind = words, mode, trouble = rng.choice(KINDS)
+    key = rng.choice(("RCPT", "RCPT", f"RCPT {rng.randint(1, 8)}", *VERBS))
+    chance = rng.choice((0.05, 0.2)) if key == "RCPT" else rng.choice((0.5, 1.0))
+    host = MailHost(
+        **WORDS[words],
+        **MODES[mode],  # type: ignore[arg-type]
+        latency_s=rng.choice((0.0, 0.001, 0.02, 0.1)),
+        troubles={key: Sometimes(chance, TROUBLES[trouble])},
+        splits=rng.random() < 0.2,
+    )
+    return Odd((*kind, key), host)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_a_reply_too_many_or_too_few_makes_no_verdict_wrong(autojump_clock, seed):
+    rng = random.Random(seed)
+    odd = make_odd(rng)
+    places = []
+    async with open_world(seed=seed) as world:
+        world.add("odd.test", odd.host)
+        texts = [f"{rng.choice(('known', 'gone'))}{n}@odd.test" for n in range(ADDRESSES)]
+        async with open_engine(
+            EngineSettings(), transport=world.transport, dial=world.dial, rng=rng
+        ) as engine:
+            patient = rng.random() < 0.5
+            async with open_answers(engine, texts, asker="me", patient=patient) as answers:
+                async for answer in answers:
+                    verdict = answer.verdict
+                    known = verdict.email.startswith("known")
+                    true = "deliverable" if known else "undeliverable"
+                    assert verdict.status in (true, "unknown"), (odd.kind, verdict)
+                    assert verdict.latency_ms <= 3050
+                    places.append(answer.place)
+            await trio.sleep(30)
+            assert_whole(engine)
+        assert sorted(places) == list(range(ADDRESSES))
+        assert odd.host.record.mistakes == []
