@@ -38,7 +38,8 @@ TICK_S = 0.1  # how often the clocks of connections are looked at
 TRIES_MAX = 3  # a resolver that ends its connections often can meet one question twice
 CONNECTIONS_MAX = 32  # of HTTP/1.1 to one endpoint: each bears one question at a time
 IDLE_S = 30.0
-BARREN_MAX = 8  # connections in a row that the endpoint ended without one answer
+BARREN_MAX = 8  # connections in a row that the endpoint ended soon, without one answer
+BARREN_LIFE_S = 0.25  # soon after the handshake
 BARREN_S = 1.0  # then it is not connected to for so long
 RESETS_MAX = 200  # on one connection: servers that count them hang up after 500 to 1,000
 RETIRE_S = 1.0  # between two connections replaced for that
@@ -158,7 +159,8 @@ class _Line(ABC):
         self._heard_at = trio.current_time()
         self._ended = ""  # why, for those whose questions it still had
         self.answered = False  # any question
-        self.ended_by_us = False
+        self._opened_at = self._heard_at
+        self.barren = False  # the endpoint ended it soon and without an answer
 
     async def run(self) -> None:
         """Carry questions until the connection ends; then those left are asked elsewhere."""
@@ -166,7 +168,7 @@ class _Line(ABC):
             with self._scope:
                 await self._carry()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._end("the endpoint disconnected")
+            self._end("the endpoint disconnected", by_us=False)
         finally:
             self._let_go()
 
@@ -191,8 +193,10 @@ class _Line(ABC):
     def tick(self, now: float) -> None:
         """Look at the clocks."""
 
-    def _end(self, why: str, *, by_us: bool = False) -> None:
-        self.ended_by_us = self.ended_by_us or (by_us and not self._ended)
+    def _end(self, why: str, *, by_us: bool = True) -> None:
+        if not (by_us or self._ended or self.answered):
+            # Later it may be for a question that hangs, and says nothing of the endpoint.
+            self.barren = trio.current_time() - self._opened_at < BARREN_LIFE_S
         self._ended = self._ended or why
         self._scope.cancel()
 
@@ -278,12 +282,13 @@ class _Line2(_Line):
                 if http.out:
                     self._wake()
                 if http.spent:
+                    self._end("it takes no more questions", by_us=False)
                     return
-            self._end("the endpoint disconnected")
+            self._end("the endpoint disconnected", by_us=False)
         except trio.BrokenResourceError:
-            self._end("the endpoint disconnected")
+            self._end("the endpoint disconnected", by_us=False)
         except NotHttp as error:
-            self._end(f"it sends {error}")
+            self._end(f"it sends {error}", by_us=False)
 
     async def _write(self) -> None:
         http = self._http
@@ -300,7 +305,7 @@ class _Line2(_Line):
                 octets, http.out = http.out, bytearray()
                 await self._stream.send_all(octets)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._end("the endpoint disconnected")
+            self._end("the endpoint disconnected", by_us=False)
 
     def _settle(self, question: _Question, told: "two.Outcome") -> None:
         two = self._two
@@ -319,13 +324,13 @@ class _Line2(_Line):
     def tick(self, now: float) -> None:
         http = self._http
         if http.spent:
-            self._end("retired", by_us=True)
+            self._end("retired")
             return
         if self._dropped:
             self._endpoint.replace(self)
         if not http.under_way and not self._unheard:
             if now - self._busy_at > IDLE_S:
-                self._end("idle", by_us=True)
+                self._end("idle")
             return
         for question in http.questions():
             if now - question.asked_at < EXCHANGE_S:
@@ -370,7 +375,7 @@ class _Line1(_Line):
         """The connection has to go: its next octets would be this question's answer."""
         if self._question is question:
             self._question = None
-        self._end("given up", by_us=True)
+        self._end("given up")
 
     async def _carry(self) -> None:
         used = False
@@ -429,14 +434,14 @@ class _Line1(_Line):
                 return answer.last
             if not octets:
                 words = "closed the connection in mid-answer" if answer.begun else "disconnected"
-                self._end(f"the endpoint {words}")
+                self._end(f"the endpoint {words}", by_us=False)
                 await trio.lowlevel.checkpoint()  # which is cancelled
 
     def tick(self, now: float) -> None:
         question = self._question
         if question is None:
             if now - self._heard_at > IDLE_S:
-                self._end("idle", by_us=True)
+                self._end("idle")
         elif now - self._asked_at > EXCHANGE_S:
             question.tell(TransportFailed(_SLOW))
             self._end(_SLOW)
@@ -651,7 +656,7 @@ class _Endpoint:
             self._current = None
         if line.answered:
             self._barren = 0
-        elif not line.ended_by_us:
+        elif line.barren:
             self._barren += 1
             self._barren_at = trio.current_time()
         for question in reversed(left):

@@ -1,14 +1,20 @@
 """Names that hang, over real sockets: HTTP/2 as the lab's resolver speaks it, and HTTP/1.1."""
 
 import random
+import socket
+import threading
+import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
 import trio
+import trio.lowlevel
 
 from bench.lab import doh as lab
 from engine import EngineSettings, in_order, open_answers, open_engine
+from engine.resolver import LOOKUP_S
+from engine.routes import open_routes
 from engine.testing.hosts import MailHost
 from engine.testing.names import Mood, Zone
 from engine.testing.world import open_world
@@ -122,3 +128,43 @@ async def test_batches_of_hung_domains_do_not_hurt_a_neighbour(protocol, tmp_pat
             [verdict] = await verify(engine, [f"known@d{number}.test"], asker="neighbour")
             assert verdict.status == "deliverable"
             assert verdict.latency_ms < 3200
+
+
+async def test_an_answer_that_came_while_the_process_stood_still_counts():
+    """A busy machine stops us for seconds; what lies in the socket by then is no time-out."""
+    zone = Zone()
+    zone.mx("shop.test", "mx.test")
+    asked = threading.Event()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].split()[0])
+            while len(body) < length:
+                body += connection.recv(65_536)
+            asked.set()
+            answer = zone.answer(body)
+            assert isinstance(answer, bytes)
+            connection.sendall(HTTP1 % len(answer) + answer)
+            connection.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve)
+        server.start()
+        settings = EngineSettings(doh_urls=(f"http://127.0.0.1:{listener.getsockname()[1]}/q",))
+        told = []
+
+        async def find() -> None:
+            told.append(await routes.find("shop.test"))
+
+        async with (
+            open_routes(settings, rng=random.Random(1)) as routes,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(find)
+            while not asked.is_set():
+                await trio.lowlevel.checkpoint()
+            time.sleep(LOOKUP_S + 0.2)  # noqa: ASYNC251 - the process stands still
+        server.join()
+    assert [route.mx_host for route in told] == ["mx.test"]

@@ -393,6 +393,7 @@ async def test_an_endpoint_that_ends_all_its_connections_is_left_alone_for_a_whi
     authority, ca_file, monkeypatch
 ):
     """A resolver in a loop of GOAWAYs must not make us shake hands all day."""
+    monkeypatch.setattr(doh, "BARREN_LIFE_S", 20)
     async with (
         open_server(authority, "h2", leaves=True) as server,
         open_transport(ca_file) as transport,
@@ -404,6 +405,26 @@ async def test_an_endpoint_that_ends_all_its_connections_is_left_alone_for_a_whi
         assert doh.BARREN_MAX <= server.connections <= doh.BARREN_MAX + 1
         server.leaves = False
         monkeypatch.setattr(doh, "BARREN_S", 0)
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_an_endpoint_with_many_hung_names_is_not_left_alone(
+    authority, ca_file, quick_clocks, monkeypatch, protocol
+):
+    """Connections that we end over names that hang say nothing against the endpoint."""
+    monkeypatch.setattr(doh, "BARREN_LIFE_S", 20)
+    slow = trio.Event()
+    async with (
+        open_server(authority, protocol, slow=slow) as server,
+        open_transport(ca_file) as transport,
+    ):
+        failed: list[object] = []
+        for _ in range(2 * doh.BARREN_MAX):
+            transport.begin(server.url, QUESTION, failed.append)
+        if protocol == "http/1.1":
+            await until(lambda: len(failed) == 2 * doh.BARREN_MAX)  # silent, each time
+        slow.set()
         assert await transport.exchange(server.url, QUESTION) == QUESTION
 
 
