@@ -72,4 +72,4 @@ def read_all(rules: Rules, replies: Sequence[Reply]) -> None:
 def read_afresh(rules: Rules, replies: Sequence[Reply], times: int) -> None:
     """By rules that have kept nothing."""
     for _ in range(times):
-        read_all(Rules(rules.rules), replies)
+        read_all(rules.forgetful(), replies)

@@ -22,10 +22,13 @@ PURE = [
     "engine.turnstile",
     "engine.typos",
     "engine.verdict",
+    "engine.smtp.heads",
+    "engine.smtp.pairing",
     "engine.smtp.question",
     "engine.smtp.replies",
     "engine.smtp.throttle",
     "engine.smtp.wire",
+    "engine.smtp.wording",
 ]
 IMPURE = {
     *("trio", "anyio", "asyncio", "threading", "subprocess", "quart", "httpx", "hypercorn"),

@@ -3,11 +3,17 @@
 The first rule that matches wins, and their order is fixed: words about us,
 greylisting and rate, quota, disabled, relaying, no such mailbox, then the enhanced
 code (RFC 3463), then the bare code. Two things stand above the order: a positive
-reply accepts, and only a reply to RCPT speaks of a mailbox.
+reply accepts, and only a reply to RCPT speaks of a mailbox. Whatever a rule says, only
+a code of CONDEMNING lets it say that a mailbox does not exist.
 
 Rules read words, and names are no words: addresses, host names and links are
 taken out before a pattern sees the text, or `<spam.block@shop.test>: user unknown`
-would be read by its address. Pure: no clock, no network.
+would be read by its address. What the words are and who is spoken of: wording.py.
+
+The work is bounded. A pattern begins at a word, so an index by first letters says which
+rules are tried at which word, and at most TRIES_MAX are; what has more is not understood.
+A pattern repeats nothing without a bound, and so one try costs microseconds.
+Pure: no clock, no network.
 
 To compile all patterns takes as long as a look-up in DNS, and a reply that accepts
 needs none of them. So the table is read and each pattern compiled when it is first
@@ -17,20 +23,20 @@ through compile_rest().
 
 import re
 import tomllib
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from engine.smtp.heads import heads
 from engine.smtp.wire import Reply
+from engine.smtp.wording import TEXT_MAX, Lexicon, Names, Subjects, fold, joined
 
-TEXT_MAX = 1200  # characters that are read: the longest real reply has about 900
+TRIES_MAX = 500  # of rules at words: of 900 real replies none needs more than 110
 READINGS_MAX = 1024  # kept: hosts repeat themselves, and what they vary is mostly names
 RULES = Path(__file__).parents[1] / "data" / "replies.toml"
-LATIN_END = "\u0250"  # in other scripts an accent may be half the letter: й is no и
 
 
 class Step(Enum):
@@ -79,6 +85,10 @@ class Reading:
     about_us: bool = False  # speaks of our address, name or standing: the host wants rest
 
 
+# "No such mailbox" needs one of these codes (RFC 5321 4.2.3); a 4xx condemns no address anyway.
+CONDEMNING = ("4", "550", "551", "552", "553", "554", "555", "556")
+CONDEMNS = frozenset({Meaning.NO_MAILBOX, Meaning.DISABLED})
+
 ACCEPTED = Reading(Meaning.ACCEPTED, "accepted")
 NOT_UNDERSTOOD = Reading(Meaning.UNKNOWN, "not-understood")
 
@@ -93,7 +103,15 @@ class Pattern:
     def _compiled(self) -> re.Pattern[str]:
         return re.compile(self.pattern)
 
+    @cached_property
+    def heads(self) -> frozenset[str]:
+        return heads(self.pattern)
+
     @cached_property  # once found, as fast as the compiled one's own
+    def match(self) -> Callable[[str, int], re.Match[str] | None]:
+        return self._compiled.match
+
+    @cached_property
     def search(self) -> Callable[[str], re.Match[str] | None]:
         return self._compiled.search
 
@@ -107,46 +125,89 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a reply came with, besides its words."""
+
+    step: Step
+    code: str
+    enhanced: str
+    links: str
+    site: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of the table: everything that is given must match."""
+    """One row of the table: everything that is given must match, of the words one pattern."""
 
     reading: Reading
     steps: frozenset[Step]
     codes: tuple[str, ...]  # beginnings: "5", "55", "550"; none: any
     enhanced: Pattern | None
-    text: Pattern | None
+    text: Pattern | None  # of the words
+    subject: Pattern | None  # of the words with their subjects marked
+    also: Pattern | None  # must be among the words too
+    unless: Pattern | None  # must not be
     link: Pattern | None
     site: str | None
     source: str
     examples: tuple[str, ...]
 
-    def claims(self, code: str, enhanced: str, words: str, links: str, site: str | None) -> bool:
+    @property
+    def wordless(self) -> bool:
+        return self.text is None and self.subject is None
+
+    def patterns(self) -> Iterator[Pattern]:
+        for pattern in (self.enhanced, self.text, self.subject, self.also, self.unless, self.link):
+            if pattern is not None:
+                yield pattern
+
+    def fits(self, asked: Asked) -> bool:
+        """Could it claim this reply, as far as words do not tell?"""
         return (
-            (not self.codes or code.startswith(self.codes))
-            and (self.site is None or self.site == site)
-            and (self.enhanced is None or self.enhanced.fullmatch(enhanced) is not None)
-            and (self.text is None or self.text.search(words) is not None)
-            and (self.link is None or self.link.search(links) is not None)
+            asked.step in self.steps
+            and (not self.codes or asked.code.startswith(self.codes))
+            and (self.site is None or self.site == asked.site)
+            and (self.enhanced is None or self.enhanced.fullmatch(asked.enhanced) is not None)
+            and (self.link is None or self.link.search(asked.links) is not None)
         )
+
+    def allows(self, words: str) -> bool:
+        """Of a reply with a pattern that matches: is the rest as it must be?"""
+        return (self.also is None or self.also.search(words) is not None) and (
+            self.unless is None or self.unless.search(words) is None
+        )
+
+
+class Index:
+    """Which rules are worth a try at a word: by the letters that their patterns begin with."""
+
+    def __init__(self, patterns: Iterable[Pattern | None]) -> None:
+        found: dict[str, list[tuple[int, Pattern]]] = {}
+        for number, pattern in enumerate(patterns):
+            if pattern is not None:
+                for head in pattern.heads:
+                    found.setdefault(head, []).append((number, pattern))
+        self.by_head = {head: tuple(rules) for head, rules in found.items()}
+        self.lengths = sorted({len(head) for head in found})
 
 
 class Rules:
     """The rules in their order, with the latest readings kept.
 
-    They are taken from `rules` when they are first needed.
+    They are taken from `table` when they are first needed.
     """
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        self._given = rules
+    def __init__(self, table: "Table") -> None:
+        self._table = table
         self._kept: dict[tuple[Step, int, str, str, str, str | None], Reading] = {}
 
-    @cached_property
+    @property
     def rules(self) -> tuple[Rule, ...]:
-        return tuple(self._given)
+        return self._table.rules
 
-    @cached_property
-    def _by_step(self) -> dict[Step, tuple[Rule, ...]]:
-        return {step: tuple(rule for rule in self.rules if step in rule.steps) for step in Step}
+    def forgetful(self) -> "Rules":
+        """The same rules, nothing kept."""
+        return Rules(self._table)
 
     @cached_property
     def _links(self) -> Pattern | None:
@@ -159,8 +220,8 @@ class Rules:
         Raises re.error for a pattern that is wrong.
         """
         for rule in self.rules:
-            for pattern in (rule.enhanced, rule.text, rule.link):
-                if pattern is not None and pattern.compile():
+            for pattern in rule.patterns():
+                if pattern.compile():
                     yield
 
     def compile_all(self) -> None:
@@ -186,130 +247,135 @@ class Rules:
         key = (step, reply.code, names.enhanced, text, links, site)
         reading = self._kept.get(key)
         if reading is None:
-            reading = self._search(step, str(reply.code), names.enhanced, fold(text), links, site)
+            asked = Asked(step, str(reply.code), names.enhanced, links, site)
+            reading = self._search(asked, text)
             if len(self._kept) >= READINGS_MAX:
                 self._kept.clear()
             self._kept[key] = reading
         return reading
 
-    def _search(
-        self, step: Step, code: str, enhanced: str, words: str, links: str, site: str | None
-    ) -> Reading:
-        for rule in self._by_step[step]:
-            if rule.claims(code, enhanced, words, links, site):
-                return rule.reading
-        return NOT_UNDERSTOOD
+    def _search(self, asked: Asked, text: str) -> Reading:
+        words = fold(text, self._table.lexicon)
+        search = Search(self.rules, asked, joined(words))
+        spoken = self._table.subjects.speak_of(words)
+        try:
+            search.by_words(search.words, self._table.text_index)
+            search.by_words(spoken, self._table.subject_index)
+        except TooManyTriesError:
+            return NOT_UNDERSTOOD
+        search.by_the_rest(self._table.wordless)
+        return search.reading
 
 
-_NAME = re.compile(
-    r"""(?P<link> (?:https?|ftp)://[^\s<>"]+ | \bwww\.[^\s<>"]+ )
-    | (?P<address>
-        <[^<>]*>
-      | (?<![\w.*+-])[^<>()\[\]:;,"'=|@]{1,64}@[\w.*-]* )
-    | (?P<code> (?<![\w.])[245]\.\d{1,3}\.\d{1,3}(?!\.?\w) )
-    | (?P<host>
-        (?<![\w.-]) (?:[A-Za-z0-9_*-]{1,63}\.){1,12}
-        (?!(?:please|see|for|try|the|your|this|contact|visit|if|check|we|you)\b)
-        (?:[a-z]{2,24}|[A-Z]{2,24}|\d{1,3}|xn--[\w-]+)(?![\w-])
-      | \[(?:ipv6:)?[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f.]{0,15}){2,8}\] )""",
-    re.VERBOSE,
-)
-_MARKED = re.compile(r"[@./:<\[]")  # a word without any of these holds no name
-_QUOTED = re.compile(r'<?"[^"]{1,64}"@[\w.*-]+>?')
-# Sendmail names the user so: `spam... User unknown`.
-_DOTTED = re.compile(r"^(?:[245]\.\d{1,3}\.\d{1,3} )?[^\s<>@]{1,64}\.\.\.(?= )")
-_TICKET = re.compile(r"(?=[\w-]*\d)[\w-]{12,}")  # a queue id: says nothing, never comes again
+class TooManyTriesError(Exception):
+    """The words of a reply call for more work than it is worth."""
 
 
-@dataclass(slots=True)
-class Names:
-    """The names that a reply holds, once they are taken out of its text."""
+class Search:
+    """Which rule is the first to claim a reply."""
 
-    enhanced: str = ""  # the first enhanced code, wherever it stands
-    links: list[str] = field(default_factory=list)  # links and host names
+    def __init__(self, rules: tuple[Rule, ...], asked: Asked, words: str) -> None:
+        self.words = words
+        self.tries = 0
+        self._rules = rules
+        self._asked = asked
+        self._first = len(rules)  # the first rule that claims it, so far
+        self._fits: dict[int, bool] = {}
 
-    def take_from(self, text: str) -> str:
-        """The text without them: `@` stands for an address, `%` for a host."""
-        if "..." in text:
-            text = _DOTTED.sub(self._dotted, text)
-        if '"' in text:
-            text = _QUOTED.sub(" @ ", text)
-        return " ".join(
-            [word if word.isalpha() else self._take_from_word(word) for word in text.split()]
+    @property
+    def reading(self) -> Reading:
+        return (
+            self._rules[self._first].reading if self._first < len(self._rules) else NOT_UNDERSTOOD
         )
 
-    def _take_from_word(self, word: str) -> str:
-        if _MARKED.search(word):
-            return _NAME.sub(self._replaced, word)
-        return "" if _TICKET.fullmatch(word) else word
+    def by_words(self, text: str, index: "Index") -> None:
+        """Try at each word the rules with a pattern that can begin there.
 
-    def _dotted(self, found: re.Match[str]) -> str:
-        return found[0].rpartition(" ")[0] + " @ "
+        Raises TooManyTriesError.
+        """
+        fits, by_head = self._fits, index.by_head
+        at = 0
+        while True:
+            for length in index.lengths:
+                for number, pattern in by_head.get(text[at : at + length], ()):
+                    if number >= self._first:
+                        break
+                    if number not in fits:
+                        fits[number] = self._rules[number].fits(self._asked)
+                    if not fits[number]:
+                        continue
+                    self.tries += 1
+                    if self.tries > TRIES_MAX:
+                        raise TooManyTriesError
+                    if pattern.match(text, at) is not None:
+                        self._claimed(number)
+            at = text.find(" ", at) + 1
+            if not at:
+                return
 
-    def _replaced(self, found: re.Match[str]) -> str:
-        kind, name = found.lastgroup, found[0]
-        if kind == "code":
-            self.enhanced = self.enhanced or name
-            return " "
-        if kind == "address" and "://" not in name:
-            return " @ "
-        self.links.append(name)
-        return " % " if kind == "host" else " "
+    def by_the_rest(self, numbers: Iterable[int]) -> None:
+        """Those that ask for no words."""
+        for number in numbers:
+            if number < self._first and self._rules[number].fits(self._asked):
+                self._claimed(number)
+
+    def _claimed(self, number: int) -> None:
+        if self._rules[number].allows(self.words):
+            self._first = number
+        else:
+            self._fits[number] = False
 
 
-_E_MAIL = re.compile(r"\be mail")
-_STOPS = re.compile(r" *\.[ .]*")
-_NAMES_IN_A_ROW = re.compile(r"([@%])(?: [@%])+")
-_PUNCTUATION = str.maketrans(
-    dict.fromkeys('"#$&()*+,-/:<=>[\\]^_{|}~\u2013\u2014\u201c\u201d', " ")
-    | dict.fromkeys("!?;", ".")
-    | dict.fromkeys("`\u2018\u2019\u00b4", "'")
-)
+class Table:
+    """The rules of a TOML text and what is derived from them, read when it is first needed."""
 
+    def __init__(self, toml: Callable[[], str]) -> None:
+        self._toml = toml
 
-def fold(text: str) -> str:
-    """Lower case, no accents, no punctuation but full stops, `not` for `n't`."""
-    if not text.isascii():
-        text = "".join([_bare(letter) if letter < LATIN_END else letter for letter in text])
-    text = text.lower().translate(_PUNCTUATION).replace("n't", " not").replace("'", "")
-    text = _E_MAIL.sub("email", " ".join(text.split()))
-    return _NAMES_IN_A_ROW.sub(r"\1", _STOPS.sub(". ", text).strip())
+    @cached_property
+    def _data(self) -> dict[str, Any]:
+        return tomllib.loads(self._toml())
 
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        words = self._data.get("words", {})
+        return tuple(_rule(row, words) for row in self._data["rule"])
 
-def _bare(letter: str) -> str:
-    return unicodedata.normalize("NFKD", letter)[0]
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        return Lexicon.of(self._data.get("lexicon", {}))
+
+    @cached_property
+    def subjects(self) -> Subjects:
+        return Subjects.of(self._data.get("subjects", {}))
+
+    @cached_property
+    def text_index(self) -> Index:
+        return Index(rule.text for rule in self.rules)
+
+    @cached_property
+    def subject_index(self) -> Index:
+        return Index(rule.subject for rule in self.rules)
+
+    @cached_property
+    def wordless(self) -> tuple[int, ...]:
+        return tuple(number for number, rule in enumerate(self.rules) if rule.wordless)
 
 
 def parse_rules(toml: str) -> Rules:
     """Rules from a TOML text; raises KeyError, ValueError or re.error for one that is wrong."""
-    rules = Rules(_parse(toml))
+    rules = Rules(Table(lambda: toml))
     rules.compile_all()
     return rules
 
 
 def load_rules() -> Rules:
     """The rules that come with the engine: nothing of them is read before it is needed."""
-    return Rules(Table(RULES))
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The rules of a file, read each time they are gone through."""
-
-    path: Path
-
-    def __iter__(self) -> Iterator[Rule]:
-        return _parse(self.path.read_text("utf-8"))
-
-
-def _parse(toml: str) -> Iterator[Rule]:
-    table = tomllib.loads(toml)
-    for row in table["rule"]:
-        yield _rule(row, table.get("words", {}))
+    return Rules(Table(lambda: RULES.read_text("utf-8")))
 
 
 KEYS = frozenset(
-    {"id", "step", "code", "enhanced", "text", "link", "site"}
+    {"id", "step", "code", "enhanced", "text", "subject", "with", "unless", "link", "site"}
     | {"meaning", "about_us", "source", "examples"}
 )
 
@@ -319,12 +385,20 @@ def _rule(row: Mapping[str, Any], words: Mapping[str, str]) -> Rule:
         raise ValueError(f"rule {row['id']}: no such keys: {', '.join(sorted(strange))}")
     meaning = Meaning(row["meaning"])
     steps = frozenset(Step(step) for step in _several(row.get("step", [])))
+    codes = tuple(_several(row.get("code", [])))
+    if meaning in CONDEMNS:
+        codes = codes or CONDEMNING
+        if strange_codes := set(codes) - set(CONDEMNING):
+            raise ValueError(f"rule {row['id']}: {meaning.value} by {', '.join(strange_codes)}")
     return Rule(
         reading=Reading(meaning, row["id"], row.get("about_us", False)),
         steps=frozenset({Step.RCPT}) if meaning in OF_A_RECIPIENT else steps or frozenset(Step),
-        codes=tuple(_several(row.get("code", []))),
+        codes=codes,
         enhanced=_pattern(row.get("enhanced"), {}),
         text=_pattern(row.get("text"), words),
+        subject=_pattern(row.get("subject"), words),
+        also=_pattern(row.get("with"), words),
+        unless=_pattern(row.get("unless"), words),
         link=_pattern(row.get("link"), {}),
         site=row.get("site"),
         source=row["source"],

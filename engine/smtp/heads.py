@@ -1,0 +1,100 @@
+"""The letters that a match of a pattern can begin with.
+
+An index by them says which patterns are worth a try at a word. Only the part of the
+language that the rules use is known: literals, `\\b`, `^`, classes, `(?:a|b)`, look-arounds
+and quantifiers. What is not known counts as any letter, which costs tries, not matches.
+"""
+
+HEAD_MAX = 5  # letters that are compared
+
+# A head and whether more may follow it: ("re", False) means just `re` and then anything.
+Head = tuple[str, bool]
+EMPTY: frozenset[Head] = frozenset({("", True)})
+ANYTHING: frozenset[Head] = frozenset({("", False)})
+QUANTIFIERS = "?*+{"
+
+
+def heads(pattern: str) -> frozenset[str]:
+    """Beginnings of at most HEAD_MAX letters; every match begins with one of them."""
+    found, _ = _alternatives(pattern, 0)
+    return frozenset(letters for letters, _ in found)
+
+
+def _alternatives(pattern: str, at: int) -> tuple[frozenset[Head], int]:
+    """Of all alternatives up to the end of the group (or of the pattern)."""
+    found: frozenset[Head] = frozenset()
+    branch = EMPTY
+    while at < len(pattern) and pattern[at] != ")":
+        if pattern[at] == "|":
+            found |= branch
+            branch = EMPTY
+            at += 1
+            continue
+        item, at = _item(pattern, at)
+        item, at = _quantified(pattern, at, item)
+        branch = _then(branch, item)
+    return found | branch, at
+
+
+def _item(pattern: str, at: int) -> tuple[frozenset[Head], int]:
+    letter = pattern[at]
+    if letter == "(":
+        return _group(pattern, at)
+    if letter == "[":
+        return _letter_class(pattern, at)
+    if letter == "\\":
+        escaped = pattern[at + 1]
+        if escaped == "b":
+            return EMPTY, at + 2
+        return (ANYTHING if escaped.isalnum() else _letters(escaped)), at + 2
+    if letter in "^$":
+        return EMPTY, at + 1
+    return (ANYTHING if letter == "." else _letters(letter)), at + 1
+
+
+def _group(pattern: str, at: int) -> tuple[frozenset[Head], int]:
+    kind = pattern[at + 1 : at + 4]
+    inside = at + (3 if kind[:2] == "?:" or kind[1:2] in ("=", "!") else 1)
+    looks = kind[:2] in ("?=", "?!") or kind in ("?<=", "?<!")
+    if kind in ("?<=", "?<!"):
+        inside = at + 4
+    found, end = _alternatives(pattern, inside)
+    return (EMPTY if looks else found), end + 1
+
+
+def _letter_class(pattern: str, at: int) -> tuple[frozenset[Head], int]:
+    end = pattern.index("]", at + 1)
+    inside = pattern[at + 1 : end]
+    if any(special in inside for special in "\\^-"):
+        return ANYTHING, end + 1
+    return frozenset((letter, True) for letter in inside), end + 1
+
+
+def _letters(literal: str) -> frozenset[Head]:
+    return frozenset({(literal, True)})
+
+
+def _quantified(pattern: str, at: int, item: frozenset[Head]) -> tuple[frozenset[Head], int]:
+    if at >= len(pattern) or pattern[at] not in QUANTIFIERS:
+        return item, at
+    optional = pattern[at] in "?*" or pattern[at : at + 3] in ("{0,", "{,")
+    once = pattern[at] == "?"
+    at = pattern.index("}", at) + 1 if pattern[at] == "{" else at + 1
+    if at < len(pattern) and pattern[at] in "?+":  # lazy, possessive
+        at += 1
+    if not once:
+        item = frozenset((letters, False) for letters, _ in item)
+    return (item | EMPTY if optional else item), at
+
+
+def _then(first: frozenset[Head], second: frozenset[Head]) -> frozenset[Head]:
+    """The heads of one after the other."""
+    found: set[Head] = set()
+    for letters, open_ended in first:
+        if not open_ended or len(letters) >= HEAD_MAX:
+            found.add((letters[:HEAD_MAX], False))
+            continue
+        for more, still in second:
+            both = letters + more
+            found.add((both[:HEAD_MAX], still and len(both) < HEAD_MAX))
+    return frozenset(found)

@@ -1,0 +1,271 @@
+"""The words of a reply, in the two forms that the rules read.
+
+`fold` gives the words: lower case, no accents, no punctuation but full stops, `@` for
+an address, `%` for a host, and words of other languages as their English ones (the
+lexicon). `speak_of` gives the subjects: each phrase that names the recipient's mailbox
+becomes MAILBOX, one that names the sender, the client or the host's own machinery
+becomes ANOTHER, and auxiliary verbs are left out. `The user's account does not exist` is
+`¤ not exist`, `sender address does not exist` is `‡ not exist`. So a rule that asks for
+MAILBOX has the recipient as its subject, whatever its verb.
+
+All of it is linear in the text, and the text is bounded first: at most WORDS_MAX words
+and TEXT_MAX characters are looked at. Pure: no clock, no network.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+TEXT_MAX = 1200  # characters that are looked at: the longest real reply has about 900
+WORDS_MAX = 60  # words that are judged: a reply says what it means in its first ones
+WORD_MAX = 80  # characters of a word that is searched for names; a longer one is a name
+STEM_MIN, STEM_MAX = 4, 20  # characters of a word's beginning that the lexicon compares
+FAR_EAST_MAX = 300  # characters, where a word has two to five: WORDS_MAX words and some
+MAILBOX, ANOTHER = "¤", "‡"
+BREAK = ","  # where a clause ends: `rejected: user unknown`
+OF = frozenset({"of", "for"})
+POSSESSIVES = frozenset({"your", "our", "from"})  # belong to what follows
+OBSCURE = "·"  # stands for what the lexicon does not know, where spaces part no words
+
+_NAME = re.compile(
+    r"""(?P<link> (?:https?|ftp)://[^\s<>"]+ | \bwww\.[^\s<>"]+ )
+    | (?P<address>
+        <[^<>]*>
+      | (?<![\w.*+-])[^<>()\[\]:;,"'=|@]{1,64}@[\w.*-]* )
+    | (?P<code> (?<![\w.])[245]\.\d{1,3}\.\d{1,3}(?!\.?\w) )
+    | (?P<host>
+        (?<![\w.-]) (?:[A-Za-z0-9_*-]{1,63}\.){1,12}
+        (?!(?:please|see|for|try|the|your|this|contact|visit|if|check|we|you)\b)
+        (?:[a-z]{2,24}|[A-Z]{2,24}|\d{1,3}|xn--[\w-]+)(?![\w-])
+      | \[(?:ipv6:)?[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f.]{0,15}){2,8}\] )""",
+    re.VERBOSE,
+)
+_MARKED = re.compile(r"[@./:<\[]")  # a word without any of these holds no name
+_QUOTED = re.compile(r'<?"[^"]{1,64}"@[\w.*-]+>?')
+# Sendmail names the user so: `spam... User unknown`.
+_DOTTED = re.compile(r"^(?:[245]\.\d{1,3}\.\d{1,3} )?[^\s<>@]{1,64}\.\.\.(?= )")
+_TICKET = re.compile(r"(?=[\w-]*\d)[\w-]{12,}")  # a queue id: says nothing, never comes again
+
+
+@dataclass(slots=True)
+class Names:
+    """The names that a reply holds, once they are taken out of its text."""
+
+    enhanced: str = ""  # the first enhanced code, wherever it stands
+    links: list[str] = field(default_factory=list)  # links and host names
+
+    def take_from(self, text: str) -> str:
+        """The text without them: `@` stands for an address, `%` for a host."""
+        if "..." in text:
+            text = _DOTTED.sub(self._dotted, text)
+        if '"' in text:
+            text = _QUOTED.sub(" @ ", text)
+        words = text.split(None, WORDS_MAX)[:WORDS_MAX]
+        return " ".join([word if word.isalpha() else self._take_from_word(word) for word in words])
+
+    def _take_from_word(self, word: str) -> str:
+        if len(word) > WORD_MAX and word.isascii():
+            return self._take_long(word)
+        if _MARKED.search(word):
+            return _NAME.sub(self._replaced, word)
+        return "" if _TICKET.fullmatch(word) else word
+
+    def _take_long(self, word: str) -> str:
+        """An ASCII word of this length is an address, a link or nothing that says anything."""
+        if "://" in word:
+            self.links.append(word)
+            return ""
+        return "@" if "@" in word else ""
+
+    def _dotted(self, found: re.Match[str]) -> str:
+        return found[0].rpartition(" ")[0] + " @ "
+
+    def _replaced(self, found: re.Match[str]) -> str:
+        kind, name = found.lastgroup, found[0]
+        if kind == "code":
+            self.enhanced = self.enhanced or name
+            return " "
+        if kind == "address" and "://" not in name:
+            return " @ "
+        self.links.append(name)
+        return " % " if kind == "host" else " "
+
+
+# ------------------------------------------------ letters
+
+
+def _bare_letters() -> dict[int, str | None]:
+    """Latin letters without their accents; in other scripts an accent may be half the letter."""
+    latin = [*range(0x80, 0x250), *range(0x1E00, 0x1F00)]
+    bare: dict[int, str | None] = {c: unicodedata.normalize("NFKD", chr(c))[0] for c in latin}
+    bare |= {ord(c): plain for c, plain in zip("ßæœøłđðþıØŁĐÆŒ", _PLAIN, strict=True)}
+    bare |= dict.fromkeys(range(0x300, 0x370))  # combining accents
+    bare |= dict.fromkeys([0xAD, *range(0x200B, 0x2010), 0x2060, 0xFEFF])  # of no width
+    bare |= {0xFF01 + n: chr(0x21 + n) for n in range(94)}  # full-width ASCII
+    return bare | {0x3000: " ", 0x3001: " ", 0x3002: ".", 0xA4: " ", 0xB7: " ", 0x2021: " "}
+
+
+_PLAIN = ["ss", "ae", "oe", "o", "l", "d", "d", "th", "i", "O", "L", "D", "AE", "OE"]
+_BARE = _bare_letters()
+_FAR_EAST = re.compile("[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]")
+_FAR_EAST_RUN = re.compile(f"{_FAR_EAST.pattern}+")
+_E_MAIL = re.compile(r"\be (?=mail)")
+_CLAUSE_END = re.compile(r"[:,] | [-–—] ")
+_MARKS = frozenset([".", "@", "%", BREAK])
+_ELISION = re.compile(r"\b(?:[cdjlms]|qu|un|all|dell|nell|sull)'(?=\w)")  # l'adresse, dell'utente
+_PUNCTUATION = str.maketrans(
+    dict.fromkeys('"#$&()*+,-/:<=>[\\]^_{|}~\u2013\u2014\u201c\u201d\u00ab\u00bb', " ")
+    | dict.fromkeys("!?;", ".")
+    | dict.fromkeys("`\u2018\u2019\u00b4", "'")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """Words of other languages and the English ones that they are read as."""
+
+    words: Mapping[str, str]
+    stems: Mapping[str, str]  # beginnings of words
+    phrases: re.Pattern[str] | None  # where words are not parted by spaces
+    of_phrase: Mapping[str, str]
+
+    @classmethod
+    def of(cls, table: Mapping[str, str]) -> "Lexicon":
+        """From English -> others, separated by spaces; `*` ends a stem, `_` is a space."""
+        words: dict[str, str] = {}
+        stems: dict[str, str] = {}
+        phrases: dict[str, str] = {}
+        for english, others in table.items():
+            for other in others.split():
+                if _FAR_EAST.search(other):
+                    phrases[other.replace("_", " ")] = english
+                elif other.endswith("*"):
+                    stems[other[:-1]] = english
+                else:
+                    words[other] = english
+        longest_first = sorted(phrases, key=len, reverse=True)
+        pattern = re.compile("|".join(map(re.escape, longest_first)))
+        return cls(words, stems, pattern if phrases else None, phrases)
+
+    def english(self, word: str) -> str:
+        known = self.words.get(word)
+        if known is not None:
+            return known
+        for length in range(min(len(word), STEM_MAX), STEM_MIN - 1, -1):
+            known = self.stems.get(word[:length])
+            if known is not None:
+                return known
+        return word
+
+    def part(self, text: str) -> str:
+        """A text of the far east in English words, and a dot for what is not known."""
+        if self.phrases is None or not _FAR_EAST.search(text):
+            return text
+        text = self.phrases.sub(self._phrase, text[:FAR_EAST_MAX])
+        return _FAR_EAST_RUN.sub(lambda run: " " if len(run[0]) == 1 else f" {OBSCURE} ", text)
+
+    def _phrase(self, found: re.Match[str]) -> str:
+        return f" {self.of_phrase[found[0]]} "
+
+
+NO_LEXICON = Lexicon({}, {}, None, {})
+
+
+def fold(text: str, lexicon: Lexicon = NO_LEXICON) -> list[str]:
+    """The words: `not` for `n't`, with full stops and BREAKs as words of their own."""
+    if not text.isascii():
+        text = lexicon.part(text.translate(_BARE))
+    text = _CLAUSE_END.sub(" \uffff ", text.lower()).translate(_PUNCTUATION)
+    text = text.replace("\uffff", BREAK).replace("n't", " not")
+    if "'" in text:
+        text = _ELISION.sub(" ", text).replace("'", "")
+    words: list[str] = []
+    count = 0
+    last = "."  # no stop begins a text
+    for given in _E_MAIL.sub("e", text.replace(".", " . ")).split():
+        if given in _MARKS and (given == last or (given in "@%" and last in "@%")):
+            continue
+        last = given
+        english = lexicon.english(given).split()
+        words += english
+        count += len(english) if given not in _MARKS else given in "@%"
+        if count >= WORDS_MAX:
+            break
+    return words
+
+
+def joined(words: list[str]) -> str:
+    return " ".join([word for word in words if word != BREAK]).replace(" .", ".")
+
+
+# ------------------------------------------------ who is spoken of
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """Words by the part they play in naming somebody."""
+
+    mailbox: frozenset[str]  # names a mailbox
+    recipient: frozenset[str]  # and surely the recipient's
+    about: frozenset[str]  # stands before a noun and changes nothing: `local user`
+    others: frozenset[str]  # the sender, the client, the host: what they own is not the mailbox
+    machinery: frozenset[str]  # after a noun makes it a part of the host: `user database`
+    auxiliary: frozenset[str]  # left out
+    clause: frozenset[str]  # after a noun only: `that you tried to reach`
+
+    @classmethod
+    def of(cls, table: Mapping[str, str]) -> "Subjects":
+        return cls(**{name: frozenset(table.get(name, "").split()) for name in cls.__slots__})
+
+    def speak_of(self, words: list[str]) -> str:
+        """The text with its subjects marked."""
+        spoken: list[str] = []
+        at = 0
+        while at < len(words):
+            if words[at] in self.auxiliary or words[at] == BREAK:
+                at += 1
+                continue
+            noun, end = self._phrase(words, at)
+            if noun > at:
+                mark = self._mark(words[at:noun])
+                at, owned = self._after(words, noun)
+                owned = owned or self._is_of_another(spoken)
+                spoken.append(ANOTHER if owned else mark)
+            else:
+                spoken += words[at:end]
+                at = end
+        return " ".join(spoken)
+
+    def _phrase(self, words: list[str], at: int) -> tuple[int, int]:
+        """Behind the last noun of the phrase that begins here (`at`: it has none), and its end."""
+        noun = place = at
+        while place < len(words):
+            word = words[place]
+            if word in self.mailbox or word == "@":
+                noun = place + 1
+            elif word not in self.about and (noun > at or word not in self.others):
+                break
+            place += 1
+        return noun, max(place, at + 1)
+
+    def _mark(self, phrase: Iterable[str]) -> str:
+        seen = frozenset(phrase)
+        return ANOTHER if seen & self.others and not seen & self.recipient else MAILBOX
+
+    def _is_of_another(self, spoken: list[str]) -> bool:
+        """Does the text before a phrase end in `the server of`, `database for`?"""
+        if len(spoken) < 2 or spoken[-1] not in OF:
+            return False
+        owner = spoken[-2]
+        return owner == ANOTHER or owner in self.machinery or owner in self.others
+
+    def _after(self, words: list[str], at: int) -> tuple[int, bool]:
+        """Behind the clauses that follow a phrase, and whether they give it to another."""
+        if at < len(words) and words[at] in self.machinery:
+            return at + 1, True
+        while at < len(words) and (words[at] in self.clause or words[at] in self.auxiliary):
+            at += 1
+        if at == len(words) or words[at] not in self.others or words[at] in POSSESSIVES:
+            return at, False
+        return at, words[at - 1] != "or"
