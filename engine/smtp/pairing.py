@@ -51,6 +51,12 @@ def names_recipient(reply: Reply, mailbox: str, asked: AbstractSet[str]) -> bool
     return False
 
 
+def check_names_nobody(reply: Reply, asked: AbstractSet[str]) -> None:
+    """Raise OutOfStep where a reply to RSET or MAIL names a recipient of the session."""
+    if asked and not asked.isdisjoint(_NAMED.findall(" ".join(reply.lines).lower())):
+        raise OutOfStep("it speaks of a recipient before one was asked about")
+
+
 def check_code(reply: Reply) -> None:
     """Raise TheirMistake for a code that can't answer RCPT."""
     if 300 <= reply.code < 400:

@@ -27,12 +27,13 @@ from engine.smtp.replies import Reading, Rules, Step
 from engine.smtp.session import GONE_WRONG, REFUSALS_MAX, Session, cause_of, refusal_outcome
 from engine.smtp.terms import first_terms, start_tls
 from engine.smtp.throttle import NEVER, REFUSAL_REST_S, REST_AFTER, Rest, Throttle
-from engine.smtp.wire import Reply
+from engine.smtp.wire import Reply, TheirMistake
 from engine.turnstile import Turnstile
 from engine.verdict import Outcome
 from engine.watcher import Watcher
 
 BACKLOG_S = 0.5  # work for longer than this is worth one more connection
+HEDGE_S = 0.25  # of silence before a greeting, then the next exchange is dialled beside it
 HURRY_S = 0.15  # a greeting that takes longer is not waited for before the next is opened
 ROUND_S = 0.8  # a window's replies, one by one, should not take longer
 COLD_MAX = 3  # recipients in a row refused because of us, then the domain is rested here
@@ -76,12 +77,13 @@ class Desk(Protocol):
     def is_wanted_elsewhere(self, address: str, pool: "Pool") -> bool: ...
     def sitting(self, address: str) -> AbstractContextManager[None]: ...
     def room_made(self, pool: "Pool") -> None: ...
+    def hedge(self, pool: "Pool") -> None: ...
+    def resting_at(self, address: str) -> Cause | None: ...
+    def name_rest(self, name: str, now: float) -> Cause | None: ...
+    def note_rest(self, pool: "Pool", addresses: Sequence[str], cause: Cause) -> None: ...
+    def note_welcome(self, pool: "Pool") -> None: ...
     def begin_answers(self) -> None: ...
     def end_answers(self) -> None: ...
-
-
-def is_settled(question: Question) -> bool:
-    return question.outcome is not None
 
 
 _NOT_IDLE = object()
@@ -111,9 +113,14 @@ class _Pace:
 class Pool:
     """One mail host. See session.Host for what its sessions ask of it."""
 
-    def __init__(self, addresses: tuple[str, ...], name: str, desk: Desk) -> None:
+    def __init__(self, addresses: tuple[str, ...], name: str, host: str, desk: Desk) -> None:
+        """`host` is the key under which the domains at this host are remembered."""
         self.addresses = addresses
         self.name = name
+        self.host = host
+        self.names: set[str] = set()  # of exchanges that have these addresses
+        self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
+        self.names_rest_until = NEVER  # the latest rest of one of them
         self.site: Site | None = None
         self.one_each = False
         self.terms = first_terms(desk.settings.mail_from)
@@ -129,6 +136,7 @@ class Pool:
         self.usual_s = 0.0
         self.late_s = LATE_S
         self.wary = False
+        self._hedged = False  # it takes so long that the next exchange is dialled
         self._slow = False  # a greeting that is being waited for takes long
         self._coming = 0  # sessions that were woken, and have not looked what waits yet
         self.connections = 0  # sessions, and connections being opened
@@ -165,9 +173,12 @@ class Pool:
         waiting, find_domain = self.waiting, self._desk.domains.find
         for question in questions:
             question.pool = self
-            domain = question.domain_here = find_domain(self.addresses, question.domain)
+            domain = question.domain_here = find_domain(self.host, question.domain)
             self.present += 1
-            rests = now < self.rest.until or now < domain.rest_until
+            if question.hedge is self:  # it waits here already
+                question.hedge = None
+                continue
+            rests = now < self.rest.until or now < domain.rest_until or now < self.names_rest_until
             if rests and (cause := self._resting(question, now)) is not None:
                 self._turn_away(question, cause)
             else:
@@ -177,13 +188,19 @@ class Pool:
         while waiting.count > self._coming != before:  # one more was woken: is another needed?
             before = self._coming
             self.staff()
+        if self._hedged and not self.sessions:
+            self._desk.hedge(self)
 
     def _resting(self, question: Question, now: float) -> Cause | None:
         """The old answer, where the host or the question's domain here is left alone."""
         domain: Domain = question.domain_here
         if now < self.rest.until:
             return self._rest_cause
-        return domain.rest_cause if now < domain.rest_until else None
+        if now < domain.rest_until:
+            return domain.rest_cause
+        if now < self.names_rest_until:
+            return self._desk.name_rest(question.exchanges[question.place].name, now)
+        return None
 
     def _turn_away(self, question: Question, cause: Cause) -> None:
         if question.notes is not None:
@@ -280,7 +297,13 @@ class Pool:
 
     def any_waiting(self) -> bool:
         """Is there a question that waits for a connection?"""
-        return self.waiting.prune(is_settled)
+        return self.waiting.prune(self._has_left)
+
+    def _has_left(self, question: Question) -> bool:
+        """It is settled, or asked at another exchange."""
+        return question.outcome is not None or (
+            question.pool is not self and question.hedge is not self
+        )
 
     def _wants_connection(self, hurried: bool) -> bool:
         if self.connections >= self._connections_max():
@@ -288,7 +311,9 @@ class Pool:
         untried = self.connections >= self._borne
         if len(self.sessions) < self.connections and untried and not hurried:
             return False  # one is being opened: see first how the host takes it
-        return (self.connections == 0 or self._worth_one_more()) and self._free_address()
+        another_address = hurried and self.connections < len(self.addresses) and not self.sessions
+        wanted = self.connections == 0 or another_address or self._worth_one_more()
+        return wanted and self._free_address()
 
     def _connections_max(self) -> int:
         """How many connections may be open just now."""
@@ -357,12 +382,13 @@ class Pool:
     async def _reach(self, seat_at: str | None) -> Session | None:
         """A greeted connection; while a greeting takes long, others may be opened beside it."""
         greeted = trio.CancelScope()
-        if self.connections > self._borne:  # what was borne before is not waited for anyhow
+        # What was borne before is not waited for anyhow.
+        if self.connections > self._borne or not self.sessions:
             self._desk.start(self._hurry, greeted)
         try:
             return await self._try_addresses(seat_at)
         finally:
-            self._slow = False
+            self._slow = self._hedged = False
             greeted.cancel()
 
     async def _hurry(self, greeted: trio.CancelScope) -> None:
@@ -371,6 +397,48 @@ class Pool:
             await trio.sleep(HURRY_S)
             self._slow = True
             self.staff(hurried=True)
+            await trio.sleep(HEDGE_S - HURRY_S)
+            if not self.sessions:
+                self._hedged = True
+                self._desk.hedge(self)
+
+    @property
+    def silent(self) -> bool:
+        """It was dialled, and has not greeted us for HEDGE_S."""
+        return self._hedged and not self.sessions
+
+    def hedge(self, question: Question, place: int) -> None:
+        """Let a question wait here as well, for its exchange before this one is silent.
+
+        The first of the two that greets us takes it.
+        """
+        now = self._now()
+        if now < self.rest.until or now < self.names_rest_until:
+            return
+        question.hedge, question.hedge_place = self, place
+        self.waiting.join(question.asker, question)
+        self.staff()
+
+    def _claim(self, question: Question) -> None:
+        """This host greeted us first: the question is asked here, and no more where it waited."""
+        silent: Pool = question.pool
+        silent.present -= 1
+        self._desk.room_made(silent)
+        if question.notes is not None:
+            words = f"silent for {HEDGE_S:g} s, the next exchange was quicker"
+            question.notes.tried.append(Tried(silent.name, None, words))
+        question.pool, question.hedge = self, None
+        question.place = question.hedge_place
+        question.domain_here = self._desk.domains.find(self.host, question.domain)
+        self.present += 1
+
+    def _send_on(self, cause: Cause) -> None:
+        """Whoever waits here is not asked here."""
+        for question in self.waiting.take_all():
+            if question.pool is self:
+                self.fail_over(question, cause)
+            elif question.hedge is self:
+                question.hedge, question.hedge_cause = None, cause
 
     async def _try_addresses(self, seat_at: str | None) -> Session | None:
         """A session with the first of the addresses that answers; it holds a seat there.
@@ -378,9 +446,12 @@ class Pool:
         None where none does, once everyone who waits has been told; or where the
         failure is this connection's alone, because others live or are being opened.
         """
-        cause, seats_taken = None, False
+        cause, seats_taken, rests = None, False, None
         for address in self._in_turn(seat_at):
             if address != seat_at:
+                if (rest := self._desk.resting_at(address)) is not None:
+                    rests = rest
+                    continue
                 if not self.any_waiting():
                     break  # what was learnt of the host holds, whoever waits
                 if not self._desk.take_seat(address, self):
@@ -392,8 +463,9 @@ class Pool:
             cause = greeted
         if cause is not None and not seats_taken:
             self._strike(cause)
-            for question in self.waiting.take_all():
-                self.fail_over(question, cause)
+            self._send_on(cause)
+        elif cause is None and rests is not None and not (seats_taken or self.sessions):
+            self._send_on(rests)  # another name's mail went to these addresses, in vain
         return None
 
     async def _try_address(self, address: str) -> Session | Cause | None:
@@ -409,8 +481,9 @@ class Pool:
             return greeted
         self._failed_at[address] = self._now()
         if company or self.sessions or self._greeted > greeted_before:
-            self._crowded()
-            return None
+            if greeted.spoke or any(session.address == address for session in self.sessions):
+                self._crowded()
+            return None  # else it is the address that fails, and others live
         if self.connections > 1:
             self._slow_down(self.throttle.after_failure())
             return None
@@ -449,8 +522,7 @@ class Pool:
         self._turn += 1
         turn = [*self.addresses[start:], *self.addresses[:start]]
         if first is not None:
-            turn.remove(first)
-            turn.insert(0, first)
+            turn = [first, *(address for address in turn if address != first)]
         return turn[: DOUBTFUL_ADDRESSES[min(self.rest.strikes, len(DOUBTFUL_ADDRESSES) - 1)]]
 
     async def _greet(self, address: str) -> Session | Cause | None:
@@ -507,6 +579,8 @@ class Pool:
             return self._refused(Step.HELLO, turn)
         if (cause := await self._start_tls(connection, preamble)) is not None:
             return cause
+        if connection.unread():
+            return cause_of(TheirMistake("it spoke without being asked"), Step.HELLO)
         self._learn_pace(connection)
         return Session(self, connection, address, preamble)
 
@@ -561,14 +635,14 @@ class Pool:
     def _tell_tried(self, address: str, cause: Cause) -> None:
         """Everyone who waits has had this address tried for it, in vain."""
         for question in list(self.waiting):
-            if question.settled:
+            if self._has_left(question):
                 continue
             question.addresses_tried += 1
             question.conversations += cause.spoke
             question.cause = cause
             if question.notes is not None:
                 question.notes.tried.append(Tried(self.name, address, cause.words))
-            if question.exhausted:
+            if question.exhausted and question.pool is self:
                 self.settle(question, cause.outcome, cause.rule)
 
     # -- rest --------------------------------------------------------------------------------
@@ -583,10 +657,15 @@ class Pool:
         if self.rest.until > rested_until:
             self._desk.watcher.host_rested(refused=cause.about_us)
         if self.rest.resting(now):
+            failed = [
+                address
+                for address in self.addresses
+                if now - self._failed_at.get(address, NEVER) < AVOID_S
+            ]
+            self._desk.note_rest(self, failed or self.addresses[:1], cause)
             for session in self.sessions:
                 session.leave()
-            for question in self.waiting.take_all():
-                self.fail_over(question, cause)
+            self._send_on(cause)
 
     # -- what a session asks of its host -----------------------------------------------------
 
@@ -604,6 +683,11 @@ class Pool:
         while (question := self.waiting.take()) is not None:
             if question.outcome is not None:
                 continue
+            if question.pool is not self:
+                if question.hedge is not self:
+                    continue  # it is asked elsewhere
+                self._claim(question)
+            question.hedge = None
             rests = now < self.rest.until or now < question.domain_here.rest_until
             if not rests or (cause := self._resting(question, now)) is None:
                 return question
@@ -631,7 +715,7 @@ class Pool:
             return False
         if not self.any_waiting():
             return False
-        return any(not (each.settled or each.gave_way) for each in self.waiting.heads())
+        return any(not (self._has_left(each) or each.gave_way) for each in self.waiting.heads())
 
     def is_wanted_elsewhere(self, address: str) -> bool:
         return self._desk.is_wanted_elsewhere(address, self)
@@ -673,7 +757,7 @@ class Pool:
         self._desk.watcher.session_reused()
 
     def _domain(self, name: str) -> Domain:
-        return self._desk.domains.find(self.addresses, name)
+        return self._desk.domains.find(self.host, name)
 
     def random_mailbox(self, domain: Domain) -> str:
         return self._desk.domains.random_mailbox(domain)
@@ -713,6 +797,9 @@ class Pool:
                 self._cold_domains.clear()
             if self.rest.strikes:
                 self.rest = Rest()
+            if self.names_rest_until != NEVER:
+                self.names_rest_until = NEVER
+                self._desk.note_welcome(self)
             return
         domain.cold += 1
         if domain.cold < COLD_MAX:

@@ -28,11 +28,16 @@ from engine.smtp.pool import Pool
 from engine.smtp.question import Cause, Question
 from engine.smtp.replies import Rules
 from engine.smtp.seats import OwnSeats, Seats
+from engine.smtp.throttle import Rest
 from engine.turnstile import Turnstile
 from engine.verdict import LADDER, Outcome
 from engine.watcher import NOBODY, Census, Watcher
 
 POOLS_MAX = 10_000  # hosts remembered; those with nothing to do go first
+POOLS_LOOKED_AT = 64  # of them, when one is to be forgotten
+NAMES_MAX = 100_000  # exchanges whose host is remembered, whatever addresses they have now
+NAMES_OF_POOL_MAX = 64  # an operator's host has a name for each customer: these learn its rest
+RESTS_MAX = 10_000  # addresses and names that are left alone
 PARTING_S = 1.0  # for QUIT and its answers when the engine closes
 
 NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
@@ -79,6 +84,10 @@ class Prober:
         self._answering = 0  # rounds whose replies are being given out just now
         self._room_at: dict[Pool | None, None] = {}  # that was made meanwhile
         self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
+        self._pool_of_name: OrderedDict[str, Pool] = OrderedDict()
+        self._name_rests: OrderedDict[str, tuple[Rest, Cause]] = OrderedDict()
+        self._address_rests: OrderedDict[str, tuple[float, Cause]] = OrderedDict()
+        self._hedging: set[str] = set()  # exchanges that are looked up for it
         self._pools_at: defaultdict[str, set[Pool]] = defaultdict(set)  # by IP address
         self._granted: Seats = OwnSeats(settings.host_connections) if seats is None else seats
         self._granted.open_for(self)
@@ -286,6 +295,9 @@ class Prober:
             question.pool = None
         while question.place + 1 < len(question.exchanges):
             question.place += 1
+            if question.place == question.hedge_place and question.hedge is None:
+                question.cause = question.hedge_cause or question.cause
+                continue  # it was tried beside the one before it, in vain
             exchange = question.exchanges[question.place]
             known = self._routes.known_addresses(exchange.name)
             if known is None:
@@ -331,28 +343,157 @@ class Prober:
     # -- pools and seats ---------------------------------------------------------------------
 
     def _pool(self, addresses: tuple[str, ...], name: str) -> Pool:
+        """The pool of these addresses, which the exchange of this name has just now."""
         key = pool_key(addresses)
+        known = self._pool_of_name.get(name)
         pool = self._pools.get(key)
-        if pool is None:
-            pool = self._pools[key] = Pool(key, name, self)
-            for address in addresses:
-                self._pools_at[address].add(pool)
-        else:
+        if pool is not None:
             self._pools.move_to_end(key)
+        elif known is not None and known.names == {name}:
+            pool = self._move(known, key)  # its addresses rotate; what was learnt stays
+        else:
+            pool = self._open_pool(key, name, known)
+        if known is not pool:
+            self._name(pool, name, known)
         pool.belong_to(self._sites.find(name))
         if len(self._pools) > POOLS_MAX:
             self._forget_a_pool()
         return pool
 
+    def _open_pool(self, key: tuple[str, ...], name: str, known: Pool | None) -> Pool:
+        """A new pool; it knows its domains from the exchange's name, or from a host's address.
+
+        Only domains are shared by address, for a domain's owner chooses its exchanges: what
+        one of them does to us must not be held against whoever else has the address.
+        """
+        sharing = known or next(
+            (next(iter(self._pools_at[each])) for each in key if self._pools_at.get(each)), None
+        )
+        pool = self._pools[key] = Pool(key, name, sharing.host if sharing else name, self)
+        if known is not None:
+            pool.throttle, pool.terms = known.throttle, known.terms
+        self._find_at(pool, key)
+        return pool
+
+    def _move(self, pool: Pool, key: tuple[str, ...]) -> Pool:
+        del self._pools[pool.addresses]
+        self._pools[key] = pool
+        in_use = {session.address for session in pool.sessions}
+        for address in pool.found_at - set(key) - in_use:
+            self._leave_address(pool, address)
+        self._find_at(pool, key)
+        pool.addresses = key
+        return pool
+
+    def _find_at(self, pool: Pool, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            pool.found_at.add(address)
+            self._pools_at[address].add(pool)
+
+    def _leave_address(self, pool: Pool, address: str) -> None:
+        pool.found_at.discard(address)
+        self._pools_at[address].discard(pool)
+        if not self._pools_at[address]:
+            del self._pools_at[address]
+
+    def _name(self, pool: Pool, name: str, known: Pool | None) -> None:
+        """The exchange of this name is at this pool from now on."""
+        if known is not None:
+            known.names.discard(name)
+        pool.names.add(name)
+        self._pool_of_name[name] = pool
+        if len(self._pool_of_name) > NAMES_MAX:
+            oldest, its_pool = self._pool_of_name.popitem(last=False)
+            its_pool.names.discard(oldest)
+        if rest := self._name_rests.get(name):
+            pool.names_rest_until = max(pool.names_rest_until, rest[0].until)
+
     def _forget_a_pool(self) -> None:
-        for key, pool in self._pools.items():
-            if not pool.connections and not pool.present:
-                del self._pools[key]
-                for address in pool.addresses:
-                    self._pools_at[address].discard(pool)
-                    if not self._pools_at[address]:
-                        del self._pools_at[address]
-                return
+        """Forget the oldest that has nothing to do and does not rest; look at few of them."""
+        now = self._now()
+        for _ in range(POOLS_LOOKED_AT):
+            key, pool = next(iter(self._pools.items()))
+            busy = pool.connections or pool.present or pool.any_waiting()
+            rests = pool.rest.resting(now) and len(self._pools) <= 2 * POOLS_MAX
+            if busy or rests:
+                self._pools.move_to_end(key)
+                continue
+            del self._pools[key]
+            for address in list(pool.found_at):
+                self._leave_address(pool, address)
+            for name in pool.names:
+                self._pool_of_name.pop(name, None)
+            return
+
+    # -- back-off, by address and by the exchange's name -------------------------------------
+
+    def resting_at(self, address: str) -> Cause | None:
+        """Why this address is left alone just now; None where it is not."""
+        until, cause = self._address_rests.get(address, (0.0, None))
+        return cause if self._now() < until else None
+
+    def name_rest(self, name: str, now: float) -> Cause | None:
+        """Why the exchange of this name is left alone, whatever its addresses; None where not."""
+        rest, cause = self._name_rests.get(name, (Rest(), None))
+        return cause if now < rest.until else None
+
+    def note_rest(self, pool: Pool, addresses: Sequence[str], cause: Cause) -> None:
+        """The pool rests after failures at these addresses: so do they, and its names."""
+        now = self._now()
+        for address in addresses:
+            self._address_rests[address] = (pool.rest.until, cause)
+            self._address_rests.move_to_end(address)
+        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
+            self._name_rests[name] = (self._longer_rest(name, pool.rest, now, cause), cause)
+            self._name_rests.move_to_end(name)
+        for rests in (self._address_rests, self._name_rests):
+            while len(rests) > RESTS_MAX:
+                rests.popitem(last=False)
+
+    def _longer_rest(self, name: str, rest: Rest, now: float, cause: Cause) -> Rest:
+        """The pool's rest, or the longer one of a name that failed at other addresses before."""
+        before, _ = self._name_rests.get(name, (Rest(), None))
+        longer = before.after_strike(now, refused=cause.about_us)
+        return longer if longer.until > rest.until else rest
+
+    def note_welcome(self, pool: Pool) -> None:
+        """A recipient was answered: none of the pool's names wants rest any more."""
+        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
+            self._name_rests.pop(name, None)
+
+    # -- hedges ------------------------------------------------------------------------------
+
+    def hedge(self, pool: Pool) -> None:
+        """The pool's exchange is silent: dial the next one for each question that waits there."""
+        for question in list(pool.waiting):
+            if question.settled or question.pool is not pool or question.hedge_place >= 0:
+                continue
+            place = question.place + 1
+            if place >= len(question.exchanges):
+                continue
+            name = question.exchanges[place].name
+            known = self._routes.known_addresses(name)
+            if known is None:
+                self._look_up_for_hedge(name, question.asker, pool)
+            elif isinstance(known, Addresses) and (usable := self._usable(known.ips)):
+                other = self._pool(usable, name)
+                if other is not pool:
+                    other.hedge(question, place)
+
+    def _look_up_for_hedge(self, name: str, asker: str, pool: Pool) -> None:
+        if name not in self._hedging:
+            self._hedging.add(name)
+            self.start(self._find_for_hedge, name, asker, pool)
+
+    async def _find_for_hedge(self, name: str, asker: str, pool: Pool) -> None:
+        try:
+            await self._routes.addresses(name, asker)
+        finally:
+            self._hedging.discard(name)
+        if pool.silent and self._routes.known_addresses(name) is not None:
+            self.hedge(pool)
+
+    # -- seats -------------------------------------------------------------------------------
 
     def seat_free(self, address: str) -> bool:
         return self._seats[address] < self._granted.at(address)

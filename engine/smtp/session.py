@@ -29,6 +29,7 @@ from engine.smtp.pairing import (
     OutOfStep,
     Unproven,
     check_code,
+    check_names_nobody,
     names_recipient,
 )
 from engine.smtp.question import OBJECTIONS_MAX, Cause, Notes, Question
@@ -232,6 +233,10 @@ class Session:
                     await self._ask(asked)
                 elif self._leaving or self.spent or not await self._wait():
                     break
+            if not self._rounds and self._connection.unread():
+                mistake = TheirMistake("it spoke without being asked")
+                cause = cause_of(mistake, Step.HELLO)
+                self._host.session_failed(cause, before_recipients=True, late=False)
         finally:
             self._hand_back(self._next)
             self._put_back_unproven()
@@ -402,6 +407,7 @@ class Session:
             if not heard.pipelined:
                 await self._connection.say(command)
             turn = await self._connection.hear(until=heard.until)
+            check_names_nobody(turn.reply, self._asked_before(heard))
             self._note_opening(turn)
             # Only these tell that the server still talks to us: RSET it accepts of anybody.
             heard.first = heard.first or (command.verb == "MAIL" and turn.reply.positive)
@@ -414,6 +420,9 @@ class Session:
                     return False
         heard.transaction = heard.refusal is None
         return True
+
+    def _asked_before(self, heard: "_Heard") -> set[str]:
+        return self._mailboxes - {asked.mailbox.lower() for asked in heard.asked}
 
     def _go_on(self) -> float | None:
         """Take the replies that have come: until when to wait for more, None where that is over.

@@ -72,6 +72,9 @@ class Command(msgspec.Struct, frozen=True, gc=False):  # one for each recipient:
     line: str
 
 
+# These codes answer nothing else (RFC 5321 4.2.2, RFC 3207 4).
+ANSWERED_BY = {220: ("CONNECT", "STARTTLS"), 221: ("QUIT",)}
+
 CONNECT = Command("CONNECT", "")  # stands for the connection, which the banner answers
 RSET = Command("RSET", "RSET")
 STARTTLS = Command("STARTTLS", "STARTTLS")
@@ -363,6 +366,8 @@ class Conversation:
         if not self.unanswered:
             raise TheirMistake(f"a reply nobody asked for: {str(reply)[:80]!r}")
         command = self.unanswered.popleft()
+        if 220 <= reply.code <= 221 and command.verb not in ANSWERED_BY[reply.code]:
+            raise TheirMistake(f"{reply.code} in answer to {command.verb}")
         if reply.code == 421:  # RFC 5321 3.8: the server closes, whatever it was asked
             self.stage = Stage.CLOSED
         # A RCPT leaves the stage as it is. One accepted after its MAIL was refused is

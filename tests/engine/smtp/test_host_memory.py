@@ -1,0 +1,119 @@
+"""What was learnt of a host outlasts its addresses, and a host that refuses us is let alone."""
+
+import pytest
+import trio
+
+from engine.testing.hosts import MailHost
+from engine.testing.personalities import SPAMHAUS, new_host
+from engine.testing.troubles import Say
+from engine.testing.world import World, open_world
+from tests.engine.smtp.test_pool import ask, engine_over
+from tests.engine.test_outcomes import DELIVERABLE, told
+
+HOUR_S = 3600.0
+
+
+def several_addresses(world: World, domain: str, hosts: list[MailHost]) -> list[str]:
+    addresses = [world.add(f"h{n}.{domain}", host) for n, host in enumerate(hosts)]
+    world.zone.mx(domain, f"mx.{domain}")
+    world.zone.host(f"mx.{domain}", *addresses, ttl_s=300)
+    return addresses
+
+
+@pytest.mark.parametrize("shown", [1, 2])
+async def test_rotating_addresses_lose_nothing_that_was_learnt(autojump_clock, shown):
+    """In six hours one random recipient, whatever addresses the exchange has."""
+    async with open_world() as world:
+        hosts = [MailHost() for _ in range(8)]
+        several_addresses(world, "shop.test", hosts)
+        world.zone.rotate("mx.shop.test", shown)
+        async with engine_over(world) as engine:
+            for number in range(60):
+                [verdict] = await ask(engine, f"known{number}@shop.test")
+                assert told(verdict) == DELIVERABLE
+                await trio.sleep(350)  # its addresses are looked up anew
+        recipients = [r for host in hosts for s in host.record.sessions for r in s.recipients]
+        assert sum(not each.startswith("known") for each in recipients) == 1
+        assert sum(host.record.sessions_seen > 0 for host in hosts) > 4
+
+
+async def test_names_whose_addresses_overlap_share_what_is_known_of_a_domain(autojump_clock):
+    async with open_world() as world:
+        hosts = [MailHost() for _ in range(3)]
+        one, two, three = (world.add(f"h{n}.test", host) for n, host in enumerate(hosts))
+        world.zone.mx("shop.test", (10, "mx1.hub.test"), (10, "mx2.hub.test"))
+        world.zone.host("mx1.hub.test", one, two)
+        world.zone.host("mx2.hub.test", two, three)
+        async with engine_over(world) as engine:
+            for number in range(20):
+                await ask(engine, f"known{number}@shop.test")
+        recipients = [r for host in hosts for s in host.record.sessions for r in s.recipients]
+        assert sum(not each.startswith("known") for each in recipients) == 1
+
+
+async def test_an_exchange_that_names_anothers_address_can_hurt_nobody(autojump_clock):
+    """Its own host refuses everybody; the host whose address it names too is still asked."""
+    async with open_world() as world:
+        good, evil = MailHost(), MailHost(troubles={"CONNECT": Say("554 5.7.1 No", close=True)})
+        its_address = world.add("shop.test", good)
+        evil_address = world.add("own.test", evil)
+        world.zone.mx("evil.test", "mx.evil.test")
+        world.zone.host("mx.evil.test", evil_address, its_address, ttl_s=300)
+        async with engine_over(world) as engine:
+            for number in range(5):
+                await ask(engine, f"known{number}@evil.test")
+                world.zone.host("mx.evil.test", evil_address, ttl_s=300)
+                await trio.sleep(400)
+                await ask(engine, f"gone{number}@evil.test")
+                world.zone.host("mx.evil.test", its_address, ttl_s=300)  # now the other's alone
+                await trio.sleep(400)
+                await ask(engine, f"gone{number}@evil.test")
+                [verdict] = await ask(engine, f"known{number}@shop.test")
+                assert told(verdict) == DELIVERABLE
+
+
+REFUSING = {
+    "connect": lambda: new_host("refused"),
+    "banner": lambda: MailHost(troubles={"CONNECT": Say("554 5.7.1 No", close=True)}),
+    "blocklist": lambda: MailHost(troubles={"CONNECT": Say(SPAMHAUS, close=True)}),
+    "mail": lambda: MailHost(mail_reply="550 5.7.1 Not you"),
+    "421 at rcpt": lambda: new_host("421 at rcpt"),
+    "close at rcpt": lambda: new_host("closing at rcpt"),
+}
+
+
+@pytest.mark.parametrize("addresses", [1, 3, 6])
+@pytest.mark.parametrize("kind", REFUSING)
+async def test_a_host_that_only_refuses_gets_few_connections(autojump_clock, kind, addresses):
+    """One question a second for two minutes, by an account each."""
+    async with open_world() as world:
+        several_addresses(world, "shop.test", [REFUSING[kind]() for _ in range(addresses)])
+        async with engine_over(world) as engine:
+            for number in range(120):
+                [verdict] = await ask(engine, f"known{number}@shop.test", asker=str(number))
+                assert verdict.status == "unknown"
+                await trio.sleep(1)
+        assert len(world.dialled) <= 12
+
+
+async def test_rotating_addresses_do_not_end_a_rest(autojump_clock):
+    async with open_world() as world:
+        several_addresses(world, "shop.test", [REFUSING["banner"]() for _ in range(8)])
+        world.zone.rotate("mx.shop.test", 1)
+        async with engine_over(world) as engine:
+            for number in range(100):
+                await ask(engine, f"known{number}@shop.test", asker=str(number))
+                await trio.sleep(3)
+        assert len(world.dialled) <= 12
+
+
+async def test_a_transaction_refused_on_a_reused_connection_is_asked_on_a_fresh_one(autojump_clock):
+    """Whatever RSET was answered: only an accepted MAIL, or a reply to RCPT, is a first reply."""
+    for personality in ("one transaction", "stale"):
+        async with open_world() as world:
+            world.add("shop.test", new_host(personality))
+            async with engine_over(world) as engine:
+                for number in range(30):
+                    [verdict] = await ask(engine, f"known{number}@shop.test")
+                    assert verdict.status == "deliverable", (personality, number)
+                    await trio.sleep(2)
