@@ -24,12 +24,13 @@ from tests.engine.whole import assert_whole
 
 SEEDS = 300
 ADDRESSES = 24
-VERBS = ("RSET",)  # whose replies go wrong, too
+VERBS = ("CONNECT", "EHLO", "MAIL", "RSET")  # whose replies go wrong, too
 
 MODES: dict[str, dict[str, object]] = {
     "pipelined": {},
     "in step": {"ehlo_lines": NO_PIPELINING},
     "one recipient": {"recipients_max": 1},
+    "one recipient, in step": {"recipients_max": 1, "ehlo_lines": NO_PIPELINING},
 }
 WORDS = {
     "everything named": {
@@ -46,13 +47,15 @@ TROUBLES: dict[str, Trouble] = {
     "doubled": Twice(),
     "doubled 1 ms later": Twice(0.001),
     "doubled 5 ms later": Twice(0.005),
+    "doubled 50 ms later": Twice(0.05),
     "dropped": Drop(),
     "swapped": Swap(),
 }
-# What looks to every client as the truth would: two bare replies of a pipeline can change
-# places unseen, and who objects to a second recipient does not name it. (A bare reply that
-# comes again long after the next command was written can't be told from that one's, either.)
+# What looks to every client as the truth would: a bare reply that comes again long after the
+# next command was written is the next one's reply, two bare replies of a pipeline can change
+# places unseen, and who objects to a second recipient does not name it.
 UNTOLD = {
+    *((words, mode, "doubled 50 ms later") for words in list(WORDS)[1:] for mode in MODES),
     ("nothing named", "pipelined", "swapped"),
     *((words, "one recipient", "swapped") for words in ("nothing named", "refusals named")),
 }
@@ -76,6 +79,8 @@ class Odd:
 def make_odd(rng: random.Random) -> Odd:
     kind = words, mode, trouble = rng.choice(KINDS)
     key = rng.choice(("RCPT", "RCPT", f"RCPT {rng.randint(1, 8)}", *VERBS))
+    if key in VERBS and trouble == "doubled 50 ms later":
+        key = "RCPT"  # only a recipient's reply can say whose it is
     chance = rng.choice((0.05, 0.2)) if key == "RCPT" else rng.choice((0.5, 1.0))
     host = MailHost(
         **WORDS[words],
