@@ -22,6 +22,7 @@ from engine.smtp import wire
 from engine.smtp.catchall import Acceptance, Domain, Domains, deciding_rule
 from engine.smtp.connection import Connection
 from engine.smtp.lines import Line
+from engine.smtp.pairing import EARLY
 from engine.smtp.question import ADDRESSES_MAX, Cause, Question
 from engine.smtp.replies import Reading, Rules, Step
 from engine.smtp.session import GONE_WRONG, REFUSALS_MAX, Session, cause_of, refusal_outcome
@@ -845,9 +846,15 @@ class Pool:
             self.staff()
             self._coming -= 1
 
+    def learn_quick(self, reply_s: float) -> None:
+        """A reply that came sooner than usual was the right one: the host is that quick."""
+        self._pace.replied(reply_s)
+        self.usual_s = self._pace.reply_s
+
     def _replied(self, reply_s: float) -> None:
         pace = self._pace
-        pace.replied(reply_s)
+        if reply_s >= EARLY * pace.reply_s:  # else see learn_quick()
+            pace.replied(reply_s)
         self.usual_s = pace.reply_s
         self.late_s = max(LATE_S, LATE_REPLIES * pace.reply_s)
         if self._depth < REFUSALS_MAX and not self.wary:

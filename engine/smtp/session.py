@@ -112,6 +112,7 @@ class Host(Protocol):
     def answered_alone(self, round_s: float) -> None: ...
     def round_done(self, round_s: float, gap_s: float, first_s: float) -> None: ...
     def hold_back(self, verdicts: int) -> None: ...
+    def learn_quick(self, reply_s: float) -> None: ...
     def session_late(self, session: "Session") -> None: ...
     def session_prompt(self, session: "Session") -> None: ...
     def session_barren(self, cause: Cause) -> None: ...
@@ -171,6 +172,7 @@ class Session:
         self._heard = _Heard([], False, False)  # of the round under way
         self._mailboxes: set[str] = set()  # lower case: every recipient of the session
         self._unproven = Unproven()
+        self._early_s = 0.0  # a reply came sooner than usual, and is not proven yet
         self._quiet_until = 0.0  # of the silence that is to prove them; 0: none
         self._late = False
         self._named = False  # the latest reply of a round of one names its recipient
@@ -368,6 +370,7 @@ class Session:
                 return
             if not heard.pipelined:
                 await self._connection.say(*heard.recipients)
+                heard.began = self._connection.said_at
             await self._connection.follow(self._go_on, self._listen_until())
             while self._unsaid:
                 rest, self._unsaid = self._unsaid, b""
@@ -558,7 +561,8 @@ class Session:
         then the surplus one is still being made.
         """
         usual_s = self._host.usual_s
-        if usual_s > 2 * QUIET_S and first_s < EARLY * usual_s:
+        if usual_s > QUIET_S and first_s < EARLY * usual_s:
+            self._early_s = first_s
             gap_s = max(gap_s, usual_s)
         if gap_s > QUIET_S / 2:
             self._unproven.expect_surplus(gap_s)
@@ -620,6 +624,9 @@ class Session:
 
     def _release(self) -> None:
         """The replies are proven to be in step: what was held back is given out."""
+        if self._early_s:
+            self._host.learn_quick(self._early_s)
+            self._early_s = 0.0
         if not self._unproven.verdicts:
             return
         verdicts = self._unproven.take_all()
@@ -634,6 +641,7 @@ class Session:
 
     def _doubt(self, heard: "_Heard", cause: Cause) -> None:
         """What was answered and is not proven is asked once more, one by one; else it is unknown."""
+        self._early_s = 0.0
         doubted: list[Asked] = [question for question, _, _ in self._unproven.verdicts]
         self._host.hold_back(-len(self._unproven.take_all()))
         doubted += [self._unanswered.popleft() for _ in heard.turns]
