@@ -5,13 +5,16 @@ they come, the second reading writes each row with its answer. In memory are the
 addresses and the offsets of their answers, nothing else that grows.
 """
 
+import os
+import stat
+import sys
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 from api.cli.journal import Header, Journal, open_journal
 from api.cli.listfile import (
@@ -137,7 +140,7 @@ def clean_list(
     left behind where nothing was answered, and no output that is not whole.
     """
     started = time.monotonic()
-    _check_output(order)
+    _check_output(order, standard_output)
     with open_list(order.input, column=order.column) as source:
         manner = output_manner(order.output, source.manner)
         addresses = _read_addresses(source, manner)
@@ -163,19 +166,51 @@ def clean_list(
     )
 
 
-def _check_output(order: Order) -> None:
+def _check_output(order: Order, standard_output: BinaryIO | None) -> None:
+    """Misuse where the output cannot be, or would be the list itself under any name."""
     output = order.output
+    source = _identity(order.input) if order.input else _identity_of(sys.stdin)
     if output is None:
         if order.resume:
             raise Misuse("--resume needs an output file to go on with; name it with -o")
+        if source is not None and source == _identity_of(standard_output):
+            raise Misuse("standard output is the list itself; name another output with -o")
         return
     name = plain(str(output))
     if output.is_dir():
         raise Misuse(f"{name} is a directory; name a file with -o")
     if output.exists() and not output.is_file():
         raise Misuse(f"{name} is no regular file; for standard output name - with -o")
-    if order.input and output.exists() and order.input.exists() and output.samefile(order.input):
+    if source is None:
+        return
+    if source == _identity(output):
         raise Misuse(f"{name} is the list itself; name another output with -o")
+    if order.journal and source == _identity(order.journal):
+        raise Misuse(
+            f"{plain(str(order.journal))} is the list itself, and the answers would be kept under "
+            "that name; name another output with -o"
+        )
+
+
+Identity = tuple[int, int]  # device and inode: the same for every name and link of a file
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        return _regular(os.stat(path))
+    except OSError:
+        return None
+
+
+def _identity_of(stream: IO[Any] | None) -> Identity | None:
+    try:
+        return _regular(os.fstat(stream.fileno())) if stream is not None else None
+    except (OSError, ValueError):  # no descriptor behind it, or a closed one
+        return None
+
+
+def _regular(status: os.stat_result) -> Identity | None:
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def _read_addresses(source: List, manner: Manner) -> Addresses:

@@ -10,9 +10,11 @@ whole: kill -9 loses none of them and tears at most the last, which is cut off w
 the journal is opened again. Locked while a run uses it.
 """
 
+import errno
 import fcntl
 import mmap
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +30,8 @@ from engine.verdict import Verdict
 VERSION = 1
 HEADER_OCTETS_MAX = 1024
 MODE = 0o600  # addresses are personal: the list's owner alone
+# A link under the journal's name may lead to any file, and a pipe to nowhere: neither is opened.
+OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -124,10 +128,15 @@ def _locked(path: Path, name: str) -> int:
     """Open and lock the file of that name; made anew where another run just ended with it."""
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+            descriptor = os.open(path, OPEN_FLAGS, MODE)
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise _no_journal(name) from None
             reason = os.strerror(error.errno or 0)
             raise Misuse(f"{name} cannot be made: {reason}; name another output with -o") from None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise _no_journal(name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
@@ -149,6 +158,7 @@ def _taken_up(descriptor: int, path: Path, header: Header, resume: bool) -> Jour
             path.unlink(missing_ok=True)
             raise
     _check_header(begin, header, plain(str(path)))
+    os.fchmod(descriptor, MODE)
     journal = Journal(descriptor, plain(str(path)), _cut_torn_line(descriptor))
     if resume:
         return journal
@@ -159,6 +169,10 @@ def _taken_up(descriptor: int, path: Path, header: Header, resume: bool) -> Jour
             "go on with --resume, or delete that file to start anew"
         )
     return journal
+
+
+def _no_journal(name: str) -> Misuse:
+    return Misuse(f"{name} is no journal of an unfinished run; move it away")
 
 
 def _begun(descriptor: int, header: Header, name: str) -> Journal:
@@ -172,7 +186,7 @@ def _check_header(begin: bytes, ours: Header, name: str) -> None:
     try:
         theirs = msgspec.json.decode(line if newline else b"", type=Header)
     except msgspec.DecodeError:
-        raise Misuse(f"{name} is no journal of an unfinished run; move it away") from None
+        raise _no_journal(name) from None
     if theirs.mailprobe_journal != VERSION:
         raise Misuse(
             f"{name} was written by another version of mailprobe; finish with that one, "

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -256,6 +257,8 @@ def mailprobe(
     hang_after: int | None = None,
     stdin: bytes = b"",
     file_octets_max: int | None = None,
+    stdin_file: IO[bytes] | int = subprocess.PIPE,
+    stdout_file: IO[bytes] | int = subprocess.PIPE,
 ) -> Iterator[Child]:
     def limit() -> None:
         if file_octets_max is not None:
@@ -270,17 +273,17 @@ def mailprobe(
             cwd=directory,
             env={**os.environ, "PYTHONPATH": str(ROOT), "FAKE_SOURCE_FD": str(write)},
             pass_fds=[write],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=stdin_file,
+            stdout=stdout_file,
             stderr=subprocess.PIPE,
             preexec_fn=limit,
         ) as process,
     ):
         os.close(write)
-        assert process.stdin
-        process.stdin.write(stdin)
-        process.stdin.close()
-        process.stdin = None
+        if process.stdin:
+            process.stdin.write(stdin)
+            process.stdin.close()
+            process.stdin = None
         try:
             yield Child(process, told)
         finally:

@@ -9,6 +9,8 @@ import csv
 import io
 import itertools
 import os
+import secrets
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -198,18 +200,54 @@ def check_fits_sheet(row: Row, number: int, name: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name when all of it is on disk, or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with writing_to(plain(str(path))):
-            with part.open("wb") as file:
+    """A file that appears under its name when all of it is on disk, or not at all.
+
+    It is written under a fresh name in the same folder, so that no file that exists is
+    opened. A file that it replaces hands its mode on.
+    """
+    with writing_to(plain(str(path))):
+        mode = _mode_for(path)
+        part, file = _fresh_file(path.parent)
+        try:
+            with file:
                 yield file
                 file.flush()
+                os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
             part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def _fresh_file(folder: Path) -> tuple[Path, BinaryIO]:
+    """A new file in the folder, under a name that no other has; nobody else may read it yet."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        part = folder / f".mailprobe-{secrets.token_hex(8)}.part"
+        with suppress(FileExistsError):
+            return part, os.fdopen(os.open(part, flags, 0o600), "wb")
+
+
+def _mode_for(path: Path) -> int:
+    """The permissions of the file that is replaced, else those that the umask leaves."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode) & 0o777
+    except FileNotFoundError:
+        umask = os.umask(0o077)
+        os.umask(umask)
+        return 0o666 & ~umask
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the disk take the names in the folder, where it can; a power cut may be next."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
