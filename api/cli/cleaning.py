@@ -21,6 +21,8 @@ from api.cli.listfile import (
     BadList,
     List,
     Manner,
+    Reading,
+    Row,
     check_fits_sheet,
     open_list,
     open_writer,
@@ -53,7 +55,7 @@ class Order:
 
     input: Path | None
     output: Path | None
-    column: str | None = None
+    reading: Reading = field(default_factory=Reading)
     resume: bool = False
 
     @property
@@ -141,9 +143,11 @@ def clean_list(
     """
     started = time.monotonic()
     _check_output(order, standard_output)
-    with open_list(order.input, column=order.column) as source:
+    with open_list(order.input, order.reading) as source:
         manner = output_manner(order.output, source.manner)
         addresses = _read_addresses(source, manner)
+        for remark in source.remarks():
+            say(remark)
         header = Header(1, source.survey.octets, source.survey.sha256)
         with (
             open_journal(order.journal, header, resume=order.resume) as journal,
@@ -232,6 +236,12 @@ def _replay(journal: Journal, addresses: Addresses) -> Tally:
         if verdict.email in addresses.numbers:
             addresses.answer(verdict.email, offset)
             tally.count(verdict)
+    if journal.damaged:
+        lines = "lines are" if journal.damaged > 1 else "line is"
+        say(
+            f"{journal.damaged:,} {lines} damaged in {journal.name} and left out; what they "
+            "answered is asked again"
+        )
     return tally
 
 
@@ -286,21 +296,42 @@ def _write(
 def _write_rows(
     file: BinaryIO, source: List, manner: Manner, journal: Journal, addresses: Addresses
 ) -> Tally:
-    """The second reading: every row with its answer."""
+    """The second reading: every row with its answer, and exactly the rows of the first."""
     tally = Tally()
-    with journal.reading() as pages, open_writer(file, manner, source) as write:
-        for row in source.rows():
+    rows = 0
+    with journal.reading() as answers, open_writer(file, manner, source) as write:
+        for row in _rows_again(source):
+            rows += 1
             if not row.address:
                 write(row, None)
                 continue
             number = addresses.numbers.get(row.address)
             if number is None:
-                raise Trouble(f"{source.name} was changed while it was cleaned; clean it again")
-            verdict = pages.answer(addresses.offsets[number])
+                raise _changed(source)
+            verdict = answers.answer(addresses.offsets[number])
+            if verdict.email != row.address:
+                raise Trouble(f"{journal.name} was changed while it was used")
             tally.count(verdict)
             write(row, verdict)
+        if rows != addresses.rows:
+            raise _changed(source)
     file.flush()
     return tally
+
+
+def _rows_again(source: List) -> Iterator[Row]:
+    """The rows of a list that was read before: what is wrong with it now was not so then.
+
+    A complete reading whose octets differ in number or fingerprint ends with Changed.
+    """
+    try:
+        yield from source.rows()
+    except (Misuse, UnicodeError, ValueError, EOFError, StopIteration, OSError) as error:
+        raise _changed(source) from error
+
+
+def _changed(source: List) -> Trouble:
+    return Trouble(f"{source.name} was changed while it was cleaned; clean it again")
 
 
 @contextmanager

@@ -190,6 +190,22 @@ def test_a_source_that_fails_loses_no_answer(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
 
 
+def test_what_a_damaged_journal_lost_is_asked_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "list.csv")
+    order = Order(path, output_path(path), resume=True)
+    with pytest.raises(Trouble):
+        clean(order, FakeSource(fail_after=3))
+    journal = tmp_path / "list.verified.csv.journal"
+    journal.write_bytes(journal.read_bytes().replace(b"ann@shop", b"\xff\xfe\xfd@shop", 1))
+    second = FakeSource()
+    clean(order, second)
+    assert sorted(second.asked) == ["ann@shop.test", "not an address"]
+    assert "1 line is damaged" in capsys.readouterr().err
+    assert len(rows_of(tmp_path / "list.verified.csv")) == 6
+
+
 def test_a_source_that_fails_at_once_leaves_nothing_behind(tmp_path: Path) -> None:
     path = written(tmp_path / "list.csv")
     with pytest.raises(Trouble, match="the service is gone; nothing was answered"):

@@ -1,14 +1,17 @@
 """A list written back: its own rows, each with what was found out about its address.
 
-What the list held is written as it was, in every format. What came from outside
-can not become a formula: in a workbook every cell is text, and in CSV the name of
-a mail host that begins like a formula gets an apostrophe before it.
+What the list held is written as it was. Where the output is delimited as the input is,
+a row's own text is copied, not written anew: its quotes, spaces and escapes stay, however
+they were meant. What came from outside can not become a formula: in a workbook every
+result is text, and in CSV the name of a mail host that begins like a formula gets an
+apostrophe before it.
 """
 
 import csv
 import io
 import itertools
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -20,14 +23,17 @@ from typing import Any, BinaryIO
 import msgspec
 
 from api.cli.lights import light_of
+from api.cli.listfile.dialect import Dialect
 from api.cli.listfile.opening import TABLE_ENDINGS, Kind, List, Manner, Row
 from api.cli.listfile.survey import BadList
+from api.cli.listfile.tables import Table, TableRow
 from api.cli.terminal import plain
 from api.cli.trouble import Misuse, Trouble
 from engine.verdict import FIELDS, Verdict
 
 LIGHT = "light"
 RESULT_FIELDS = (*FIELDS, LIGHT)
+HOST = RESULT_FIELDS.index("mx_host")
 PREFIX = "mailprobe_"
 FORMULA_MARKS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -94,6 +100,7 @@ def _cell(value: Any) -> str:
 
 
 Write = Callable[[Row, Verdict | None], None]
+AddRow = Callable[[list[str]], object]
 
 
 @contextmanager
@@ -108,11 +115,11 @@ def open_writer(file: BinaryIO, manner: Manner, source: List) -> Iterator[Write]
         with _sheet(file) as add_row:
             yield _write_cells(add_row, source.columns)
     else:
-        with _csv(file, manner) as add_row:
-            yield _write_cells(add_row, source.columns)
-
-
-AddRow = Callable[[list[str]], object]
+        with _text(file, manner) as text:
+            if copies_text(source, manner):
+                yield _copy_rows(text, manner, source)
+            else:
+                yield _write_cells(_csv(text, manner), source.columns)
 
 
 def _write_cells(add_row: AddRow, columns: Sequence[str]) -> Write:
@@ -127,10 +134,91 @@ def _write_cells(add_row: AddRow, columns: Sequence[str]) -> Write:
     return write
 
 
+def copies_text(source: List, manner: Manner) -> bool:
+    """Is the output delimited as the input is, so that a row's text can be copied?"""
+    return (
+        source.dialect is not None
+        and manner.kind == source.manner.kind == "csv"
+        and manner.delimiter == source.manner.delimiter
+    )
+
+
+def _copy_rows(text: io.TextIOWrapper, manner: Manner, source: List) -> Write:
+    """Each row's own text, with what it lacks of the table's width, and the result behind it."""
+    table, dialect = source.content, source.dialect
+    assert isinstance(table, Table)
+    assert dialect is not None
+    delimiter, line_end, width = manner.delimiter, manner.line_end, len(table.columns)
+    write_text = text.write
+    encode = _cells_encoder(dialect)
+
+    def add(raw: str, cells: int, results: Sequence[str]) -> None:
+        padding = delimiter * (width - max(cells, 1))
+        write_text(f"{_without_end(raw)}{padding}{delimiter}{encode(_defused(results))}{line_end}")
+
+    for raw in table.above:
+        write_text(raw)
+    names = result_names(table.columns)
+    if table.header is None:
+        write_text(encode([*table.columns, *names]) + line_end)
+    else:
+        own = len(table.columns) - table.widened
+        further = [delimiter + encode([name]) for name in table.columns[own:]]
+        header = _without_end(table.header) + "".join(further)
+        write_text(f"{header}{delimiter}{encode(names)}{line_end}")
+
+    def write(row: Row, verdict: Verdict | None) -> None:
+        assert isinstance(row, TableRow)
+        add(row.raw, len(row.values), result_cells(verdict))
+
+    return write
+
+
+def _without_end(raw: str) -> str:
+    """A record's text without its line end; line ends within stay."""
+    return raw[:-2] if raw.endswith("\r\n") else raw.removesuffix("\n").removesuffix("\r")
+
+
+def _cells_encoder(dialect: Dialect) -> Callable[[Sequence[str]], str]:
+    """What makes cells the text of a row, as the dialect has it; none holds a line end."""
+    delimiter = dialect.delimiter
+    special = re.compile(f'["\\\\{re.escape(delimiter)}]')
+
+    def encode(cells: Sequence[str]) -> str:
+        joined = delimiter.join(cells)
+        if '"' not in joined and "\\" not in joined and joined.count(delimiter) == len(cells) - 1:
+            return joined
+        return delimiter.join(map(one, cells))
+
+    def one(cell: str) -> str:
+        if dialect.escaped:
+            return special.sub(r"\\\g<0>", cell)
+        if not dialect.quoted:
+            return cell.replace(delimiter, " ")
+        return '"' + cell.replace('"', '""') + '"' if special.search(cell) else cell
+
+    return encode
+
+
+def _defused(results: Sequence[str]) -> Sequence[str]:
+    host = results[HOST]
+    if not host.startswith(FORMULA_MARKS):
+        return results
+    return [*results[:HOST], "'" + host, *results[HOST + 1 :]]
+
+
 @contextmanager
-def _csv(file: BinaryIO, manner: Manner) -> Iterator[AddRow]:
+def _text(file: BinaryIO, manner: Manner) -> Iterator[io.TextIOWrapper]:
     text = io.TextIOWrapper(file, "utf-8-sig" if manner.bom else "utf-8", newline="")
-    host = len(RESULT_FIELDS) - RESULT_FIELDS.index("mx_host")  # from the end
+    try:
+        yield text
+        text.flush()
+    finally:
+        with suppress(OSError):  # of what could not be written: that was raised before
+            text.detach()
+
+
+def _csv(text: io.TextIOWrapper, manner: Manner) -> AddRow:
     # By itself csv leaves a carriage return bare where lines end without one.
     sparing, careful = (
         csv.writer(text, delimiter=manner.delimiter, lineterminator=manner.line_end, quoting=how)
@@ -138,16 +226,11 @@ def _csv(file: BinaryIO, manner: Manner) -> Iterator[AddRow]:
     )
 
     def add_row(cells: list[str]) -> None:
-        if cells[-host].startswith(FORMULA_MARKS):
-            cells[-host] = "'" + cells[-host]
+        own, results = cells[: -len(RESULT_FIELDS)], cells[-len(RESULT_FIELDS) :]
+        cells = [*own, *_defused(results)]
         (careful if any("\r" in cell for cell in cells) else sparing).writerow(cells)
 
-    try:
-        yield add_row
-        text.flush()
-    finally:
-        with suppress(OSError):  # of what could not be written: that was raised before
-            text.detach()
+    return add_row
 
 
 @contextmanager
