@@ -92,10 +92,13 @@ class Addresses:
             self.numbers[address] = len(self.offsets)
             self.offsets.append(NOT_ASKED)
 
-    def answer(self, address: str, offset: int) -> None:
+    def answer(self, address: str, offset: int) -> bool:
+        """Take an answer; True for the first one of an address. The last one counts."""
         number = self.numbers[address]
-        self.answered += self.offsets[number] == NOT_ASKED
+        is_first = self.offsets[number] == NOT_ASKED
+        self.answered += is_first
         self.offsets[number] = offset
+        return is_first
 
     def unanswered(self) -> list[str]:
         return [
@@ -233,8 +236,7 @@ def _replay(journal: Journal, addresses: Addresses) -> Tally:
     """Take up what an earlier run was answered."""
     tally = Tally()
     for offset, verdict in journal.answers():
-        if verdict.email in addresses.numbers:
-            addresses.answer(verdict.email, offset)
+        if verdict.email in addresses.numbers and addresses.answer(verdict.email, offset):
             tally.count(verdict)
     if journal.damaged:
         lines = "lines are" if journal.damaged > 1 else "line is"
@@ -271,9 +273,13 @@ async def _collect(
 ) -> None:
     async with source.open_answers(texts) as answers:
         async for answer in answers:
-            offset = journal.append(answer.verdict)
-            addresses.answer(answer.verdict.email, offset)
-            tally.count(answer.verdict)
+            email = answer.verdict.email
+            if (
+                email not in addresses.numbers
+            ):  # a source's mistake, which asking again would repeat
+                raise Trouble(f"an answer came about {plain(email[:100])}, which was not asked")
+            if addresses.answer(email, journal.append(answer.verdict)):
+                tally.count(answer.verdict)
 
 
 def _write(
