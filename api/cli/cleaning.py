@@ -24,6 +24,7 @@ from api.cli.listfile import (
     Reading,
     Row,
     check_fits_sheet,
+    check_header,
     open_list,
     open_writer,
     output_manner,
@@ -227,6 +228,8 @@ def _read_addresses(source: List, manner: Manner) -> Addresses:
         addresses.add(row.address)
         if manner.kind == "xlsx":
             check_fits_sheet(row, addresses.rows, source.name)
+    if manner.kind == "xlsx":
+        check_header(source)
     if not addresses.numbers:
         raise BadList(f"{source.name} has no address in the column that was taken")
     return addresses

@@ -14,6 +14,7 @@ from api.cli.listfile.survey import BadList, known_encoding
 from api.cli.listfile.writing import (
     CannotWrite,
     check_fits_sheet,
+    check_header,
     open_writer,
     output_manner,
     replacing,
@@ -28,6 +29,7 @@ __all__ = [
     "Reading",
     "Row",
     "check_fits_sheet",
+    "check_header",
     "known_encoding",
     "open_list",
     "open_writer",

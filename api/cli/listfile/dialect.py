@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import product
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from api.cli.listfile.survey import BadList, Survey
@@ -43,14 +42,14 @@ class Dialect:
     escaped: bool = False  # a backslash takes the next character as it is
     spaced: bool = False  # white space after a delimiter is no part of a cell
 
-    def reader(self, lines: Iterable[str]) -> "Reader":
+    def reader(self, lines: Iterable[str], *, strict: bool = True) -> "Reader":
         return csv.reader(
             lines,
             delimiter=self.delimiter,
             quoting=csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE,
             escapechar="\\" if self.escaped else None,
             skipinitialspace=self.spaced,
-            strict=True,
+            strict=strict,
         )
 
 
@@ -122,16 +121,24 @@ def find_delimiter(
         return None
     if likely is not None and any(likely in line for line in lines):
         return likely
-    scores: dict[str, tuple[float, float, int]] = {}
-    for delimiter, quoted in product(DELIMITERS, (True, False)):
-        rows = _sample_rows(lines, delimiter, quoted)
-        width, agreeing = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
-        if width < 2 or not (surely_a_table or 2 * agreeing >= len(rows)):
-            continue
-        holding = sum(any(ADDRESS.fullmatch(cell.strip()) for cell in row) for row in rows)
-        score = (round(holding / len(rows), 1), agreeing / len(rows), width)
-        scores[delimiter] = max(score, scores.get(delimiter, score))
+    scores: dict[str, tuple[int, float, int]] = {}
+    for delimiter in DELIMITERS:
+        for dialect in _sampled(delimiter):
+            rows = _sample_rows(lines, dialect)
+            width, agreeing = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
+            if width < 2 or not (surely_a_table or 2 * agreeing >= len(rows)):
+                continue
+            holding = sum(any(ADDRESS.fullmatch(cell.strip()) for cell in row) for row in rows)
+            score = (holding, agreeing / len(rows), width)
+            scores[delimiter] = max(score, scores.get(delimiter, score))
     return max(scores, key=scores.__getitem__, default=None)
+
+
+def _sampled(delimiter: str) -> Iterator[Dialect]:
+    yield Dialect(delimiter)
+    yield Dialect(delimiter, escaped=True)
+    yield Dialect(delimiter, quoted=False)
+    yield Dialect(delimiter, quoted=False, escaped=True)
 
 
 def _are_mailboxes(lines: Iterable[str]) -> bool:
@@ -142,14 +149,12 @@ def _are_mailboxes(lines: Iterable[str]) -> bool:
     ) > len(filled)
 
 
-def _sample_rows(lines: list[str], delimiter: str, quoted: bool) -> list[Cells]:
+def _sample_rows(lines: list[str], dialect: Dialect) -> list[Cells]:
     """The first rows that are not blank."""
     rows: list[Cells] = []
     csv.field_size_limit(CELL_CHARACTERS_MAX)
     try:
-        for row in csv.reader(
-            lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-        ):
+        for row in dialect.reader(lines, strict=False):
             if any(cell.strip() for cell in row):
                 rows.append(row)
             if len(rows) > DELIMITER_ROWS:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Literal, Protocol
 
 from api.cli.listfile.dialect import Dialect, find_delimiter, find_dialect, said_delimiter
 from api.cli.listfile.objects import Objects
-from api.cli.listfile.sheets import sheet_records
+from api.cli.listfile.sheets import Sheet
 from api.cli.listfile.survey import BadList, Survey, survey
 from api.cli.listfile.tables import Table, csv_records, line_records, read_lines, read_table
 from api.cli.terminal import plain
@@ -77,6 +77,7 @@ class List:
     manner: Manner
     content: Rows
     dialect: Dialect | None = None  # of a file of delimited cells
+    sheet: Sheet | None = None  # of a workbook
 
     @property
     def columns(self) -> list[str]:
@@ -97,6 +98,13 @@ class List:
         """What a person should know of how it was read; to be asked for once all rows were."""
         if not self.survey.zipped and self.survey.encoding not in ("utf-8", "utf-8-sig", "ascii"):
             yield f"{self.name} is read as {self.survey.encoding}; --encoding names another encoding"
+        if self.sheet is not None and len(self.sheet.package.sheets) > 1:
+            yield (
+                f"{self.name} has {len(self.sheet.package.sheets)} sheets; the first visible one is "
+                f"cleaned, {plain(self.sheet.entry.title)}"
+            )
+        if self.sheet is not None and self.sheet.package.has_macros:
+            yield f"{self.name} holds macros, which are not kept"
         wide = self.content.wide if isinstance(self.content, Table) else None
         if wide is not None and wide.rows:
             rows = "rows are" if wide.rows > 1 else "row is"
@@ -171,9 +179,7 @@ def temporary_file() -> Iterator[BinaryIO]:
 
 def _read(file: BinaryIO, found: Survey, ending: str, reading: Reading, name: str) -> List:
     if found.zipped:
-        return List(
-            name, found, Manner("xlsx"), read_table(sheet_records(file, name), reading.column)
-        )
+        return _read_sheet(file, found, reading, name)
     if ending in (".xlsx", ".xlsm"):
         raise BadList(f"{name} is no XLSX workbook, whatever its name says")
     if ending in OBJECT_ENDINGS or (
@@ -183,6 +189,12 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: Reading, name: st
             raise BadList(f"{name} holds JSON objects: --skip-lines is for tables")
         return List(name, found, Manner("ndjson"), Objects(file, found, reading.column, name))
     return _read_text(file, found, ending, reading, name)
+
+
+def _read_sheet(file: BinaryIO, found: Survey, reading: Reading, name: str) -> List:
+    sheet = Sheet(file, found, name)
+    table = read_table(sheet.records(reading.skip_lines), reading.column)
+    return List(name, found, Manner("xlsx"), table, sheet=sheet)
 
 
 def _read_text(file: BinaryIO, found: Survey, ending: str, reading: Reading, name: str) -> List:

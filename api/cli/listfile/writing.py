@@ -25,6 +25,8 @@ import msgspec
 from api.cli.lights import light_of
 from api.cli.listfile.dialect import Dialect
 from api.cli.listfile.opening import TABLE_ENDINGS, Kind, List, Manner, Row
+from api.cli.listfile.sheet_writing import open_sheet_writer
+from api.cli.listfile.sheets import Sheet
 from api.cli.listfile.survey import BadList
 from api.cli.listfile.tables import Table, TableRow
 from api.cli.terminal import plain
@@ -111,6 +113,9 @@ def open_writer(file: BinaryIO, manner: Manner, source: List) -> Iterator[Write]
     """
     if manner.kind == "ndjson":
         yield _write_objects(file, result_names(source.named_members))
+    elif manner.kind == "xlsx" and source.sheet is not None:
+        with _same_workbook(file, source, source.sheet) as write:
+            yield write
     elif manner.kind == "xlsx":
         with _sheet(file) as add_row:
             yield _write_cells(add_row, source.columns)
@@ -258,6 +263,25 @@ def _sheet(file: BinaryIO) -> Iterator[AddRow]:
             raise error.args[0] from error  # the OSError within
 
 
+@contextmanager
+def _same_workbook(file: BinaryIO, source: List, sheet: Sheet) -> Iterator[Write]:
+    """The workbook as it was, with the results behind the columns of the cleaned sheet."""
+    table = source.content
+    assert isinstance(table, Table)
+    width = max(sheet.around.columns, len(table.columns))
+    names = result_names(table.columns)
+    if table.header is None:
+        own = [*table.columns, *[""] * (width - len(table.columns))]
+        names = [*own, *names]
+    with open_sheet_writer(file, sheet, table.above, table.header, names, width) as add:
+
+        def write(row: Row, verdict: Verdict | None) -> None:
+            assert isinstance(row, TableRow)
+            add(row.raw, result_cells(verdict))
+
+        yield write
+
+
 def _write_objects(file: BinaryIO, names: Sequence[str]) -> Write:
     def write(row: Row, verdict: Verdict | None) -> None:
         own = row.members().removesuffix(b"}").rstrip()
@@ -266,6 +290,18 @@ def _write_objects(file: BinaryIO, names: Sequence[str]) -> Write:
         file.write(own + comma + result[1:] + b"\n")
 
     return write
+
+
+def check_header(source: List) -> None:
+    """Say before anything is asked that a sheet has no place for the results' names."""
+    table, sheet = source.content, source.sheet
+    if sheet is None or not isinstance(table, Table) or table.header is not None:
+        return
+    if not sheet.can_move_down():
+        raise BadList(
+            f"{source.name} has no header in the sheet {plain(sheet.entry.title)}; put a row of "
+            "names above its rows, or name an output that ends in .csv"
+        )
 
 
 def check_fits_sheet(row: Row, number: int, name: str) -> None:
