@@ -78,7 +78,8 @@ class Reading:
         def feed() -> Iterator[str]:
             for line in self._lines:
                 taken.append(line)
-                yield line
+                # csv wants the end of the last line too, after an escaped line end before it
+                yield line if line[-1] in "\r\n" else line + "\n"
 
         csv.field_size_limit(CELL_CHARACTERS_MAX)
         reader = self._dialect.reader(feed())
@@ -172,6 +173,7 @@ class Shape:
     """How wide the rows of one reading are."""
 
     misfit: Misfit | None = None
+    rows: int = 0  # blank ones too, which no width is counted of
     widths: Counter[int] = field(default_factory=Counter)
     overgrown: int = 0  # the first line of a quoted cell over what looks like further rows
 
@@ -198,6 +200,7 @@ class Clues:
     space_led: bool = False  # a quote after a delimiter and white space
     escaped_quotes: bool = False
     escaped_others: bool = False  # a delimiter or a line end after a backslash
+    first_escape: int = 0  # the line of either
     plain: Shape = field(default_factory=Shape)  # the lines taken without quoting
     ends: Counter[str] = field(default_factory=Counter)
     lone_return: int = 0  # the first line that ends so
@@ -228,9 +231,11 @@ def look(lines: Iterable[str], delimiter: str) -> Clues:
             clues.quotes = True
             clues.whole_quoted = clues.whole_quoted or bool(whole.search(line))
             clues.space_led = clues.space_led or bool(space_led.search(line))
+        if "\\" in line and not (clues.escaped_quotes and clues.escaped_others):
             clues.escaped_quotes = clues.escaped_quotes or '\\"' in line
-        if "\\" in line:
             clues.escaped_others = clues.escaped_others or bool(escaped.search(line))
+            if clues.escaped_quotes or clues.escaped_others:
+                clues.first_escape = clues.first_escape or number
     return clues
 
 
@@ -240,6 +245,7 @@ def shape_of(lines: Iterable[str], dialect: Dialect, plain_width: int, first_lin
     reading = Reading(lines, dialect, first_line)
     try:
         for cells, raw in reading:
+            shape.rows += 1
             if cells and not (len(cells) == 1 and not cells[0].strip()):
                 shape.add(len(cells))
             over_lines = dialect.quoted and not shape.overgrown and "\n" in raw[:-2]
@@ -295,10 +301,17 @@ def _choose(
         if shape.overgrown:
             return unquoted, clues.plain
         if shape.misfit is None:
-            if not shape.ragged:
-                return dialect, shape
             found.append((dialect, shape))
         refusal = refusal or shape.misfit
+    even = [one for one in found if not one[1].ragged]
+    if even:
+        if any(shape.rows != even[0][1].rows for _, shape in even):
+            raise BadList(
+                f"{name}, line {first_line - 1 + clues.first_escape}: a backslash there may be an "
+                "escape or text, and the rows after it depend on that; double the quotes within "
+                "cells instead, or save the list as XLSX"
+            )
+        return even[0]
     if bare:
         return unquoted, clues.plain
     if found:

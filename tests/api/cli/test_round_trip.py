@@ -7,12 +7,14 @@ and LibreOffice's export of text.
 import csv
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.cli.listfile import BadList
 from api.cli.listfile.writing import RESULT_FIELDS
 from tests.api.cli.corpus import Case
 from tests.api.cli.test_corpus import cleaned
@@ -131,12 +133,25 @@ def test_any_table_comes_back_cell_for_cell(
     path = tmp_path_factory.getbasetemp() / f"table{ending}"
     path.write_bytes(text.encode(encoding))
 
-    addresses, output = cleaned(path, Case(path.name, b""))
+    back = cleaned_unless_unsure(path, options)
+    if back is None:
+        return
+    addresses, output = back
     got = list(csv.reader(io.StringIO(output.decode("utf-8-sig"), newline=""), **options))
     width = len(rows[0])
     assert [row[:width] for row in got] == written
     assert {len(row) for row in got} == {width + len(RESULT_FIELDS)}
     assert addresses == [row[rows[0].index("email")] for row in rows[1:]]
+
+
+def cleaned_unless_unsure(path: Path, options: dict[str, Any]) -> tuple[list[str], bytes] | None:
+    """None where a backslash may be text too, and the rows differ: that alone may be refused."""
+    try:
+        return cleaned(path, Case(path.name, b""))
+    except BadList as bad:
+        if "escapechar" not in options or "may be an escape or text" not in bad.message:
+            raise
+        return None
 
 
 @given(
