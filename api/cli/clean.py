@@ -3,12 +3,13 @@
 import os
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from api.cli.running import raise_open_files, sigterm_as_sigint
+from api.cli.running import ending_at_once, raise_open_files, sigterm_as_sigint
 from api.cli.trouble import Misuse, say
 from api.collector import collector_held
 
@@ -62,11 +63,16 @@ def clean(
     result and a light: GREEN_LIGHT, YELLOW_LIGHT or RED_LIGHT. Without -o the
     output is INPUT's name with .verified before its ending.
     """
-    from api.cli.cleaning import Order, clean_list, output_path
-    from api.cli.listfile import Reading, known_encoding
-    from api.cli.progress import show_progress
+    with ending_at_once():
+        import trio  # noqa: F401 - what the cleaning needs, before there is anything to lose
 
-    open_source = _source(server, key)
+        from api.cli.cleaning import Order, clean_list, output_path
+        from api.cli.lights import dead_end
+        from api.cli.listfile import Reading, known_encoding
+        from api.cli.progress import show_progress
+        from api.cli.report import print_summary
+
+        open_source = _source(server, key)
     reading = Reading(
         column, encoding and known_encoding(encoding), errors, skip_lines, not no_quotes
     )
@@ -83,10 +89,8 @@ def clean(
             show_progress=show_progress,
             how_to_go_on=_command(input_, output, server, reading),
         )
-        from api.cli.lights import dead_end
-        from api.cli.report import print_summary
-
-        print_summary(summary, sys.stderr)
+        with suppress(OSError):  # the list is cleaned, whether standard error takes a word or not
+            print_summary(summary, sys.stderr)
         if server is None and (hint := dead_end(summary.tally.reasons)) is not None:
             say(hint)
 

@@ -1,7 +1,6 @@
 """A file, or standard input, opened as a list: what kind it is, and its rows."""
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any, BinaryIO, Literal, Protocol
 from api.cli.listfile.dialect import Dialect, find_delimiter, find_dialect, said_delimiter
 from api.cli.listfile.objects import Objects
 from api.cli.listfile.sheets import Sheet
-from api.cli.listfile.survey import BadList, Survey, survey
+from api.cli.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
 from api.cli.listfile.tables import Table, csv_records, line_records, read_lines, read_table
 from api.cli.terminal import plain
 
@@ -149,18 +148,28 @@ def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
 @contextmanager
 def spooled_input() -> Iterator[BinaryIO]:
     """Standard input as a nameless file."""
-    if sys.stdin is None:
-        raise BadList(f"{STANDARD_INPUT} is closed; name a file, or pipe the list in")
     with temporary_file() as spool:
-        try:
-            shutil.copyfileobj(sys.stdin.buffer, spool)
-        except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise BadList(
-                f"{STANDARD_INPUT} cannot be kept in {plain(tempfile.gettempdir())}: {reason}; name "
-                "a folder with room in TMPDIR, or name a file instead"
-            ) from None
+        while octets := _read_input():
+            try:
+                spool.write(octets)
+                spool.flush()
+            except OSError as error:
+                reason = os.strerror(error.errno or 0)
+                raise BadList(
+                    f"{STANDARD_INPUT} cannot be kept in {plain(tempfile.gettempdir())}: {reason}; "
+                    "name a folder with room in TMPDIR, or name a file instead"
+                ) from None
         yield spool
+
+
+def _read_input() -> bytes:
+    try:
+        return sys.stdin.buffer.read(PIECE_OCTETS)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise BadList(
+            f"{STANDARD_INPUT} cannot be read: {reason}; name a file, or pipe the list in"
+        ) from None
 
 
 @contextmanager
