@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,16 +114,32 @@ def in_asking_order(addresses: Sequence[str]) -> list[str]:
     leaves room for the others.
     """
     domains: dict[str, int] = {}
-    met: list[int] = []
-    keys = array("q")  # the turn, and within it the domain
+    met = array("I")  # addresses of each domain
+    numbers, turns = array("I"), array("I")  # of each address: its domain, and when it is asked
     for address in addresses:
-        domain = address.rpartition("@")[2].lower()
-        number = domains.setdefault(domain, len(domains))
+        number = domains.setdefault(address.rpartition("@")[2].lower(), len(domains))
         if number == len(met):
             met.append(0)
-        keys.append((met[number] // DOMAIN_RUN << 32) + number)
+        numbers.append(number)
+        turns.append(met[number] // DOMAIN_RUN)
         met[number] += 1
-    return [addresses[place] for place in sorted(range(len(addresses)), key=keys.__getitem__)]
+    by_domain = _counting_sort(range(len(addresses)), numbers)
+    return [addresses[place] for place in _counting_sort(by_domain, turns)]
+
+
+def _counting_sort(places: Iterable[int], keys: "array[int]") -> "array[int]":
+    """The places in the order of their keys, else as they come. Holds four octets for each."""
+    starts = array("I", bytes(4 * (max(keys, default=0) + 2)))
+    for key in keys:
+        starts[key + 1] += 1
+    for key in range(1, len(starts)):
+        starts[key] += starts[key - 1]
+    ordered = array("I", bytes(4 * len(keys)))
+    for place in places:
+        key = keys[place]
+        ordered[starts[key]] = place
+        starts[key] += 1
+    return ordered
 
 
 def output_path(source: Path) -> Path:

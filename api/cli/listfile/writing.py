@@ -87,18 +87,24 @@ def result_values(verdict: Verdict | None) -> list[Any]:
     """The fourteen fields and the light; nothing at all for a row without an address."""
     if verdict is None:
         return [None] * len(RESULT_FIELDS)
-    return [*(getattr(verdict, name) for name in FIELDS), light_of(verdict)]
+    return [*msgspec.structs.astuple(verdict), light_of(verdict)]
 
 
 def result_cells(verdict: Verdict | None) -> list[str]:
     """The same as cells: `true` and `false`, nothing for null."""
-    return [_cell(value) for value in result_values(verdict)]
+    if verdict is None:
+        return NOTHING
+    return [
+        value if type(value) is str else CELLS.get(type(value), str)(value)
+        for value in result_values(verdict)
+    ]
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+NOTHING = [""] * len(RESULT_FIELDS)
+CELLS: dict[type, Callable[[Any], str]] = {
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): lambda _: "",
+}
 
 
 Write = Callable[[Row, Verdict | None], None]
