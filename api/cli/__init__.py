@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from api.start import raise_interrupts
+from api.interrupts import raise_interrupts
 
 
 class Entry(NamedTuple):  # a dataclass would cost --help a tenth of its time
@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
 
         A reader that closed our standard output (`| head`) is click's: quiet, exit 1.
         """
-        from api.cli.terminal import cannot_say, is_of_stream, open_standard_streams
+        from api.cli.streams import cannot_say, is_of_stream, open_standard_streams
 
         extra["standalone_mode"] = False
         open_standard_streams()

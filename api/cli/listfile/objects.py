@@ -130,11 +130,11 @@ class Objects:
         return (self._find_column(sample, wanted),)
 
     def _find_column(self, sample: Sequence[dict[str, Any]], wanted: str | None) -> str:
-        """Without a word from a person, a field that holds text, or nothing, on each line."""
+        """Without a word from a person, a field that holds text, and never several values."""
         texts = [
             column
             for column in self.columns
-            if wanted is not None or all(_is_text(value.get(column)) for value in sample)
+            if wanted is not None or _is_text([value.get(column) for value in sample])
         ]
         rows = [[_cell_text(value.get(column)) for column in texts] for value in sample]
         try:
@@ -155,8 +155,10 @@ class Objects:
         return texts[place]
 
 
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
+def _is_text(values: Sequence[Any]) -> bool:
+    several = any(isinstance(value, dict | list) for value in values)
+    said = [value for value in values if value is not None]
+    return not several and (not said or any(isinstance(value, str) for value in said))
 
 
 def reach(fields: Any, path: Path) -> Any:

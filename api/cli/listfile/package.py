@@ -15,6 +15,7 @@ STRINGS_CHARACTERS_MAX = 1 << 28
 READ_OCTETS = 1 << 16
 
 WORKSHEET = "/worksheet"
+ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 MACRO_TYPE = b"application/vnd.ms-excel.sheet.macroEnabled.main+xml"
 PLAIN_TYPE = b"application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
 
@@ -175,10 +176,13 @@ def _kind_of(code: str) -> str:
     return "time" if re.search("[hs]", code) else ""
 
 
+def unescaped(text: str) -> str:
+    """A string's text; `_x000D_` stands for a character that XML cannot hold."""
+    return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
+
+
 def _read_strings(stream: IO[bytes]) -> Iterator[str]:
     """The texts of sharedStrings.xml, read as a stream."""
-    from api.cli.listfile.sheets import unescaped
-
     parser = expat.ParserCreate()
     parser.buffer_text = True
     done: list[str] = []

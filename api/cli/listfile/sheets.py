@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO
 from xml.parsers import expat
 
 from api.cli.listfile.dialect import RawRecord
-from api.cli.listfile.package import NotAWorkbook, Package
+from api.cli.listfile.package import NotAWorkbook, Package, unescaped
 from api.cli.listfile.survey import BadList, Survey
 from api.cli.listfile.tables import Records, Unvalued
 from api.cli.listfile.text import Watched
@@ -26,7 +26,6 @@ from api.cli.listfile.text import Watched
 READ_OCTETS = 1 << 16
 ROW_OCTETS_MAX = 1 << 26  # of one row, or of what stands after the last: 64 MiB
 ROWS_MAX = 1_048_576
-ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 
 # What a sheet may have that can be moved down by a row without a look at its content.
 MOVABLE_NAMES = """
@@ -268,11 +267,6 @@ def column_letters(place: int) -> str:
         place, letter = divmod(place - 1, 26)
         letters = chr(65 + letter) + letters
     return letters
-
-
-def unescaped(text: str) -> str:
-    """A string's text; `_x000D_` stands for a character that XML cannot hold."""
-    return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
 
 
 # Numbers

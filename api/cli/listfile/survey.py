@@ -108,7 +108,14 @@ def survey(
     found = _named(encoding, bom) or bom or wide or _narrow(seen, errors, name)
     if found == "utf-8-sig" and errors == "strict" and not seen.is_utf8:
         raise _not_all_utf8(seen, name)
-    return Survey(octets, digest.hexdigest(), head, found, bom is not None, errors)
+    whole = Survey(octets, digest.hexdigest(), head, found, bom is not None, errors)
+    try:
+        _ = whole.sample
+    except UnicodeError:  # UTF-16 by name, without the mark that it begins with
+        raise BadList(
+            f"{name}, line 1, cannot be decoded as {found}; name another --encoding"
+        ) from None
+    return whole
 
 
 def _named(encoding: str | None, bom: str | None) -> str | None:

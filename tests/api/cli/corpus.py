@@ -224,6 +224,10 @@ CORPUS: dict[str, Case] = {
     "the field is an object later": refused(
         "a.ndjson", f'{{"email":"{B}"}}\n' * 1100 + f'{{"email":["{A}"]}}\n',
         "line 1101: email holds several values"),
+    "a number among addresses": Case(
+        "a.ndjson", f'{{"email":5}}\n{{"email":"{A}"}}\n'.encode(), addresses=["5", A], reader=None),
+    "UTF-16 by a wrong word": refused(
+        "a.csv", f"n,email\n1,{A}\n", "cannot be decoded", encoding="utf-16"),
     "the first of several": Case(
         "a.ndjson", f'{{"to":["{A}","{B}"]}}\n'.encode(), addresses=[A],
         said={"column": "to.0"}, reader=None),
