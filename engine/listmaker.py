@@ -13,8 +13,10 @@ import ast
 import io
 import json
 import re
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -112,15 +114,22 @@ FREE_EMAIL_DOMAINS = Source("free-email-domains", "npm", "MIT", "package/domains
 DISPOSABLE_SOURCES = (MAILCHECKER, DISPOSABLE_EMAIL_DOMAINS)
 
 
+# What a damaged or strange archive, and what is in it, makes of the readers of both.
+UNREADABLE = (
+    *(BadUpstream, ValueError, SyntaxError, LookupError, TypeError, AttributeError, OSError),
+    *(EOFError, RuntimeError, MemoryError),  # also of what is packed or nested strangely
+)
+
+
 def read_upstream(source: Source, file_name: str, octets: bytes) -> Upstream:
     """Read one downloaded archive. Raises BadUpstream for anything unexpected."""
     version = _version(source, file_name)
     try:
         raw = source.read(_member(file_name, octets, source.member))
-    except (BadUpstream, ValueError, SyntaxError, KeyError, OSError, EOFError) as error:
-        raise BadUpstream(f"{file_name} cannot be read: {error}") from error
-    except (zipfile.BadZipFile, tarfile.TarError) as error:
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error) as error:
         raise BadUpstream(f"{file_name} is no archive: {error}") from error
+    except UNREADABLE as error:
+        raise BadUpstream(f"{file_name} cannot be read: {error}") from error
     domains = frozenset(name for name in map(as_domain, raw) if name is not None)
     if not domains:
         raise BadUpstream(f"{file_name} holds no domains")

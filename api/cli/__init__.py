@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from api.interrupts import raise_interrupts
+
 
 class Entry(NamedTuple):  # a dataclass would cost --help a tenth of its time
     """Where a command lives, and what it does in a line."""
@@ -52,6 +54,7 @@ class LazyGroup(click.Group):
             return None
         entry = COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(entry.module), entry.name)
+        raise_interrupts()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -63,7 +66,10 @@ class LazyGroup(click.Group):
 
         A reader that closed our standard output (`| head`) is click's: quiet, exit 1.
         """
+        from api.cli.streams import cannot_say, is_of_stream, open_standard_streams
+
         extra["standalone_mode"] = False
+        open_standard_streams()
         try:
             code = super().main(args, *rest, **extra)
         except click.ClickException as error:
@@ -78,6 +84,15 @@ class LazyGroup(click.Group):
                 raise
             click.echo(f"mailprobe: {error}", err=True)
             code = 2
+        except OSError as error:
+            if not is_of_stream(error):
+                raise
+            code = cannot_say(error)
+        try:
+            if not sys.stdout.closed:  # as it is after an error that was told
+                sys.stdout.flush()
+        except OSError as error:
+            code = code or cannot_say(error)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -3,16 +3,18 @@
 import os
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from api.cli.running import raise_open_files, sigterm_as_sigint
+from api.cli.running import ending_at_once, raise_open_files, sigterm_as_sigint
 from api.cli.trouble import Misuse, say
 from api.collector import collector_held
 
 if TYPE_CHECKING:
+    from api.cli.listfile import Reading
     from api.cli.source import OpenSource
 
 
@@ -21,7 +23,26 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", metavar="FILE", help="Where to; the ending says the format.")
 @click.option("--server", metavar="URL", help="Ask this service, instead of an engine here.")
 @click.option("--key", metavar="KEY", help="The API key for --server.")
-@click.option("--column", metavar="NAME", help="The column with the addresses, or its number.")
+@click.option(
+    "--column",
+    metavar="NAME",
+    help="The column with the addresses, its number, or the path to a field.",
+)
+@click.option("--encoding", metavar="NAME", help="The list's encoding, such as cp1252.")
+@click.option(
+    "--errors",
+    type=click.Choice(["strict", "replace"]),
+    default="strict",
+    help="What to do with octets that are no text: refuse the list, or replace them.",
+)
+@click.option(
+    "--skip-lines",
+    type=click.IntRange(0, 10_000),
+    metavar="N",
+    default=0,
+    help="So many lines above the header are a title or notes.",
+)
+@click.option("--no-quotes", is_flag=True, help="A quote is text, and no cell stands in quotes.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run ended.")
 @collector_held()
 def clean(
@@ -30,6 +51,10 @@ def clean(
     server: str | None,
     key: str | None,
     column: str | None,
+    encoding: str | None,
+    errors: Literal["strict", "replace"],
+    skip_lines: int,
+    no_quotes: bool,
     resume: bool,
 ) -> None:
     """Verify every address of a list: CSV, TSV, XLSX, NDJSON or plain lines.
@@ -38,10 +63,19 @@ def clean(
     result and a light: GREEN_LIGHT, YELLOW_LIGHT or RED_LIGHT. Without -o the
     output is INPUT's name with .verified before its ending.
     """
-    from api.cli.cleaning import Order, clean_list, output_path
-    from api.cli.progress import show_progress
+    with ending_at_once():
+        import trio  # noqa: F401 - what the cleaning needs, before there is anything to lose
 
-    open_source = _source(server, key)
+        from api.cli.cleaning import Order, clean_list, output_path
+        from api.cli.lights import dead_end
+        from api.cli.listfile import Reading, known_encoding
+        from api.cli.progress import show_progress
+        from api.cli.report import print_summary
+
+        open_source = _source(server, key)
+    reading = Reading(
+        column, encoding and known_encoding(encoding), errors, skip_lines, not no_quotes
+    )
     raise_open_files()
     source = None if input_ == "-" else Path(input_)
     target = source and output_path(source)
@@ -49,16 +83,14 @@ def clean(
         target = None if output == "-" else Path(os.path.realpath(output))
     with sigterm_as_sigint():
         summary = clean_list(
-            Order(source, target, column, resume),
+            Order(source, target, reading, resume),
             open_source,
             standard_output=sys.stdout.buffer,
             show_progress=show_progress,
-            how_to_go_on=_command(input_, output, server, column),
+            how_to_go_on=_command(input_, output, server, reading),
         )
-        from api.cli.lights import dead_end
-        from api.cli.report import print_summary
-
-        print_summary(summary, sys.stderr)
+        with suppress(OSError):  # the list is cleaned, whether standard error takes a word or not
+            print_summary(summary, sys.stderr)
         if server is None and (hint := dead_end(summary.tally.reasons)) is not None:
             say(hint)
 
@@ -78,12 +110,20 @@ def _source(server: str | None, key: str | None) -> "OpenSource":
     return lambda: open_http_source(server, key)
 
 
-def _command(input_: str, output: str | None, server: str | None, column: str | None) -> str:
+def _command(input_: str, output: str | None, server: str | None, reading: "Reading") -> str:
     words = ["mailprobe", "clean", input_]
     if output is not None:
         words += ["-o", output]
     if server is not None:
         words += ["--server", server, "--key", "KEY"]  # a secret is not repeated to the screen
-    if column is not None:
-        words += ["--column", column]
+    if reading.column is not None:
+        words += ["--column", reading.column]
+    if reading.encoding is not None:
+        words += ["--encoding", reading.encoding]
+    if reading.errors != "strict":
+        words += ["--errors", reading.errors]
+    if reading.skip_lines:
+        words += ["--skip-lines", str(reading.skip_lines)]
+    if not reading.quotes:
+        words += ["--no-quotes"]
     return shlex.join([*words, "--resume"])

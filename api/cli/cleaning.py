@@ -5,20 +5,26 @@ they come, the second reading writes each row with its answer. In memory are the
 addresses and the offsets of their answers, nothing else that grows.
 """
 
+import os
+import stat
+import sys
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 from api.cli.journal import Header, Journal, open_journal
 from api.cli.listfile import (
     BadList,
     List,
     Manner,
+    Reading,
+    Row,
     check_fits_sheet,
+    check_header,
     open_list,
     open_writer,
     output_manner,
@@ -50,7 +56,7 @@ class Order:
 
     input: Path | None
     output: Path | None
-    column: str | None = None
+    reading: Reading = field(default_factory=Reading)
     resume: bool = False
 
     @property
@@ -87,10 +93,13 @@ class Addresses:
             self.numbers[address] = len(self.offsets)
             self.offsets.append(NOT_ASKED)
 
-    def answer(self, address: str, offset: int) -> None:
+    def answer(self, address: str, offset: int) -> bool:
+        """Take an answer; True for the first one of an address. The last one counts."""
         number = self.numbers[address]
-        self.answered += self.offsets[number] == NOT_ASKED
+        is_first = self.offsets[number] == NOT_ASKED
+        self.answered += is_first
         self.offsets[number] = offset
+        return is_first
 
     def unanswered(self) -> list[str]:
         return [
@@ -105,16 +114,32 @@ def in_asking_order(addresses: Sequence[str]) -> list[str]:
     leaves room for the others.
     """
     domains: dict[str, int] = {}
-    met: list[int] = []
-    keys = array("q")  # the turn, and within it the domain
+    met = array("I")  # addresses of each domain
+    numbers, turns = array("I"), array("I")  # of each address: its domain, and when it is asked
     for address in addresses:
-        domain = address.rpartition("@")[2].lower()
-        number = domains.setdefault(domain, len(domains))
+        number = domains.setdefault(address.rpartition("@")[2].lower(), len(domains))
         if number == len(met):
             met.append(0)
-        keys.append((met[number] // DOMAIN_RUN << 32) + number)
+        numbers.append(number)
+        turns.append(met[number] // DOMAIN_RUN)
         met[number] += 1
-    return [addresses[place] for place in sorted(range(len(addresses)), key=keys.__getitem__)]
+    by_domain = _counting_sort(range(len(addresses)), numbers)
+    return [addresses[place] for place in _counting_sort(by_domain, turns)]
+
+
+def _counting_sort(places: Iterable[int], keys: "array[int]") -> "array[int]":
+    """The places in the order of their keys, else as they come. Holds four octets for each."""
+    starts = array("I", bytes(4 * (max(keys, default=0) + 2)))
+    for key in keys:
+        starts[key + 1] += 1
+    for key in range(1, len(starts)):
+        starts[key] += starts[key - 1]
+    ordered = array("I", bytes(4 * len(keys)))
+    for place in places:
+        key = keys[place]
+        ordered[starts[key]] = place
+        starts[key] += 1
+    return ordered
 
 
 def output_path(source: Path) -> Path:
@@ -137,10 +162,12 @@ def clean_list(
     left behind where nothing was answered, and no output that is not whole.
     """
     started = time.monotonic()
-    _check_output(order)
-    with open_list(order.input, column=order.column) as source:
+    _check_output(order, standard_output)
+    with open_list(order.input, order.reading) as source:
         manner = output_manner(order.output, source.manner)
         addresses = _read_addresses(source, manner)
+        for remark in source.remarks():
+            say(remark)
         header = Header(1, source.survey.octets, source.survey.sha256)
         with (
             open_journal(order.journal, header, resume=order.resume) as journal,
@@ -163,19 +190,51 @@ def clean_list(
     )
 
 
-def _check_output(order: Order) -> None:
+def _check_output(order: Order, standard_output: BinaryIO | None) -> None:
+    """Misuse where the output cannot be, or would be the list itself under any name."""
     output = order.output
+    source = _identity(order.input) if order.input else _identity_of(sys.stdin)
     if output is None:
         if order.resume:
             raise Misuse("--resume needs an output file to go on with; name it with -o")
+        if source is not None and source == _identity_of(standard_output):
+            raise Misuse("standard output is the list itself; name another output with -o")
         return
     name = plain(str(output))
     if output.is_dir():
         raise Misuse(f"{name} is a directory; name a file with -o")
     if output.exists() and not output.is_file():
         raise Misuse(f"{name} is no regular file; for standard output name - with -o")
-    if order.input and output.exists() and order.input.exists() and output.samefile(order.input):
+    if source is None:
+        return
+    if source == _identity(output):
         raise Misuse(f"{name} is the list itself; name another output with -o")
+    if order.journal and source == _identity(order.journal):
+        raise Misuse(
+            f"{plain(str(order.journal))} is the list itself, and the answers would be kept under "
+            "that name; name another output with -o"
+        )
+
+
+Identity = tuple[int, int]  # device and inode: the same for every name and link of a file
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        return _regular(os.stat(path))
+    except OSError:
+        return None
+
+
+def _identity_of(stream: IO[Any] | None) -> Identity | None:
+    try:
+        return _regular(os.fstat(stream.fileno())) if stream is not None else None
+    except (OSError, ValueError):  # no descriptor behind it, or a closed one
+        return None
+
+
+def _regular(status: os.stat_result) -> Identity | None:
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def _read_addresses(source: List, manner: Manner) -> Addresses:
@@ -185,6 +244,8 @@ def _read_addresses(source: List, manner: Manner) -> Addresses:
         addresses.add(row.address)
         if manner.kind == "xlsx":
             check_fits_sheet(row, addresses.rows, source.name)
+    if manner.kind == "xlsx":
+        check_header(source)
     if not addresses.numbers:
         raise BadList(f"{source.name} has no address in the column that was taken")
     return addresses
@@ -194,9 +255,14 @@ def _replay(journal: Journal, addresses: Addresses) -> Tally:
     """Take up what an earlier run was answered."""
     tally = Tally()
     for offset, verdict in journal.answers():
-        if verdict.email in addresses.numbers:
-            addresses.answer(verdict.email, offset)
+        if verdict.email in addresses.numbers and addresses.answer(verdict.email, offset):
             tally.count(verdict)
+    if journal.damaged:
+        lines = "lines are" if journal.damaged > 1 else "line is"
+        say(
+            f"{journal.damaged:,} {lines} damaged in {journal.name} and left out; what they "
+            "answered is asked again"
+        )
     return tally
 
 
@@ -226,9 +292,13 @@ async def _collect(
 ) -> None:
     async with source.open_answers(texts) as answers:
         async for answer in answers:
-            offset = journal.append(answer.verdict)
-            addresses.answer(answer.verdict.email, offset)
-            tally.count(answer.verdict)
+            email = answer.verdict.email
+            if (
+                email not in addresses.numbers
+            ):  # a source's mistake, which asking again would repeat
+                raise Trouble(f"an answer came about {plain(email[:100])}, which was not asked")
+            if addresses.answer(email, journal.append(answer.verdict)):
+                tally.count(answer.verdict)
 
 
 def _write(
@@ -251,21 +321,42 @@ def _write(
 def _write_rows(
     file: BinaryIO, source: List, manner: Manner, journal: Journal, addresses: Addresses
 ) -> Tally:
-    """The second reading: every row with its answer."""
+    """The second reading: every row with its answer, and exactly the rows of the first."""
     tally = Tally()
-    with journal.reading() as pages, open_writer(file, manner, source) as write:
-        for row in source.rows():
+    rows = 0
+    with journal.reading() as answers, open_writer(file, manner, source) as write:
+        for row in _rows_again(source):
+            rows += 1
             if not row.address:
                 write(row, None)
                 continue
             number = addresses.numbers.get(row.address)
             if number is None:
-                raise Trouble(f"{source.name} was changed while it was cleaned; clean it again")
-            verdict = pages.answer(addresses.offsets[number])
+                raise _changed(source)
+            verdict = answers.answer(addresses.offsets[number])
+            if verdict.email != row.address:
+                raise Trouble(f"{journal.name} was changed while it was used")
             tally.count(verdict)
             write(row, verdict)
+        if rows != addresses.rows:
+            raise _changed(source)
     file.flush()
     return tally
+
+
+def _rows_again(source: List) -> Iterator[Row]:
+    """The rows of a list that was read before: what is wrong with it now was not so then.
+
+    A complete reading whose octets differ in number or fingerprint ends with Changed.
+    """
+    try:
+        yield from source.rows()
+    except (Misuse, UnicodeError, ValueError, EOFError, StopIteration, OSError) as error:
+        raise _changed(source) from error
+
+
+def _changed(source: List) -> Trouble:
+    return Trouble(f"{source.name} was changed while it was cleaned; clean it again")
 
 
 @contextmanager

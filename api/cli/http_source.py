@@ -6,11 +6,16 @@ many requests run at once as the account's rate limit bears: what was granted in
 the last minute is kept count of here, so that a 429 is the exception. What a
 request left unanswered is asked again; lines that came are never lost, however
 the request or the whole run ends.
+
+A service that misbehaves ends the run: an answer that was not asked for at once, since
+asking again would only cost more; a stalled or refusing one by a clock. An address on
+which the service fails each time is found by halving the requests that it is in, and
+set aside: the others go on, and it gets `unknown` at the end.
 """
 
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +27,7 @@ import trio
 
 from api.cli.cleaning import DOMAIN_RUN
 from api.cli.source import Source
+from api.cli.terminal import plain
 from api.cli.trouble import Misuse, Trouble, say
 from engine.stream import Answer
 from engine.verdict import Outcome, Verdict, judge
@@ -32,6 +38,7 @@ REQUEST_ADDRESSES_MAX = 50
 REQUESTS_MAX = 16  # at a time: 800 addresses, nearly a minute's worth of the largest tier
 TEXT_CHARACTERS_MAX = 5_000  # fifty of them, each character escaped, stay below a body's 2 MB
 LINE_OCTETS_MAX = 1 << 20
+LISTED_CHARACTERS_MAX = 100  # of an address in a message
 UNREAD_MAX = math.inf  # answers that the reader has not taken: fewer than texts, which it holds
 
 WINDOW_S = 60.0
@@ -41,6 +48,12 @@ TOLD_WAIT_S = 5.0  # so long a pause wants a word
 PAUSE_S = 0.25  # after a failure, doubling
 PAUSE_S_MAX = 15.0
 PATIENCE_S = 120.0  # so long a service may be away in the middle
+LIMITED_PATIENCE_S = 900.0  # and so long refuse us for its rate limit: others may use the key
+ANSWER_S = 30.0  # the next line of a stream: a verification takes at most 5 s and its queue
+REQUEST_S = 300.0  # all of a response
+ERROR_OCTETS_MAX = 1 << 16  # read of an error's body
+FAILURES_ALONE_MAX = 3  # of one address in a request of its own, until it is set aside
+ASIDE_MAX = 10  # addresses set aside, or a tenth of those answered: more is no single fault
 FIRST_PATIENCE_S = 5.0  # and so long before its first word: the address may be wrong
 
 TIMEOUT = httpx.Timeout(connect=10.0, read=30.0, write=30.0, pool=None)
@@ -62,6 +75,7 @@ class Queue:
     """What is to be asked, by domain. Pure; places are those of the texts."""
 
     waiting: dict[str, deque[int]] = field(default_factory=dict)
+    size_max: dict[int, int] = field(default_factory=dict)  # of a request with this place in it
     ready: deque[str] = field(default_factory=deque)  # domains that wait and are not being asked
 
     def add(self, place: int, text: str) -> None:
@@ -74,12 +88,23 @@ class Queue:
     def take(self, count_max: int) -> dict[str, list[int]]:
         """The next request's places by domain; these domains rest until they are put back."""
         taken: dict[str, list[int]] = {}
+        count = 0
         while self.ready and count_max:
-            domain = self.ready.popleft()
+            domain = self.ready[0]
             places = self.waiting[domain]
-            run = [places.popleft() for _ in range(min(len(places), count_max, DOMAIN_RUN))]
+            run: list[int] = []
+            while places and len(run) < min(count_max, DOMAIN_RUN):
+                room = self.size_max.get(places[0], count_max + count) - count
+                if room <= len(run):
+                    break
+                count_max = min(count_max, room)
+                run.append(places.popleft())
+            if not run:  # this one fits in no more; it is the first of the next request
+                break
+            self.ready.popleft()
             taken[domain] = run
             count_max -= len(run)
+            count += len(run)
         return taken
 
     def put_back(self, domain: str, unanswered: Sequence[int]) -> None:
@@ -157,6 +182,10 @@ class _Asking:
         self._told_of_limit = False
         self._failures = 0  # since the last success
         self._failing_since = math.inf
+        self._refused_since = math.inf  # for the rate limit, since the last request granted
+        self._answered = 0
+        self._alone: Counter[int] = Counter()  # failures of addresses asked by themselves
+        self._aside: list[int] = []
         self._changed = trio.Event()
         self._decoder = msgspec.json.Decoder(Verdict)
 
@@ -180,6 +209,8 @@ class _Asking:
                 self._changed = trio.Event()
                 with trio.move_on_at(wake_at):
                     await self._changed.wait()
+            if not self.trouble:
+                self._give_up_on_those_aside()
 
     def _next_size(self, now: float) -> tuple[int, float]:
         """How many addresses may be asked just now; where none may, when to look again."""
@@ -202,54 +233,107 @@ class _Asking:
             unanswered.setdefault(self._texts[place], []).append(place)
         body = msgspec.json.encode({"emails": [self._texts[place] for place in places]})
         under_way = len(places)  # as the allowance knows it
+        broke = False  # on something in this request, as it seems
         try:
-            async with self._client.stream("POST", self._url, content=body) as response:
-                self._allowance.asked -= under_way
-                under_way = 0
-                if response.status_code == 200:
-                    self._learn_limit(response, len(places))
-                    await self._take_lines(response, unanswered)
-                else:
-                    self._refused(response, await response.aread(), len(places))
+            with trio.move_on_after(REQUEST_S) as clock:
+                async with self._client.stream("POST", self._url, content=body) as response:
+                    self._allowance.asked -= under_way
+                    under_way = 0
+                    if response.status_code == 200:
+                        self._learn_limit(response, len(places))
+                        broke = await self._take_lines(response, unanswered)
+                    else:
+                        broke = response.status_code == 500
+                        self._refused(response, await _error_body(response), len(places))
+            if clock.cancelled_caught:
+                self._failed(f"was not done with an answer after {REQUEST_S:.0f} s")
         except httpx.RequestError as error:
             self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
         finally:
             self._allowance.asked -= under_way
             self._requests -= 1
             left = {place for run in unanswered.values() for place in run}
+            if broke:
+                left -= self._blame(left)
             for domain, run in taken.items():
                 self._queue.put_back(domain, [place for place in run if place in left])
             self._changed.set()
 
+    # -- addresses on which the service fails
+
+    def _blame(self, left: set[int]) -> set[int]:
+        """Halve the requests in which these are asked again; give those that are set aside."""
+        for place in left:
+            self._queue.size_max[place] = max(1, len(left) // 2)
+        if len(left) > 1:
+            return set()
+        self._alone.update(left)
+        (place,) = left
+        aside_max = max(ASIDE_MAX, self._answered // 10)
+        if self._alone[place] < FAILURES_ALONE_MAX or len(self._aside) >= aside_max:
+            return set()
+        self._aside.append(place)
+        return left
+
+    def _give_up_on_those_aside(self) -> None:
+        """What nobody knows is `unknown`; unless nothing was answered, then nothing is known."""
+        if not self._aside:
+            return
+        first = plain(self._texts[self._aside[0]][:LISTED_CHARACTERS_MAX])
+        if not self._answered:
+            self._stop(f"the service at {self._url} fails on every address, such as {first}")
+            return
+        others = f" and {len(self._aside) - 1:,} more" if len(self._aside) > 1 else ""
+        say(f"the service fails on {first}{others} each time; the result there is unknown")
+        for place in self._aside:
+            verdict = judge(self._texts[place], Outcome.RESOLVER_FAILED)
+            self._send.send_nowait(Answer(place, verdict))
+
     # -- what comes back
 
-    async def _take_lines(self, response: httpx.Response, unanswered: dict[str, list[int]]) -> None:
-        """Hand the answers out. Awaits nothing but the response, so that a cancel ends that first."""
+    async def _take_lines(self, response: httpx.Response, unanswered: dict[str, list[int]]) -> bool:
+        """Hand the answers out; True where the stream ended well and gave not one.
+
+        Awaits nothing but the response, so that a cancel ends that first.
+        """
+        fault = None
+        before = self._answered
         with trio.CancelScope() as reading:
+            reading.deadline = trio.current_time() + ANSWER_S
             async for line in _lines(response):
-                if not reading.cancel_called and not self._take(line, unanswered):
+                fault = fault or self._take(line, unanswered)
+                if fault is not None:
                     reading.cancel()
-        if reading.cancel_called:
-            self._stop(f"what {self._url} answers is no result of a mailprobe service")
+                else:
+                    reading.deadline = trio.current_time() + ANSWER_S
+        if fault is not None:
+            self._stop(fault)
+        elif reading.cancelled_caught:
+            self._failed(f"gave no further answer for {ANSWER_S:.0f} s")
         elif unanswered:
             self._failed("ended an answer early")
+            return self._answered == before
         else:
             self._requests_max = min(REQUESTS_MAX, self._requests_max + 1)
+        return False
 
-    def _take(self, line: bytes, unanswered: dict[str, list[int]]) -> bool:
-        """One answer; False for what is none."""
+    def _take(self, line: bytes, unanswered: dict[str, list[int]]) -> str | None:
+        """One answer; what is wrong with a line that is none, or about what was not asked."""
         try:
             verdict = self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return False
+            return f"what {self._url} answers is no result of a mailprobe service"
         self._heard = True
-        self._calm()
         places = unanswered.get(verdict.email)
-        if places:
-            self._send.send_nowait(Answer(places.pop(), verdict))
-            if not places:
-                del unanswered[verdict.email]
-        return True
+        if not places:
+            text = plain(verdict.email[:LISTED_CHARACTERS_MAX])
+            return f"the service at {self._url} answers about {text}, which it was not asked"
+        self._calm()
+        self._answered += 1
+        self._send.send_nowait(Answer(places.pop(), verdict))
+        if not places:
+            del unanswered[verdict.email]
+        return None
 
     def _refused(self, response: httpx.Response, octets: bytes, count: int) -> None:
         self._heard = True
@@ -259,19 +343,22 @@ class _Asking:
             self._calm()
             if error.limit is not None:
                 self._allowance.limit = max(1, error.limit)
-            if error.limit is not None and error.limit < count:
+            if error.limit is not None and error.limit <= 0:
+                self._limited(status, error, PAUSE_S_MAX if wait_s is None else wait_s, PATIENCE_S)
+            elif error.limit is not None and error.limit < count:
                 self._size_max = max(1, error.limit)  # it must be split, and may pass then
             else:
                 self._tell_of_limit(wait_s or 0.0)
-                self._wait(PAUSE_S_MAX if wait_s is None else wait_s)
+                wait_s = PAUSE_S_MAX if wait_s is None else wait_s
+                self._limited(status, error, wait_s, LIMITED_PATIENCE_S)
         elif status == 429 and error.error == "monthly_quota_exceeded":
             left = (error.limit or 0) - (error.used or 0)
             if 0 < left < count:
                 self._size_max = left  # so that the month's last ones are used
             else:
                 self._say_no(status, error)
-        elif status == 429:
-            self._wait(PAUSE_S_MAX if wait_s is None else wait_s)
+        elif status == 429:  # of a proxy in between
+            self._limited(status, error, PAUSE_S_MAX if wait_s is None else wait_s, PATIENCE_S)
         elif status in PASSING:
             self._failed(f"cannot answer just now ({status} {error.error})", wait_s or 0.0)
         else:
@@ -279,6 +366,7 @@ class _Asking:
 
     def _learn_limit(self, response: httpx.Response, count: int) -> None:
         self._allowance.granted.append((trio.current_time(), count))
+        self._refused_since = math.inf
         limit = _limit_of(response)
         if limit is not None:
             self._allowance.limit = limit
@@ -301,6 +389,15 @@ class _Asking:
                 f"the account's rate limit is reached; going on in {math.ceil(wait_s)} s, "
                 "and after each such pause"
             )
+
+    def _limited(self, status: int, error: Refused, wait_s: float, patience_s: float) -> None:
+        """Wait for the rate limit; end where it lets nothing pass for too long."""
+        now = trio.current_time()
+        self._refused_since = min(self._refused_since, now)
+        if now - self._refused_since >= patience_s:
+            self._say_no(status, error)
+        else:
+            self._wait(max(wait_s, PAUSE_S))
 
     def _wait(self, seconds: float) -> None:
         until = trio.current_time() + min(seconds, RETRY_AFTER_S_MAX) + CUSHION_S
@@ -339,6 +436,17 @@ async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
         if len(rest) > LINE_OCTETS_MAX:  # no result is so long
             yield rest
             rest = b""
+
+
+async def _error_body(response: httpx.Response) -> bytes:
+    """The beginning of an error's body, as far as it comes in time."""
+    octets = b""
+    with trio.move_on_after(ANSWER_S) as reading:
+        async for piece in response.aiter_bytes():
+            octets += piece
+            if len(octets) > ERROR_OCTETS_MAX:
+                reading.cancel()
+    return octets[:ERROR_OCTETS_MAX]
 
 
 def _error_of(octets: bytes) -> Refused:

@@ -1,33 +1,42 @@
 """What was answered so far, on disk, so that an interrupted run asks nothing twice.
 
     {"mailprobe_journal":1,"octets":5120,"sha256":"9f86…"}
-    {"email":"ann@shop.test","valid":true,…}
+    {"email":"ann@shop.test","valid":true,…,"crc":3421780262}
     …
 
 A first line with the format's version and the fingerprint of the list, then a line
 for each answer in the order of arrival. Each line is handed to the system at once,
 whole: kill -9 loses none of them and tears at most the last, which is cut off when
-the journal is opened again. Locked while a run uses it.
+the journal is opened again. A line that is damaged otherwise does not agree with its
+checksum (CRC-32 of what stands before it) and is left out: its address is asked again.
+Locked while a run uses it.
 """
 
+import errno
 import fcntl
-import mmap
 import os
-import tempfile
+import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from api.cli.listfile import CannotWrite
+from api.cli.listfile import CannotWrite, temporary_file
 from api.cli.terminal import plain
-from api.cli.trouble import Misuse
+from api.cli.trouble import Misuse, Trouble
 from engine.verdict import Verdict
 
 VERSION = 1
 HEADER_OCTETS_MAX = 1024
+ANSWER_OCTETS = 1024  # most answers are shorter
+LINE_OCTETS_MAX = 1 << 26  # an address as long as a list's cell may be, escaped
+CHECKSUM = b',"crc":'
 MODE = 0o600  # addresses are personal: the list's owner alone
+# A link under the journal's name may lead to any file, and a pipe to nowhere: neither is opened.
+OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -43,14 +52,16 @@ class Journal:
 
     def __init__(self, descriptor: int, name: str, end: int) -> None:
         self._descriptor = descriptor
-        self._name = name
+        self.name = name
         self._end = end  # of the last whole line
+        self.damaged = 0
         self._decoder = msgspec.json.Decoder(Verdict)
 
     def append(self, verdict: Verdict) -> int:
         """Keep an answer; give the offset of its line. CannotWrite leaves no torn line."""
         offset = self._end
-        self._write(msgspec.json.encode(verdict) + b"\n")
+        line = msgspec.json.encode(verdict)[:-1]
+        self._write(b'%b,"crc":%d}\n' % (line, zlib.crc32(line)))
         return offset
 
     def _write(self, line: bytes) -> None:
@@ -63,40 +74,56 @@ class Journal:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._end)
             reason = os.strerror(error.errno or 0)
-            raise CannotWrite(f"{self._name} cannot be written: {reason}") from error
+            raise CannotWrite(f"{self.name} cannot be written: {reason}") from error
         self._end += len(line)
 
     def answers(self) -> Iterator[tuple[int, Verdict]]:
-        """Every answer kept, with its offset; a line that cannot be read is passed over."""
+        """Every answer kept, with its offset; `damaged` counts the lines that are left out."""
+        self.damaged = 0
         with open(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
-            offset = len(file.readline())
-            for line in file:
-                with suppress(msgspec.DecodeError):
-                    yield offset, self._decoder.decode(line)
+            offset = len(file.readline(LINE_OCTETS_MAX))
+            for line in iter(partial(file.readline, LINE_OCTETS_MAX), b""):
+                verdict = self._read(line)
+                if verdict is None:
+                    self.damaged += 1
+                else:
+                    yield offset, verdict
                 offset += len(line)
 
+    def _read(self, line: bytes) -> Verdict | None:
+        """The answer of a line; None where it is damaged."""
+        said, _, checksum = line.rpartition(CHECKSUM)
+        try:
+            # An earlier mailprobe wrote no checksums.
+            if said and int(checksum.rstrip(b"}\n")) != zlib.crc32(said):
+                return None
+            return self._decoder.decode(line)
+        except (msgspec.DecodeError, ValueError):  # UnicodeDecodeError is one
+            return None
+
     @contextmanager
-    def reading(self) -> Iterator["Pages"]:
-        """All that was kept, mapped into memory, while nothing more is appended."""
-        with mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) as pages:
-            yield Pages(pages, self._decoder)
+    def reading(self) -> Iterator["Journal"]:
+        """To look answers up in, while nothing more is appended."""
+        yield self
+
+    def answer(self, offset: int) -> Verdict:
+        """The answer at an offset; Trouble where the file was changed since."""
+        line = os.pread(self._descriptor, ANSWER_OCTETS, offset)
+        while b"\n" not in line and len(line) < LINE_OCTETS_MAX:
+            more = os.pread(self._descriptor, LINE_OCTETS_MAX, offset + len(line))
+            if not more:
+                break
+            line += more
+        verdict = self._read(line[: line.find(b"\n") + 1])
+        if verdict is None:
+            raise Trouble(f"{self.name} was changed or damaged while it was used")
+        return verdict
 
     def sync(self) -> None:
         """Have the disk take what the system holds; it may be a power cut next."""
         with suppress(OSError):
             os.fsync(self._descriptor)
-
-
-class Pages:
-    """A finished journal, to look answers up in."""
-
-    def __init__(self, pages: mmap.mmap, decoder: "msgspec.json.Decoder[Verdict]") -> None:
-        self._pages = pages
-        self._decoder = decoder
-
-    def answer(self, offset: int) -> Verdict:
-        return self._decoder.decode(self._pages[offset : self._pages.find(b"\n", offset)])
 
 
 @contextmanager
@@ -109,7 +136,7 @@ def open_journal(path: Path | None, header: Header, *, resume: bool) -> Iterator
     to say, by `path.unlink`.
     """
     if path is None:
-        with tempfile.TemporaryFile() as nameless:
+        with temporary_file() as nameless:
             yield _begun(nameless.fileno(), header, "the temporary file")
         return
     name = plain(str(path))
@@ -124,10 +151,15 @@ def _locked(path: Path, name: str) -> int:
     """Open and lock the file of that name; made anew where another run just ended with it."""
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+            descriptor = os.open(path, OPEN_FLAGS, MODE)
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise _no_journal(name) from None
             reason = os.strerror(error.errno or 0)
             raise Misuse(f"{name} cannot be made: {reason}; name another output with -o") from None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise _no_journal(name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
@@ -149,6 +181,7 @@ def _taken_up(descriptor: int, path: Path, header: Header, resume: bool) -> Jour
             path.unlink(missing_ok=True)
             raise
     _check_header(begin, header, plain(str(path)))
+    os.fchmod(descriptor, MODE)
     journal = Journal(descriptor, plain(str(path)), _cut_torn_line(descriptor))
     if resume:
         return journal
@@ -159,6 +192,10 @@ def _taken_up(descriptor: int, path: Path, header: Header, resume: bool) -> Jour
             "go on with --resume, or delete that file to start anew"
         )
     return journal
+
+
+def _no_journal(name: str) -> Misuse:
+    return Misuse(f"{name} is no journal of an unfinished run; move it away")
 
 
 def _begun(descriptor: int, header: Header, name: str) -> Journal:
@@ -172,7 +209,7 @@ def _check_header(begin: bytes, ours: Header, name: str) -> None:
     try:
         theirs = msgspec.json.decode(line if newline else b"", type=Header)
     except msgspec.DecodeError:
-        raise Misuse(f"{name} is no journal of an unfinished run; move it away") from None
+        raise _no_journal(name) from None
     if theirs.mailprobe_journal != VERSION:
         raise Misuse(
             f"{name} was written by another version of mailprobe; finish with that one, "

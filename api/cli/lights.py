@@ -63,14 +63,36 @@ def dead_end(reasons: Mapping[str, int]) -> str | None:
     return None
 
 
+def judged(verdict: Verdict) -> tuple[Light, str]:
+    """The light and the key of the reason; looked up where a verdict like it was judged before."""
+    kind = (
+        *(verdict.status, verdict.failed_check, verdict.valid, verdict.confidence),
+        *(verdict.disposable, verdict.catch_all, verdict.smtp_blocked, verdict.mx_found),
+        verdict.suggestion is not None,
+    )
+    found = _judged.get(kind)
+    if found is None:
+        if len(_judged) >= KINDS_MAX:
+            _judged.clear()
+        light = next(light for fits, light in LIGHTS if fits(verdict))
+        reason = next(key for key, (fits, _) in REASONS.items() if fits(verdict))
+        found = _judged[kind] = light, reason
+    return found
+
+
+# All that the two tables look at -> what they say. A service's confidence may be any number.
+_judged: dict[tuple[object, ...], tuple[Light, str]] = {}
+KINDS_MAX = 1000
+
+
 def light_of(verdict: Verdict) -> Light:
     """What to do with the address: proceed, take care, or reject."""
-    return next(light for fits, light in LIGHTS if fits(verdict))
+    return judged(verdict)[0]
 
 
 def reason_of(verdict: Verdict) -> str:
     """The key of the first reason that fits."""
-    return next(key for key, (fits, _) in REASONS.items() if fits(verdict))
+    return judged(verdict)[1]
 
 
 def words_of(verdict: Verdict) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -87,7 +88,13 @@ def update(archives: Path | None, folder: Path, dry_run: bool) -> None:
         with tempfile.TemporaryDirectory(prefix="mailprobe-lists-") as scratch:
             whole = _update(archives, Path(scratch), folder, dry_run)
     except BadUpstream as error:
-        raise UpdateFailed(f"{error}. Nothing was changed.") from error
+        words = " ".join(str(error).split())
+        raise UpdateFailed(f"{words}. Nothing was changed.") from error
+    except ValueError as error:  # no UTF-8 or no TOML, in the lists kept by hand
+        words = " ".join(str(error).split())
+        raise UpdateFailed(
+            f"a list in {folder} cannot be read: {words}. Nothing was changed."
+        ) from error
     except OSError as error:
         raise UpdateFailed(f"{error.filename or folder}: {error.strerror}") from error
     if not whole:
@@ -136,8 +143,12 @@ def read_curated(folder: Path) -> Curated:
 
 
 def replace_all(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write every file beside its place, then rename them all. A failure leaves nothing behind."""
+    """Write every file beside its place, then rename them all.
+
+    A failure leaves nothing behind: what was renamed before it is put back.
+    """
     written: dict[str, Path] = {}
+    before: dict[str, bytes | None] = {}
     try:
         for file, text in texts.items():
             beside = folder / f".{file}.new"
@@ -146,11 +157,29 @@ def replace_all(folder: Path, texts: Mapping[str, str]) -> None:
                 stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
-        for file, beside in written.items():
-            beside.replace(folder / file)
+        for file in written:
+            before[file] = (folder / file).read_bytes() if (folder / file).exists() else None
+        renamed: list[str] = []
+        try:
+            for file, beside in written.items():
+                beside.replace(folder / file)
+                renamed.append(file)
+        except BaseException:
+            for file in renamed:
+                put_back(folder / file, before[file])
+            raise
     finally:
         for beside in written.values():
             beside.unlink(missing_ok=True)
+
+
+def put_back(path: Path, octets: bytes | None) -> None:
+    """Have a file as it was, as far as that can be done."""
+    with suppress(OSError):
+        if octets is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(octets)
 
 
 def _download_wheels(into: Path, sources: tuple[Source, ...]) -> None:
@@ -186,7 +215,9 @@ def _download_npm(into: Path, source: Source) -> str | None:
 def _run(command: list[str]) -> str | None:
     """Run it; None when all went well, else its last words."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=DOWNLOAD_S
+        )
     except subprocess.TimeoutExpired:
         return f"no end after {DOWNLOAD_S} s"
     if done.returncode == 0:

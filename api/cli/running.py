@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import NoReturn, TypeVar
 
 from api.cli.trouble import Interrupted, Trouble
+from api.interrupts import end_at_once
 
 T = TypeVar("T")
 
@@ -76,6 +77,21 @@ def sigterm_as_sigint() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM end the process: nothing has begun that must be ended.
+
+    As an exception they could be lost in an import: see api.interrupts.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, end_at_once) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def raise_open_files() -> None:

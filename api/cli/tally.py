@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from api.cli.lights import light_of, reason_of
+from api.cli.lights import judged
 from engine.verdict import Verdict
 
 PACE_SPAN_S = 20.0  # the rate is that of so long a time: long enough to be calm, to follow
@@ -21,8 +21,9 @@ class Tally:
     def count(self, verdict: Verdict) -> None:
         self.done += 1
         self.statuses[verdict.status] += 1
-        self.reasons[reason_of(verdict)] += 1
-        self.lights[light_of(verdict)] += 1
+        light, reason = judged(verdict)
+        self.reasons[reason] += 1
+        self.lights[light] += 1
 
 
 class Pace:

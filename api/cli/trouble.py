@@ -1,5 +1,7 @@
 """What ends a command with one line for a person, and the exit code that says the same."""
 
+from contextlib import suppress
+
 import click
 
 from api.cli.terminal import plain
@@ -28,4 +30,5 @@ class Interrupted(Trouble):
 
 def say(message: str) -> None:
     """One line for a person, on standard error, whatever characters it holds."""
-    click.echo(f"mailprobe: {plain(message)}", err=True)
+    with suppress(OSError):  # standard error is full or closed: nobody is there to be told
+        click.echo(f"mailprobe: {plain(message)}", err=True)

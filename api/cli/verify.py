@@ -1,5 +1,6 @@
 """`mailprobe verify`: a few addresses, at once, for a person or for a script."""
 
+import codecs
 import os
 import sys
 from collections import Counter
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from api.cli.running import raise_open_files, run
-from api.cli.trouble import say
+from api.cli.running import ending_at_once, raise_open_files, run
+from api.cli.trouble import Misuse, say
 from api.collector import collector_held
 
 if TYPE_CHECKING:
@@ -31,8 +32,11 @@ def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
 
     An ADDRESS of - stands for the lines of standard input.
     """
-    from api.cli.source import open_own_engine
-    from api.settings import Settings
+    with ending_at_once():
+        import trio  # noqa: F401 - a Ctrl-C could be lost in an import
+
+        from api.cli.source import open_own_engine
+        from api.settings import Settings
 
     settings = Settings.read(os.environ)
     raise_open_files()
@@ -44,10 +48,20 @@ def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
 def _texts(addresses: Iterable[str]) -> Iterable[str]:
     for address in addresses:
         if address == "-":
-            lines = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
-            yield from (line.decode("utf-8", "replace") for line in lines if line.strip())
+            lines = (line.rstrip("\r") for line in _read_input().split("\n"))
+            yield from (line for line in lines if line.strip())
         else:
             yield _unicode(address)
+
+
+def _read_input() -> str:
+    """Standard input as text; a mark at its beginning says the encoding, and is no part of it."""
+    try:
+        octets = sys.stdin.buffer.read()
+    except OSError as error:
+        raise Misuse(f"standard input cannot be read: {os.strerror(error.errno or 0)}") from None
+    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return octets.decode("utf-16" if octets.startswith(marks) else "utf-8-sig", "replace")
 
 
 def _unicode(text: str) -> str:

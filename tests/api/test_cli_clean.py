@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -189,6 +190,22 @@ def test_a_source_that_fails_loses_no_answer(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
 
 
+def test_what_a_damaged_journal_lost_is_asked_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "list.csv")
+    order = Order(path, output_path(path), resume=True)
+    with pytest.raises(Trouble):
+        clean(order, FakeSource(fail_after=3))
+    journal = tmp_path / "list.verified.csv.journal"
+    journal.write_bytes(journal.read_bytes().replace(b"ann@shop", b"\xff\xfe\xfd@shop", 1))
+    second = FakeSource()
+    clean(order, second)
+    assert sorted(second.asked) == ["ann@shop.test", "not an address"]
+    assert "1 line is damaged" in capsys.readouterr().err
+    assert len(rows_of(tmp_path / "list.verified.csv")) == 6
+
+
 def test_a_source_that_fails_at_once_leaves_nothing_behind(tmp_path: Path) -> None:
     path = written(tmp_path / "list.csv")
     with pytest.raises(Trouble, match="the service is gone; nothing was answered"):
@@ -256,6 +273,8 @@ def mailprobe(
     hang_after: int | None = None,
     stdin: bytes = b"",
     file_octets_max: int | None = None,
+    stdin_file: IO[bytes] | int = subprocess.PIPE,
+    stdout_file: IO[bytes] | int = subprocess.PIPE,
 ) -> Iterator[Child]:
     def limit() -> None:
         if file_octets_max is not None:
@@ -270,17 +289,17 @@ def mailprobe(
             cwd=directory,
             env={**os.environ, "PYTHONPATH": str(ROOT), "FAKE_SOURCE_FD": str(write)},
             pass_fds=[write],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=stdin_file,
+            stdout=stdout_file,
             stderr=subprocess.PIPE,
             preexec_fn=limit,
         ) as process,
     ):
         os.close(write)
-        assert process.stdin
-        process.stdin.write(stdin)
-        process.stdin.close()
-        process.stdin = None
+        if process.stdin:
+            process.stdin.write(stdin)
+            process.stdin.close()
+            process.stdin = None
         try:
             yield Child(process, told)
         finally:

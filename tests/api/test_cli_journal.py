@@ -1,12 +1,14 @@
 """What was answered is kept: through kill -9, a torn line, a full disk and a second run."""
 
 import json
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from api.cli.journal import Header, open_journal
-from api.cli.trouble import Misuse
+from api.cli.trouble import Misuse, Trouble
 from tests.api.fake_source import verdict_of
 
 HEADER = Header(1, 10, "ab" * 32)
@@ -74,6 +76,51 @@ def test_a_line_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
             assert pages.answer(entry[0]) == BOB
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        (b"ann@", b"\xff\xfen@"),
+        (b"ann@", b"\0\0\0@"),
+        (b"0.97", b"0.17"),
+        (b'"valid":true', b'"valid":fals'),
+        (b"ann@", b"bnn@"),
+        (b'"deliverable"', b'"deliverably"'),
+        (b'"crc":', b'"crc":1'),
+        (b'"crc":', b'"crc":x'),
+    ],
+)
+def test_a_damaged_line_is_left_out_and_counted(
+    tmp_path: Path, damage: tuple[bytes, bytes]
+) -> None:
+    path = tmp_path / "j"
+    begun(path)
+    octets = path.read_bytes()
+    assert damage[0] in octets
+    path.write_bytes(octets.replace(*damage, 1))
+    with open_journal(path, HEADER, resume=True) as journal:
+        assert [verdict for _, verdict in journal.answers()] == [BOB]
+        assert journal.damaged == 1
+
+
+def test_a_journal_without_checksums_is_read(tmp_path: Path) -> None:
+    """As an earlier version wrote it."""
+    path = tmp_path / "j"
+    lines = [msgspec.json.encode(HEADER), msgspec.json.encode(ANN), msgspec.json.encode(BOB)]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    with open_journal(path, HEADER, resume=True) as journal:
+        assert [verdict for _, verdict in journal.answers()] == [ANN, BOB]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_journal_cut_while_it_is_used_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with open_journal(path, HEADER, resume=False) as journal:
+        offset = journal.append(ANN)
+        os.truncate(path, offset + 5)
+        with journal.reading() as pages, pytest.raises(Trouble, match="changed or damaged"):
+            pages.answer(offset)
+
+
 def test_an_unfinished_run_is_neither_forgotten_nor_taken_up_unasked(tmp_path: Path) -> None:
     path = tmp_path / "j"
     begun(path)
@@ -98,7 +145,7 @@ def test_a_journal_of_another_list_is_refused(tmp_path: Path, resume: bool) -> N
     assert "another list" in refusal(path, Header(1, 11, "cd" * 32), resume=resume)
 
 
-@pytest.mark.parametrize("octets", [b"hello\n", b"{", b"[]\n", b"\xff" * 3000])
+@pytest.mark.parametrize("octets", [b"hello\n", b"{", b"[]\n", b"\xff" * 3000, b"\xff\n"])
 def test_a_file_that_is_no_journal_is_refused_and_kept(tmp_path: Path, octets: bytes) -> None:
     path = tmp_path / "j"
     path.write_bytes(octets)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import subprocess
 import tarfile
 import zipfile
@@ -116,6 +117,82 @@ def test_a_missing_archive_changes_nothing(folder, archives, missing):
     result = run("--from", archives, "--into", folder)
     assert result.exit_code == 1
     assert "there is no archive of" in result.stderr
+    assert bytes_of(folder) == before
+
+
+def test_a_damaged_archive_changes_nothing(folder, archives):
+    """One line, whichever octets of whichever archive are damaged."""
+    before = bytes_of(folder)
+    chance = random.Random(5)
+    whole = {path: path.read_bytes() for path in sorted(archives.iterdir())}
+    for number in range(120):
+        path = sorted(whole)[number % len(whole)]
+        octets = bytearray(whole[path])
+        match number % 4:
+            case 0:
+                del octets[chance.randrange(len(octets)) :]
+            case 1:
+                place = chance.randrange(min(len(octets), 400))
+                octets[place] ^= 1 << chance.randrange(8)
+            case 2:
+                for _ in range(20):
+                    octets[chance.randrange(len(octets))] = chance.randrange(256)
+            case 3:
+                octets[: chance.randrange(64)] = b"\0" * 64
+        path.write_bytes(octets)
+        result = run("--from", archives, "--into", folder, "--dry-run")
+        path.write_bytes(whole[path])
+        assert result.exit_code in (0, 1), (number, result.exception)
+        assert result.exception is None or isinstance(result.exception, SystemExit), number
+        if result.exit_code:
+            assert result.stderr.count("\n") == 1, (number, result.stderr)
+        assert bytes_of(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        ("MailChecker.py", "class M:\n    blacklist = " + "[" * 5000 + "]" * 5000),
+        ("MailChecker.py", "class M:\n    blacklist = 7"),
+        ("MailChecker.py", "\0"),
+        ("MailChecker.py", "class M:\n    blacklist = [1, None]"),
+    ],
+)
+def test_a_strange_source_changes_nothing(folder, archives, member, text):
+    before = bytes_of(folder)
+    write_wheel(archives / "mailchecker-6.0.0-py3-none-any.whl", member, text)
+    result = run("--from", archives, "--into", folder)
+    assert result.exit_code == 1
+    assert "Nothing was changed" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert bytes_of(folder) == before
+
+
+@pytest.mark.parametrize("file", ["allow.txt", "typos.toml", "SOURCES.md", "free_core.txt"])
+def test_a_damaged_list_kept_by_hand_changes_nothing(folder, archives, file):
+    (folder / file).write_bytes(b"\xff\xfe = [\n")
+    before = bytes_of(folder)
+    result = run("--from", archives, "--into", folder)
+    assert result.exit_code == 1, result.exception
+    assert "Nothing was changed" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert bytes_of(folder) == before
+
+
+def test_a_rename_that_fails_puts_back_what_was_renamed(folder, archives, monkeypatch):
+    before = bytes_of(folder)
+    replace, done = Path.replace, []
+
+    def fail_at_the_second(path, target):
+        done.append(target)
+        if len(done) == 2:
+            raise OSError(28, "No space left on device")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", fail_at_the_second)
+    result = run("--from", archives, "--into", folder)
+    assert result.exit_code == 1
+    assert len(done) == 2
     assert bytes_of(folder) == before
 
 

@@ -326,6 +326,113 @@ def test_what_was_answered_is_kept_and_not_asked_again(tmp_path: Path) -> None:
     assert len(out.read_text().splitlines()) >= 120
 
 
+# A service that misbehaves
+
+
+async def test_the_first_answer_about_another_address_ends_it(autojump_clock: Any) -> None:
+    """Asking again would be answered so again, and billed."""
+    service = Service(always=lambda _: httpx.Response(200, content=line_of("mallory@x.test")))
+    came, trouble = await ask(addresses(300, 60), service.handle)
+    assert came == []
+    assert trouble
+    assert "answers about mallory@x.test, which it was not asked" in trouble
+    assert len(service.sizes) <= 4
+
+
+async def test_an_answer_given_twice_ends_it(autojump_clock: Any) -> None:
+    texts = addresses(3, 3)
+    content = line_of(texts[0]) + line_of(texts[0])
+    service = Service(always=lambda _: httpx.Response(200, content=content))
+    came, trouble = await ask(texts, service.handle)
+    assert came == [texts[0]]
+    assert trouble
+    assert "was not asked" in trouble
+    assert service.sizes == [3]
+
+
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        ("rate_limit_exceeded", {"limit": 0}),
+        ("rate_limit_exceeded", {"limit": -5}),
+        ("rate_limit_exceeded", {}),
+        ("rate_limit_exceeded", {"limit": 1000}),
+        ("too_many_requests", {}),
+    ],
+)
+@pytest.mark.parametrize("headers", [{}, {"retry-after": "0"}, {"retry-after": "60"}])
+async def test_a_429_for_ever_waits_and_ends(
+    autojump_clock: Any, code: str, more: dict[str, Any], headers: dict[str, str]
+) -> None:
+    service = Service(always=lambda _: error(429, code, headers, **more))
+    began = trio.current_time()
+    came, trouble = await ask(addresses(30, 3), service.handle)
+    assert came == []
+    assert trouble == f"the service says 429 {code}: It is so. Do it"
+    assert 60 < trio.current_time() - began < 1100
+    assert len(service.sizes) < 4000
+
+
+async def dripping(piece: bytes, every_s: float) -> AsyncIterator[bytes]:
+    while True:
+        await trio.sleep(every_s)
+        yield piece
+
+
+@pytest.mark.parametrize("status", [200, 503, 401])
+@pytest.mark.parametrize(("piece", "every_s"), [(b" ", 1.0), (b"x" * 4000, 1.0), (b"", 1e9)])
+async def test_a_response_without_end_ends_by_a_clock(
+    autojump_clock: Any, status: int, piece: bytes, every_s: float
+) -> None:
+    service = Service(always=lambda _: httpx.Response(status, content=dripping(piece, every_s)))
+    began = trio.current_time()
+    _, trouble = await ask(addresses(10, 3), service.handle)
+    assert trouble
+    assert "\n" not in trouble
+    assert trio.current_time() - began < 600
+
+
+@pytest.mark.parametrize("how", ["500", "nothing"])
+async def test_an_address_on_which_the_service_fails_is_set_aside(
+    autojump_clock: Any, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    texts = addresses(400, 60)
+    poison = {texts[7], texts[333]}
+
+    def fail(emails: list[str]) -> httpx.Response | None:
+        if poison & set(emails):
+            return error(500, "internal") if how == "500" else httpx.Response(200, content=b"")
+        return None
+
+    service = Service(always=fail)
+    verdicts: dict[str, str] = {}
+    headers = {"authorization": "Bearer sk_test_x"}
+    transport = httpx.MockTransport(service.handle)
+    async with (
+        httpx.AsyncClient(transport=transport, headers=headers) as client,
+        HttpSource(client, URL).open_answers(texts) as answers,
+    ):
+        async for answer in answers:
+            assert answer.verdict.email not in verdicts
+            verdicts[answer.verdict.email] = answer.verdict.status
+    assert verdicts.keys() == set(texts)
+    assert {email for email, status in verdicts.items() if status == "unknown"} == poison
+    assert Counter(service.asked) == Counter(set(texts) - poison)
+    assert "and 1 more each time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 5, 500])
+async def test_a_service_that_fails_on_everything_is_no_verdict(
+    autojump_clock: Any, count: int
+) -> None:
+    service = Service(always=lambda _: error(500, "internal"))
+    began = trio.current_time()
+    came, trouble = await ask(addresses(count, 50), service.handle)
+    assert came == []
+    assert trouble
+    assert trio.current_time() - began < 2 * PATIENCE_S
+
+
 # What is pure
 
 

@@ -459,6 +459,7 @@ def test_every_suite_is_told() -> None:
 SMALL = {  # suite -> what makes it small
     "wire": {"SESSIONS": 2},
     "replies": {"HOT": 10, "COLD": 1, "AFRESH": 1},
+    "clean": {"CSV_ROWS": 200, "SHEET_ROWS": 100},
     "turnstile": {"TURNS": 10, "ASKERS": (1, 10, 100)},
     "lists": {"LOOK_UPS": 100, "NEW_DOMAINS": 10},
 }

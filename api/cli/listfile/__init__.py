@@ -4,15 +4,17 @@
         for row in addresses.rows():
             print(row.address)
 
-`survey` looks at a file's bytes, `tables` and `objects` read its rows, `columns`
-finds the one with the addresses, `writing` writes rows with what was found out.
+`survey` looks at a file's bytes and `encodings` tells what text they are, `dialect` how
+its cells are separated and quoted. `tables`, `sheets` and `objects` read its rows,
+`columns` finds the one with the addresses, `writing` writes rows with what was found out.
 """
 
-from api.cli.listfile.opening import List, Manner, Row, open_list
-from api.cli.listfile.survey import BadList
+from api.cli.listfile.opening import List, Manner, Reading, Row, open_list, temporary_file
+from api.cli.listfile.survey import BadList, known_encoding
 from api.cli.listfile.writing import (
     CannotWrite,
     check_fits_sheet,
+    check_header,
     open_writer,
     output_manner,
     replacing,
@@ -24,11 +26,15 @@ __all__ = [
     "CannotWrite",
     "List",
     "Manner",
+    "Reading",
     "Row",
     "check_fits_sheet",
+    "check_header",
+    "known_encoding",
     "open_list",
     "open_writer",
     "output_manner",
     "replacing",
+    "temporary_file",
     "writing_to",
 ]

@@ -1,9 +1,11 @@
-"""Which column holds the addresses: by its name, else by what stands in it.
+"""Which row is the header, and which column holds the addresses.
 
 Pure: names and a sample of rows in, a place out, or BadList with the choice that
 a person has.
 """
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 
 from api.cli.listfile.survey import BadList
@@ -11,6 +13,7 @@ from api.cli.terminal import plain
 
 SAMPLE_ROWS = 1000  # a column that is none by then is none
 LISTED_MAX = 12  # columns named in a message
+TITLE_ROWS_MAX = 20  # above a header; more takes --skip-lines
 
 # A header's letters and digits, lower case, of the languages lists come in.
 WORDS = """
@@ -20,21 +23,105 @@ WORDS = """
     adresseélectronique indirizzoemail indirizzomail postaelettronica endereçodeemail
     enderecodeemail epost epostadress epostadresse sähköposti eposta epostaadresi
     adresemail adresaemail emailcím emailadres mailadres почта элпочта электроннаяпочта
-    邮箱 电子邮件 电子邮箱 メール メールアドレス 이메일
+    邮箱 电子邮件 电子邮箱 メール メールアドレス 이메일 電子郵件 電郵
 """
 NAMES = frozenset(WORDS.split())
 
+# What other columns of a list of people are usually called.
+OTHER_WORDS = """
+    id no nr number name firstname lastname fullname surname givenname familyname title salutation
+    company organisation organization city town country state zip postcode phone mobile date notes
+    vorname nachname anrede firma ort stadt land plz telefon datum prénom prenom nom société
+    nombre apellido apellidos empresa cognome nome azienda imię nazwisko имя фамилия 名前 姓名 이름
+"""
+OTHER_NAMES = frozenset(OTHER_WORDS.split())
+
+# `Ann Lee <ann@shop.test>`, RFC 5322's name-addr: the address is what the brackets hold.
+MAILBOX = re.compile(r"[^<>]*<\s*([^<>\s]*@[^<>\s]*)\s*>[\s,;]*")
+WORD_ENDS = re.compile(r"[\s(\[{<:/,;*]+")
+
+
+def address_in(cell: str) -> str:
+    """What a cell says to ask about: its text without white space, or a mailbox's address."""
+    text = cell.strip()
+    if text.endswith((">", ",", ";")) and (mailbox := MAILBOX.fullmatch(text)) is not None:
+        return mailbox[1]
+    return text
+
+
+def could_be_address(cell: str) -> bool:
+    """Is it an address, however misspelt? `email (you@shop.test)` is a header with an example."""
+    text = cell.strip()
+    return "@" in text[1:] and not _begins_with_name(text)
+
+
+def _begins_with_name(text: str) -> bool:
+    words = WORD_ENDS.split(text)
+    return len(words) > 1 and (_letters(words[0]) in NAMES or _letters("".join(words[:2])) in NAMES)
+
+
+def _letters(cell: str) -> str:
+    return "".join(c for c in cell.casefold() if c.isalnum())
+
 
 def looks_like_header(cells: Sequence[str]) -> bool:
-    """Something is said, and no cell holds what could be an address, however misspelt."""
-    return any(cell.strip() for cell in cells) and not any(
-        "@" in cell.strip()[1:] for cell in cells
-    )
+    """Something is said, and no cell holds what could be an address."""
+    return any(cell.strip() for cell in cells) and not any(map(could_be_address, cells))
 
 
 def names_addresses(cell: str) -> bool:
     """Is this a usual name for a column of addresses?"""
-    return "".join(c for c in cell.casefold() if c.isalnum()) in NAMES
+    return _letters(cell) in NAMES or (_begins_with_name(cell) and "@" in cell)
+
+
+def header_place(rows: Sequence[Sequence[str]], wanted: str | None) -> tuple[int, bool]:
+    """How many of the first rows are a title or notes, and whether the next is the header.
+
+    Blank rows count. A row that a person named a column of is the header.
+    """
+    filled = [place for place, row in enumerate(rows) if any(cell.strip() for cell in row)]
+    first = filled[: TITLE_ROWS_MAX + 1]
+    if wanted is not None and not is_number(wanted):
+        for place in first:
+            if any(wanted == cell.strip() for cell in rows[place]):
+                return place, True
+    width = Counter(_filled_width(rows[place]) for place in filled).most_common(1)[0][0]
+    for place in first:
+        if _is_note(rows[place]):
+            continue
+        if width > 1 and _is_title(rows[place], width):
+            continue
+        if place != first[0] and not looks_like_header(rows[place]):
+            break  # what looked like a title may be a row with nothing but a name
+        return place, looks_like_header(rows[place])
+    place = next((place for place in first if not _is_note(rows[place])), first[0])
+    return place, looks_like_header(rows[place])
+
+
+def _filled_width(row: Sequence[str]) -> int:
+    """Its cells up to the last that is not blank."""
+    return max((place + 1 for place, cell in enumerate(row) if cell.strip()), default=0)
+
+
+def _is_note(row: Sequence[str]) -> bool:
+    return row[0].lstrip().startswith("#") and not any(map(could_be_address, row[1:]))
+
+
+def _is_title(row: Sequence[str], width: int) -> bool:
+    """One cell alone, in a table of several, that is neither an address nor a column's name."""
+    said = [cell for cell in row if cell.strip()]
+    return len(said) == 1 and not could_be_address(said[0]) and not names_addresses(said[0])
+
+
+def is_number(wanted: str) -> bool:
+    return wanted.isascii() and wanted.isdigit()
+
+
+def is_surely_header(names: Sequence[str], column: int) -> bool:
+    """Is a row that holds no address a header, and no row whose address is missing?"""
+    return bool(column < len(names) and names[column].strip()) or any(
+        _letters(name) in OTHER_NAMES for name in names
+    )
 
 
 def find_column(
@@ -49,14 +136,15 @@ def find_column(
 
     `wanted` is what a person said: a name, or a number from 1.
     """
+    width = max([len(names), *map(len, rows)])
     if wanted is not None:
-        return _wanted_column(names, wanted, file)
+        return _wanted_column(names, wanted, width, file)
     named = [place for place, name in enumerate(names) if names_addresses(name)]
     if len(named) == 1:
         return named[0]
-    full = [place for place in named or range(len(names)) if _is_full(rows, place)]
+    full = [place for place in named or range(width) if _is_full(rows, place)]
     if len(full) > 1 and not named:
-        full = [place for place in full if "mail" in names[place].casefold()] or full
+        full = [p for p in full if p < len(names) and "mail" in names[p].casefold()] or full
     if len(full) == 1:
         return full[0]
     if full or named:
@@ -71,7 +159,9 @@ def find_column(
     )
 
 
-def _wanted_column(names: Sequence[str], wanted: str, file: str) -> int:
+def _wanted_column(names: Sequence[str], wanted: str, width: int, file: str) -> int:
+    if is_number(wanted) and 1 <= int(wanted[:9]) <= width:
+        return int(wanted[:9]) - 1
     for same in (str, lambda name: name.strip().casefold()):
         found = [place for place, name in enumerate(names) if same(name) == same(wanted)]
         if len(found) == 1:
@@ -82,8 +172,6 @@ def _wanted_column(names: Sequence[str], wanted: str, file: str) -> int:
                 f"{file} has {len(found)} columns called {plain(wanted)}; "
                 f"give one's number instead: {numbers}"
             )
-    if wanted.isascii() and wanted.isdigit() and 1 <= int(wanted[:9]) <= len(names):
-        return int(wanted) - 1
     raise BadList(
         f"{file} has no column {plain(wanted)} (columns: {_listed(names, range(len(names)))})"
     )
@@ -92,15 +180,18 @@ def _wanted_column(names: Sequence[str], wanted: str, file: str) -> int:
 def _is_full(rows: Sequence[Sequence[str]], place: int) -> bool:
     """Do most of the cells that are not blank look like an address?"""
     cells = [row[place] for row in rows if place < len(row) and row[place].strip()]
-    return 2 * sum(map(_has_at, cells)) > len(cells)
+    return 2 * sum(map(has_address, cells)) > len(cells)
 
 
-def _has_at(cell: str) -> bool:
-    before, at, after = cell.strip().partition("@")
+def has_address(cell: str) -> bool:
+    before, at, after = address_in(cell).partition("@")
     return bool(before and at and after) and "@" not in after
 
 
 def _listed(names: Sequence[str], places: Sequence[int]) -> str:
-    listed = [plain(names[place]) or f"number {place + 1}" for place in places[:LISTED_MAX]]
+    listed = [
+        plain(names[place] if place < len(names) else "") or f"number {place + 1}"
+        for place in places[:LISTED_MAX]
+    ]
     more = len(places) - len(listed)
     return ", ".join(listed) + (f" and {more} more" if more else "")

@@ -1,20 +1,29 @@
 """NDJSON: a JSON object, or a string, on each line.
 
+The address is a field that holds text. One inside another is named with a path, such as
+`contact.email`; `emails.0` is the first of several.
+
 What an object's line says is never written anew: the result's members are put
 behind its own, so that numbers, order and doubled names stay as they were.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import msgspec
 
-from api.cli.listfile.columns import SAMPLE_ROWS, find_column
+from api.cli.listfile.columns import SAMPLE_ROWS, address_in, find_column, has_address
 from api.cli.listfile.survey import BadList, Survey
-from api.cli.listfile.text import text_lines, undecodable
+from api.cli.listfile.text import text_lines
+from api.cli.terminal import plain
 
 COLUMNS_MAX = 1000  # names over all objects: more is data used as names
+NESTED_SAMPLE = 20  # lines that are searched for addresses inside of fields
+DEPTH_MAX = 5  # and so deep
+PATHS_MAX = 5  # that are named in a message
+
+Path = tuple[str, ...]  # the names on the way to a field
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +57,28 @@ class Objects:
         self._file = file
         self._survey = survey
         self._name = name
-        self._address = self._find_field(wanted)
+        self._address: Path = self._find_field(wanted)
 
     def rows(self) -> Iterator[ObjectRow]:
         """Every line; can be read again and again. BadList names a line that is no JSON."""
-        for line, value in self._values():
+        for number, (line, value) in enumerate(self._values(), 1):
             match value:
                 case dict():
                     self._learn(value)
-                    yield ObjectRow(self._address_of(value), line, value, self)
+                    yield ObjectRow(self._address_of(value, number), line, value, self)
                 case str():
-                    yield ObjectRow(value.strip(), line, {}, self)
+                    yield ObjectRow(address_in(value), line, {}, self)
                 case _:
                     yield ObjectRow("", line, {}, self)
 
-    def _address_of(self, fields: dict[str, Any]) -> str:
-        value = fields.get(self._address)
-        return value.strip() if isinstance(value, str) else _cell_text(value)
+    def _address_of(self, fields: dict[str, Any], number: int) -> str:
+        value = reach(fields, self._address)
+        if isinstance(value, dict | list):
+            raise BadList(
+                f"{self._name}, line {number}: {plain('.'.join(self._address))} holds several values "
+                f"and no text{_advice(_paths_to_addresses(fields))}"
+            )
+        return address_in(_cell_text(value))
 
     def _learn(self, fields: dict[str, Any]) -> None:
         for field in fields:
@@ -76,13 +90,8 @@ class Objects:
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         """Each line with what it says; None for a blank one."""
-        number = 0
-        try:
-            for line in text_lines(self._file, self._survey.encoding):
-                number += 1
-                yield line, self._read(line, number) if line.strip() else None
-        except UnicodeError:
-            raise undecodable(self._name, number + 1) from None
+        for number, line in enumerate(text_lines(self._file, self._survey, self._name), 1):
+            yield line, self._read(line, number) if line.strip() else None
 
     def _read(self, line: str, number: int) -> Any:
         where = f"{self._name}, line {number}"
@@ -99,8 +108,8 @@ class Objects:
             raise BadList(f"{where}: is neither an object nor a string")
         return value
 
-    def _find_field(self, wanted: str | None) -> str:
-        """The name of the field with the addresses; "" where all lines are strings."""
+    def _find_field(self, wanted: str | None) -> Path:
+        """The path of the field with the addresses; () where all lines are strings."""
         sample: list[dict[str, Any]] = []
         said = False
         for _, value in self._values():
@@ -113,6 +122,78 @@ class Objects:
         if not said:
             raise BadList(f"{self._name} holds nothing but blank rows")
         if not sample:
-            return ""
-        rows = [[_cell_text(value.get(column)) for column in self.columns] for value in sample]
-        return self.columns[find_column(self.columns, rows, wanted, self._name)]
+            return ()
+        if wanted is not None and wanted not in self._known and "." in wanted:
+            path = tuple(wanted.split("."))
+            if any(reach(value, path) is not None for value in sample):
+                return path
+        return (self._find_column(sample, wanted),)
+
+    def _find_column(self, sample: Sequence[dict[str, Any]], wanted: str | None) -> str:
+        """Without a word from a person, a field that holds text, and never several values."""
+        texts = [
+            column
+            for column in self.columns
+            if wanted is not None or _is_text([value.get(column) for value in sample])
+        ]
+        rows = [[_cell_text(value.get(column)) for column in texts] for value in sample]
+        try:
+            place = find_column(texts, rows, wanted, self._name)
+        except BadList as bad:
+            inside = _paths_to_addresses(*sample)
+            if wanted is not None or not inside:
+                raise
+            raise BadList(
+                f"{self._name} has no field of its own with an address{_advice(inside)}"
+            ) from bad
+        if not any(any(row) for row in rows) or (rows and not any(row[place] for row in rows)):
+            inside = _paths_to_addresses(*sample)
+            if wanted is None and inside:
+                raise BadList(
+                    f"{self._name} has no address in {plain(texts[place])}{_advice(inside)}"
+                )
+        return texts[place]
+
+
+def _is_text(values: Sequence[Any]) -> bool:
+    several = any(isinstance(value, dict | list) for value in values)
+    said = [value for value in values if value is not None]
+    return not several and (not said or any(isinstance(value, str) for value in said))
+
+
+def reach(fields: Any, path: Path) -> Any:
+    """What stands at a path; None where nothing does."""
+    for step in path:
+        match fields:
+            case dict():
+                fields = fields.get(step)
+            case list() if step.isascii() and step.isdigit() and int(step[:9]) < len(fields):
+                fields = fields[int(step[:9])]
+            case _:
+                return None
+    return fields
+
+
+def _paths_to_addresses(*sample: dict[str, Any]) -> list[str]:
+    """Where the first lines hold addresses inside of fields, as --column takes them."""
+    found: dict[str, None] = {}
+    for fields in sample[:NESTED_SAMPLE]:
+        waiting: list[tuple[str, Any, int]] = [(name, value, 1) for name, value in fields.items()]
+        while waiting and len(found) < PATHS_MAX:
+            path, value, depth = waiting.pop()
+            match value:
+                case str() if depth > 1 and has_address(value):
+                    found[path] = None
+                case dict() if depth < DEPTH_MAX:
+                    waiting += [
+                        (f"{path}.{name}", inner, depth + 1) for name, inner in value.items()
+                    ]
+                case [first, *_] if depth < DEPTH_MAX:
+                    waiting.append((f"{path}.0", first, depth + 1))
+    return list(found)
+
+
+def _advice(paths: Sequence[str]) -> str:
+    if not paths:
+        return "; name the field with --column, such as contact.email"
+    return f"; name one inside another with --column ({', '.join(map(plain, paths))})"

@@ -1,26 +1,19 @@
 """A file, or standard input, opened as a list: what kind it is, and its rows."""
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 
+from api.cli.listfile.dialect import Dialect, find_delimiter, find_dialect, said_delimiter
 from api.cli.listfile.objects import Objects
-from api.cli.listfile.survey import BadList, Survey, survey
-from api.cli.listfile.tables import (
-    Table,
-    csv_records,
-    find_delimiter,
-    line_records,
-    read_lines,
-    read_table,
-    sheet_records,
-)
+from api.cli.listfile.sheets import Sheet
+from api.cli.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
+from api.cli.listfile.tables import Table, csv_records, line_records, read_lines, read_table
 from api.cli.terminal import plain
 
 Kind = Literal["csv", "xlsx", "ndjson"]
@@ -28,6 +21,18 @@ Kind = Literal["csv", "xlsx", "ndjson"]
 STANDARD_INPUT = "standard input"
 TABLE_ENDINGS = {".csv": None, ".tsv": "\t", ".tab": "\t"}
 OBJECT_ENDINGS = frozenset({".ndjson", ".jsonl"})
+SKIPPED_LINES_MAX = 10_000  # they are held in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a person says that a list is to be read; without a word the file decides."""
+
+    column: str | None = None  # the addresses' name, number or path
+    encoding: str | None = None
+    errors: Literal["strict", "replace"] = "strict"
+    skip_lines: int = 0
+    quotes: bool = True
 
 
 class Row(Protocol):
@@ -69,39 +74,63 @@ class List:
     name: str
     survey: Survey
     manner: Manner
-    _rows: Rows
+    content: Rows
+    dialect: Dialect | None = None  # of a file of delimited cells
+    sheet: Sheet | None = None  # of a workbook
 
     @property
     def columns(self) -> list[str]:
         """The names of its columns, whole once all rows were read."""
-        return self._rows.columns
+        return self.content.columns
 
     @property
     def named_members(self) -> list[str]:
         """The names that a row's JSON object has."""
-        return self._rows.unique_columns if isinstance(self._rows, Table) else self._rows.columns
+        content = self.content
+        return content.unique_columns if isinstance(content, Table) else content.columns
 
     def rows(self) -> "Iterator[Row]":
         """Every row, in order; can be read again and again."""
-        return self._rows.rows()
+        return self.content.rows()
+
+    def remarks(self) -> "Iterator[str]":
+        """What a person should know of how it was read; to be asked for once all rows were."""
+        if not self.survey.zipped and self.survey.encoding not in ("utf-8", "utf-8-sig", "ascii"):
+            yield f"{self.name} is read as {self.survey.encoding}; --encoding names another encoding"
+        if self.sheet is not None and len(self.sheet.package.sheets) > 1:
+            yield (
+                f"{self.name} has {len(self.sheet.package.sheets)} sheets; the first visible one is "
+                f"cleaned, {plain(self.sheet.entry.title)}"
+            )
+        if self.sheet is not None and self.sheet.package.has_macros:
+            yield f"{self.name} holds macros, which are not kept"
+        wide = self.content.wide if isinstance(self.content, Table) else None
+        if wide is not None and wide.rows:
+            rows = "rows are" if wide.rows > 1 else "row is"
+            yield (
+                f"{self.name}: {wide.rows:,} {rows} wider than the header, the first is row "
+                f"{wide.first:,} under it; see that the addresses there stand in the right column"
+            )
 
 
 @contextmanager
-def open_list(path: Path | None, *, column: str | None) -> Iterator[List]:
-    """Open a list, or standard input (None); BadList says what is wrong with it."""
+def open_list(path: Path | None, reading: Reading | None = None, **said: Any) -> Iterator[List]:
+    """Open a list, or standard input (None); BadList says what is wrong with it.
+
+    `said` are the fields of a Reading.
+    """
+    reading = reading or Reading(**said)
     name = STANDARD_INPUT if path is None else plain(str(path))
     with _opened(path, name) as file:
-        found = survey(file, name)
-        manner, rows = _read(file, found, path.suffix.lower() if path else "", column, name)
-        yield List(name, found, manner, rows)
+        found = survey(file, name, encoding=reading.encoding, errors=reading.errors)
+        yield _read(file, found, path.suffix.lower() if path else "", reading, name)
 
 
 @contextmanager
 def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
     """The file; standard input is put on disk first, since lists are read twice."""
     if path is None:
-        with tempfile.TemporaryFile() as spool:
-            shutil.copyfileobj(sys.stdin.buffer, spool)
+        with spooled_input() as spool:
             yield spool
         return
     try:
@@ -116,23 +145,81 @@ def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
         yield file
 
 
-def _read(
-    file: BinaryIO, found: Survey, ending: str, column: str | None, name: str
-) -> tuple[Manner, Rows]:
+@contextmanager
+def spooled_input() -> Iterator[BinaryIO]:
+    """Standard input as a nameless file."""
+    with temporary_file() as spool:
+        while octets := _read_input():
+            try:
+                spool.write(octets)
+                spool.flush()
+            except OSError as error:
+                reason = os.strerror(error.errno or 0)
+                raise BadList(
+                    f"{STANDARD_INPUT} cannot be kept in {plain(tempfile.gettempdir())}: {reason}; "
+                    "name a folder with room in TMPDIR, or name a file instead"
+                ) from None
+        yield spool
+
+
+def _read_input() -> bytes:
+    try:
+        return sys.stdin.buffer.read(PIECE_OCTETS)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise BadList(
+            f"{STANDARD_INPUT} cannot be read: {reason}; name a file, or pipe the list in"
+        ) from None
+
+
+@contextmanager
+def temporary_file() -> Iterator[BinaryIO]:
+    """A file without a name; BadList where the system has no room for one."""
+    try:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise BadList(
+            f"no temporary file can be made: {os.strerror(error.errno or 0)}; name a folder that "
+            "can be written in TMPDIR"
+        ) from None
+    with file:
+        yield file
+
+
+def _read(file: BinaryIO, found: Survey, ending: str, reading: Reading, name: str) -> List:
     if found.zipped:
-        return Manner("xlsx"), read_table(sheet_records(file, name), column, name)
+        return _read_sheet(file, found, reading, name)
     if ending in (".xlsx", ".xlsm"):
         raise BadList(f"{name} is no XLSX workbook, whatever its name says")
-    line_end = "\r\n" if "\r\n" in found.sample else "\n"
     if ending in OBJECT_ENDINGS or (
         ending not in TABLE_ENDINGS and found.sample.lstrip()[:1] in ("{", "[")
     ):
-        manner = Manner("ndjson", line_end="\n", bom=False)
-        return manner, Objects(file, found, column, name)
+        if reading.skip_lines:
+            raise BadList(f"{name} holds JSON objects: --skip-lines is for tables")
+        return List(name, found, Manner("ndjson"), Objects(file, found, reading.column, name))
+    return _read_text(file, found, ending, reading, name)
+
+
+def _read_sheet(file: BinaryIO, found: Survey, reading: Reading, name: str) -> List:
+    sheet = Sheet(file, found, name)
+    table = read_table(sheet.records(reading.skip_lines), reading.column)
+    return List(name, found, Manner("xlsx"), table, sheet=sheet)
+
+
+def _read_text(file: BinaryIO, found: Survey, ending: str, reading: Reading, name: str) -> List:
+    said = said_delimiter(found)
+    skip = max(reading.skip_lines, 1 if said else 0)
     is_table = ending in TABLE_ENDINGS
-    delimiter = TABLE_ENDINGS.get(ending) or find_delimiter(found, surely_a_table=is_table)
-    manner = Manner("csv", delimiter or ",", line_end, found.bom)
-    if delimiter or is_table:
-        records = csv_records(file, found, delimiter or ",", name)
-        return manner, read_table(records, column, name)
-    return manner, read_lines(line_records(file, found, name), column, name)
+    delimiter = said or find_delimiter(
+        found, surely_a_table=is_table, likely=TABLE_ENDINGS.get(ending), skip=skip
+    )
+    if not delimiter and not is_table:
+        records = line_records(file, found, name, skip)
+        line_end = "\r\n" if "\r\n" in found.sample else "\n"
+        manner = Manner("csv", ",", line_end, found.bom)
+        return List(name, found, manner, read_lines(records, reading.column))
+    delimiter = delimiter or TABLE_ENDINGS.get(ending) or ","
+    dialect, line_end = find_dialect(file, found, delimiter, name, quotes=reading.quotes, skip=skip)
+    manner = Manner("csv", delimiter, line_end, found.bom)
+    table = read_table(csv_records(file, found, dialect, name, skip), reading.column)
+    return List(name, found, manner, table, dialect)

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from api.cli.listfile.encodings import SINGLE, Octets, guess
+from api.cli.terminal import plain
 from api.cli.trouble import Misuse
 
 PIECE_OCTETS = 1 << 20
@@ -27,6 +29,8 @@ NOT_OURS = {
     b"\x28\xb5\x2f\xfd": "is compressed; unpack it first (unzstd)",
     b"%PDF": "is a PDF; save the list as CSV or XLSX",
     b"PAR1": "is a Parquet file; save the list as CSV or NDJSON",
+    b"SQLite format 3": "is a database; export the list as CSV",
+    b"{\\rtf": "is a text document; save the list as CSV or XLSX",
 }
 
 BOMS = (  # UTF-32 before UTF-16, whose mark it begins with
@@ -36,12 +40,15 @@ BOMS = (  # UTF-32 before UTF-16, whose mark it begins with
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-UNDEFINED_IN_1252 = frozenset(b"\x81\x8d\x8f\x90\x9d")
 CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x19\x1b-\x1f\x7f]")  # less tab, line ends, FF and ^Z
 
 
 class BadList(Misuse):
     """A file that is no list of addresses, and what to do about it."""
+
+
+class Changed(Misuse):
+    """A file that was another one at a second reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ class Survey:
     head: bytes
     encoding: str
     bom: bool
+    errors: str = "strict"
 
     @property
     def zipped(self) -> bool:
@@ -69,33 +77,67 @@ class Survey:
         return len(self.head) == self.octets
 
 
-def survey(file: BinaryIO, name: str) -> Survey:
-    """Read the whole file once; raise BadList for what no list can be."""
+def survey(
+    file: BinaryIO, name: str, *, encoding: str | None = None, errors: str = "strict"
+) -> Survey:
+    """Read the whole file once; raise BadList for what no list can be.
+
+    `encoding` and `errors` are what a person said; without them the octets decide.
+    """
     digest = hashlib.sha256()
-    utf8 = codecs.getincrementaldecoder("utf-8")()
-    octets, head, is_utf8, is_1252 = 0, b"", True, True
+    seen = Octets()
+    octets, head, nul_line, lines = 0, b"", 0, 1
     file.seek(0)
     while piece := file.read(PIECE_OCTETS):
         head = head or piece[:HEAD_OCTETS]
         octets += len(piece)
         digest.update(piece)
-        is_1252 = is_1252 and not UNDEFINED_IN_1252.intersection(piece)
-        is_utf8 = is_utf8 and _decodes(utf8, piece)
-    is_utf8 = is_utf8 and _decodes(utf8, b"", final=True)
+        seen.feed(piece)
+        if not nul_line:
+            if (nul := piece.find(b"\0")) >= 0:
+                nul_line = lines + piece.count(b"\n", 0, nul)
+            lines += piece.count(b"\n")
+    seen.feed(b"", final=True)
     _refuse(head, name)
     bom = next((encoding for mark, encoding in BOMS if head.startswith(mark)), None)
-    encoding = bom or _wide(head) or _narrow(is_utf8, is_1252)
-    if not head.startswith(ZIP):
-        _refuse_binary(head, encoding, name)
-    return Survey(octets, digest.hexdigest(), head, encoding, bom is not None)
-
-
-def _decodes(decoder: codecs.IncrementalDecoder, piece: bytes, *, final: bool = False) -> bool:
+    if head.startswith(ZIP):
+        return Survey(octets, digest.hexdigest(), head, "utf-8", bom=False)
+    wide = _wide(head) if encoding is None else None
+    if not (bom or wide or encoding or "").startswith(("utf-16", "utf-32")):
+        _refuse_binary(head, nul_line, name)
+    found = _named(encoding, bom) or bom or wide or _narrow(seen, errors, name)
+    if found == "utf-8-sig" and errors == "strict" and not seen.is_utf8:
+        raise _not_all_utf8(seen, name)
+    whole = Survey(octets, digest.hexdigest(), head, found, bom is not None, errors)
     try:
-        decoder.decode(piece, final)
-    except UnicodeDecodeError:
-        return False
-    return True
+        _ = whole.sample
+    except UnicodeError:  # UTF-16 by name, without the mark that it begins with
+        raise BadList(
+            f"{name}, line 1, cannot be decoded as {found}; name another --encoding"
+        ) from None
+    return whole
+
+
+def _named(encoding: str | None, bom: str | None) -> str | None:
+    """The encoding that a person named; a mark at the beginning is no part of the text."""
+    if encoding is None:
+        return None
+    if bom is not None and bom.startswith(encoding.rpartition("-sig")[0] or encoding):
+        return bom
+    return encoding
+
+
+def known_encoding(name: str) -> str:
+    """The codec that `--encoding` names; Misuse for what is none."""
+    try:
+        codec = codecs.lookup(name)
+        " ".encode(codec.name).decode(codec.name)
+    except (LookupError, UnicodeError, ValueError, TypeError):
+        raise Misuse(
+            f"--encoding takes the name of an encoding, such as utf-8, cp1252 or shift_jis, "
+            f"not {plain(name)}"
+        ) from None
+    return codec.name
 
 
 def _refuse(head: bytes, name: str) -> None:
@@ -120,16 +162,41 @@ def _wide(head: bytes) -> str | None:
     return None
 
 
-def _narrow(is_utf8: bool, is_1252: bool) -> str:
-    """UTF-8 where it is; else what Windows writes; else what takes any octet."""
-    if is_utf8:
+def _narrow(seen: Octets, errors: str, name: str) -> str:
+    """UTF-8 where it is, else what charset-normalizer makes of it; BadList where that is unsure."""
+    if seen.is_utf8:
         return "utf-8"
-    return "cp1252" if is_1252 else "latin-1"
+    if seen.is_nearly_utf8:
+        if errors == "replace":
+            return "utf-8"
+        raise _not_all_utf8(seen, name)
+    found = guess(seen)
+    if found is None:
+        raise BadList(
+            f"{name}, line {seen.first_invalid_line}: is no UTF-8, and which encoding it is cannot "
+            "be told; name it with --encoding, or save the list as UTF-8"
+        )
+    if found in SINGLE and seen.valid:
+        raise BadList(
+            f"{name}, line {seen.first_valid_line}: is UTF-8, and other lines are not (such as "
+            f"line {seen.first_invalid_line}); put that right, or name one with --encoding"
+        )
+    return found
 
 
-def _refuse_binary(head: bytes, encoding: str, name: str) -> None:
-    if encoding.startswith(("utf-16", "utf-32")):
-        return
+def _not_all_utf8(seen: Octets, name: str) -> BadList:
+    return BadList(
+        f"{name}, line {seen.first_invalid_line}: is no UTF-8, as the rest of the file is; put the "
+        "line right, name another --encoding, or take its faults as \N{REPLACEMENT CHARACTER} "
+        "with --errors replace"
+    )
+
+
+def _refuse_binary(head: bytes, nul_line: int, name: str) -> None:
     controls = len(CONTROLS.findall(head))
     if b"\0" in head or controls > len(head) * CONTROLS_SHARE_MAX:
         raise BadList(f"{name} is no text but binary; it takes CSV, TSV, XLSX, NDJSON or lines")
+    if nul_line:
+        raise BadList(
+            f"{name}, line {nul_line}: holds zero octets, as a damaged file does; put that right"
+        )

@@ -1,26 +1,41 @@
-"""Rows of cells: CSV with any delimiter, plain lines, the first sheet of a workbook."""
+"""Rows of cells: delimited text, plain lines, and what sheets have in common with them."""
 
-import csv
-import datetime
-import io
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, BinaryIO
 
 import msgspec
 
-from api.cli.listfile.columns import SAMPLE_ROWS, find_column, looks_like_header, names_addresses
+from api.cli.listfile.columns import (
+    SAMPLE_ROWS,
+    address_in,
+    find_column,
+    has_address,
+    header_place,
+    is_surely_header,
+    names_addresses,
+)
+from api.cli.listfile.dialect import Dialect, Misfit, RawRecord, Reading
 from api.cli.listfile.survey import BadList, Survey
-from api.cli.listfile.text import text_lines, undecodable
+from api.cli.listfile.text import changed, text_lines
 
-DELIMITERS = ",;\t|"
-SEP_LINE = re.compile(r'"?sep=([,;\t|])"?[\r\n]', re.IGNORECASE)
-DELIMITER_ROWS = 100  # of the sample, that must agree
-CELL_CHARACTERS_MAX = 1 << 20  # a longer one is a quote that nobody closed
 
-Records = Callable[[], Iterator[list[str]]]
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of a file, to be read again and again.
+
+    `skipped` is the text of the lines over them that a person said to skip.
+    """
+
+    name: str
+    read: Callable[[], Iterator[RawRecord]]
+    skipped: Sequence[Any] = ()
+
+
+class Unvalued(str):
+    """An empty cell that has a formula and no value: it may be an address all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +45,21 @@ class TableRow:
     address: str
     values: list[str]
     table: "Table"
+    raw: Any  # its text as it stands
 
     def cells(self) -> list[str]:
         return self.values
 
     def members(self) -> bytes:
         return msgspec.json.encode(dict(zip(self.table.unique_columns, self.values, strict=False)))
+
+
+@dataclass(slots=True)
+class Wide:
+    """Rows that are wider than the header: their addresses may stand in the wrong column."""
+
+    rows: int = 0
+    first: int = 0  # the number of its row, the first under the header being 1
 
 
 class Table:
@@ -46,28 +70,50 @@ class Table:
     """
 
     def __init__(
-        self, records: Records, columns: Sequence[str], address: int, *, headless: bool, bare: bool
+        self,
+        records: Records,
+        columns: Sequence[str],
+        address: int,
+        *,
+        above: Sequence[Any] = (),
+        header: Any = None,
+        bare: bool = False,
     ) -> None:
         self.columns = list(columns)
+        self.above = [*records.skipped, *above]  # the text of the rows over the header
+        self.header = header  # its text; None where there is none
+        self.bare = bare
+        self.wide = Wide()
+        self._width = len(columns)
         self._records = records
         self._address = address
-        self._headless = headless
-        self._bare = bare
+        self._passed_over = len(above) + (header is not None)
 
     def rows(self) -> Iterator[TableRow]:
         """Every row but the header; can be read again and again."""
         place = self._address
-        records = self._records()
-        if not self._headless:
-            next(record for record in records if not _blank(record))
-        for record in records:
-            if len(record) > len(self.columns) and not self._bare:
-                self._widen(len(record))
-            address = record[place].strip() if place < len(record) else ""
-            yield TableRow(address, [] if self._bare else record, self)
+        self.wide = Wide()
+        records = self._records.read()
+        for number, (cells, raw) in enumerate(islice(records, self._passed_over, None), 1):
+            if len(cells) > self._width and not self.bare:
+                self._widen(len(cells), number)
+            cell = cells[place] if place < len(cells) else ""
+            if type(cell) is Unvalued:
+                raise BadList(
+                    f"{self._records.name}, row {number} under the header: the address is a formula "
+                    "without a value; open the workbook and save it, so that its values are kept"
+                )
+            yield TableRow(address_in(cell), [] if self.bare else cells, self, raw)
 
-    def _widen(self, width: int) -> None:
+    def _widen(self, width: int, number: int) -> None:
+        self.wide.rows += 1
+        self.wide.first = self.wide.first or number
         self.columns += [f"column_{place + 1}" for place in range(len(self.columns), width)]
+
+    @property
+    def widened(self) -> int:
+        """How many columns only a row wider than the header has."""
+        return len(self.columns) - self._width
 
     @cached_property
     def unique_columns(self) -> list[str]:
@@ -87,190 +133,99 @@ def _blank(record: Sequence[str]) -> bool:
     return not any(cell.strip() for cell in record)
 
 
-def read_table(records: Records, wanted: str | None, name: str) -> Table:
-    """Tell header and column from the first rows; BadList where there is nothing to verify."""
-    sample = _sample(records)
-    if not sample:
-        raise BadList(f"{name} holds nothing but blank rows")
-    first = sample[0]
-    headless = not looks_like_header(first) and not (wanted is not None and wanted in first)
-    width = max(len(record) for record in sample)
-    columns = [f"column_{place + 1}" for place in range(width)] if headless else first
-    body = sample if headless else sample[1:]
-    if not body:
-        raise BadList(f"{name} has a header and no rows under it")
-    column = find_column(columns, body, wanted, name, headless=headless)
-    return Table(records, columns, column, headless=headless, bare=False)
-
-
-def read_lines(records: Records, wanted: str | None, name: str) -> Table:
-    """A list with one address a line; a first line that says `email` is a header."""
-    first = next((record for record in records() if not _blank(record)), None)
-    if first is None:
-        raise BadList(f"{name} holds nothing but blank rows")
-    if names_addresses(first[0]) or first[0] == wanted:
-        return read_table(records, wanted, name)
-    if wanted is not None:
-        find_column(["column_1"], [], wanted, name)
-    return Table(records, [], 0, headless=True, bare=True)
-
-
-def _sample(records: Records) -> list[list[str]]:
-    sample: list[list[str]] = []
-    for record in records():
-        if not _blank(record):
-            sample.append(record)
-        if len(sample) > SAMPLE_ROWS:
+def _sample(records: Records) -> list[RawRecord]:
+    """The first rows: so many that are not blank, and as many that are."""
+    sample: list[RawRecord] = []
+    filled = 0
+    for record in records.read():
+        sample.append(record)
+        filled += not _blank(record[0])
+        if filled > SAMPLE_ROWS or len(sample) > 100 * SAMPLE_ROWS:
             break
     return sample
 
 
-# CSV
+def read_table(records: Records, wanted: str | None) -> Table:
+    """Tell header and column from the first rows; BadList where there is nothing to verify."""
+    name, sample = records.name, _sample(records)
+    rows = [cells for cells, _ in sample]
+    if all(map(_blank, rows)):
+        raise BadList(f"{name} holds nothing but blank rows")
+    place, has_header = header_place(rows, wanted)
+    if has_header:
+        body = [row for row in rows[place + 1 :] if not _blank(row)]
+        if not body:
+            raise BadList(f"{name} has a header and no rows under it")
+        column = find_column(rows[place], body, wanted, name)
+        if is_surely_header(rows[place], column) or not has_address_in(body, column):
+            above = [raw for _, raw in sample[:place]]
+            return Table(records, rows[place], column, above=above, header=sample[place][1])
+    return _headless(records, sample, place, wanted)
 
 
-def said_delimiter(survey: Survey) -> str | None:
-    """The delimiter that a first line `sep=;` names, which is Excel's way."""
-    said = SEP_LINE.match(survey.sample)
-    return said[1] if said else None
+def has_address_in(rows: Sequence[Sequence[str]], column: int) -> bool:
+    return any(column < len(row) and has_address(row[column]) for row in rows)
 
 
-def find_delimiter(survey: Survey, *, surely_a_table: bool) -> str | None:
-    """The delimiter on which the first rows agree best, or None where there is none."""
-    if said := said_delimiter(survey):
-        return said
-    best = (0.5, 1, "")  # half of the rows must agree, unless the name says it is a table
-    if surely_a_table:
-        best = (0.0, 1, "")
-    for delimiter in DELIMITERS:
-        widths = _widths(survey, delimiter)
-        if widths and widths[0] > 1:
-            agree = sum(width == widths[0] for width in widths) / len(widths)
-            best = max(best, (agree, widths[0], delimiter), key=lambda score: score[:2])
-    return best[2] or None
+def _headless(
+    records: Records, sample: Sequence[RawRecord], place: int, wanted: str | None
+) -> Table:
+    """A table without a header: blank rows at its beginning are rows, notes above it are none."""
+    above = [raw for _, raw in sample[:place]]
+    if all(_blank(cells) for cells, _ in sample[:place]):
+        above = []
+    body = [cells for cells, _ in sample[len(above) :] if not _blank(cells)]
+    columns = [f"column_{number + 1}" for number in range(max(map(len, body)))]
+    column = find_column(columns, body, wanted, records.name, headless=True)
+    return Table(records, columns, column, above=above)
 
 
-def _widths(survey: Survey, delimiter: str) -> list[int]:
-    """How many cells the first rows that are not blank have."""
-    records = csv.reader(io.StringIO(survey.sample, newline=""), delimiter=delimiter)
-    widths: list[int] = []
-    try:
-        for record in records:
-            if not _blank(record):
-                widths.append(len(record))
-            if len(widths) > DELIMITER_ROWS:
-                return widths
-    except csv.Error:  # a cell without end: reading the rows will say where
-        return widths
-    return widths if survey.sample_is_all else widths[:-1]
+def read_lines(records: Records, wanted: str | None) -> Table:
+    """A list with one address a line; a first line that says `email` is a header."""
+    sample = _sample(records)
+    filled = [cells[0] for cells, _ in sample if not _blank(cells)]
+    if not filled:
+        raise BadList(f"{records.name} holds nothing but blank rows")
+    first = next((cell for cell in filled if not cell.lstrip().startswith("#")), "")
+    mailboxes = any(address_in(cell) != cell.strip() for cell in filled)
+    if names_addresses(first) or first == wanted or mailboxes:
+        return read_table(records, wanted)
+    if wanted is not None:
+        find_column(["column_1"], [], wanted, records.name)
+    return Table(records, [], 0, bare=True)
 
 
-def csv_records(file: BinaryIO, survey: Survey, delimiter: str, name: str) -> Records:
-    """The records of a file of delimited cells, quotes undone; BadList for a quote left open."""
+# Text
 
-    def records() -> Iterator[list[str]]:
-        lines = _Lines(file, survey.encoding)
-        csv.field_size_limit(CELL_CHARACTERS_MAX)
-        reader = csv.reader(lines, delimiter=delimiter)
-        if said_delimiter(survey):
-            next(reader)
-        started = reader.line_num + 1
+
+def csv_records(
+    file: BinaryIO, survey: Survey, dialect: Dialect, name: str, skip: int = 0
+) -> Records:
+    """The records of a file of delimited cells, by a dialect that fits it."""
+
+    def read() -> Iterator[RawRecord]:
+        lines = islice(text_lines(file, survey, name), skip, None)
         try:
-            for record in reader:
-                if lines.ended and reader.line_num > started and _left_open(record, lines.last):
-                    raise BadList(_open_quote(name, started))
-                started = reader.line_num + 1
-                yield record
-        except csv.Error:
-            raise BadList(_open_quote(name, started)) from None
-        except UnicodeError:
-            raise undecodable(name, reader.line_num + 1) from None
+            yield from Reading(lines, dialect, skip + 1)
+        except Misfit:  # it fitted before
+            raise changed(name) from None
 
-    return records
+    return Records(name, read, list(islice(text_lines(file, survey, name), skip)))
 
 
-class _Lines:
-    """A file's lines, line ends kept, knowing the last one and whether there are more."""
-
-    def __init__(self, file: BinaryIO, encoding: str) -> None:
-        self.last = ""
-        self.ended = False
-        self._text = text_lines(file, encoding)
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._text:
-            self.last = line
-            yield line
-        self.ended = True
-
-
-def _left_open(record: Sequence[str], last_line: str) -> bool:
-    """Did the file end within quotes? Then the last cell ends as the file does."""
-    return bool(record) and bool(last_line) and record[-1].endswith(last_line.replace('""', '"'))
-
-
-def _open_quote(name: str, line: int) -> str:
-    return f"{name}, line {line}: a quote opens a cell and none closes it; put that right first"
-
-
-def line_records(file: BinaryIO, survey: Survey, name: str) -> Records:
+def line_records(file: BinaryIO, survey: Survey, name: str, skip: int = 0) -> Records:
     """Each line as a record of one cell; quotes around the whole of it are undone."""
 
-    def records() -> Iterator[list[str]]:
-        number = 0
-        try:
-            for line in text_lines(file, survey.encoding):
-                number += 1
-                cell = line.rstrip("\r\n")
-                yield [_unquoted(cell)] if cell else []
-        except UnicodeError:
-            raise undecodable(name, number + 1) from None
+    def read() -> Iterator[RawRecord]:
+        for line in islice(text_lines(file, survey, name), skip, None):
+            cell = line.rstrip("\r\n")
+            yield ([_unquoted(cell)] if cell else []), line
 
-    return records
+    return Records(name, read, list(islice(text_lines(file, survey, name), skip)))
 
 
 def _unquoted(cell: str) -> str:
     bare = cell.strip()
-    if len(bare) > 1 and bare[0] == bare[-1] == '"':
+    if len(bare) > 1 and bare[0] == bare[-1] == '"' and '"' not in bare[1:-1].replace('""', ""):
         return bare[1:-1].replace('""', '"')
     return cell
-
-
-# XLSX
-
-
-def sheet_records(file: BinaryIO, name: str) -> Records:
-    """The records of a workbook's first sheet, every cell as text; held in memory."""
-    from python_calamine import CalamineError, CalamineWorkbook, PasswordError
-
-    file.seek(0)
-    try:
-        workbook = CalamineWorkbook.from_object(file)
-        sheet = workbook.get_sheet_by_index(0)
-    except PasswordError:
-        raise BadList(f"{name} is protected by a password; save it without one") from None
-    except (CalamineError, OSError, IndexError):
-        raise BadList(f"{name} is no XLSX workbook that can be read; save it anew") from None
-
-    def records() -> Iterator[list[str]]:
-        for record in sheet.iter_rows():
-            yield [_cell_text(cell) for cell in record]
-
-    return records
-
-
-def _cell_text(cell: Any) -> str:
-    """A cell as a person would type it."""
-    match cell:
-        case str():
-            return cell
-        case bool():
-            return str(cell).lower()
-        case float() if cell.is_integer() and abs(cell) < 1e15:
-            return str(int(cell))
-        case datetime.datetime():
-            return cell.isoformat(" ")
-        case datetime.date() | datetime.time():
-            return cell.isoformat()
-        case None:
-            return ""
-    return str(cell)

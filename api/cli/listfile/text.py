@@ -1,24 +1,83 @@
-"""A file's text, line by line, read as often as is wanted."""
+"""A file's text, line by line, read as often as is wanted and always the same.
 
+Each complete reading is fingerprinted: a file that was changed since the survey raises
+Changed at its end, so that no row is lost or doubled without a word.
+"""
+
+import hashlib
 import io
 from collections.abc import Iterator
-from typing import BinaryIO
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO
 
-from api.cli.listfile.survey import BadList
+from api.cli.listfile.survey import BadList, Changed, Survey
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+LINE_CHARACTERS_MAX = 1 << 22  # 4 Mi: more is no line of a list, and would fill the memory
+READ_OCTETS = 1 << 18
 
 
-def text_lines(file: BinaryIO, encoding: str) -> Iterator[str]:
-    """The lines from the beginning, line ends as they are; the file stays open."""
-    file.seek(0)
-    text = io.TextIOWrapper(file, encoding, newline="")
+class Watched(io.RawIOBase):
+    """A file read from its beginning, its octets counted and fingerprinted on the way."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._octets = 0
+        self._digest = hashlib.sha256()
+        file.seek(0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        view = memoryview(buffer).cast("B")
+        octets = self._file.read(len(view))
+        view[: len(octets)] = octets
+        self._octets += len(octets)
+        self._digest.update(octets)
+        return len(octets)
+
+    def check(self, survey: Survey, name: str) -> None:
+        """To be called at the end of the file."""
+        if (self._octets, self._digest.hexdigest()) != (survey.octets, survey.sha256):
+            raise changed(name)
+
+
+def changed(name: str) -> Changed:
+    return Changed(f"{name} was changed while it was read; clean it again when nothing writes it")
+
+
+def text_lines(file: BinaryIO, survey: Survey, name: str) -> Iterator[str]:
+    """The lines from the beginning, line ends as they are; the file stays open.
+
+    Raises BadList for a line that is too long or cannot be decoded, and Changed.
+    """
+    watched = Watched(file)
+    text = io.TextIOWrapper(
+        io.BufferedReader(watched, READ_OCTETS), survey.encoding, survey.errors, newline=""
+    )
+    number = 0
     try:
-        # `yield from` would close the text, and the file with it, when reading stops early.
-        for line in text:  # noqa: UP028
+        for line in iter(partial(text.readline, LINE_CHARACTERS_MAX), ""):
+            number += 1
+            if len(line) == LINE_CHARACTERS_MAX and not line.endswith(("\n", "\r")):
+                raise BadList(
+                    f"{name}, line {number}: is longer than {LINE_CHARACTERS_MAX:,} characters; "
+                    "put that right first"
+                )
             yield line
-    finally:
-        if not file.closed:  # as it is where an error keeps this reading alive
-            text.detach()
+        watched.check(survey, name)
+    except UnicodeError:
+        while watched.read(READ_OCTETS):  # a changed file is the more likely reason
+            pass
+        watched.check(survey, name)
+        raise undecodable(name, number + 1, survey.encoding) from None
 
 
-def undecodable(name: str, line: int) -> BadList:
-    return BadList(f"{name}, line {line} or soon after, cannot be decoded; save it as UTF-8")
+def undecodable(name: str, line: int, encoding: str) -> BadList:
+    return BadList(
+        f"{name}, line {line} or soon after, cannot be decoded as {encoding}; save it as UTF-8, "
+        "or name its encoding with --encoding"
+    )

@@ -1,14 +1,19 @@
 """A list written back: its own rows, each with what was found out about its address.
 
-What the list held is written as it was, in every format. What came from outside
-can not become a formula: in a workbook every cell is text, and in CSV the name of
-a mail host that begins like a formula gets an apostrophe before it.
+What the list held is written as it was. Where the output is delimited as the input is,
+a row's own text is copied, not written anew: its quotes, spaces and escapes stay, however
+they were meant. What came from outside can not become a formula: in a workbook every
+result is text, and in CSV the name of a mail host that begins like a formula gets an
+apostrophe before it.
 """
 
 import csv
 import io
 import itertools
 import os
+import re
+import secrets
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,14 +23,19 @@ from typing import Any, BinaryIO
 import msgspec
 
 from api.cli.lights import light_of
+from api.cli.listfile.dialect import Dialect
 from api.cli.listfile.opening import TABLE_ENDINGS, Kind, List, Manner, Row
+from api.cli.listfile.sheet_writing import open_sheet_writer
+from api.cli.listfile.sheets import Sheet
 from api.cli.listfile.survey import BadList
+from api.cli.listfile.tables import Table, TableRow
 from api.cli.terminal import plain
 from api.cli.trouble import Misuse, Trouble
 from engine.verdict import FIELDS, Verdict
 
 LIGHT = "light"
 RESULT_FIELDS = (*FIELDS, LIGHT)
+HOST = RESULT_FIELDS.index("mx_host")
 PREFIX = "mailprobe_"
 FORMULA_MARKS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -77,21 +87,28 @@ def result_values(verdict: Verdict | None) -> list[Any]:
     """The fourteen fields and the light; nothing at all for a row without an address."""
     if verdict is None:
         return [None] * len(RESULT_FIELDS)
-    return [*(getattr(verdict, name) for name in FIELDS), light_of(verdict)]
+    return [*msgspec.structs.astuple(verdict), light_of(verdict)]
 
 
 def result_cells(verdict: Verdict | None) -> list[str]:
     """The same as cells: `true` and `false`, nothing for null."""
-    return [_cell(value) for value in result_values(verdict)]
+    if verdict is None:
+        return NOTHING
+    return [
+        value if type(value) is str else CELLS.get(type(value), str)(value)
+        for value in result_values(verdict)
+    ]
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+NOTHING = [""] * len(RESULT_FIELDS)
+CELLS: dict[type, Callable[[Any], str]] = {
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): lambda _: "",
+}
 
 
 Write = Callable[[Row, Verdict | None], None]
+AddRow = Callable[[list[str]], object]
 
 
 @contextmanager
@@ -102,15 +119,18 @@ def open_writer(file: BinaryIO, manner: Manner, source: List) -> Iterator[Write]
     """
     if manner.kind == "ndjson":
         yield _write_objects(file, result_names(source.named_members))
+    elif manner.kind == "xlsx" and source.sheet is not None:
+        with _same_workbook(file, source, source.sheet) as write:
+            yield write
     elif manner.kind == "xlsx":
         with _sheet(file) as add_row:
             yield _write_cells(add_row, source.columns)
     else:
-        with _csv(file, manner) as add_row:
-            yield _write_cells(add_row, source.columns)
-
-
-AddRow = Callable[[list[str]], object]
+        with _text(file, manner) as text:
+            if copies_text(source, manner):
+                yield _copy_rows(text, manner, source)
+            else:
+                yield _write_cells(_csv(text, manner), source.columns)
 
 
 def _write_cells(add_row: AddRow, columns: Sequence[str]) -> Write:
@@ -125,10 +145,91 @@ def _write_cells(add_row: AddRow, columns: Sequence[str]) -> Write:
     return write
 
 
+def copies_text(source: List, manner: Manner) -> bool:
+    """Is the output delimited as the input is, so that a row's text can be copied?"""
+    return (
+        source.dialect is not None
+        and manner.kind == source.manner.kind == "csv"
+        and manner.delimiter == source.manner.delimiter
+    )
+
+
+def _copy_rows(text: io.TextIOWrapper, manner: Manner, source: List) -> Write:
+    """Each row's own text, with what it lacks of the table's width, and the result behind it."""
+    table, dialect = source.content, source.dialect
+    assert isinstance(table, Table)
+    assert dialect is not None
+    delimiter, line_end, width = manner.delimiter, manner.line_end, len(table.columns)
+    write_text = text.write
+    encode = _cells_encoder(dialect)
+
+    def add(raw: str, cells: int, results: Sequence[str]) -> None:
+        padding = delimiter * (width - max(cells, 1))
+        write_text(f"{_without_end(raw)}{padding}{delimiter}{encode(_defused(results))}{line_end}")
+
+    for raw in table.above:
+        write_text(raw)
+    names = result_names(table.columns)
+    if table.header is None:
+        write_text(encode([*table.columns, *names]) + line_end)
+    else:
+        own = len(table.columns) - table.widened
+        further = [delimiter + encode([name]) for name in table.columns[own:]]
+        header = _without_end(table.header) + "".join(further)
+        write_text(f"{header}{delimiter}{encode(names)}{line_end}")
+
+    def write(row: Row, verdict: Verdict | None) -> None:
+        assert isinstance(row, TableRow)
+        add(row.raw, len(row.values), result_cells(verdict))
+
+    return write
+
+
+def _without_end(raw: str) -> str:
+    """A record's text without its line end; line ends within stay."""
+    return raw[:-2] if raw.endswith("\r\n") else raw.removesuffix("\n").removesuffix("\r")
+
+
+def _cells_encoder(dialect: Dialect) -> Callable[[Sequence[str]], str]:
+    """What makes cells the text of a row, as the dialect has it; none holds a line end."""
+    delimiter = dialect.delimiter
+    special = re.compile(f'["\\\\{re.escape(delimiter)}]')
+
+    def encode(cells: Sequence[str]) -> str:
+        joined = delimiter.join(cells)
+        if '"' not in joined and "\\" not in joined and joined.count(delimiter) == len(cells) - 1:
+            return joined
+        return delimiter.join(map(one, cells))
+
+    def one(cell: str) -> str:
+        if dialect.escaped:
+            return special.sub(r"\\\g<0>", cell)
+        if not dialect.quoted:
+            return cell.replace(delimiter, " ")
+        return '"' + cell.replace('"', '""') + '"' if special.search(cell) else cell
+
+    return encode
+
+
+def _defused(results: Sequence[str]) -> Sequence[str]:
+    host = results[HOST]
+    if not host.startswith(FORMULA_MARKS):
+        return results
+    return [*results[:HOST], "'" + host, *results[HOST + 1 :]]
+
+
 @contextmanager
-def _csv(file: BinaryIO, manner: Manner) -> Iterator[AddRow]:
+def _text(file: BinaryIO, manner: Manner) -> Iterator[io.TextIOWrapper]:
     text = io.TextIOWrapper(file, "utf-8-sig" if manner.bom else "utf-8", newline="")
-    host = len(RESULT_FIELDS) - RESULT_FIELDS.index("mx_host")  # from the end
+    try:
+        yield text
+        text.flush()
+    finally:
+        with suppress(OSError):  # of what could not be written: that was raised before
+            text.detach()
+
+
+def _csv(text: io.TextIOWrapper, manner: Manner) -> AddRow:
     # By itself csv leaves a carriage return bare where lines end without one.
     sparing, careful = (
         csv.writer(text, delimiter=manner.delimiter, lineterminator=manner.line_end, quoting=how)
@@ -136,16 +237,11 @@ def _csv(file: BinaryIO, manner: Manner) -> Iterator[AddRow]:
     )
 
     def add_row(cells: list[str]) -> None:
-        if cells[-host].startswith(FORMULA_MARKS):
-            cells[-host] = "'" + cells[-host]
+        own, results = cells[: -len(RESULT_FIELDS)], cells[-len(RESULT_FIELDS) :]
+        cells = [*own, *_defused(results)]
         (careful if any("\r" in cell for cell in cells) else sparing).writerow(cells)
 
-    try:
-        yield add_row
-        text.flush()
-    finally:
-        with suppress(OSError):  # of what could not be written: that was raised before
-            text.detach()
+    return add_row
 
 
 @contextmanager
@@ -173,6 +269,25 @@ def _sheet(file: BinaryIO) -> Iterator[AddRow]:
             raise error.args[0] from error  # the OSError within
 
 
+@contextmanager
+def _same_workbook(file: BinaryIO, source: List, sheet: Sheet) -> Iterator[Write]:
+    """The workbook as it was, with the results behind the columns of the cleaned sheet."""
+    table = source.content
+    assert isinstance(table, Table)
+    width = max(sheet.around.columns, len(table.columns))
+    names = result_names(table.columns)
+    if table.header is None:
+        own = [*table.columns, *[""] * (width - len(table.columns))]
+        names = [*own, *names]
+    with open_sheet_writer(file, sheet, table.above, table.header, names, width) as add:
+
+        def write(row: Row, verdict: Verdict | None) -> None:
+            assert isinstance(row, TableRow)
+            add(row.raw, result_cells(verdict))
+
+        yield write
+
+
 def _write_objects(file: BinaryIO, names: Sequence[str]) -> Write:
     def write(row: Row, verdict: Verdict | None) -> None:
         own = row.members().removesuffix(b"}").rstrip()
@@ -181,6 +296,18 @@ def _write_objects(file: BinaryIO, names: Sequence[str]) -> Write:
         file.write(own + comma + result[1:] + b"\n")
 
     return write
+
+
+def check_header(source: List) -> None:
+    """Say before anything is asked that a sheet has no place for the results' names."""
+    table, sheet = source.content, source.sheet
+    if sheet is None or not isinstance(table, Table) or table.header is not None:
+        return
+    if not sheet.can_move_down():
+        raise BadList(
+            f"{source.name} has no header in the sheet {plain(sheet.entry.title)}; put a row of "
+            "names above its rows, or name an output that ends in .csv"
+        )
 
 
 def check_fits_sheet(row: Row, number: int, name: str) -> None:
@@ -198,18 +325,54 @@ def check_fits_sheet(row: Row, number: int, name: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name when all of it is on disk, or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with writing_to(plain(str(path))):
-            with part.open("wb") as file:
+    """A file that appears under its name when all of it is on disk, or not at all.
+
+    It is written under a fresh name in the same folder, so that no file that exists is
+    opened. A file that it replaces hands its mode on.
+    """
+    with writing_to(plain(str(path))):
+        mode = _mode_for(path)
+        part, file = _fresh_file(path.parent)
+        try:
+            with file:
                 yield file
                 file.flush()
+                os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
             part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def _fresh_file(folder: Path) -> tuple[Path, BinaryIO]:
+    """A new file in the folder, under a name that no other has; nobody else may read it yet."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        part = folder / f".mailprobe-{secrets.token_hex(8)}.part"
+        with suppress(FileExistsError):
+            return part, os.fdopen(os.open(part, flags, 0o600), "wb")
+
+
+def _mode_for(path: Path) -> int:
+    """The permissions of the file that is replaced, else those that the umask leaves."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode) & 0o777
+    except FileNotFoundError:
+        umask = os.umask(0o077)
+        os.umask(umask)
+        return 0o666 & ~umask
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the disk take the names in the folder, where it can; a power cut may be next."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

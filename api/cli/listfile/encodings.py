@@ -1,0 +1,147 @@
+"""Which encoding a file is in, told from all of its octets.
+
+UTF-8 proves itself: other text is hardly ever valid UTF-8 by accident. A file that
+is UTF-8 but for a few lines is damaged, and is refused with the first such line. Other
+encodings are told by charset-normalizer from the lines that are not ASCII.
+"""
+
+import codecs
+import re
+from dataclasses import dataclass, field
+
+SAMPLE_PIECE_OCTETS = 1 << 14  # taken of each piece, so that the sample spans the file
+SAMPLE_OCTETS_MAX = 1 << 17
+
+HIGH_LINES = re.compile(rb"[^\r\n]*[\x80-\xff][^\r\n]*")
+INVALID = re.compile("[\udc80-\udcff]")
+HIGH = re.compile("[^\x00-\x7f\udc80-\udcff]+")
+
+# Those that lists come in. A superset stands for what it holds: cp932 for Shift-JIS.
+CANDIDATES = (
+    *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874"),
+    *("cp932", "euc_jp", "gb18030", "big5", "cp949", "koi8_r", "cp866", "mac_roman", "cp850"),
+)  # fmt: skip
+CHAOS_MAX = 0.15  # charset-normalizer's measure of nonsense; real text has nearly none
+
+# In these one character is one octet, and two that look like UTF-8 make no sense.
+SINGLE = frozenset(name for name in CANDIDATES if name.startswith("cp125"))
+
+# Encodings that differ in few letters are told apart by where the addresses are.
+BY_COUNTRY = {
+    **dict.fromkeys((b"cz", b"sk", b"pl", b"hu", b"hr", b"si", b"ro"), "cp1250"),
+    **dict.fromkeys((b"ru", b"by", b"bg", b"rs", b"ua"), "cp1251"),
+    **dict.fromkeys((b"lt", b"lv", b"ee"), "cp1257"),
+    b"gr": "cp1253",
+    b"tr": "cp1254",
+}
+COUNTRY = re.compile(rb"@[\w.-]+\.([a-z]{2})\b", re.IGNORECASE)
+
+# How Western text looks in cp1252: letters that French to Danish use, and typographic marks.
+WESTERN_LOWER = "àáâãäåæçèéêëìíîïñòóôõöøùúûüßœÿ"
+WESTERN_LETTERS = frozenset(WESTERN_LOWER + WESTERN_LOWER.replace("ß", "").upper())
+WESTERN_MARKS = frozenset("–—‘’‚“”„…•€°§´`·«»¡¿ªº©®™²³½¼¾£\u00a0\u00ad")
+CAPITAL_INSIDE = re.compile(r"[a-zà-öø-ÿ][À-ÖØ-ÞŒŸ][a-zà-öø-ÿ]")
+# `£ukasz` and `Micha³` are Polish names in another encoding.
+SIGN_IN_WORD = re.compile(r"[£¹³¼½¾¯][^\W\d_]|[^\W\d_]{2}[£¹³¼½¾¡¿¯]")
+WORD = re.compile(r"[^\W\d_]+")
+
+
+@dataclass(slots=True)
+class Octets:
+    """What was seen of a file that may be UTF-8; fed with its pieces in order."""
+
+    valid: int = 0  # octets of well-formed characters beyond ASCII
+    invalid: int = 0
+    first_invalid_line: int = 0
+    first_valid_line: int = 0
+    sample: bytearray = field(default_factory=bytearray)
+    _line: int = 1
+    _decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    )
+
+    def feed(self, piece: bytes, *, final: bool = False) -> None:
+        text = self._decoder.decode(piece, final)
+        if not text.isascii():
+            self._count(text, piece)
+        self._line += text.count("\n")
+
+    def _count(self, text: str, piece: bytes) -> None:
+        if self.invalid or INVALID.search(text):
+            found = [match.start() for match in INVALID.finditer(text)]
+            if found and not self.invalid:
+                self.first_invalid_line = self._line + text.count("\n", 0, found[0])
+            self.invalid += len(found)
+        if (first := HIGH.search(text)) is not None:
+            self.valid += len(text.encode("utf-8", "ignore")) - sum(map(len, _ASCII.findall(text)))
+            self.first_valid_line = self.first_valid_line or (
+                self._line + text.count("\n", 0, first.start())
+            )
+        room = min(SAMPLE_PIECE_OCTETS, SAMPLE_OCTETS_MAX - len(self.sample))
+        for line in HIGH_LINES.finditer(piece):
+            if room <= 0:
+                break
+            self.sample += line[0][:room] + b"\n"
+            room -= len(line[0]) + 1
+
+    @property
+    def is_utf8(self) -> bool:
+        return not self.invalid
+
+    @property
+    def is_nearly_utf8(self) -> bool:
+        """Most of what is beyond ASCII is well-formed: by accident hardly a fifth is."""
+        return self.valid > self.invalid > 0
+
+
+_ASCII = re.compile("[\x00-\x7f]+")
+
+
+def guess(octets: Octets) -> str | None:
+    """The encoding of a file that is no UTF-8; None where it cannot be told."""
+    sample = bytes(octets.sample)
+    from charset_normalizer import from_bytes
+
+    plausible = {
+        found.encoding: found.chaos
+        for found in from_bytes(sample, cp_isolation=list(CANDIDATES), enable_fallback=False)
+        if found.chaos <= CHAOS_MAX
+    }
+    country = _by_country(sample)
+    if country in plausible and plausible[country] <= min(plausible.values()):
+        return country
+    if _is_western(sample):
+        return "cp1252"
+    plausible.pop("cp1252", None)
+    best = min(plausible.values(), default=None)
+    return next((name for name, chaos in plausible.items() if chaos == best), None)
+
+
+def _by_country(sample: bytes) -> str | None:
+    """What most of the countries in the sample's addresses speak for."""
+    votes: dict[str, int] = {}
+    total = 0
+    for country in COUNTRY.findall(sample):
+        total += 1
+        if (name := BY_COUNTRY.get(country.lower())) is not None:
+            votes[name] = votes.get(name, 0) + 1
+    name = max(votes, key=votes.__getitem__, default="")
+    return name if name and 2 * votes[name] > total else None
+
+
+def _is_western(sample: bytes) -> bool:
+    """Is it Western European text, as far as its letters and their neighbours tell?"""
+    try:
+        text = sample.decode("cp1252")
+    except UnicodeDecodeError:
+        return False
+    high = {c for c in text if not c.isascii()}
+    if not high <= WESTERN_LETTERS | WESTERN_MARKS:
+        return False
+    if CAPITAL_INSIDE.search(text) or SIGN_IN_WORD.search(text):
+        return False
+    words = [word for word in WORD.findall(text) if not word.isascii()]
+    accents = [sum(not c.isascii() for c in word) for word in words]
+    # Words of another script are accents throughout; ours have one, rarely two or three.
+    strange = sum(2 * count > len(word) for word, count in zip(words, accents, strict=True))
+    return 4 * strange <= len(words)

@@ -1,0 +1,218 @@
+"""The parts of an XLSX package (ECMA-376 part 2): its sheets, shared strings and formats."""
+
+import posixpath
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO
+from xml.etree import ElementTree
+from xml.parsers import expat
+
+PART_OCTETS_MAX = 1 << 26  # of the workbook, its relationships and styles: they are held whole
+OCTETS_MAX = 1 << 33  # of all parts unpacked: a workbook that is larger is a trap
+STRINGS_CHARACTERS_MAX = 1 << 28
+READ_OCTETS = 1 << 16
+
+WORKSHEET = "/worksheet"
+ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+MACRO_TYPE = b"application/vnd.ms-excel.sheet.macroEnabled.main+xml"
+PLAIN_TYPE = b"application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
+
+# Formats that are dates and times by their number, without a code of their own.
+BUILT_IN = {
+    **dict.fromkeys((14, 15, 16, 17, 22, *range(27, 37), *range(50, 59)), "date"),
+    **dict.fromkeys((18, 19, 20, 21, 45, 47), "time"),
+    46: "duration",
+}
+NO_CODE = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
+
+
+class NotAWorkbook(Exception):
+    """What the file is instead, and what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A sheet: its title, and the name of its part."""
+
+    title: str
+    part: str
+    visible: bool
+
+
+class Package:
+    """An opened workbook. What is damaged raises what zipfile, expat and others do."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        file.seek(0)
+        try:
+            self.zip = zipfile.ZipFile(file)
+        except zipfile.BadZipFile:
+            raise NotAWorkbook("is no XLSX workbook that can be read; save it anew") from None
+        infos = self.zip.infolist()
+        self._infos = {info.filename: info for info in infos}
+        if any(info.flag_bits & 1 for info in infos):
+            raise NotAWorkbook("is protected by a password; save it without one")
+        if "mimetype" in self._infos and "content.xml" in self._infos:
+            raise NotAWorkbook("is in OpenDocument's format; save it as XLSX or CSV")
+        if "xl/workbook.bin" in self._infos:
+            raise NotAWorkbook("is in Excel's binary format; save it as XLSX or CSV")
+        if len(self._infos) != len(infos) or sum(i.file_size for i in infos) > OCTETS_MAX:
+            raise NotAWorkbook("is no XLSX workbook that can be read; save it anew")
+        self._workbook = self._related("", "/officeDocument")
+        root = self._xml(self._workbook)
+        properties = next(iter(_all(root, "workbookPr")), None)
+        self._epoch = "1904" if _is_true(properties, "date1904") else ""
+        self._names = any(True for _ in _all(root, "definedName"))
+        self.sheets = list(self._sheets(root))
+
+    @property
+    def is_alone(self) -> bool:
+        """Has the workbook one sheet, and no name that speaks of its cells?"""
+        return len(self.sheets) == 1 and not self._names
+
+    @property
+    def has_macros(self) -> bool:
+        return MACRO_TYPE in self.zip.read("[Content_Types].xml")
+
+    def visible_sheet(self) -> Entry:
+        """The first sheet that a person sees."""
+        for entry in self.sheets:
+            if entry.visible:
+                return entry
+        raise NotAWorkbook("has no sheet that is visible; unhide the one with the list")
+
+    def open(self, entry: Entry) -> IO[bytes]:
+        return self.zip.open(self._infos[entry.part])
+
+    def strings(self) -> list[str]:
+        """The shared strings, by their number."""
+        try:
+            part = self._related(self._workbook, "/sharedStrings")
+        except KeyError:
+            return []
+        found: list[str] = []
+        characters = 0
+        with self.zip.open(self._infos[part]) as stream:
+            for text in _read_strings(stream):
+                characters += len(text)
+                if characters > STRINGS_CHARACTERS_MAX:
+                    raise NotAWorkbook("holds more text than fits in memory; save it as CSV")
+                found.append(text)
+        return found
+
+    def styles(self) -> list[str]:
+        """What each cell format makes of a number: "", date, time or duration (and the epoch)."""
+        try:
+            root = self._xml(self._related(self._workbook, "/styles"))
+        except KeyError:
+            return []
+        codes = {
+            int(each.get("numFmtId", "0")): _kind_of(each.get("formatCode", ""))
+            for each in _all(root, "numFmt")
+        }
+        kinds: list[str] = []
+        for formats in _all(root, "cellXfs"):
+            for each in formats:
+                number = int(each.get("numFmtId", "0"))
+                kind = codes.get(number, BUILT_IN.get(number, ""))
+                kinds.append(kind + self._epoch if kind in ("date", "time") else kind)
+        return kinds
+
+    # -- parts and relationships
+
+    def _sheets(self, root: ElementTree.Element) -> Iterator[Entry]:
+        related = dict(self._relations(self._workbook))
+        for sheet in _all(root, "sheet"):
+            key = next((value for name, value in sheet.items() if name.endswith("}id")), "")
+            kind, part = related[key]
+            if kind.endswith(WORKSHEET):
+                state = sheet.get("state", "visible")
+                yield Entry(sheet.get("name", ""), part, state == "visible")
+
+    def _related(self, part: str, kind: str) -> str:
+        for _, (type_, target) in self._relations(part):
+            if type_.endswith(kind):
+                return target
+        raise KeyError(kind)
+
+    def _relations(self, part: str) -> Iterator[tuple[str, tuple[str, str]]]:
+        folder, name = posixpath.split(part)
+        root = self._xml(posixpath.join(folder, "_rels", f"{name}.rels"))
+        for each in _all(root, "Relationship"):
+            target = each.get("Target", "")
+            path = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
+            yield each.get("Id", ""), (each.get("Type", ""), path)
+
+    def _xml(self, part: str) -> ElementTree.Element:
+        info = self._infos[part]
+        if info.file_size > PART_OCTETS_MAX:
+            raise ValueError(f"{part} is too large")
+        octets = self.zip.read(info)
+        if b"<!DOCTYPE" in octets:
+            raise ValueError("a workbook declares no entities")
+        return ElementTree.fromstring(octets)
+
+
+def _all(root: ElementTree.Element, local: str) -> Iterator[ElementTree.Element]:
+    """The elements of that name, in whichever of the format's namespaces."""
+    return (each for each in root.iter() if each.tag.rpartition("}")[2] == local)
+
+
+def _is_true(element: ElementTree.Element | None, attribute: str) -> bool:
+    return element is not None and element.get(attribute, "0") in ("1", "true", "on")
+
+
+def _kind_of(code: str) -> str:
+    """What a format's code makes of a number."""
+    code = NO_CODE.sub("", code.partition(";")[0]).lower()
+    if "[" in code:
+        return "duration"
+    if "general" in code:
+        return ""
+    if re.search("[dy]", code) or ("m" in code and not re.search("[hs]", code)):
+        return "date"
+    return "time" if re.search("[hs]", code) else ""
+
+
+def unescaped(text: str) -> str:
+    """A string's text; `_x000D_` stands for a character that XML cannot hold."""
+    return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
+
+
+def _read_strings(stream: IO[bytes]) -> Iterator[str]:
+    """The texts of sharedStrings.xml, read as a stream."""
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    done: list[str] = []
+    text: list[str] = []
+    hidden = 0  # within phonetic text, which is no part of a string
+
+    def start(name: str, _: Any) -> None:
+        nonlocal hidden
+        local = name.rpartition(":")[2]
+        if local == "rPh":
+            hidden += 1
+        elif local == "t" and not hidden:
+            parser.CharacterDataHandler = text.append
+
+    def end(name: str) -> None:
+        nonlocal hidden
+        local = name.rpartition(":")[2]
+        if local == "t":
+            parser.CharacterDataHandler = None
+        elif local == "rPh":
+            hidden -= 1
+        elif local == "si":
+            done.append(unescaped("".join(text)))
+            text.clear()
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    while piece := stream.read(READ_OCTETS):
+        parser.Parse(piece, False)
+        yield from done
+        done.clear()
+    parser.Parse(b"", True)
+    yield from done

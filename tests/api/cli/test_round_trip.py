@@ -1,0 +1,169 @@
+"""Any table that Python's csv, polars or LibreOffice writes comes back cell for cell.
+
+The writers' rules are made again here: csv as from Python 3.13 on, polars' `write_csv`,
+and LibreOffice's export of text.
+"""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.cli.listfile import BadList
+from api.cli.listfile.writing import RESULT_FIELDS
+from tests.api.cli.corpus import Case
+from tests.api.cli.test_corpus import cleaned
+
+WriteCell = Callable[[str, str], str]  # a cell and the delimiter
+
+
+def doubled(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"'
+
+
+def escaped(cell: str) -> str:
+    return '"' + cell.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def python_minimal(cell: str, delimiter: str) -> str:
+    return doubled(cell) if set(cell) & {delimiter, '"', "\r", "\n"} else cell
+
+
+def python_all(cell: str, delimiter: str) -> str:
+    return doubled(cell)
+
+
+def python_nonnumeric(cell: str, delimiter: str) -> str:
+    return cell if cell.isascii() and cell.isdigit() else doubled(cell)
+
+
+def python_none(cell: str, delimiter: str) -> str:
+    return "".join("\\" + c if c in (delimiter, "\\", '"', "\r", "\n") else c for c in cell)
+
+
+def python_escaped(cell: str, delimiter: str) -> str:
+    return escaped(cell) if set(cell) & {delimiter, '"', "\r", "\n", "\\"} else cell
+
+
+def polars_necessary(cell: str, delimiter: str) -> str:
+    return doubled(cell) if not cell or set(cell) & {delimiter, '"', "\r", "\n"} else cell
+
+
+def polars_never(cell: str, delimiter: str) -> str:
+    return "".join(c for c in cell if c not in (delimiter, '"', "\r", "\n"))
+
+
+def libreoffice(cell: str, delimiter: str) -> str:
+    quoted = set(cell) & {delimiter, '"', "\n", "\r"} or cell != cell.strip(" ")
+    return doubled(cell) if quoted else cell
+
+
+def libreoffice_all_text(cell: str, delimiter: str) -> str:
+    return doubled(cell) if cell else ""
+
+
+# a writer -> how Python's csv reads what it wrote
+WRITERS: dict[WriteCell, dict[str, Any]] = {
+    python_minimal: {},
+    python_all: {},
+    python_nonnumeric: {},
+    python_none: {"quoting": csv.QUOTE_NONE, "escapechar": "\\"},
+    python_escaped: {"doublequote": False, "escapechar": "\\"},
+    polars_necessary: {},
+    polars_never: {"quoting": csv.QUOTE_NONE},
+    libreoffice: {},
+    libreoffice_all_text: {},
+}
+
+letters = st.sampled_from(
+    ["a", "é", "7", " ", ",", ";", "\t", "|", '"', "\\", "\n", "\r\n", "#", "'"]
+)
+cells = st.lists(letters, max_size=8).map("".join)
+wild = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters="@"), max_size=10
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[list[str]]:
+    """A header and rows, with an address in each row but a few, always in the same column."""
+    width = draw(st.integers(1, 4))
+    place = draw(st.integers(0, width))
+    rows = draw(st.lists(st.lists(cells | wild, min_size=width, max_size=width), max_size=6))
+    rows = [["x"] * width, *rows]
+    for number, row in enumerate(rows):
+        blank = number and draw(st.integers(0, 9)) == 0
+        row.insert(place, "" if blank else f"a{number}@shop.test")
+    header = [f"c{number}" for number in range(width)]
+    header.insert(place, "email")
+    return [header, *rows]
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+@given(
+    rows=tables(),
+    delimiter=st.sampled_from(",;\t|"),
+    line_end=st.sampled_from(["\n", "\r\n"]),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
+    ended=st.booleans(),
+)
+def test_any_table_comes_back_cell_for_cell(
+    tmp_path_factory: pytest.TempPathFactory,
+    write: WriteCell,
+    rows: list[list[str]],
+    delimiter: str,
+    line_end: str,
+    encoding: str,
+    ended: bool,
+) -> None:
+    if write is python_none:  # an escaped line end before a line end may be a blank line as well
+        rows = [[cell.rstrip("\r\n") for cell in row] for row in rows]
+    lines = [delimiter.join(write(cell, delimiter) for cell in row) for row in rows]
+    text = line_end.join(lines) + (line_end if ended else "")
+    options = {**WRITERS[write], "delimiter": delimiter}
+    written = list(csv.reader(io.StringIO(text, newline=""), **options))
+    if write is not polars_never:
+        assert written == rows  # the rules above are the writers'
+    ending = ".tsv" if delimiter == "\t" else ".csv"
+    path = tmp_path_factory.getbasetemp() / f"table{ending}"
+    path.write_bytes(text.encode(encoding))
+
+    back = cleaned_unless_unsure(path, options)
+    if back is None:
+        return
+    addresses, output = back
+    got = list(csv.reader(io.StringIO(output.decode("utf-8-sig"), newline=""), **options))
+    width = len(rows[0])
+    assert [row[:width] for row in got] == written
+    assert {len(row) for row in got} == {width + len(RESULT_FIELDS)}
+    assert addresses == [row[rows[0].index("email")] for row in rows[1:]]
+
+
+def cleaned_unless_unsure(path: Path, options: dict[str, Any]) -> tuple[list[str], bytes] | None:
+    """None where a backslash may be text too, and the rows differ: that alone may be refused."""
+    try:
+        return cleaned(path, Case(path.name, b""))
+    except BadList as bad:
+        if "escapechar" not in options or "may be an escape or text" not in bad.message:
+            raise
+        return None
+
+
+@given(
+    rows=tables(), encoding=st.sampled_from(["cp1252", "cp1251", "shift_jis", "gb18030", "big5"])
+)
+def test_any_table_comes_back_from_an_encoding_that_is_named(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], encoding: str
+) -> None:
+    rows = [[cell.encode(encoding, "ignore").decode(encoding) for cell in row] for row in rows]
+    text = "".join(",".join(map(doubled, row)) + "\n" for row in rows)
+    path = tmp_path_factory.getbasetemp() / "table.csv"
+    path.write_bytes(text.encode(encoding))
+    _, output = cleaned(path, Case(path.name, b"", said={"encoding": encoding}))
+    got = list(csv.reader(io.StringIO(output.decode(), newline="")))
+    assert [row[: len(rows[0])] for row in got] == rows
