@@ -115,6 +115,10 @@ async def _act(
     except InvalidRequest as refusal:
         if operation.counts_malformed and refusal.was_json:
             await service.meter.count_malformed(call.caller, call.headers)
+        elif operation.limits_malformed:
+            await service.meter.limit_malformed(
+                call.caller, operation.name.removeprefix("verify_"), call.headers
+            )
         return refuse(service, refusal)
     except Refusal as refusal:
         return refuse(service, refusal)

@@ -18,7 +18,10 @@ from api.refusals import InvalidRequest
 from api.requests import JSON
 
 THREAD_OCTETS = 64 * 1024  # from here on parsing would hold up everybody else
+STRINGS_MAX = 10_000  # in a large body: half a million of them take 20 ms to make
 THREADS_MAX = 2  # bodies that are parsed in threads at a time
+
+TOO_MANY_PARTS = "The body has more parts than a request of this service ever needs."
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -56,12 +59,22 @@ def read(octets: bytes, kind: type[T], section: str) -> T:
 
 
 def _read(octets: bytes, kind: type[T], section: str) -> T:
+    if len(octets) > THREAD_OCTETS and _strings_at_least(octets) > STRINGS_MAX:
+        raise InvalidRequest(TOO_MANY_PARTS, section)
     octets.decode()  # what is passed over must be UTF-8 as well
     body = msgspec.json.decode(octets, type=kind)
-    twice = _field_twice(octets, kind.__struct_fields__)
+    try:
+        twice = _field_twice(octets, kind.__struct_fields__)
+    except _TooManyParts:
+        raise InvalidRequest(TOO_MANY_PARTS, section, was_json=True) from None
     if twice is not None:
         raise InvalidRequest(f"The field {twice} is there twice.", section, was_json=True)
     return body
+
+
+def _strings_at_least(octets: bytes) -> int:
+    """A lower bound: a quote behind a backslash may be one within a string. At most twice too low."""
+    return (octets.count(b'"') - octets.count(b'\\"')) // 2
 
 
 def _must_be_json(octets: bytes, section: str) -> None:
@@ -119,18 +132,36 @@ def _explain(found: str) -> str:
 
 # -- fields that come twice ----------------------------------------------------------------------
 
-# A whole string, possibly a name, or a bracket. Possessive: a long string costs no memory.
-_TOKEN = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*+:)?|[\[\]{}]', re.DOTALL)
+TOKENS_MAX = (
+    10_000  # looked at one by one: some 4 ms; fifty addresses are a hundred, with their brackets
+)
+ESCAPES_MAX = 50_000  # a search looks at each by itself: some 2 ms
+
+# A whole string, possibly a name, or a bracket. Possessive: a long string costs no memory,
+# and what lies between two tokens is passed over at once, up to the end: a search that
+# began anew behind each octet would take the square of their number.
+_TOKEN = re.compile(
+    rb'[^"\[\]{}]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*+:)?|([\[\]{}])|\Z)', re.DOTALL
+)
 
 
 def _field_twice(octets: bytes, names: tuple[str, ...]) -> str | None:
-    """The first of these names that the outermost object has twice; the octets are JSON."""
-    if octets.count(b":") < 2:
+    """The first of these names that the outermost object has twice; the octets are JSON.
+
+    Nearly always it is enough to count: a name that is written once, in a body without
+    escapes, cannot be there twice. Only where that does not settle it are the tokens
+    looked at one by one. Raises _TooManyParts where they are more than a request has.
+    """
+    if not _may_be_twice(octets, names):
         return None
+    if octets.count(b"\\") > ESCAPES_MAX:
+        raise _TooManyParts
     seen: Counter[str] = Counter()
     depth = 0
-    for token in _TOKEN.finditer(octets):
-        match token[0][:1]:
+    for count, token in enumerate(_TOKEN.finditer(octets)):
+        if count >= TOKENS_MAX:
+            raise _TooManyParts
+        match token[3]:
             case b"{" | b"[":
                 depth += 1
             case b"}" | b"]":
@@ -142,3 +173,14 @@ def _field_twice(octets: bytes, names: tuple[str, ...]) -> str | None:
                 if seen[name] > 1:
                     return name
     return None
+
+
+def _may_be_twice(octets: bytes, names: tuple[str, ...]) -> bool:
+    """A letter of a name can be written as itself or as \\uXXXX, and in no other way."""
+    if octets.count(b":") < 2:
+        return False
+    return b"\\u" in octets or any(octets.count(b'"%b"' % name.encode()) > 1 for name in names)
+
+
+class _TooManyParts(Exception):
+    """The body has more parts than are looked at."""

@@ -205,6 +205,23 @@ class Meter:
         else:
             await self.log_refusal(caller, granted, "verify")
 
+    async def limit_malformed(
+        self, caller: Caller, operation: str, headers: MutableMapping[str, str]
+    ) -> None:
+        """A malformed list: one unit of the minute, none of the month, and no row is kept.
+
+        So whoever sends what is dear to read meets his limit. Beyond it, as above.
+        """
+
+        def keep(weigh_all: Weigh) -> Awaitable[Reservation | Refusal]:
+            return self.store.reserve(caller, 1, weigh_all, lease_s=LEASE_S)
+
+        granted = await self._weigh(caller, 1, headers, keep, billable=False, needs_room=False)
+        if isinstance(granted, Reservation):
+            await self.recorder.once(lambda: self.store.settle(granted, []))
+        else:
+            await self.log_refusal(caller, granted, operation)
+
     async def tell_standing(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
         """What is left of the limits, for an answer that weighed nothing."""
         try:

@@ -93,8 +93,13 @@ class Operation:
 
     @property
     def counts_malformed(self) -> bool:
-        """Is a malformed request worth a unit? A single one is."""
+        """Is a malformed request that was JSON worth a unit? A single one is."""
         return self.takes is VerifyRequest
+
+    @property
+    def limits_malformed(self) -> bool:
+        """Does a malformed request take one unit of the minute, whatever it was? A list does."""
+        return self.takes is BatchRequest
 
     @property
     def repeatable(self) -> bool:
