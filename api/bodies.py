@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from api.refusals import InvalidRequest
+from api.refusals import InvalidRequest, Section
 from api.requests import JSON
 
 THREAD_OCTETS = 64 * 1024  # from here on parsing would hold up everybody else
@@ -28,7 +28,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _threads = trio.CapacityLimiter(THREADS_MAX)
 
 
-def check_media_type(header: str | None, section: str) -> None:
+def check_media_type(header: str | None, section: Section) -> None:
     """Nothing said is taken for JSON; another type, or another character set, is refused."""
     if header is None:
         return
@@ -40,14 +40,14 @@ def check_media_type(header: str | None, section: str) -> None:
         )
 
 
-async def parse(octets: bytes, kind: type[T], section: str) -> T:
+async def parse(octets: bytes, kind: type[T], section: Section) -> T:
     """Raises InvalidRequest, which says whether the body was JSON at all."""
     if len(octets) <= THREAD_OCTETS:
         return read(octets, kind, section)
     return await trio.to_thread.run_sync(read, octets, kind, section, limiter=_threads)
 
 
-def read(octets: bytes, kind: type[T], section: str) -> T:
+def read(octets: bytes, kind: type[T], section: Section) -> T:
     """The same, at once."""
     try:
         return _read(octets, kind, section)
@@ -58,7 +58,7 @@ def read(octets: bytes, kind: type[T], section: str) -> T:
         raise _not_json(octets, error, section) from None
 
 
-def _read(octets: bytes, kind: type[T], section: str) -> T:
+def _read(octets: bytes, kind: type[T], section: Section) -> T:
     if len(octets) > THREAD_OCTETS and _strings_at_least(octets) > STRINGS_MAX:
         raise InvalidRequest(TOO_MANY_PARTS, section)
     octets.decode()  # what is passed over must be UTF-8 as well
@@ -77,7 +77,7 @@ def _strings_at_least(octets: bytes) -> int:
     return (octets.count(b'"') - octets.count(b'\\"')) // 2
 
 
-def _must_be_json(octets: bytes, section: str) -> None:
+def _must_be_json(octets: bytes, section: Section) -> None:
     """The first wrong type ends a decoding: is the rest JSON?"""
     try:
         msgspec.json.decode(octets, type=msgspec.Raw)
@@ -85,7 +85,7 @@ def _must_be_json(octets: bytes, section: str) -> None:
         raise _not_json(octets, error, section) from None
 
 
-def _not_json(octets: bytes, error: Exception, section: str) -> InvalidRequest:
+def _not_json(octets: bytes, error: Exception, section: Section) -> InvalidRequest:
     match error:
         case _ if not octets:
             why = "There is no body; it takes a JSON object."

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from api.errors import Places
+from api.intake import Intake
 from api.keys import Draw
 from api.limits import Capacity
 from api.meter import Meter, Watch, nobody_watches
@@ -25,6 +26,11 @@ def utc_now() -> datetime:
 
 class Payments(Protocol):
     """The port to the billing provider."""
+
+    @property
+    def takes_events(self) -> bool:
+        """Does the provider tell of its subscriptions here?"""
+        ...
 
     async def portal_url(self, account: Account, return_url: str | None) -> str | None:
         """Where the account's owner sees the bills; None where there is nothing billed.
@@ -72,6 +78,7 @@ class Service:
     jobs: Jobs | None = None  # None: nothing runs in the background
     porter: Porter = NOBODY
     anteroom: Anteroom = field(default_factory=Anteroom)  # of all its doors
+    intake: Intake = field(default_factory=Intake)  # the same
 
     def plan(self, caller: Caller) -> Plan:
         return self.plans[caller.account.tier]
