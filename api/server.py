@@ -9,7 +9,6 @@ then whoever is being waited for. So a client that gives nothing holds up nobody
 """
 
 import logging
-import signal
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -25,6 +24,7 @@ from api.hangups import HangUps
 from api.intake import Intake
 from api.plain import head_of
 from api.shedding import Anteroom
+from api.signals import drain_signals
 from api.sockets import accept, accept_now
 
 logger = logging.getLogger("mailprobe.http")
@@ -50,12 +50,6 @@ class Limits:
     send_s: float = 15.0  # for each SEND_OCTETS
     linger_s: float = 2.0
     drain_s: float = 6.0  # open requests, once draining; a stop has 10 s in all
-
-
-def drain_signals() -> set[signal.Signals]:
-    """SIGTERM, SIGINT and SIGHUP; the last one not under nohup, which has it ignored."""
-    signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    return {each for each in signals if signal.getsignal(each) is not signal.SIG_IGN}
 
 
 async def drain_on_signals(

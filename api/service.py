@@ -14,6 +14,7 @@ from api.meter import Meter, Watch, nobody_watches
 from api.plans import PLANS, Plan, Plans
 from api.recorder import Recorder
 from api.shedding import Anteroom
+from api.store_check import StoreCheck
 from api.visits import NOBODY, Porter
 from engine import Engine
 from storage.records import Account, Caller, Job, JobOrder
@@ -74,6 +75,7 @@ class Service:
     capacity: Capacity
     now: Callable[[], datetime]
     draw: Draw
+    store_check: StoreCheck
     payments: Payments | None = None  # None: nothing is billed through a provider
     jobs: Jobs | None = None  # None: nothing runs in the background
     porter: Porter = NOBODY
@@ -107,5 +109,6 @@ def new_service(
     capacity = Capacity(addresses_max or engine.settings.probes_max)
     meter = Meter(store, engine, recorder, plans, capacity, now, metered, watch)
     return Service(
-        store, meter, recorder, plans, places, capacity, now, draw, payments, porter=porter
-    )
+        store, meter, recorder, plans, places, capacity, now, draw, StoreCheck(store, recorder),
+        payments, porter=porter,
+    )  # fmt: skip
