@@ -8,7 +8,9 @@ that memory stays bounded by the body's own size.
 """
 
 import re
+import time
 from collections import Counter
+from math import inf
 from typing import TypeVar
 
 import msgspec
@@ -19,13 +21,59 @@ from api.requests import JSON
 
 THREAD_OCTETS = 64 * 1024  # from here on parsing would hold up everybody else
 STRINGS_MAX = 10_000  # in a large body: half a million of them take 20 ms to make
-THREADS_MAX = 2  # bodies that are parsed in threads at a time
+THREADS_MAX = 1  # bodies that are parsed in a thread at a time: it holds Python's lock
+LARGE_SHARE = 0.1  # of one processor's time, for large bodies: a request has a few KiB
 
 TOO_MANY_PARTS = "The body has more parts than a request of this service ever needs."
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 _threads = trio.CapacityLimiter(THREADS_MAX)
+
+
+class _Pace:
+    """When the next large body may be parsed."""
+
+    def __init__(self) -> None:
+        self._turn = trio.Lock()
+        self._rested_at = -inf
+
+    async def parse(self, octets: bytes, kind: type[T], section: Section) -> T:
+        """In its turn, after the time that the one before it has used up."""
+        async with self._turn:
+            await trio.sleep_until(max(self._rested_at, trio.current_time()))
+            took = _Took()
+            try:
+                return await trio.to_thread.run_sync(
+                    _timed, took, octets, kind, section, limiter=_threads
+                )
+            finally:
+                rest_s = took.cpu_s * (1 / LARGE_SHARE - 1)
+                self._rested_at = trio.current_time() + rest_s
+
+
+class _Took:
+    cpu_s = 0.0
+
+
+def _timed(took: _Took, octets: bytes, kind: type[T], section: Section) -> T:
+    began_s = time.thread_time()
+    try:
+        return read(octets, kind, section)
+    finally:
+        took.cpu_s = time.thread_time() - began_s
+
+
+_paces = trio.lowlevel.RunVar[_Pace]("pace")
+
+
+def _pace() -> _Pace:
+    try:
+        return _paces.get()
+    except LookupError:
+        pace = _Pace()
+        _paces.set(pace)
+        return pace
 
 
 def check_media_type(header: str | None, section: Section) -> None:
@@ -44,7 +92,7 @@ async def parse(octets: bytes, kind: type[T], section: Section) -> T:
     """Raises InvalidRequest, which says whether the body was JSON at all."""
     if len(octets) <= THREAD_OCTETS:
         return read(octets, kind, section)
-    return await trio.to_thread.run_sync(read, octets, kind, section, limiter=_threads)
+    return await _pace().parse(octets, kind, section)
 
 
 def read(octets: bytes, kind: type[T], section: Section) -> T:

@@ -29,7 +29,7 @@ from api.sockets import accept, accept_now
 
 logger = logging.getLogger("mailprobe.http")
 
-ACCEPTED_MAX = 32  # in one turn of the loop
+ACCEPTED_MAX = 128  # in one turn of the loop: some 10 ms
 UNREAD_LOOK_S = 0.005  # between two looks at who is left unread; some ten requests are served in it
 UNREAD_S_MAX = 30.0  # then a request is read, whatever there is to do
 

@@ -1,10 +1,10 @@
 """Overload control: rejects excess requests with 503 before they are authenticated.
 
-A request waits from its last octet until a store has granted its units. A burst may
-wait: up to BURST requests, which takes about a second. A queue that stays is no burst:
-where for STANDING_S nobody was let in within WAIT_S, it stands, and only as many may
-wait as are granted in WAIT_S, never fewer than CROWD. Once requests have been
-rejected, the LOOK_S of CoDel (RFC 8289) is enough to see that the queue still stands.
+A request waits from its last octet until a store has granted its units. A burst is no
+overload: BURST requests may come at once or little by little, and all wait. After them
+CoDel's rule holds (RFC 8289): where nobody was let in within WAIT_S for LOOK_S, the
+queue stands, and only as many may wait as are granted in WAIT_S, never fewer than
+CROWD. The next burst is one again when no queue has stood for CALM_S.
 Whoever is let in is served. AT_ONCE of those who wait are worked on, in the order of their
 coming; the others' turn comes with the grants. So a turn of the loop stays short, and
 with it the wait of whoever is no part of the queue.
@@ -25,11 +25,10 @@ import trio
 
 CROWD = 64  # may always wait: they are no overload, however slow the machine
 AT_ONCE = 128  # worked on towards their grant; a store grants many in one transaction
-BURST = 2_500  # may wait while no queue stands; 2,000 are promised
+BURST = 2_500  # 2,000 are promised; a store grants them within about a second
 WAIT_S = 0.05  # CoDel's target: a queue in which everybody waits longer stands
 QUICK_S = 0.025  # who was let in so soon has hardly waited
 LOOK_S = 0.1  # CoDel's interval
-STANDING_S = 1.0  # in which a burst is granted
 CALM_S = 1.0  # without a rejection: a new burst is a burst again
 NEVER = -inf
 GROWTH = 1.25  # of the bound, each LOOK_S that no queue stands
@@ -47,6 +46,7 @@ class Anteroom:
         self._queue: deque[Place] = deque()  # of those, the ones whose turn has not come
         self._at_work = 0
         self._bound = float(BURST)
+        self._burst_left = BURST  # as many may still come before a queue can stand
         self._calm_at = 0.0  # when somebody was last let in quickly, or nobody waited
         self._looked_at = 0.0
         self._let_in = 0  # since then
@@ -101,6 +101,7 @@ class Anteroom:
             self._calm_at = now
         self._look(now)
         self._waiting.add(place)
+        self._burst_left -= 1
         if self._at_work < AT_ONCE:
             self._begin(place)
         else:
@@ -133,8 +134,10 @@ class Anteroom:
         passed_s = now - self._looked_at
         if passed_s < LOOK_S:
             return
-        stands_s = LOOK_S if self._has_rejected(now) else STANDING_S
-        if now - self._calm_at >= stands_s:
+        is_calm = now - self._calm_at < LOOK_S
+        if is_calm and not self._has_rejected(now):
+            self._burst_left = BURST
+        if not is_calm and self._burst_left <= 0:
             self._bound = max(CROWD, self._let_in / passed_s * WAIT_S)
         else:
             self._bound = min(BURST, self._bound * GROWTH ** min(passed_s / LOOK_S, 20))

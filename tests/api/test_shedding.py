@@ -8,9 +8,7 @@ from api.shedding import (
     AT_ONCE,
     BURST,
     CROWD,
-    LOOK_S,
     REFUSALS_AHEAD_S,
-    STANDING_S,
     Anteroom,
     Place,
     let_in,
@@ -80,7 +78,7 @@ def start(nursery: trio.Nursery, rate: float) -> Flood:
 @pytest.mark.parametrize("rate", [300, 1_000, 2_000])
 async def test_three_times_the_load_is_shed_and_the_rest_is_granted(autojump_clock, flood, rate):
     coming = flood(rate)
-    await coming.rush(3 * rate, 5)  # the first second of it was a burst
+    await coming.rush(3 * rate, 2 + 1.5 * BURST / rate)  # its first part was a burst
     del coming.store.waited_s[:]
     shed, coming.most = coming.shed, 0
     await coming.rush(3 * rate, 2)
@@ -108,12 +106,12 @@ async def test_a_burst_is_no_overload(autojump_clock, flood):
 
 
 async def test_a_burst_that_takes_a_while_to_come_is_none_either(autojump_clock, flood):
-    """2,000 requests within 0.7 s, where half as many are granted meanwhile."""
-    coming = flood(1_400)
-    await coming.rush(2_900, 0.7)
+    """On a slow machine 2,000 take their time to be read, and to be granted."""
+    coming = flood(500)
+    await coming.rush(1_000, 2)
     assert not coming.shed
-    await trio.sleep(1)
-    assert len(coming.store.waited_s) >= 2_000
+    await trio.sleep(3)
+    assert len(coming.store.waited_s) >= 2_000 - 1
 
 
 async def test_after_a_rejection_a_queue_that_stands_for_100_ms_is_shed(autojump_clock, flood):
@@ -131,10 +129,10 @@ async def test_what_it_bears_is_let_in_for_ever(autojump_clock, flood):
     assert not coming.shed
 
 
-async def test_a_store_that_stands_still_keeps_a_crowd_waiting_and_no_more(autojump_clock, flood):
+async def test_a_store_that_stands_still_keeps_a_burst_waiting_and_no_more(autojump_clock, flood):
     coming = flood(1e-9)
-    await coming.rush(200, 5)
-    assert coming.most <= 200 * (STANDING_S + 2 * LOOK_S)
+    await coming.rush(1_000, 5)
+    assert coming.most == BURST
 
 
 async def test_when_the_flood_is_over_a_burst_may_come_again(autojump_clock, flood):
