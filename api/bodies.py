@@ -22,7 +22,7 @@ from api.requests import JSON
 THREAD_OCTETS = 64 * 1024  # from here on parsing would hold up everybody else
 STRINGS_MAX = 10_000  # in a large body: half a million of them take 20 ms to make
 THREADS_MAX = 1  # bodies that are parsed in a thread at a time: it holds Python's lock
-LARGE_SHARE = 0.1  # of one processor's time, for large bodies: a request has a few KiB
+LARGE_SHARE = 0.05  # of one processor's time, for large bodies: a request has a few KiB
 
 TOO_MANY_PARTS = "The body has more parts than a request of this service ever needs."
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -91,6 +92,51 @@ async def test_a_store_that_says_nothing_is_as_good_as_away(
     go_on.set()
     await trio.sleep(0.1)
     assert (await shop.ask("GET", "/health", key=None)).body["ok"] is True
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def rss_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+def push(sock: socket.socket, octets: bytes) -> None:
+    """As many as the other side takes at once."""
+    sock.setblocking(False)
+    with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+        while octets:
+            octets = octets[sock.send(octets) :]
+
+
+@pytest.mark.parametrize("with_key", [False, True])
+def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool) -> None:
+    """300 connections, 2 MB each: it was 620 MiB, without a key. All others are served."""
+    who = place.make_account("scale")
+    authorization = f"Authorization: Bearer {who.key}\r\n" if with_key else ""
+    with running(place) as service, ExitStack() as stack:
+        until_ok_is(service, True)
+        pid, before_mib = service.process.pid, rss_mib(service.process.pid)
+        crowd = []
+        for number in range(300):
+            path = "/v1/email/verify/batch" if number % 2 else "/v1/billing/stripe"
+            head = f"POST {path} HTTP/1.1\r\nHost: a.test\r\n{authorization}"
+            crowd.append(socket.create_connection(("127.0.0.1", service.port)))
+            stack.enter_context(crowd[-1])
+            push(crowd[-1], f"{head}Content-Length: 2097152\r\n\r\n".encode())
+        for _ in range(8):
+            for sock in crowd:
+                push(sock, bytes(256 * 1024))
+            assert is_ok(service)
+        # h11's buffers and what the allocator keeps come on top of the bodies' octets
+        assert rss_mib(pid) - before_mib < (160 if with_key else 100)
+        answer = httpx.post(
+            f"{service.url}/v1/email/verify", json={"email": "not an address"},
+            headers={"Authorization": f"Bearer {who.key}"}, timeout=PATIENCE_S, trust_env=False,
+        )  # fmt: skip
+        assert answer.status_code == 200
+        assert service.process.pid == pid
+        assert service.process.poll() is None
 
 
 # -- ports ----------------------------------------------------------------------------------------
