@@ -111,12 +111,16 @@ def _inbound(
 
 async def _send_reply(reply: Reply, scope: Message, visit: Visit, send: Send) -> None:
     """The end is said with the last octets: apart it would be a packet of its own."""
-    await send(_start(reply, scope))
-    visit.status = reply.status
+    start = _start(reply, scope)
     if not isinstance(reply.body, Lines):
+        await send(start)
+        visit.status = reply.status
         await send(_part(reply.body, more=False))
     else:
+        # opened first: from its grant on a stream has its addresses under way
         async with NdjsonBody(reply.body) as body:
+            await send(start)
+            visit.status = reply.status
             async for octets in body:
                 await send(_part(octets, more=not body.whole))
             if not body.whole:
