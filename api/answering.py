@@ -7,7 +7,7 @@ Every trouble becomes a documented answer here and nowhere else.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,17 @@ from api.auth import authenticate
 from api.bodies import check_media_type, parse
 from api.errors import body_of, headers_of, row_of
 from api.idempotency import check_key, fingerprint, once
-from api.limits import BODY_OCTETS_MAX
+from api.intake import identified
 from api.operations import Operation
-from api.refusals import InvalidRequest, OurFault, PayloadTooLarge, Refusal, UsageUnknown
+from api.refusals import (
+    InvalidRequest,
+    NoSuchRoute,
+    OurFault,
+    PayloadTooLarge,
+    Refusal,
+    UnsupportedCoding,
+    UsageUnknown,
+)
 from api.requests import Call, Inbound, Lines, Reply
 from api.schema import BatchRequest, VerifyRequest
 from api.service import Service
@@ -29,6 +37,8 @@ from engine import Answer
 from storage.store import StoreUnavailable
 
 log = logging.getLogger("mailprobe.api")
+
+CODING_SHOWN_MAX = 40  # characters of it, in the answer
 
 _encode = msgspec.json.Encoder().encode
 
@@ -77,9 +87,12 @@ def refuse(service: Service, refusal: Refusal) -> Reply:
 
 
 async def _answer(service: Service, operation: Operation, inbound: Inbound, call: Call) -> Reply:
+    if not operation.is_on(service):
+        raise NoSuchRoute
     if operation.key is not None:
         authorization = inbound.headers.get("authorization")
         call.who = await authenticate(service.store, authorization, operation.key)
+        identified(call.who.key.id)
     octets = await _read(operation, inbound)
     if not operation.metered:
         let_in()  # what it waits for is no grant
@@ -99,10 +112,18 @@ async def _read(operation: Operation, inbound: Inbound) -> bytes:
     """The body's octets, if the operation takes a body; by its length alone where that tells."""
     if operation.takes is None and not operation.raw:
         return b""
-    length = inbound.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:20]) > BODY_OCTETS_MAX:
-        raise PayloadTooLarge(BODY_OCTETS_MAX)
-    return await inbound.read()
+    check_head(inbound.headers, operation.octets_max)
+    return await inbound.read(operation.octets_max)
+
+
+def check_head(headers: Mapping[str, str], octets_max: int) -> None:
+    """Raises the Refusal of a body that the head alone condemns: before any of it is read."""
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > octets_max:
+        raise PayloadTooLarge(octets_max)
+    coding = headers.get("content-encoding", "").strip()
+    if coding.lower() not in ("", "identity"):
+        raise UnsupportedCoding(coding[:CODING_SHOWN_MAX])
 
 
 async def _act(
@@ -115,6 +136,10 @@ async def _act(
     except InvalidRequest as refusal:
         if operation.counts_malformed and refusal.was_json:
             await service.meter.count_malformed(call.caller, call.headers)
+        elif operation.limits_malformed:
+            await service.meter.limit_malformed(
+                call.caller, operation.name.removeprefix("verify_"), call.headers
+            )
         return refuse(service, refusal)
     except Refusal as refusal:
         return refuse(service, refusal)

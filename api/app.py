@@ -28,7 +28,7 @@ from api.asgi import (
     headers_of_scope,
     request_id_of,
 )
-from api.limits import BODY_OCTETS_MAX, BODY_S_MAX
+from api.limits import BODY_S_MAX
 from api.ndjson import NdjsonBody
 from api.operations import OPERATIONS, Operation
 from api.refusals import (
@@ -86,8 +86,8 @@ def _inbound(
     arrived_at = trio.current_time()
     whole: bytes | None = scope.get("extensions", {}).get(WHOLE_BODY)
 
-    async def read() -> bytes:
-        if whole is not None and len(whole) <= BODY_OCTETS_MAX:
+    async def read(octets_max: int) -> bytes:
+        if whole is not None and len(whole) <= octets_max:
             return whole
         pieces, count = [], 0
         with trio.move_on_at(arrived_at + BODY_S_MAX):
@@ -97,8 +97,8 @@ def _inbound(
                     await trio.sleep_forever()  # the request is being cancelled
                 pieces.append(message.get("body", b""))
                 count += len(pieces[-1])
-                if count > BODY_OCTETS_MAX:
-                    raise PayloadTooLarge(BODY_OCTETS_MAX)
+                if count > octets_max:
+                    raise PayloadTooLarge(octets_max)
                 if not message.get("more_body", False):
                     return b"".join(pieces)
         raise SlowBody(BODY_S_MAX)
@@ -111,12 +111,16 @@ def _inbound(
 
 async def _send_reply(reply: Reply, scope: Message, visit: Visit, send: Send) -> None:
     """The end is said with the last octets: apart it would be a packet of its own."""
-    await send(_start(reply, scope))
-    visit.status = reply.status
+    start = _start(reply, scope)
     if not isinstance(reply.body, Lines):
+        await send(start)
+        visit.status = reply.status
         await send(_part(reply.body, more=False))
     else:
+        # opened first: from its grant on a stream has its addresses under way
         async with NdjsonBody(reply.body) as body:
+            await send(start)
+            visit.status = reply.status
             async for octets in body:
                 await send(_part(octets, more=not body.whole))
             if not body.whole:

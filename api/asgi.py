@@ -73,12 +73,18 @@ class StrictBuffer(ReceiveBuffer):
     upgrade to, and h11 would stop reading while it waits for our decision.
     """
 
-    def __init__(self, octets_max: int) -> None:
+    def __init__(self, octets_max: int, connection: h11.Connection) -> None:
         super().__init__()
         self._octets_max = octets_max
+        self._connection = connection
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        if self._data[:2] == b"\r\n":
+        if self._connection.their_state is h11.IDLE:
+            while self._data[:2] == b"\r\n":
+                self._extract(2)  # before a request line (RFC 9112 2.2)
+            if not self._data or self._data == b"\r":
+                return None
+        elif self._data[:2] == b"\r\n":
             self._extract(2)
             return []
         end = self._data.find(b"\r\n\r\n", max(0, self._multiple_lines_search - 3))
@@ -98,6 +104,9 @@ class StrictBuffer(ReceiveBuffer):
             raise h11.LocalProtocolError("more than one field that says where the body ends")
         return [bytearray(line) for line in _UPGRADE.sub(b"", head).split(b"\r\n")]
 
+    def is_next_line_obviously_invalid_request_line(self) -> bool:
+        return self._data != b"\r" and super().is_next_line_obviously_invalid_request_line()
+
     def maybe_extract_next_line(self) -> bytearray | None:  # of a chunk
         line = super().maybe_extract_next_line()
         octets = len(self._data) if line is None else len(line)
@@ -109,7 +118,7 @@ class StrictBuffer(ReceiveBuffer):
 def strict_connection(head_octets_max: int) -> tuple[h11.Connection, StrictBuffer]:
     """h11's server side behind a StrictBuffer, and that buffer."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=head_octets_max)
-    connection._receive_buffer = buffer = StrictBuffer(head_octets_max)
+    connection._receive_buffer = buffer = StrictBuffer(head_octets_max, connection)
     return connection, buffer
 
 
@@ -128,8 +137,11 @@ def admit(request: h11.Request) -> h11.Request | None:
     here: the stack's own way into HTTP/2 lets a DATA frame that comes after an early
     answer end the process. A coded transfer in HTTP/1.0 is faulty framing (RFC 9112
     6.1). CONNECT and `*` name no resource of ours, nor does a host that is no name.
+    Methods are case-sensitive (RFC 9110 9.1), and none of ours is in lower case.
     """
     if request.http_version not in (b"1.0", b"1.1"):
+        return None
+    if request.method != request.method.upper():  # which the stack would take for the other
         return None
     for name, value in request.headers:
         if name == b"host" and not HOST.fullmatch(value):
@@ -174,7 +186,7 @@ class Exchange:
     """One request and its answer.
 
     The application is cancelled when its caller hangs up or the request is refused,
-    and for no other reason: it is told `http.disconnect` only after its last message
+    and for no other reason. Its body is `wanted` once it asks for it. It is told `http.disconnect` only after its last message
     is out, because frameworks end their work at that word, the last send included.
     A crash is logged and answered; nothing that an application raises but
     Cancelled, KeyboardInterrupt and SystemExit travels further than this.
@@ -190,6 +202,7 @@ class Exchange:
     ) -> None:
         self.request_id = new_request_id()
         self.gone = False  # the caller
+        self.wanted = trio.Event()  # the body, or the rest of it
         self.begun = False  # the answer
         self.ended = False  # its last message is on its way
         self._delivered = False  # and is out
@@ -230,6 +243,7 @@ class Exchange:
 
     async def receive(self) -> Message:
         while not self._messages:
+            self.wanted.set()
             if self._delivered or self.gone:
                 return {"type": "http.disconnect"}
             self._news = trio.Event()
@@ -285,6 +299,7 @@ class Exchange:
         else:
             if not (self._delivered or self.gone or self._refusal):
                 logger.error("request %s got no whole answer", self.request_id)
+        self.wanted.set()
         if self._delivered or self.gone:
             return
         if self.begun:

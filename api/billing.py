@@ -45,6 +45,8 @@ async def open_payments(
 class Local:
     """Nobody else bills: quotas, included volume and caps hold, and no invoice is written."""
 
+    takes_events = False
+
     async def portal_url(self, account: Account, return_url: str | None) -> str | None:
         return None
 

@@ -31,8 +31,10 @@ from api.refusals import (
     QuotaExhausted,
     RateLimited,
     Refusal,
+    Section,
     SlowBody,
     TooManyKeys,
+    UnsupportedCoding,
     UsageUnknown,
     WrongKeyType,
 )
@@ -56,7 +58,7 @@ class Row:
     code: str
     message: str
     action: str
-    anchor: str
+    anchor: Section | None  # None: the refusal's own section
     shape: type[ApiError] = ApiError
     closes: bool = False  # the connection: what else is on its way is not read
     retry_s: int | None = None  # a Retry-After where no reset_at tells it
@@ -96,7 +98,11 @@ TABLE: dict[type[Refusal], Row] = {
         408, "request_timeout", "The body was not complete within {seconds_max} seconds.",
         "Send the whole body at once.", "limits", closes=True,
     ),
-    InvalidRequest: Row(400, "invalid_request", "{why}", "{fix}", "{section}"),
+    UnsupportedCoding: Row(
+        415, "unsupported_media_type", "The body's Content-Encoding is {coding}.",
+        "Send the body as it is, without a Content-Encoding.", "request-bodies",
+    ),
+    InvalidRequest: Row(400, "invalid_request", "{why}", "{fix}", None),
     HardCapReached: Row(
         402, "payment_required",
         "This request could take the overage of the billing period above the hard spend cap.",
@@ -184,7 +190,7 @@ def body_of(refusal: Refusal, places: Places) -> ApiError:
         error=row.code,
         message=row.message.format_map(said),
         action=row.action.format_map(said),
-        docs=f"{places.docs_url}#{row.anchor.format_map(said)}",
+        docs=f"{places.docs_url}#{row.anchor or said['section']}",
         **{name: said[name] for name in _own_fields(row.shape)},
     )
 

@@ -30,14 +30,16 @@ from api.logs import release
 from api.metrics import Metrics
 from api.metrics_board import Board
 from api.metrics_page import page, serve_page
+from api.operations import HEALTH
 from api.plans import Plans
 from api.recorder import open_recorder
 from api.rpc import error_body as rpc_error_body
-from api.server import drain_on_signals, listeners_on, serve_app
+from api.server import drain_on_signals, serve_app
 from api.service import Service, new_service, utc_now
 from api.settings import Bind, Settings
+from api.sockets import listeners_on
 from api.tools_app import create_tools_app
-from api.visits import turned_away
+from api.visits import Crowd, turned_away
 from engine import open_engine, watcher
 from engine.smtp.seats import Seats
 from storage import open_store
@@ -192,8 +194,10 @@ async def serve_service(
 ) -> None:
     """The API, and the upkeep of its store."""
 
+    crowd = Crowd()
+
     def error_body(code: str) -> bytes:
-        turned_away(service.porter, code, REFUSALS[code].status)
+        turned_away(service.porter, crowd, code, REFUSALS[code].status)
         return octets_of_code(code, service.places)
 
     app, listeners = create_app(service), listeners_on(sockets)
@@ -205,6 +209,8 @@ async def serve_service(
             drain=drain,
             error_body=error_body,
             anteroom=service.anteroom,
+            intake=service.intake,
+            vital=(HEALTH.encode(),),
             task_status=task_status,
         )
         background.cancel_scope.cancel()
@@ -225,6 +231,7 @@ async def serve_tools(
         drain=drain,
         error_body=partial(rpc_error_body, places=service.places),
         anteroom=service.anteroom,
+        intake=service.intake,
         task_status=task_status,
     )
 

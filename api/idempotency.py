@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import trio
 
-from api.refusals import IdempotencyReused, IdempotencyRunning, InvalidRequest
+from api.refusals import IdempotencyReused, IdempotencyRunning, InvalidRequest, Section
 from api.requests import Reply
 from api.service import Service
 from storage.records import Answered, Caller
@@ -23,7 +23,7 @@ FINISH_S = 1.0  # as long an answer waits until it is kept
 KEPT = {200, 201, 202, 400}
 
 
-def check_key(key: str | None, section: str, *, repeatable: bool) -> str | None:
+def check_key(key: str | None, section: Section, *, repeatable: bool) -> str | None:
     """The key, if one was sent that can be used; else None or InvalidRequest."""
     if key is None:
         return None

@@ -147,6 +147,10 @@ async def create_billing_portal(service: Service, call: Call) -> Reply:
     return reply(200, ManagementBillingPortalResponse(url))
 
 
+def takes_billing_events(service: Service) -> bool:
+    return service.payments is not None and service.payments.takes_events
+
+
 async def take_billing_event(service: Service, call: Call) -> Reply:
     """An event of the billing provider's, signed by it; it keeps the account's subscription true."""
     if service.payments is None:

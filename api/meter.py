@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import trio
 
-from api.limits import Capacity, standing
+from api.limits import Capacity, Room, standing
 from api.plans import Plan, Plans
 from api.policy import weigh
 from api.recorder import Recorder
@@ -85,15 +85,19 @@ class Meter:
         """Grant so many units or raise the Refusal; `headers` get what is left of the limits.
 
         A 429 is logged, and takes no units. Where there is no room the request
-        waits a moment before it is refused.
+        waits in its account's turn before it is refused.
         """
+        account = caller.account.id
 
         def keep(weigh_all: Weigh) -> Awaitable[Reservation | Refusal]:
             return self.store.reserve(caller, units, weigh_all, lease_s=LEASE_S)
 
-        granted = await self._weigh(caller, units, headers, keep)
-        if isinstance(granted, Overloaded) and await self.capacity.wait_for_room():
-            granted = await self._weigh(caller, units, headers, keep)
+        with self.capacity.asking(account, units) as room:
+            granted = await self._weigh(caller, units, headers, keep, room)
+        if isinstance(granted, Overloaded):
+            async with self.capacity.waiting(account, units) as room:
+                if room.is_there:
+                    granted = await self._weigh(caller, units, headers, keep, room)
         if isinstance(granted, Reservation):
             return Grant(granted, operation)
         await self.log_refusal(caller, granted, operation)
@@ -116,7 +120,7 @@ class Meter:
 
         async def write() -> None:
             nonlocal refused
-            refused = await self._weigh(caller, units_of(rows), headers, keep, needs_room=False)
+            refused = await self._weigh(caller, units_of(rows), headers, keep)
             if refused is None:
                 self.watch(caller, False)
 
@@ -141,7 +145,7 @@ class Meter:
         def keep(weigh_all: Weigh) -> Awaitable[Job | Refusal]:
             return self.store.create_job(caller, order, weigh_all)
 
-        granted = await self._weigh(caller, 1, headers, keep, needs_room=False)
+        granted = await self._weigh(caller, 1, headers, keep)
         if isinstance(granted, Job):
             return granted
         await self.log_refusal(caller, granted, "verify")
@@ -153,22 +157,26 @@ class Meter:
         units: int,
         headers: MutableMapping[str, str],
         keep: Callable[[Weigh], Awaitable[T | Refusal]],
+        room: Room | None = None,
         *,
         billable: bool = True,
-        needs_room: bool = True,
     ) -> T | Refusal:
-        """Have the store keep the grant, in one transaction with its weighing."""
+        """Have the store keep the grant, in one transaction with its weighing.
+
+        Without `room` the request needs none.
+        """
         plan, cap = self.plan(caller), caller.account.hard_cap_micros
 
         def weigh_all(ledger: Ledger) -> Refusal | None:
             no: Refusal | None = weigh(plan, ledger, units, hard_cap_micros=cap, billable=billable)
-            if no is None and needs_room and not room():
+            if no is None and room is not None and not room.is_there:
                 no = Overloaded()
             headers.update(standing(plan, ledger, 0 if no else units))
             return no
 
-        with self.capacity.asking(units) as room:
-            kept = await keep(weigh_all)
+        kept = await keep(weigh_all)
+        if room is not None:
+            room.is_granted = isinstance(kept, Reservation)
         let_in()
         return kept
 
@@ -197,13 +205,30 @@ class Meter:
         def keep(weigh_all: Weigh) -> Awaitable[Reservation | Refusal]:
             return self.store.reserve(caller, 1, weigh_all, lease_s=LEASE_S)
 
-        granted = await self._weigh(caller, 1, headers, keep, billable=False, needs_room=False)
+        granted = await self._weigh(caller, 1, headers, keep, billable=False)
         if isinstance(granted, Reservation):
             row = UsageRow(self.now(), "verify", None, "invalid_request", 1, False, 0)
             await self.recorder.once(lambda: self.store.settle(granted, [row]))
             self.watch(caller, False)
         else:
             await self.log_refusal(caller, granted, "verify")
+
+    async def limit_malformed(
+        self, caller: Caller, operation: str, headers: MutableMapping[str, str]
+    ) -> None:
+        """A malformed list: one unit of the minute, none of the month, and no row is kept.
+
+        So whoever sends what is dear to read meets his limit. Beyond it, as above.
+        """
+
+        def keep(weigh_all: Weigh) -> Awaitable[Reservation | Refusal]:
+            return self.store.reserve(caller, 1, weigh_all, lease_s=LEASE_S)
+
+        granted = await self._weigh(caller, 1, headers, keep, billable=False)
+        if isinstance(granted, Reservation):
+            await self.recorder.once(lambda: self.store.settle(granted, []))
+        else:
+            await self.log_refusal(caller, granted, operation)
 
     async def tell_standing(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
         """What is left of the limits, for an answer that weighed nothing."""

@@ -80,7 +80,8 @@ class _Tally:
         self._parts = 0
         self._ended = False
         self._under_way = grant.reservation.units
-        meter.capacity.enter(self._under_way)
+        self._account = grant.caller.account.id
+        meter.capacity.enter(self._under_way, self._account)
 
     def take(self, answers: Sequence[Answer], *, billable: bool = True) -> None:
         now = self._meter.now()
@@ -89,7 +90,7 @@ class _Tally:
             for answer in answers
         ]
         self._under_way -= len(answers)
-        self._meter.capacity.leave(len(answers))
+        self._meter.capacity.leave(len(answers), self._account)
 
     async def hand_over(self, answers: Sequence[Answer]) -> None:
         """Count what the reader is about to have; lines of a stream durably, before it has them.
@@ -141,7 +142,7 @@ class _Tally:
         self._meter.settle_part(self._grant, rows, part, ends=True)
 
     def close(self) -> None:
-        self._meter.capacity.leave(self._under_way)
+        self._meter.capacity.leave(self._under_way, self._account)
         self._under_way = 0
 
 

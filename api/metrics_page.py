@@ -25,7 +25,7 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METHODS = ("GET", "HEAD")
 
 # A scraper or two; a page is made by one thread at a time.
-LIMITS = Limits(connections_max=20, in_flight_max=10, body_octets_max=1024, drain_s=2.0)
+LIMITS = Limits(connections_max=20, in_flight_max=20, body_octets_max=1024, drain_s=2.0)
 
 
 def page(board: Board, version: str) -> bytes:

@@ -8,6 +8,7 @@ import msgspec
 
 from api import management, verification
 from api.errors import Places
+from api.limits import BODY_OCTETS_MAX, EVENT_OCTETS_MAX
 from api.openapi import describe
 from api.refusals import (
     HardCapReached,
@@ -28,8 +29,10 @@ from api.refusals import (
     QuotaExhausted,
     RateLimited,
     Refusal,
+    Section,
     SlowBody,
     TooManyKeys,
+    UnsupportedCoding,
     UsageUnknown,
     WrongKeyType,
 )
@@ -52,14 +55,15 @@ from api.schema import (
 )
 from api.service import Service
 from storage.records import KeyKind
-from storage.store import StoreUnavailable
+
+HEALTH = "/health"
 
 Handler = Callable[[Service, Call], Awaitable[Reply]]
 Refusals = tuple[type[Refusal], ...]
 
 ANYWHERE: Refusals = (NoSuchRoute, MethodNotAllowed, OurFault, Overloaded)
 KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
-BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody)
+BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding)
 REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning)
 VERIFYING: Refusals = (*KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted)
 MANAGING: Refusals = (*KEYED, WrongKeyType)
@@ -80,11 +84,13 @@ class Operation:
     promises: type[msgspec.Struct] | None = None  # the 202 of work that goes on
     takes: type[msgspec.Struct] | None = None
     body_required: bool = True
-    section: str = "management"  # of the documentation
+    section: Section = "management"
     may: Refusals = ()
     media_type: str = "application/json"
     tool: bool = True
     raw: bool = False  # the handler wants the body's octets: they are signed
+    octets_max: int = BODY_OCTETS_MAX
+    is_on: Callable[[Service], bool] = lambda service: True  # else there is nothing at its path
 
     @property
     def metered(self) -> bool:
@@ -93,8 +99,13 @@ class Operation:
 
     @property
     def counts_malformed(self) -> bool:
-        """Is a malformed request worth a unit? A single one is."""
+        """Is a malformed request that was JSON worth a unit? A single one is."""
         return self.takes is VerifyRequest
+
+    @property
+    def limits_malformed(self) -> bool:
+        """Does a malformed request take one unit of the minute, whatever it was? A list does."""
+        return self.takes is BatchRequest
 
     @property
     def repeatable(self) -> bool:
@@ -110,12 +121,9 @@ class Operation:
 
 
 async def health(service: Service, call: Call) -> Reply:
-    """Is the service up, and can its store be asked?"""
-    try:
-        at, ok = await service.store.check(), True
-    except StoreUnavailable:
-        at, ok = service.now(), False
-    return reply(200, HealthResponse(ok, int(at.timestamp() * 1000)))
+    """Is the service up, and can its store be written?"""
+    ok = await service.store_check.ok()
+    return reply(200, HealthResponse(ok, int(service.now().timestamp() * 1000)))
 
 
 async def openapi(service: Service, call: Call) -> Reply:
@@ -182,10 +190,11 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "take_billing_event", "POST", "/v1/billing/stripe", "What the billing provider tells",
         management.take_billing_event, None, None, 204, section="endpoints",
-        may=(InvalidRequest, PayloadTooLarge, SlowBody, ProviderUnavailable), tool=False, raw=True,
+        may=(*BODIED, ProviderUnavailable), tool=False, raw=True, octets_max=EVENT_OCTETS_MAX,
+        is_on=management.takes_billing_events,
     ),
     Operation(
-        "health", "GET", "/health", "Is the service up?",
+        "health", "GET", HEALTH, "Is the service up?",
         health, None, HealthResponse, section="endpoints", tool=False,
     ),
     Operation(

@@ -10,7 +10,6 @@ is not, nothing is said of it, and h11 has to tell.
 import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 import h11
 
@@ -42,14 +41,13 @@ class Plain:
     def scope(self, client: Any, server: Any) -> Message:
         """As hypercorn makes it, and the body: nobody need wait for what is there."""
         path, _, query = self.target.partition(b"?")
-        text = path.decode("ascii")
         return {
             "type": "http",
             "http_version": "1.1",
             "asgi": {"spec_version": "2.1", "version": "3.0"},
             "method": self.method,
             "scheme": "http",
-            "path": unquote(text) if "%" in text else text,
+            "path": path.decode("ascii"),  # an encoded path is another path
             "raw_path": path,
             "query_string": query,
             "root_path": "",

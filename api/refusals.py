@@ -5,6 +5,13 @@ Pure; what is said of each, and with which status, is the table in `errors`.
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
+
+# Sections of docs/api.md, by the anchors of their headings: where `docs` of an error leads.
+Section = Literal[
+    "authentication", "batch", "endpoints", "errors", "idempotency", "limits", "management",
+    "request", "request-bodies", "spend-caps", "streaming", "tools",
+]  # fmt: skip
 
 
 class Refusal(Exception):
@@ -51,6 +58,13 @@ class PayloadTooLarge(Refusal):
 
 
 @dataclass(eq=False)
+class UnsupportedCoding(Refusal):
+    """The body is compressed, or coded in another way."""
+
+    coding: str
+
+
+@dataclass(eq=False)
 class SlowBody(Refusal):
     """The body was not complete in time."""
 
@@ -62,7 +76,7 @@ class InvalidRequest(Refusal):
     """What was sent is not what the operation takes. `was_json`: the body at least was JSON."""
 
     why: str
-    section: str = "request"
+    section: Section = "request"
     was_json: bool = False
     fix: str = "Correct the request as the API description says, then send it again."
 

@@ -25,14 +25,14 @@ class Inbound:
     """A request whose route is found and whose body is still on its way.
 
     `headers` has lower-case names. `read` gives the body's octets; it raises
-    PayloadTooLarge past BODY_OCTETS_MAX, and SlowBody past its time.
+    PayloadTooLarge past so many octets, and SlowBody past its time.
     """
 
     request_id: str
     headers: Mapping[str, str]
     query: Mapping[str, Sequence[str]]
     path: Mapping[str, str]  # the variable parts of the path, by name
-    read: Callable[[], Awaitable[bytes]]
+    read: Callable[[int], Awaitable[bytes]]
 
 
 @dataclass(slots=True)

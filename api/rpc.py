@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from api.bodies import check_media_type, parse
 from api.errors import BEFORE_ROUTING, Places, body_of, headers_of, row_of
-from api.refusals import InvalidRequest, Refusal
+from api.refusals import InvalidRequest, Refusal, Section
 from api.requests import JSON, Reply
 
 VERSION_2026 = "2026-07-28"
@@ -59,7 +59,7 @@ TABLE: dict[int, Row] = {
     UNSUPPORTED_VERSION: Row("Unsupported protocol version", 400, 400),
 }
 
-SECTION = "tools"  # of the documentation
+SECTION: Section = "tools"
 AS_DESCRIBED = "Send it as tools/list and the documentation describe it."
 NULL = b"null"
 SOUGHT_OCTETS_MAX = 64 * 1024  # of a body that is refused unread, for the id in it

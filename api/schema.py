@@ -88,7 +88,7 @@ class AsyncVerifyResponse(Struct, frozen=True):
 
 
 class HealthResponse(Struct, frozen=True):
-    """`ok`: the usage store can be asked. `ts`: milliseconds since 1970."""
+    """`ok`: the usage store can be written. `ts`: milliseconds since 1970."""
 
     ok: bool
     ts: int

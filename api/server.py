@@ -1,69 +1,45 @@
-"""The service's sockets: connections with their deadlines, limits, and the end of it all.
+"""The HTTP server: what its connections share, the room for them, and the end of it all.
 
 `serve_app` runs an ASGI application on given listeners until it is told to drain.
-One `Connection` is one client: a task that reads, under one cancel scope whose
-deadline says what the client may take its time for, and a task for each request
-(an `Exchange`, see `api/asgi.py`). Sends have a deadline of their own and are
-never shielded: a send that is cut off ends its connection.
+One `Connection` is one client, see `api/connection.py`.
+
+A request is work from its body's last octet, and `in_flight_max` counts no others.
+Until then its connection may be closed to make room for another: first whoever idles,
+then whoever is being waited for. So a client that gives nothing holds up nobody.
 """
 
-import errno
 import logging
-import os
-import signal
-import socket
-import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from math import inf
-from typing import Any
 
-import h11
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.events import Body, EndBody
-from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState
-from hypercorn.utils import parse_socket_addr
 
-from api.asgi import (
-    REFUSALS,
-    Application,
-    ErrorBody,
-    Exchange,
-    Message,
-    admit,
-    contain,
-    new_request_id,
-    refusal_headers,
-    strict_connection,
-)
-from api.plain import Plain, PlainAnswer, head_of, read_plain
-from api.shedding import Anteroom, Place, wait_at
+from api.asgi import REFUSALS, Application, ErrorBody, new_request_id, refusal_headers
+from api.connection import Connection, Turn
+from api.hangups import HangUps
+from api.intake import Intake
+from api.plain import head_of
+from api.shedding import Anteroom
+from api.signals import drain_signals
+from api.sockets import accept, accept_now
 
 logger = logging.getLogger("mailprobe.http")
 
-READ_OCTETS = 1 << 16
-SEND_OCTETS = 1 << 16  # what a client must take within `send_s`
-LINGER_OCTETS_MAX = 16 << 20  # read and thrown away, so that an early answer is not reset
-PIECES_MAX = 4096  # of a body: a chunk costs some 20 us to parse, however small it is
-HEAD_WHEN_DRAINING_S = 1.0  # for a head that has begun to come; a request without one is none
-SETTLE_S = 0.02
-BACKLOG = 1024
-ACCEPTED_MAX = 32  # in one turn of the loop
-USER_TIMEOUT_MS = 20_000  # sent and not acknowledged for so long: the kernel gives the client up
+ACCEPTED_MAX = 128  # in one turn of the loop: some 10 ms
+UNREAD_LOOK_S = 0.005  # between two looks at who is left unread; some ten requests are served in it
+UNREAD_S_MAX = 30.0  # then a request is read, whatever there is to do
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one serving process bears. Counts are of a process, times of one connection."""
 
-    connections_max: int = 2000
-    in_flight_max: int = 1000  # requests at work; one more is told 503 at once
+    connections_max: int = 4000
+    in_flight_max: int = 3000  # whole requests; one more is told 503 at once. A burst has 2,000
     requests_per_connection_max: int = 100_000
     head_octets_max: int = 16 * 1024
     body_octets_max: int = 2 * 1024 * 1024
@@ -76,57 +52,11 @@ class Limits:
     drain_s: float = 6.0  # open requests, once draining; a stop has 10 s in all
 
 
-def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets for this address; to be made once, before any fork.
-
-    A host name may have several addresses: with port 0 all get the port that the
-    first was given, and one that this machine lacks (::1 where there is no IPv6) is
-    left out. Raises OSError where none, or one in use, can be bound.
-    """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    lacking: OSError | None = None
-    for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
-        taken = sockets[0].getsockname()[1] if sockets else port
-        try:
-            sockets.append(_listening(family, (address[0], taken, *address[2:])))
-        except OSError as error:
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                for sock in sockets:
-                    sock.close()
-                raise
-            lacking = error
-    if lacking is not None and not sockets:
-        raise lacking
-    return sockets
-
-
-def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # inherited by what is accepted
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def listeners_on(sockets: Iterable[socket.socket]) -> list[trio.SocketListener]:
-    """trio's listeners on these sockets, which are theirs from now on."""
-    return [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
-
-
 async def drain_on_signals(
     drain: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Set `drain` at SIGTERM or SIGINT. Runs until cancelled; more signals change nothing."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    """Set `drain` at one of the signals. Runs until cancelled; more signals change nothing."""
+    with trio.open_signal_receiver(*drain_signals()) as signals:
         task_status.started()
         async for _ in signals:
             drain.set()
@@ -140,19 +70,38 @@ async def serve_app(
     error_body: ErrorBody,
     limits: Limits | None = None,
     anteroom: Anteroom | None = None,
+    intake: Intake | None = None,
+    vital: Iterable[bytes] = (),
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the application on these listeners; return when `drain` is set and all is done.
 
     A POST waits in the `anteroom` from its last octet on, until the application lets
     it in or answers; where that is full, it is told 503. Without one all are let in.
+    `intake` bounds the bodies on their way. A GET of a `vital` target is always served.
 
     Draining closes the listeners and what idles at once, lets open requests end for
     `limits.drain_s`, then cancels them. What a client sends or an application raises
     ends a connection at most; only a failure of accepting is raised. The ASGI
     lifespan is not spoken: the caller nests what the application needs around this.
     """
-    server = _Server(app, error_body, limits or Limits(), anteroom)
+    server = Server(app, error_body, limits or Limits(), anteroom, intake or Intake(), vital)
+    try:
+        async with trio.open_nursery() as beside:
+            beside.start_soon(server.hang_ups.run)
+            beside.start_soon(server.read_the_unread)
+            await _serve_until_drained(server, listeners, drain, task_status)
+            beside.cancel_scope.cancel()
+    finally:
+        server.hang_ups.close()
+
+
+async def _serve_until_drained(
+    server: "Server",
+    listeners: Sequence[trio.SocketListener],
+    drain: trio.Event,
+    task_status: trio.TaskStatus[None],
+) -> None:
     async with trio.open_nursery() as connections:
         try:
             async with trio.open_nursery() as accepting:
@@ -170,7 +119,7 @@ async def serve_app(
         logger.warning("requests were cut off %g s after the drain began", server.limits.drain_s)
 
 
-class _Server:
+class Server:
     """What the connections of one `serve_app` share."""
 
     def __init__(
@@ -178,41 +127,55 @@ class _Server:
         app: Application,
         error_body: ErrorBody,
         limits: Limits,
-        anteroom: Anteroom | None = None,
+        anteroom: Anteroom | None,
+        intake: Intake,
+        vital: Iterable[bytes],
     ) -> None:
         self.app = app
         self.anteroom = anteroom
+        self.intake = intake
+        self.vital = frozenset(vital)
         self.error_body = error_body
         self.limits = limits
         self.config = _config(limits)
         self.context = WorkerContext(None)
+        self.hang_ups = HangUps()
         self.in_flight = 0
         self.connections: set[Connection] = set()
         self.idle: dict[Connection, None] = {}  # whoever has idled longest comes first
+        self.slow: dict[Connection, None] = {}  # a head or a body is awaited, the longest first
+        self._unread: OrderedDict[Connection, tuple[float, trio.Event]] = OrderedDict()
+        self._any_unread = trio.Event()
+        self._rejection = (0, b"", b"", b"")  # when it was made, its body, what goes around its id
         self._room = trio.Semaphore(limits.connections_max)
 
-    async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
-        """Accept for ever; a newcomer for whom there is no room waits, and the next one with him.
+    # connections
 
-        Whoever has idled longest makes room for him, or the first to idle.
-        """
+    async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        """Accept for ever. A newcomer for whom no room can be made waits, and the next behind it."""
         while True:
-            await self._admit(await _accept(listener), nursery)
+            await self._admit(await accept(listener), nursery)
             for _ in range(ACCEPTED_MAX):
-                wire = _accept_now(listener) if self._room.value else None
+                wire = accept_now(listener) if self._room.value else None
                 if wire is None:
                     break
                 await self._admit(wire, nursery)
 
     async def _admit(self, wire: trio.SocketStream, nursery: trio.Nursery) -> None:
         try:
-            if self._room.value == 0 and self.idle:
-                next(iter(self.idle)).close_idle()
+            if self._room.value == 0:
+                self._make_room()
             await self._enter()
         except trio.Cancelled:
             wire.socket.close()
             raise
         nursery.start_soon(self._hold, wire)
+
+    def _make_room(self) -> None:
+        if self.idle:
+            next(iter(self.idle)).close_idle()
+        elif self.slow:
+            next(iter(self.slow)).evict()
 
     async def _enter(self) -> None:
         try:
@@ -220,11 +183,29 @@ class _Server:
         except trio.WouldBlock:
             await self._room.acquire()
 
-    def rest(self, connection: "Connection") -> None:
+    @property
+    def _is_awaited(self) -> bool:
+        """Does a newcomer wait for room?"""
+        return self._room.value == 0 and self._room.statistics().tasks_waiting > 0
+
+    def rest(self, connection: Connection) -> None:
         """This one idles from now on."""
+        self.slow.pop(connection, None)
         self.idle[connection] = None
-        if self._room.value == 0 and self._room.statistics().tasks_waiting:
+        if self._is_awaited:
             connection.close_idle()
+
+    def wait_for(self, connection: Connection) -> None:
+        """A part of this one's request is awaited from now on."""
+        self.idle.pop(connection, None)
+        self.slow[connection] = None
+        if self._is_awaited:
+            self._make_room()
+
+    def forget(self, connection: Connection) -> None:
+        """This one neither idles nor is waited for."""
+        self.idle.pop(connection, None)
+        self.slow.pop(connection, None)
 
     async def _hold(self, wire: trio.SocketStream) -> None:
         try:
@@ -241,8 +222,96 @@ class _Server:
             await connection.run()
         finally:
             self.connections.discard(connection)
-            self.idle.pop(connection, None)
+            self.forget(connection)
             self._room.release()
+
+    # requests
+
+    def let_work(self, turn: Turn) -> bool:
+        """The request is whole, and is work from now on; False where it must be rejected."""
+        if turn.at_work or turn.is_vital:
+            return True
+        if self.in_flight >= self.limits.in_flight_max:
+            return False
+        if not self.intake.try_hold(turn.octets):
+            return False
+        if turn.place is not None and not turn.place.take():
+            self.intake.release(turn.octets)
+            return False
+        self.in_flight += 1
+        turn.at_work = True
+        return True
+
+    def end(self, turn: Turn) -> None:
+        """The request is over: what it holds is free again."""
+        turn.is_over = True
+        if turn.at_work:
+            self.in_flight -= 1
+            self.intake.release(turn.octets)
+        if turn.place is not None:
+            turn.place.leave()
+        if turn.arrival is not None:
+            turn.arrival.end()
+
+    # requests that are left unread
+
+    @property
+    def overrun(self) -> bool:
+        return self.anteroom is not None and self.anteroom.overrun
+
+    def rejection(self) -> bytes:
+        """A whole 503 with an id of its own. All but the id is made once a second."""
+        body, second = self.error_body("overloaded"), int(time.time())
+        if self._rejection[:2] != (second, body):
+            refused, placeholder = REFUSALS["overloaded"], "0" * 32
+            headers = [*refused.headers, *refusal_headers(body, placeholder)]
+            headers += self.config.response_headers("h11")
+            before, _, after = head_of(refused.status, headers).partition(placeholder.encode())
+            self._rejection = second, body, before, after + body
+        _, _, before, after = self._rejection
+        return before + new_request_id().encode() + after
+
+    def has_rejected(self, took_s: float) -> None:
+        """A request was rejected, in so much processor time; to be woken takes as much again."""
+        if self.anteroom is not None:
+            self.anteroom.refused(2 * took_s)
+
+    async def park(self, connection: Connection) -> None:
+        """Leave this one's request unread until there is room for it.
+
+        The newest is read first: of those who must wait too long for a good answer, the
+        fewest do. None is left for longer than UNREAD_S_MAX.
+        """
+        may_read = trio.Event()
+        self._unread[connection] = trio.current_time(), may_read
+        self._any_unread.set()
+        try:
+            await may_read.wait()
+        finally:
+            self._unread.pop(connection, None)
+
+    async def read_the_unread(self) -> None:
+        """Let those who are left unread be read as there is room; runs until cancelled."""
+        while True:
+            self._any_unread = trio.Event()
+            if not self._unread:
+                await self._any_unread.wait()
+            self._read_some(self.anteroom)
+            await trio.sleep(UNREAD_LOOK_S)
+
+    def _read_some(self, room: Anteroom | None) -> None:
+        count = len(self._unread) if room is None else room.room + room.refusals_left
+        until = trio.current_time() - UNREAD_S_MAX
+        while self._unread:
+            since, _ = next(iter(self._unread.values()))
+            is_old = since <= until
+            if not is_old and count <= 0:
+                return
+            _, (_, may_read) = self._unread.popitem(last=not is_old)
+            may_read.set()
+            count -= 1
+
+    # the end
 
     @property
     def draining(self) -> bool:
@@ -273,454 +342,3 @@ def _config(limits: Limits) -> Config:
     config.include_server_header = False
     config.keep_alive_max_requests = limits.requests_per_connection_max
     return config
-
-
-_FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-
-
-async def _accept(listener: trio.SocketListener) -> trio.SocketStream:
-    while True:
-        try:
-            return await listener.accept()
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            logger.error("no connection can be accepted: %s", error)
-            await trio.sleep(0.1)  # as trio.serve_listeners does
-
-
-def _accept_now(listener: trio.SocketListener) -> trio.SocketStream | None:
-    """One who has come already, if there is one.
-
-    trio's own goes round the scheduler for each: where a turn of the loop is long,
-    newcomers would wait for as many turns as there are before them.
-    """
-    try:
-        with socket.socket(fileno=os.dup(listener.socket.fileno())) as listening:
-            accepted, _ = listening.accept()
-    except OSError:  # nobody; or what the next turn is told
-        return None
-    accepted.setblocking(False)
-    return trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
-
-
-class Connection(H11Protocol):
-    """One client. HTTP/1.1 alone: see `admit` for why.
-
-    `_patience` is the scope the reading runs under. Its deadline is moved as the
-    conversation goes on, so that one scope watches everything a client may be slow at:
-
-        the head      `head_s`         408 if it has begun
-        the body      `body_s`         408, or 413 where it is too large
-        the answer    none             the application's own affair
-        idling        `keep_alive_s`   closed without a word
-    """
-
-    connection: h11.Connection  # never a web socket's
-
-    def __init__(self, server: _Server, wire: trio.SocketStream) -> None:
-        sock = wire.socket
-        super().__init__(
-            server.app,  # type: ignore[arg-type]  # only handed back to spawn_app
-            server.config,
-            server.context,
-            self,  # type: ignore[arg-type]  # of a task group, spawn_app alone is used
-            ConnectionState({}),
-            False,
-            parse_socket_addr(sock.family, sock.getpeername()),
-            parse_socket_addr(sock.family, sock.getsockname()),
-            self._on_event,
-        )
-        self.connection, self._buffer = strict_connection(server.limits.head_octets_max)
-        self._server = server
-        self._limits = server.limits
-        self._wire = wire
-        self._sending = trio.Lock()
-        self._out = bytearray()
-        self._hurried = 0  # octets sent since the sender last let others run
-        self._patience = trio.CancelScope(deadline=trio.current_time() + self._limits.head_s)
-        self._exchange: Exchange | None = None
-        self._is_plain = False  # that exchange: h11 knows nothing of it
-        self._answered = trio.Event()
-        self._place: Place | None = None  # of a POST
-        self._head_begun = False
-        self._method = b""
-        self._body_octets = 0
-        self._body_pieces = 0
-        self._body_whole = trio.Event()
-        self._body_deadline = inf
-        self._too_large = False
-        self._ending = False  # by us
-        self._gone = False  # the client, or the socket
-
-    # -- its life
-
-    async def run(self) -> None:
-        """Talk until either side ends it. Raises nothing but what must end the process."""
-        try:
-            async with trio.open_nursery() as self._nursery:
-                with self._patience:
-                    await self._read()
-                    self._hang_up()
-                if not (self._gone or self._ending):
-                    await self._give_up_waiting()
-            if not self._gone:
-                await self._linger()
-        except BaseException as error:
-            fatal = contain(error, "a connection failed")
-            if fatal is not None:
-                raise fatal from None
-        finally:
-            self._wire.socket.close()
-
-    async def _read(self) -> None:
-        """Feed the protocol until the client is gone."""
-        while True:
-            try:
-                # trio's own would ask the kernel first, who says that nothing is there yet
-                await trio.lowlevel.wait_readable(self._wire.socket)
-                octets = os.read(self._wire.socket.fileno(), READ_OCTETS)
-            except BlockingIOError:
-                continue
-            except (trio.ClosedResourceError, OSError):
-                return
-            if not octets:
-                return
-            plain = self._plain_in(octets)
-            if plain is not None:
-                await self._begin_plain(plain)
-                continue
-            self.connection.receive_data(octets)
-            if self._is_plain:  # sent before its turn
-                self._answered = trio.Event()
-                await self._answered.wait()
-            await self._handle_events()
-
-    def _plain_in(self, octets: bytes) -> Plain | None:
-        """The request that these are, if it may go the short way."""
-        if (
-            self._exchange is not None
-            or self._buffer
-            or self._out
-            or self._ending
-            or self._server.draining
-            or self.connection.our_state is not h11.IDLE
-        ):
-            return None
-        return read_plain(octets, self._limits.head_octets_max)
-
-    async def _begin_plain(self, plain: Plain) -> None:
-        server, place = self._server, None
-        if server.anteroom is not None and plain.method == "POST":
-            place = Place(server.anteroom)
-            if not place.take():
-                await self._shed()
-                return
-        server.idle.pop(self, None)
-        self._patience.deadline = inf
-        self._method = b""  # no HEAD any more
-        self.keep_alive_requests += 1
-        exchange = Exchange(
-            server.app,
-            plain.scope(self.client, self.server),
-            partial(self._say, PlainAnswer()),
-            self,
-            server.error_body,
-        )
-        await exchange.put({"type": "http.request", "body": plain.body, "more_body": False})
-        self._exchange, self._is_plain, self._place = exchange, True, place
-        self._nursery.start_soon(self._work, exchange, place)
-
-    async def _say(self, answer: PlainAnswer, message: Message) -> None:
-        """Write this message of the answer to a plain request."""
-        ours = self.config.response_headers("h11")
-        if self.keep_alive_requests >= self.config.keep_alive_max_requests:
-            ours = [*ours, (b"connection", b"close")]
-        self._out += answer.octets_of(message, ours)
-        if answer.ended:
-            if answer.closes or self._server.draining:
-                self._end()
-            else:
-                self._rest()
-
-    async def _shed(self) -> None:
-        """Refuse a request unread: so cheaply that the rest is served as if it had not come."""
-        body = self._server.error_body("overloaded")
-        headers = [
-            *REFUSALS["overloaded"].headers,
-            *refusal_headers(body, new_request_id()),
-            *self.config.response_headers("h11"),
-        ]
-        self._out += head_of(REFUSALS["overloaded"].status, headers) + body
-        await self.flush()
-        self._server.idle.pop(self, None)
-        self._rest()
-
-    def _hang_up(self) -> None:
-        self._gone = True
-        if self._exchange is not None:
-            self._exchange.hang_up()
-
-    async def _give_up_waiting(self) -> None:
-        """The client has used up its time."""
-        if self._exchange is not None:
-            await self._refuse("payload_too_large" if self._too_large else "request_timeout")
-        elif self._head_begun:
-            await self._refuse("request_timeout")
-
-    def _end(self) -> None:
-        """Read no further; the connection closes when what is under way has been sent."""
-        self._ending = True
-        self._server.idle.pop(self, None)
-        self._patience.cancel()
-
-    def close_idle(self) -> None:
-        """Close it now if it waits for a request of which nothing has come."""
-        if self._exchange is None and not self._head_begun:
-            self._end()
-
-    def drain(self) -> None:
-        self.close_idle()
-        if self._exchange is None and self._head_begun:
-            soon = trio.current_time() + HEAD_WHEN_DRAINING_S
-            self._patience.deadline = min(self._patience.deadline, soon)
-
-    async def _linger(self) -> None:
-        """Let the client read our answer before what it still sends resets the connection."""
-        silent = (h11.IDLE, h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
-        if self.connection.their_state in silent and not self._buffer:
-            return
-        with trio.move_on_after(self._limits.linger_s):
-            try:
-                await self._wire.send_eof()
-                for _ in range(LINGER_OCTETS_MAX // READ_OCTETS):
-                    if not await self._wire.receive_some(READ_OCTETS):
-                        return
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return
-
-    # -- what comes in
-
-    async def _handle_events(self) -> None:
-        while True:
-            try:
-                event = self.connection.next_event()
-            except h11.RemoteProtocolError:
-                await self._refuse("invalid_request")
-                return
-            if event is h11.NEED_DATA:
-                self._watch()
-                return
-            if event is h11.PAUSED:  # a request that was sent before the last one's answer
-                await self.can_read.clear()
-                await self.can_read.wait()
-            elif isinstance(event, h11.Request):
-                self._method = event.method
-                await self._begin(event)
-            elif self.stream is None:
-                return  # the rest of a body whose request has its answer
-            elif isinstance(event, h11.Data):
-                await self._take(bytes(event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                self._patience.deadline = inf
-                self._body_whole.set()
-                if self._place is not None and not self._place.take():
-                    self._turn_away()
-                await self.stream.handle(EndBody(stream_id=1))
-
-    def _turn_away(self) -> None:
-        """Refuse the request that is whole now. Nothing was begun: its body has not been read."""
-        if self._exchange is not None:
-            self._exchange.refuse("overloaded")
-
-    def _watch(self) -> None:
-        """More must come: of a head that has begun, or of a body."""
-        if self._exchange is not None:
-            if not self._body_whole.is_set():
-                self._patience.deadline = self._body_deadline
-        elif self._buffer and not self._head_begun:
-            self._head_begun = True
-            self._server.idle.pop(self, None)
-            self._patience.deadline = trio.current_time() + self._limits.head_s
-
-    async def _begin(self, request: h11.Request) -> None:
-        admitted = admit(request)
-        if admitted is None:
-            await self._refuse("invalid_request")
-            return
-        self._server.idle.pop(self, None)
-        self._body_deadline = trio.current_time() + self._limits.body_s
-        self._body_octets = 0
-        self._body_pieces = 0
-        self._body_whole = trio.Event()
-        await self._create_stream(admitted)
-        if _declared_octets(request) > self._limits.body_octets_max:
-            await self._stop_at_large_body()
-        if self.connection.they_are_waiting_for_100_continue:
-            await self._send_h11_event(
-                h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
-            )
-            await self.flush()
-
-    async def _take(self, octets: bytes) -> None:
-        assert self.stream is not None
-        self._body_octets += len(octets)
-        self._body_pieces += 1
-        await self.stream.handle(Body(stream_id=1, data=octets))
-        if self._body_octets > self._limits.body_octets_max or self._body_pieces > PIECES_MAX:
-            await self._stop_at_large_body()
-
-    async def _stop_at_large_body(self) -> None:
-        """Read no further. The application has a moment to refuse in its own order of checks
-        (an unknown route, a missing key); then it is refused here."""
-        self._too_large = True
-        self._patience.deadline = trio.current_time() + self._limits.refuse_s
-        await trio.sleep_forever()
-
-    async def spawn_app(
-        self, app: Any, config: Config, scope: Any, send: Callable[[Any], Awaitable[None]]
-    ) -> Callable[[Any], Awaitable[None]]:
-        """Begin a request; called by hypercorn, which puts its messages into what this gives."""
-        exchange = Exchange(self._server.app, scope, send, self, self._server.error_body)
-        self._exchange = exchange
-        anteroom = self._server.anteroom
-        self._place = Place(anteroom) if anteroom is not None and self._method == b"POST" else None
-        self._nursery.start_soon(self._work, exchange, self._place)
-        return exchange.put
-
-    async def _work(self, exchange: Exchange, place: Place | None) -> None:
-        if place is None:
-            await self._work_within_bounds(exchange)
-            return
-        wait_at(place)
-        try:
-            await self._work_within_bounds(exchange)
-        finally:
-            place.leave()
-
-    async def _work_within_bounds(self, exchange: Exchange) -> None:
-        server = self._server
-        if server.in_flight >= self._limits.in_flight_max:
-            await exchange.answer("overloaded")
-            return
-        server.in_flight += 1
-        try:
-            await exchange.run()
-        finally:
-            server.in_flight -= 1
-
-    # -- what goes out
-
-    @property
-    def must_close(self) -> bool:
-        return self._server.draining or self.connection.their_state is h11.SEND_BODY
-
-    async def settle(self) -> None:
-        """Wait a moment for a body's rest before an early answer, so that the connection may live on.
-
-        Many clients send head and body in two packets; closing on each refusal of
-        theirs would make every refusal cost a new connection.
-        """
-        if self.connection.their_state is h11.SEND_BODY and not (self._too_large or self._ending):
-            with trio.move_on_after(SETTLE_S):
-                await self._body_whole.wait()
-
-    async def _refuse(self, code: str) -> None:
-        """Answer so, once and for all: by the request's own task if there is one."""
-        if self._exchange is not None and not self._exchange.ended:
-            self._exchange.refuse(code)
-        elif self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = self._server.error_body(code)
-            headers = [*refusal_headers(body, new_request_id()), (b"connection", b"close")]
-            headers += self.config.response_headers("h11")
-            status = REFUSALS[code].status
-            await self._send_h11_event(h11.Response(status_code=status, headers=headers))
-            if self._method != b"HEAD":
-                await self._send_h11_event(h11.Data(data=body))
-            await self._send_h11_event(h11.EndOfMessage())
-            await self.flush()
-        self._end()
-
-    async def _on_event(self, event: Event) -> None:
-        """What the protocol says to its connection."""
-        if isinstance(event, RawData):
-            self._out += event.data
-        elif isinstance(event, Updated) and event.idle:
-            self._rest()
-        elif isinstance(event, Closed):
-            self._end()
-
-    def _rest(self) -> None:
-        """The answer is written: wait for the next request."""
-        self._exchange = None
-        self._is_plain = False
-        self._answered.set()
-        self._head_begun = False
-        self._patience.deadline = trio.current_time() + self._limits.keep_alive_s
-        self._server.rest(self)
-
-    async def flush(self) -> None:
-        """Send what is written. A client that does not take it loses its connection."""
-        if not self._out:
-            return
-        if not self._sending.locked() and self._send_now():
-            await trio.lowlevel.checkpoint_if_cancelled()  # the client may be gone
-            if self._hurried >= SEND_OCTETS:  # whoever sends without a pause lets others in
-                self._hurried = 0
-                await trio.lowlevel.checkpoint()
-            return
-        try:
-            self._sending.acquire_nowait()  # almost always free: no trip round the scheduler
-        except trio.WouldBlock:
-            await self._sending.acquire()
-        try:
-            await self._send_all()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self.abort()
-        except trio.Cancelled:
-            self.abort()  # nobody knows how much of it is out
-            raise
-        finally:
-            self._sending.release()
-
-    def _send_now(self) -> bool:
-        """Hand it to the kernel, which almost always has room for all of it; else False.
-
-        Without the scope and the trip round the scheduler that waiting takes, an answer
-        costs half as much to send.
-        """
-        try:
-            sent = os.write(self._wire.socket.fileno(), self._out)
-        except BlockingIOError:
-            return False
-        except OSError:
-            self.abort()
-            return True
-        del self._out[:sent]
-        self._hurried += sent
-        return not self._out
-
-    async def _send_all(self) -> None:
-        octets, self._out = self._out, bytearray()
-        for start in range(0, len(octets), SEND_OCTETS):
-            with trio.move_on_after(self._limits.send_s) as patience:
-                await self._wire.send_all(memoryview(octets)[start : start + SEND_OCTETS])
-            if patience.cancelled_caught:
-                raise trio.BrokenResourceError("the client does not read")
-
-    def abort(self) -> None:
-        """Close the socket now. By a reset in HTTP/1.0, where a close would mean a whole answer."""
-        if not self._gone:
-            if self.connection.their_http_version == b"1.0":
-                reset = struct.pack("ii", 1, 0)
-                self._wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
-            self._wire.socket.close()
-            self._hang_up()
-        self._end()
-
-
-def _declared_octets(request: h11.Request) -> int:
-    for name, value in request.headers:
-        if name == b"content-length":
-            return int(value)
-    return 0

@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from api.errors import Places
+from api.intake import Intake
 from api.keys import Draw
 from api.limits import Capacity
 from api.meter import Meter, Watch, nobody_watches
 from api.plans import PLANS, Plan, Plans
 from api.recorder import Recorder
 from api.shedding import Anteroom
+from api.store_check import StoreCheck
 from api.visits import NOBODY, Porter
 from engine import Engine
 from storage.records import Account, Caller, Job, JobOrder
@@ -25,6 +27,11 @@ def utc_now() -> datetime:
 
 class Payments(Protocol):
     """The port to the billing provider."""
+
+    @property
+    def takes_events(self) -> bool:
+        """Does the provider tell of its subscriptions here?"""
+        ...
 
     async def portal_url(self, account: Account, return_url: str | None) -> str | None:
         """Where the account's owner sees the bills; None where there is nothing billed.
@@ -68,10 +75,12 @@ class Service:
     capacity: Capacity
     now: Callable[[], datetime]
     draw: Draw
+    store_check: StoreCheck
     payments: Payments | None = None  # None: nothing is billed through a provider
     jobs: Jobs | None = None  # None: nothing runs in the background
     porter: Porter = NOBODY
     anteroom: Anteroom = field(default_factory=Anteroom)  # of all its doors
+    intake: Intake = field(default_factory=Intake)  # the same
 
     def plan(self, caller: Caller) -> Plan:
         return self.plans[caller.account.tier]
@@ -100,5 +109,6 @@ def new_service(
     capacity = Capacity(addresses_max or engine.settings.probes_max)
     meter = Meter(store, engine, recorder, plans, capacity, now, metered, watch)
     return Service(
-        store, meter, recorder, plans, places, capacity, now, draw, payments, porter=porter
-    )
+        store, meter, recorder, plans, places, capacity, now, draw, StoreCheck(store, recorder),
+        payments, porter=porter,
+    )  # fmt: skip

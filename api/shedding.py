@@ -1,14 +1,22 @@
-"""Who is sent away unheard while too many wait: before his key is looked at, within a moment.
+"""Overload control: rejects excess requests with 503 before they are authenticated.
 
-An anteroom holds the requests from their last octet to their grant, which a store gives.
-While it lets them in quickly, a burst of BURST may wait there. Where nobody has been
-let in quickly for a while, as many may wait as the store grants in a moment, and never
-fewer than CROWD; the next one is told 503. Whoever is let in is served.
+A request waits from its last octet until a store has granted its units. A burst is no
+overload: BURST requests may come at once or little by little, and all wait. After them
+CoDel's rule holds (RFC 8289): where nobody was let in within WAIT_S for LOOK_S, the
+queue stands, and only as many may wait as are granted in WAIT_S, never fewer than
+CROWD. The next burst is one again when no queue has stood for CALM_S.
+Whoever is let in is served. AT_ONCE of those who wait are worked on, in the order of their
+coming; the others' turn comes with the grants. So a turn of the loop stays short, and
+with it the wait of whoever is no part of the queue.
+
+Rejecting takes processor time too. Where rejections take more than REFUSALS_SHARE of
+it, requests are left unread until there is room for them (`overrun`).
 
 Measured is what requests have waited, on the clock that is handed in: a slow disk, a
 slow machine and a flood show in the same way.
 """
 
+from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from math import inf
@@ -16,35 +24,75 @@ from math import inf
 import trio
 
 CROWD = 64  # may always wait: they are no overload, however slow the machine
-BURST = 200  # may wait while all is well; they are let in within a second
-WAIT_S = 0.05  # as long those may wait who come while too many do
+AT_ONCE = 128  # worked on towards their grant; a store grants many in one transaction
+BURST = 2_500  # 2,000 are promised; a store grants them within about a second
+WAIT_S = 0.05  # CoDel's target: a queue in which everybody waits longer stands
 QUICK_S = 0.025  # who was let in so soon has hardly waited
-LOOK_S = 0.1  # nobody let in quickly for so long: too many wait
+LOOK_S = 0.1  # CoDel's interval
+CALM_S = 1.0  # without a rejection: a new burst is a burst again
 NEVER = -inf
-GROWTH = 1.25  # of the bound, each LOOK_S that all is well again
+GROWTH = 1.25  # of the bound, each LOOK_S that no queue stands
+REFUSALS_SHARE = 0.15  # of the time, for rejections
+REFUSALS_AHEAD_S = 0.02  # of that time may be used at once
+REFUSAL_S = 50e-6  # a rejection, until one was measured
 
 
 class Anteroom:
-    """Those who wait to be let in; one for a process, all its doors together."""
+    """Requests waiting for their grant. One queue for a process, shared by its listeners."""
 
     def __init__(self, now: Callable[[], float] = trio.current_time) -> None:
         self._now = now
         self._waiting: set[Place] = set()
+        self._queue: deque[Place] = deque()  # of those, the ones whose turn has not come
+        self._at_work = 0
         self._bound = float(BURST)
+        self._burst_left = BURST  # as many may still come before a queue can stand
         self._calm_at = 0.0  # when somebody was last let in quickly, or nobody waited
         self._looked_at = 0.0
         self._let_in = 0  # since then
+        self._refused_at = NEVER
+        self._refusal_s = REFUSAL_S  # what one costs, about
+        self._credit_s = REFUSALS_AHEAD_S  # left for rejections
+        self._credited_at = 0.0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def full(self) -> bool:
-        """Must the next one be sent away?"""
+        """Must the next one be rejected?"""
         if len(self._waiting) < CROWD:
             return False
         self._look(self._now())
         return len(self._waiting) >= self._bound
+
+    @property
+    def overrun(self) -> bool:
+        """Must the next one be left unread?"""
+        return len(self._waiting) >= CROWD and self.full and self.refusals_left < 1
+
+    @property
+    def room(self) -> int:
+        """How many more may wait."""
+        return 0 if self.full else int(max(CROWD, self._bound)) - len(self._waiting)
+
+    @property
+    def refusals_left(self) -> int:
+        """How many may be rejected just now without taking the time of those who are served."""
+        now = self._now()
+        earned_s = (now - self._credited_at) * REFUSALS_SHARE
+        self._credit_s = min(REFUSALS_AHEAD_S, self._credit_s + earned_s)
+        self._credited_at = now
+        return int(self._credit_s / self._refusal_s)
+
+    def reject(self) -> None:
+        """The next one finds no place."""
+        self._refused_at = self._now()
+
+    def refused(self, took_s: float) -> None:
+        """A rejection took so much time."""
+        self._refusal_s += (took_s - self._refusal_s) / 16
+        self._credit_s -= took_s
 
     def enter(self, place: "Place") -> float:
         """The instant at which it did."""
@@ -53,36 +101,59 @@ class Anteroom:
             self._calm_at = now
         self._look(now)
         self._waiting.add(place)
+        self._burst_left -= 1
+        if self._at_work < AT_ONCE:
+            self._begin(place)
+        else:
+            self._queue.append(place)
         return now
+
+    def _begin(self, place: "Place") -> None:
+        self._at_work += 1
+        place.begin()
 
     def leave(self, place: "Place") -> None:
         now = self._now()
         self._waiting.remove(place)
         self._let_in += 1
-        if now - place.since <= QUICK_S or not self._waiting:
+        self._at_work -= place.has_begun
+        while self._queue and self._at_work < AT_ONCE:
+            following = self._queue.popleft()
+            if following in self._waiting:
+                self._begin(following)
+        quick_s = QUICK_S if self._has_rejected(now) else WAIT_S
+        if now - place.since <= quick_s or not self._waiting:
             self._calm_at = now
         self._look(now)
+
+    def _has_rejected(self, now: float) -> bool:
+        return now - self._refused_at < CALM_S
 
     def _look(self, now: float) -> None:
         """Set the bound anew, once in LOOK_S."""
         passed_s = now - self._looked_at
         if passed_s < LOOK_S:
             return
-        if now - self._calm_at >= LOOK_S:
+        is_calm = now - self._calm_at < LOOK_S
+        if is_calm and not self._has_rejected(now):
+            self._burst_left = BURST
+        if not is_calm and self._burst_left <= 0:
             self._bound = max(CROWD, self._let_in / passed_s * WAIT_S)
         else:
-            self._bound = min(BURST, self._bound * GROWTH ** min(passed_s / LOOK_S, 10))
+            self._bound = min(BURST, self._bound * GROWTH ** min(passed_s / LOOK_S, 20))
         self._looked_at, self._let_in = now, 0
 
 
 class Place:
     """One request's place in the anteroom, from its last octet to its grant or its answer."""
 
-    __slots__ = ("_left", "_room", "since")
+    __slots__ = ("_left", "_may_begin", "_room", "has_begun", "since")
 
     def __init__(self, room: Anteroom) -> None:
         self._room = room
         self._left = False
+        self._may_begin: trio.Event | None = None
+        self.has_begun = False
         self.since = NEVER  # it came
 
     def take(self) -> bool:
@@ -90,10 +161,23 @@ class Place:
         if self._left or self.since != NEVER:
             return True  # it has its answer already
         if self._room.full:
+            self._room.reject()
             self._left = True
             return False
         self.since = self._room.enter(self)
         return True
+
+    def begin(self) -> None:
+        """Its turn has come."""
+        self.has_begun = True
+        if self._may_begin is not None:
+            self._may_begin.set()
+
+    async def turn(self) -> None:
+        """Wait for it; at once for one that has taken no place yet, or needs none any more."""
+        if not (self.has_begun or self._left or self.since == NEVER):
+            self._may_begin = trio.Event()
+            await self._may_begin.wait()
 
     def leave(self) -> None:
         """It is let in, or over; said again, nothing."""

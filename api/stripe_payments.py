@@ -122,6 +122,10 @@ class StripePayments:
 
         return await self._patiently(ask, f"the portal of account {account.id} was not opened")
 
+    @property
+    def takes_events(self) -> bool:
+        return self._secret is not None
+
     async def take_event(self, octets: bytes, signature: str) -> None:
         if self._secret is None:
             raise NoSuchRoute

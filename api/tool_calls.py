@@ -7,18 +7,30 @@ two strangers' keys together must not have one act on the other's account.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
-from api.answering import answer, refuse
+from api.answering import answer, check_head, refuse
 from api.auth import authenticate
+from api.intake import identified
+from api.limits import BODY_OCTETS_MAX
 from api.openapi import VERSION
 from api.operations import OPERATIONS, Operation
-from api.refusals import InvalidKey, MissingKey, OurFault, Refusal, UsageUnknown, WrongKeyType
+from api.refusals import (
+    InvalidKey,
+    MissingKey,
+    OurFault,
+    PayloadTooLarge,
+    Refusal,
+    SlowBody,
+    UnsupportedCoding,
+    UsageUnknown,
+    WrongKeyType,
+)
 from api.requests import Inbound, Reply
 from api.rpc import (
     HANDSHAKE_VERSIONS,
@@ -70,11 +82,15 @@ T = TypeVar("T", bound=Struct)
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """What was posted; the headers' names are in lower case."""
+    """What was posted; the headers' names are in lower case. `read` is as an Inbound's.
+
+    `octets` is the body where it came with the head, and of a message that was read.
+    """
 
     request_id: str
     headers: Mapping[str, str]
-    octets: bytes
+    read: Callable[[int], Awaitable[bytes]]
+    octets: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +130,9 @@ class ToolServer:
         try:
             authorization = posted.headers.get("authorization")
             caller = await authenticate(self._service.store, authorization, "standard")
+            identified(caller.key.id)
+            check_head(posted.headers, BODY_OCTETS_MAX)
+            posted = replace(posted, octets=await posted.read(BODY_OCTETS_MAX))
             media_type = posted.headers.get("content-type")
             message = await read_message(posted.octets, media_type, self._docs_url)
             id_ = NULL if message.notifies else bytes(message.id)
@@ -129,14 +148,12 @@ class ToolServer:
         log.info("rpc %d", reply.status, extra={"request": posted.request_id})
         return reply
 
-    def refuse(self, refusal: Refusal) -> Reply:
-        """The answer to a message that is refused unread."""
-        return fault_reply(refused(refusal, INVALID_REQUEST, self._places))
-
     def _fault(self, error: Exception, posted: Posted) -> Fault:
         match error:
             case Fault():
                 return error
+            case PayloadTooLarge() | SlowBody() | UnsupportedCoding():
+                return refused(error, INVALID_REQUEST, self._places)
             case Refusal():
                 return refused(error, UNAUTHORIZED, self._places)
             case StoreUnavailable():
@@ -224,7 +241,7 @@ class ToolServer:
     ) -> Reply:
         """Perform the operation as if the arguments had been the body of its request."""
 
-        async def read() -> bytes:
+        async def read(octets_max: int) -> bytes:
             return octets
 
         sent = {name: posted.headers[name] for name in PASSED_ON if name in posted.headers}

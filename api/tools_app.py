@@ -7,16 +7,23 @@ There are no sessions and no streams. GET and DELETE of /mcp are 405 without a b
 which is how MCP's clients learn it; some fail at a body that is no JSON-RPC.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
 import trio
 
-from api.asgi import Application, Message, Receive, Send, headers_of_scope, request_id_of
+from api.asgi import (
+    WHOLE_BODY,
+    Application,
+    Message,
+    Receive,
+    Send,
+    headers_of_scope,
+    request_id_of,
+)
 from api.errors import Places, body_of, headers_of
-from api.limits import BODY_OCTETS_MAX, BODY_S_MAX
-from api.refusals import MethodNotAllowed, PayloadTooLarge, Refusal, SlowBody
+from api.limits import BODY_S_MAX
+from api.refusals import MethodNotAllowed, PayloadTooLarge, SlowBody
 from api.requests import Reply
 from api.rpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
 from api.schema import ApiError
@@ -26,10 +33,6 @@ from api.tool_calls import Posted, ToolServer
 PORTS = {"http": ":80", "https": ":443"}  # that no origin names
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Gone(Exception):
-    """The client has left before its body was whole."""
 
 
 def create_tools_app(service: Service, tools_url: str, docs_url: str) -> Application:
@@ -57,10 +60,7 @@ class _App:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         request_id: str = request_id_of(scope)
-        try:
-            reply = await self._respond(scope, receive, request_id)
-        except Gone:
-            return
+        reply = await self._respond(scope, receive, request_id)
         await send(_start(scope, reply, request_id))
         assert isinstance(reply.body, bytes)
         body = b"" if scope["method"] == "HEAD" else reply.body
@@ -89,11 +89,11 @@ class _App:
                 f"Send no Origin, or {self.origin}.", self.places.docs_url,
             )  # fmt: skip
             return fault_reply(replace(foreign, status=403))
-        try:
-            octets = await _read(headers, receive, arrived_at)
-        except Refusal as refusal:
-            return self.server.refuse(refusal)
-        return await self.server.answer(Posted(request_id, headers, octets))
+
+        async def read(octets_max: int) -> bytes:
+            return await _read(receive, arrived_at, octets_max)
+
+        return await self.server.answer(Posted(request_id, headers, read, _at_hand(scope)))
 
     def _nowhere(self) -> ApiError:
         """In the API's words, for who comes here is no client of JSON-RPC."""
@@ -106,20 +106,23 @@ class _App:
         )
 
 
-async def _read(headers: Mapping[str, str], receive: Receive, arrived_at: float) -> bytes:
-    """The body, within the API's bounds. Raises PayloadTooLarge, SlowBody, Gone."""
-    length = headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:20]) > BODY_OCTETS_MAX:
-        raise PayloadTooLarge(BODY_OCTETS_MAX)
+def _at_hand(scope: Message) -> bytes:
+    """The body where it came with the head: nobody waits for it, and it has been paid for."""
+    octets: bytes = scope.get("extensions", {}).get(WHOLE_BODY, b"")
+    return octets
+
+
+async def _read(receive: Receive, arrived_at: float, octets_max: int) -> bytes:
+    """The body, within these bounds. Raises PayloadTooLarge, SlowBody."""
     octets = bytearray()
     with trio.move_on_at(arrived_at + BODY_S_MAX):
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Gone
+                await trio.sleep_forever()  # the request is being cancelled
             octets += message.get("body", b"")
-            if len(octets) > BODY_OCTETS_MAX:
-                raise PayloadTooLarge(BODY_OCTETS_MAX)
+            if len(octets) > octets_max:
+                raise PayloadTooLarge(octets_max)
             if not message.get("more_body", False):
                 return bytes(octets)
     raise SlowBody(BODY_S_MAX)

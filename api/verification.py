@@ -11,7 +11,7 @@ import msgspec
 import trio
 
 from api.metering import open_counted, open_granted, open_metered, spend_known
-from api.refusals import InvalidRequest
+from api.refusals import InvalidRequest, Section
 from api.requests import NDJSON, Call, Lines, Reply, reply
 from api.schema import (
     AsyncVerifyResponse,
@@ -101,7 +101,7 @@ def _result(answer: Answer) -> Verdict:
     return VerifyEmailResult(**msgspec.structs.asdict(answer.verdict), evidence=answer.evidence)
 
 
-def wants_evidence(call: Call, section: str) -> bool:
+def wants_evidence(call: Call, section: Section) -> bool:
     """Was evidence asked for? Nothing but `?evidence=1` or `0` is understood."""
     said = set(call.query.get("evidence", ["0"]))
     if said in ({"0"}, {"1"}):

@@ -9,6 +9,7 @@ was sent: neither a key, nor an address, nor a body.
 import logging
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
 import trio
@@ -17,6 +18,7 @@ from storage.records import Caller
 
 log = logging.getLogger("mailprobe.access")
 
+CROWD_TOLD_EVERY_S = 1.0
 UNROUTED = "none"  # the operation of a request for which none was found
 
 
@@ -106,9 +108,33 @@ class visiting:
             _present.reset(self._token)
 
 
-def turned_away(porter: Porter, code: str, status: int) -> None:
+class Crowd:
+    """Requests that overload control rejected: counted each, and logged once a second.
+
+    A line for each would cost more than the rejection.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0  # since the last line
+        self._told_at = -inf
+
+    def tell(self, code: str, status: int) -> None:
+        self._count += 1
+        now = trio.current_time()
+        if now - self._told_at < CROWD_TOLD_EVERY_S:
+            return
+        told = {"operation": UNROUTED, "status": status, "code": code, "times": self._count}
+        log.info("access", extra=told)
+        self._count, self._told_at = 0, now
+
+
+def turned_away(porter: Porter, crowd: Crowd, code: str, status: int) -> None:
     """The HTTP server itself refuses a request, before any operation or in the midst of one."""
     visit = _present.get()
+    if code == "overloaded" and (visit is None or visit.status is not None):
+        porter.turned_away(UNROUTED, code, status)
+        crowd.tell(code, status)
+        return
     if visit is None or visit.status is not None:
         porter.turned_away(UNROUTED, code, status)
         log.info("access", extra={"operation": UNROUTED, "status": status, "code": code})

@@ -25,6 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
+from api.signals import drain_signals
+
 logger = logging.getLogger("mailprobe.workers")
 
 Work = Callable[[Callable[[], None]], None]
@@ -34,7 +36,6 @@ BACKOFF_S = 0.1  # before a worker is replaced, doubling
 BACKOFF_S_MAX = 30.0
 STEADY_S = 30.0  # who served so long died of something new
 
-_WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -46,9 +47,9 @@ def supervise(
     drain_s: float = DRAIN_S,
     ready: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run `work` in `count` processes until SIGTERM or SIGINT; return the exit code.
+    """Run `work` in `count` processes until one of `drain_signals`; return the exit code.
 
-    `work(ready)` serves until its process gets SIGTERM or SIGINT, and calls `ready`
+    `work(ready)` serves until its process gets one of them, and calls `ready`
     once it accepts requests; when all have, `ready` is called here, once. The listening `sockets` are closed here when the drain
     begins, so that nobody is let in whom no worker will serve. Returns 0 when all have drained; 1 when one has not
     (it failed while draining, or took longer than `drain_s` and was killed), or
@@ -60,9 +61,10 @@ def supervise(
     if threading.active_count() > 1:
         raise RuntimeError("a process with threads cannot be forked safely")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, there would be nothing to wait for
-    mask: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED))
+    watched = {signal.SIGCHLD, *drain_signals()}
+    mask: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, watched))
     try:
-        return _Supervisor(work, count, sockets, drain_s, ready, mask).run()
+        return _Supervisor(work, count, sockets, drain_s, ready, watched, mask).run()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -102,12 +104,14 @@ class _Supervisor:
         sockets: Sequence[socket.socket],
         drain_s: float,
         ready: Callable[[], None],
+        watched: set[signal.Signals],
         mask: set[int],
     ) -> None:
         self._work = work
         self._sockets = sockets
         self._drain_s = drain_s
         self._ready: Callable[[], None] | None = ready  # until it has been called
+        self._watched = watched
         self._mask = mask  # what workers unblock again
         self._places = [_Place() for _ in range(count)]
 
@@ -117,7 +121,7 @@ class _Supervisor:
         gc.enable()  # it was held back for the start
         while True:
             self._fill()
-            signalled = signal.sigtimedwait(_WATCHED, self._until_due())
+            signalled = signal.sigtimedwait(self._watched, self._until_due())
             if signalled is not None and signalled.si_signo != signal.SIGCHLD:
                 return self._drain()
             for place, worker, code in self._reap():

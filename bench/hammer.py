@@ -179,6 +179,34 @@ def flood(
     return flooded
 
 
+def burst(at: tuple[str, int], request: bytes, count: int) -> Flooded:
+    """Ask so many at once, each on a connection of its own, and wait for all. Raises Unanswered."""
+    came = Flooded()
+    with select.epoll() as poll:
+        lines = _connected(at, count)
+        by_number = {line.sock.fileno(): line for line in lines}
+        try:
+            cpu_s, began = time.process_time(), time.perf_counter()
+            for number, line in by_number.items():
+                line.ask(request)
+                poll.register(number, select.EPOLLIN)
+            left = count
+            while left:
+                ready = poll.poll(ANSWER_S)
+                if not ready:
+                    raise Unanswered(f"no answer within {ANSWER_S} s")
+                for number, _ in ready:
+                    if by_number[number].take():
+                        _judge(came, by_number[number])
+                        poll.unregister(number)
+                        left -= 1
+        finally:
+            for line in lines:
+                line.sock.close()
+    came.took_s, came.cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
+    return came
+
+
 def _judge(flooded: Flooded, line: _Line) -> None:
     if line.status == 200:
         flooded.served += 1

@@ -417,5 +417,8 @@ class Store(Protocol):
         ...
 
     async def check(self) -> datetime:
-        """The store's clock; raises StoreUnavailable. For health and the doctor."""
+        """Write something, durably; the store's clock. Raises StoreUnavailable.
+
+        For health, the doctor and the upkeep: a disk that is full shows only in writing.
+        """
         ...

@@ -102,7 +102,7 @@ async def open_service_source(settings: "Settings") -> AsyncIterator["Source"]:
     from api.cli.http_source import open_http_source
     from api.house import open_service, serve_service
     from api.plans import PLANS
-    from api.server import open_sockets
+    from api.sockets import open_sockets
 
     scale = dataclasses.replace(PLANS["scale"], rate_limit_per_min=RATE_PER_MIN)
     sockets = open_sockets(settings.bind.host, settings.bind.port)

@@ -114,7 +114,7 @@ def _open_doors(settings: "Settings") -> "Doors":
 
 
 def _listening(bind: "Bind", in_words: "Callable[[Bind, str], Misuse]") -> list[socket.socket]:
-    from api.server import open_sockets
+    from api.sockets import open_sockets
 
     try:
         return open_sockets(bind.host, bind.port)

@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from api.app import create_app
+from api.asgi import WHOLE_BODY
 from api.errors import Places
 from api.keys import Prefix, key_hash, mint, shown
 from api.metrics import Metrics
@@ -160,7 +161,8 @@ class Shop:
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
             "scheme": "https", "path": path, "raw_path": path.encode(), "root_path": "",
             "query_string": query.encode(), "client": ("192.0.2.7", 4711),
-            "server": ("api.test", 443), "extensions": {}, "state": {},
+            "server": ("api.test", 443), "state": {},
+            "extensions": {WHOLE_BODY: octets} if pieces is None and octets else {},
             "headers": [
                 (k.encode(), v.encode("latin-1")) for k, v in sent.items() if v is not None
             ],

@@ -15,7 +15,7 @@ from api.cli.account import read_settings
 from api.cli.serve import prepare_store, serve_until_told
 from api.house import Doors
 from api.plans import read_plans
-from api.server import open_sockets
+from api.sockets import open_sockets
 from engine import load_rules_and_lists
 
 

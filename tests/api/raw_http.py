@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from api.server import Limits, listeners_on, open_sockets, serve_app
+from api.server import Limits, serve_app
+from api.sockets import listeners_on, open_sockets
 
 STOCK = os.environ.get("STOCK_HTTP") == "1"
 PATIENCE_S = 5.0  # for what must come; nothing waits so long unless it fails
@@ -152,7 +153,9 @@ LIMITS = Limits(
 
 
 @asynccontextmanager
-async def serving(app, anteroom=None, **limits) -> AsyncIterator[Serving]:
+async def serving(
+    app, anteroom=None, *, intake=None, vital=(), error_body=error_body, **limits
+) -> AsyncIterator[Serving]:
     """Serve this ASGI application on a free port of loopback."""
     (sock,) = open_sockets("127.0.0.1", 0)
     server = Serving(sock.getsockname()[1])
@@ -169,6 +172,8 @@ async def serving(app, anteroom=None, **limits) -> AsyncIterator[Serving]:
                     error_body=error_body,
                     limits=replace(LIMITS, **limits),
                     anteroom=anteroom,
+                    intake=intake,
+                    vital=vital,
                     task_status=task_status,
                 )
         server.ended.set()

@@ -227,7 +227,6 @@ SMUGGLED = {
     "a host with a path": "GET / HTTP/1.1\r\nHost: a.test/b\r\n\r\n",
     "HTTP/2.0": "GET / HTTP/2.0\r\nHost: a.test\r\n\r\n",
     "HTTP/0.9": "GET /\r\n\r\n",
-    "an empty line first": "\r\n" + GET,
     "CONNECT": "CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n\r\n",
     "a target that is no path": "GET a.test HTTP/1.1\r\nHost: a.test\r\n\r\n",
     "a space in the target": "GET / x HTTP/1.1\r\nHost: a.test\r\n\r\n",
@@ -270,6 +269,9 @@ SOUND = {
     "a host with a port": (GET.replace("a.test", "127.0.0.1:8080"), b""),
     "a host in brackets": (GET.replace("a.test", "[::1]:8080"), b""),
     "a host of nothing": (GET.replace("a.test", ""), b""),
+    "an empty line first": ("\r\n" + GET, b""),
+    "empty lines first": ("\r\n\r\n\r\n" + post("Content-Length: 2", body="hi"), b"hi"),
+    "an empty line behind the body": (post("Content-Length: 2", body="hi\r\n"), b"hi"),
     "a field without a value": (GET.replace("Host", "X:\r\nHost"), b""),
     "Latin-1 in a field": (GET.replace("Host", "X: \u00e9\r\nHost"), b""),
 }

@@ -1,7 +1,9 @@
 """The table of refusals: every one has its words, and its four fields."""
 
+import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -9,8 +11,20 @@ import pytest
 from api import refusals
 from api.errors import TABLE, body_of, body_of_code, headers_of, row_of
 from api.examples import REFUSALS
-from api.refusals import Refusal
+from api.operations import OPERATIONS
+from api.refusals import Refusal, Section
 from tests.api.asking import PLACES
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs/api.md"
+
+
+def test_every_docs_link_leads_to_a_heading_of_the_documentation() -> None:
+    """Of both servers: their types allow no other anchors, see `Section`."""
+    headings = re.findall(r"^#+ (.+)$", DOCUMENTATION.read_text("utf-8"), re.M)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in headings}
+    assert set(get_args(Section)) <= anchors
+    told = {row.anchor for row in TABLE.values()} | {each.section for each in OPERATIONS}
+    assert told - {None} <= set(get_args(Section))
 
 
 def subclasses(kind: type[Refusal]) -> set[type[Refusal]]:
@@ -49,6 +63,7 @@ def test_every_body_has_its_four_fields_and_no_template_left_in_it(refusal: Refu
         (refusals.SlowBody(10), 408, "request_timeout", set()),
         (refusals.IdempotencyRunning(), 409, "idempotency_in_progress", set()),
         (refusals.PayloadTooLarge(1), 413, "payload_too_large", set()),
+        (refusals.UnsupportedCoding("br"), 415, "unsupported_media_type", set()),
         (refusals.IdempotencyReused(), 422, "idempotency_key_reused", set()),
         (refusals.TooManyKeys(2), 429, "key_limit_reached", set()),
         (refusals.OurFault("7"), 500, "internal_error", set()),

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from api.house import serve_service
-from api.server import open_sockets
+from api.sockets import open_sockets
 from bench.lab import start_lab
 from tests.api.asking import open_shop
 from tests.api.test_cli_serve import mailprobe, make_account, served

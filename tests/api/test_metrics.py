@@ -24,8 +24,8 @@ from api.metrics_page import MEDIA_TYPE, page, serve_page
 from api.metrics_table import families
 from api.operations import OPERATIONS
 from api.plans import PLANS
-from api.server import listeners_on, open_sockets
-from api.visits import turned_away, visiting
+from api.sockets import listeners_on, open_sockets
+from api.visits import Crowd, turned_away, visiting
 from engine.testing.names import Mood
 from storage.store import StoreUnavailable
 from tests.api.asking import BATCH, STREAM, VERIFY, Shop, open_shop
@@ -397,10 +397,10 @@ async def test_what_the_server_itself_refuses_is_counted_once(
     autojump_clock: object, board: Board
 ) -> None:
     metrics = Metrics(board.claim())
-    turned_away(metrics, "invalid_request", 400)
+    turned_away(metrics, Crowd(), "invalid_request", 400)
     with visiting(metrics, "id", lingers=True) as visit:
         visit.operation = "verify_email"  # which crashes
-    turned_away(metrics, "internal_error", 500)
+    turned_away(metrics, Crowd(), "internal_error", 500)
     told = read(board)
     assert told("mailprobe_requests_total") == 2
     assert told("mailprobe_requests_total", operation="none", status="400") == 1

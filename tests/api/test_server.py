@@ -11,7 +11,8 @@ from contextlib import AsyncExitStack, ExitStack
 import pytest
 import trio
 
-from api.server import ACCEPTED_MAX, Limits, listeners_on, open_sockets, serve_app
+from api.server import ACCEPTED_MAX, Limits, serve_app
+from api.sockets import listeners_on, open_sockets
 from tests.api.raw_http import (
     LIMITS,
     Serving,
@@ -114,7 +115,8 @@ async def test_no_client_holds_the_end_up(said):
 PROGRAM = """
 import sys, trio
 from functools import partial
-from api.server import ACCEPTED_MAX, Limits, drain_on_signals, listeners_on, open_sockets, serve_app
+from api.server import ACCEPTED_MAX, Limits, drain_on_signals, serve_app
+from api.sockets import listeners_on, open_sockets
 from tests.api.raw_http import error_body, hello
 from tests.api.test_server import endless
 

@@ -4,7 +4,15 @@ import pytest
 import trio
 
 from api.plain import read_plain
-from api.shedding import BURST, CROWD, Anteroom, Place, let_in
+from api.shedding import (
+    AT_ONCE,
+    BURST,
+    CROWD,
+    REFUSALS_AHEAD_S,
+    Anteroom,
+    Place,
+    let_in,
+)
 from tests.api.raw_http import read_body, respond, serving
 
 HEAD = "POST / HTTP/1.1\r\nHost: a.test\r\n"
@@ -70,7 +78,7 @@ def start(nursery: trio.Nursery, rate: float) -> Flood:
 @pytest.mark.parametrize("rate", [300, 1_000, 2_000])
 async def test_three_times_the_load_is_shed_and_the_rest_is_granted(autojump_clock, flood, rate):
     coming = flood(rate)
-    await coming.rush(3 * rate, 1)
+    await coming.rush(3 * rate, 2 + 1.5 * BURST / rate)  # its first part was a burst
     del coming.store.waited_s[:]
     shed, coming.most = coming.shed, 0
     await coming.rush(3 * rate, 2)
@@ -89,12 +97,30 @@ async def test_a_crowd_at_once_is_no_overload_however_slow_the_machine(autojump_
     assert not coming.shed
 
 
-async def test_a_burst_that_drains_within_a_second_is_no_overload(autojump_clock, flood):
-    coming = flood(250)
+async def test_a_burst_is_no_overload(autojump_clock, flood):
+    coming = flood(2_000)
     coming.come(BURST)
     assert not coming.shed
     coming.come(1)
     assert coming.shed == 1
+
+
+async def test_a_burst_that_takes_a_while_to_come_is_none_either(autojump_clock, flood):
+    """On a slow machine 2,000 take their time to be read, and to be granted."""
+    coming = flood(500)
+    await coming.rush(1_000, 2)
+    assert not coming.shed
+    await trio.sleep(3)
+    assert len(coming.store.waited_s) >= 2_000 - 1
+
+
+async def test_after_a_rejection_a_queue_that_stands_for_100_ms_is_shed(autojump_clock, flood):
+    """CoDel's interval: the flood's next wave is not taken for a burst."""
+    coming = flood(500)
+    await coming.rush(1_500, 6)
+    coming.most = 0
+    await coming.rush(1_500, 3)
+    assert coming.most <= 2 * CROWD
 
 
 async def test_what_it_bears_is_let_in_for_ever(autojump_clock, flood):
@@ -103,17 +129,17 @@ async def test_what_it_bears_is_let_in_for_ever(autojump_clock, flood):
     assert not coming.shed
 
 
-async def test_a_store_that_stands_still_keeps_a_crowd_waiting_and_no_more(autojump_clock, flood):
+async def test_a_store_that_stands_still_keeps_a_burst_waiting_and_no_more(autojump_clock, flood):
     coming = flood(1e-9)
-    await coming.rush(200, 5)
-    assert coming.most <= CROWD + 200 * 0.25
+    await coming.rush(1_000, 5)
+    assert coming.most == BURST
 
 
 async def test_when_the_flood_is_over_a_burst_may_come_again(autojump_clock, flood):
     coming = flood(1_000)
     await coming.rush(3_000, 2)
     assert coming.shed
-    await coming.rush(100, 2)
+    await coming.rush(100, 5)
     coming.shed = 0
     coming.come(BURST)
     assert not coming.shed
@@ -200,6 +226,56 @@ async def test_both_ways_give_the_same_answer():
         for answer in (short, long):
             del answer.headers["x-request-id"], answer.headers["date"]
         assert short == long
+
+
+async def test_refusals_take_a_share_of_the_time_and_no_more(autojump_clock):
+    room = Anteroom()
+    places = fill(room)
+    assert room.refusals_left > 10
+    while room.refusals_left:
+        room.refused(0.001)
+    assert room.overrun
+    places.pop().leave()
+    assert not room.overrun
+    fill(room)
+    await trio.sleep(1)
+    assert 1 <= room.refusals_left <= 2 * REFUSALS_AHEAD_S / 0.001
+    assert not room.overrun
+
+
+async def test_their_turn_comes_in_the_order_of_their_coming(autojump_clock, nursery):
+    room = Anteroom()
+    places = [Place(room) for _ in range(AT_ONCE + 3)]
+    begun = []
+
+    async def work(number):
+        await places[number].turn()
+        begun.append(number)
+
+    for number, place in enumerate(places):
+        assert place.take()
+        nursery.start_soon(work, number)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(begun) == AT_ONCE
+    places[AT_ONCE].leave()  # it hung up
+    for place in places[:2]:
+        place.leave()
+        await trio.testing.wait_all_tasks_blocked()
+    assert begun[AT_ONCE:] == [AT_ONCE + 1, AT_ONCE + 2]
+
+
+async def test_in_an_overrun_posts_are_left_unread_and_gets_are_served():
+    app, room = Slow(), Anteroom()
+    app.go_on.set()
+    async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
+        places = fill(room)
+        room.refused(60.0)  # as long, none may be rejected
+        await late.say(WHOLE)
+        assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
+        assert app.begun == 0
+        for place in places:
+            place.leave()
+        assert (await late.answer()).status == 200
 
 
 async def test_who_was_let_in_is_served_and_who_only_looks_is_too():

@@ -11,7 +11,8 @@ from functools import partial
 import pytest
 import trio
 
-from api.server import drain_on_signals, listeners_on, open_sockets, serve_app
+from api.server import drain_on_signals, serve_app
+from api.sockets import listeners_on, open_sockets
 from api.workers import supervise
 from tests.api.raw_http import connected, error_body, respond
 

@@ -11,13 +11,8 @@ import trio
 from api import operations
 from bench.empty_route import PATH as EMPTY
 from bench.lab import Lab, start_lab
-from bench.suite_service import (
-    PLANS,
-    ServiceFailed,
-    measure,
-    measure_requests,
-    start_service,
-)
+from bench.serving import PLANS, ServiceFailed, start_service
+from bench.suite_service import measure, measure_requests
 
 ADDRESSES = 60
 OTHERS = 100  # two requests whose first line is timed
