@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import trio
 
+from engine.background import log_fault
 from engine.smtp.seats import Sitter
 from storage.places import is_postgres
 from storage.seats import SeatsAsked
@@ -165,7 +166,10 @@ class LeasedSeats:
             await trio.sleep(TICK_S)
             now = trio.current_time()
             for address, place in list(self._places.items()):
-                self._look_at_clock(address, place, now)
+                try:
+                    self._look_at_clock(address, place, now)
+                except Exception:
+                    log_fault(self._look_at_clock)
 
     def _look_at_clock(self, address: str, place: _Place, now: float) -> None:
         if place.held and now >= place.until - CUT_S:
@@ -213,6 +217,9 @@ class LeasedSeats:
                 if not self._away:
                     log.warning("no seats at exchanges are leased: %s", error)
                 self._away = True
+                await trio.sleep(FAILED_S)
+            except Exception:
+                log_fault(self.deal)
                 await trio.sleep(FAILED_S)
             else:
                 self._away = False

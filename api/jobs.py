@@ -7,7 +7,7 @@ so a job whose process was killed goes on in another within LEASE_S. A callback 
 be delivered twice where a process dies after the delivery and before it is logged, or
 the store can't be asked for longer than a lease; it is never lost, and a verification is never counted twice.
 
-Raises what is our own fault out of its nursery, never what a receiver or the store does.
+A fault of ours in the work on one job is logged, and ends the work on no other.
 """
 
 import logging
@@ -28,6 +28,7 @@ from api.metering import row_of
 from api.schema import VerifyEmailCallback
 from api.webhooks import NotAWebhook, callback_headers, check_webhook, verdict_on
 from engine import Answer, open_answers
+from engine.background import contained, log_fault
 from storage.records import Attempt, Caller, Claim, Job, JobOrder, Work
 from storage.store import Store, StoreUnavailable
 
@@ -112,7 +113,7 @@ class JobBoard:
                 bell = self._bells[work]
                 for claim in await self._claim(work):
                     self.under_way[work] += 1
-                    nursery.start_soon(self._do, work, act, claim)
+                    nursery.start_soon(contained, self._do, work, act, claim)
                 with trio.move_on_at(self._next_look(work)):
                     await bell.wait()
             nursery.cancel_scope.deadline = trio.current_time() + DRAIN_S
@@ -145,7 +146,9 @@ class JobBoard:
             )
         except StoreUnavailable as error:
             log.warning("no job can be claimed: %s", error)
-            return []
+        except Exception:  # of one row that cannot be read; the others' claims end with their lease
+            log_fault(self._claim)
+        return []
 
     async def _do(self, work: Work, act: Callable[[Claim], Awaitable[None]], claim: Claim) -> None:
         """One job, its claim kept alive; a bug of ours is logged, and tried a few times."""

@@ -20,6 +20,7 @@ from api.recorder import Recorder
 from api.refusals import HardCapReached, Overloaded, QuotaExhausted, RateLimited, Refusal
 from api.shedding import let_in
 from engine import Engine
+from engine.background import contained
 from storage.records import Caller, Job, JobOrder, Ledger, Reservation, UsageRow
 from storage.store import Store, StoreUnavailable, units_of
 
@@ -268,14 +269,16 @@ class Meter:
 
         A lease is extended for the first time after one to two rounds, well before it ends.
         """
-        while self.leases:
-            await trio.sleep(EXTEND_EVERY_S)
-            old = trio.current_time() - EXTEND_EVERY_S
-            async with trio.open_nursery() as nursery:
-                for reservation, since in list(self.leases.values()):
-                    if since <= old:
-                        nursery.start_soon(self._extend, reservation)
-        self.leases.kept = False
+        try:
+            while self.leases:
+                await trio.sleep(EXTEND_EVERY_S)
+                old = trio.current_time() - EXTEND_EVERY_S
+                async with trio.open_nursery() as nursery:
+                    for reservation, since in list(self.leases.values()):
+                        if since <= old:
+                            nursery.start_soon(contained, self._extend, reservation)
+        finally:
+            self.leases.kept = False
 
     async def _extend(self, reservation: Reservation) -> None:
         try:

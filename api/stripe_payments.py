@@ -37,6 +37,7 @@ from api.payments import (
 )
 from api.refusals import NoSuchRoute, ProviderUnavailable
 from api.stripe_border import PACE, Pace, Stripe, StripeFailed
+from engine.background import contained, log_fault
 from storage.records import Account, Letter
 from storage.store import Store, StoreUnavailable
 
@@ -276,6 +277,9 @@ class Postman:
             except StoreUnavailable:
                 log.warning("the meter's letters were not looked for: the store cannot be asked")
                 done = Round()
+            except Exception:
+                log_fault(self.deliver)
+                done = Round()
             if done.in_the_way is not None:
                 await trio.sleep(self._rest_s(failed, done.in_the_way))
                 failed += 1
@@ -302,7 +306,7 @@ class Postman:
         done = Round(len(letters), trio.current_time() + self._pace.round_s)
         async with trio.open_nursery() as nursery:
             for theirs in by_account.values():
-                nursery.start_soon(self._deliver_in_turn, theirs, done)
+                nursery.start_soon(contained, self._deliver_in_turn, theirs, done)
         if done.failures:
             count, why = len(done.failures), done.failures[0].why
             log.warning("%d of %d meter events were not taken: %s", count, len(letters), why)

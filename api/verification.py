@@ -3,7 +3,7 @@
 Each is a collector over the one metered stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from uuid import UUID, uuid4, uuid5
 
@@ -23,6 +23,7 @@ from api.schema import (
 from api.service import Service
 from api.webhooks import NotAWebhook, check_webhook
 from engine import Answer, Verdict
+from engine.evidence import EvidenceBudget
 from storage.records import JobOrder
 
 JOBS = UUID("8f2d3c56-6a0e-4f7b-9d43-0c6a5b1e7f20")  # the namespace of ids made from keys
@@ -37,7 +38,7 @@ async def verify_email(service: Service, call: Call) -> Reply:
     if body.webhook is not None:
         return await _promise(service, call, body, explain)
     (answer,) = await _collect(service, call, [body.email], "verify", explain)
-    return reply(200, _result(answer))
+    return reply(200, _result(answer, EvidenceBudget()))
 
 
 async def verify_batch(service: Service, call: Call) -> Reply:
@@ -47,7 +48,8 @@ async def verify_batch(service: Service, call: Call) -> Reply:
     explain = wants_evidence(call, "batch")
     answers = await _collect(service, call, body.emails, "batch", explain)
     latency_ms = round((trio.current_time() - began) * 1000)
-    results = [_result(answer) for answer in answers]
+    budget = EvidenceBudget()
+    results = [_result(answer, budget) for answer in answers]
     return reply(200, BatchVerifyResponse(results, len(results), latency_ms))
 
 
@@ -55,16 +57,16 @@ async def verify_stream(service: Service, call: Call) -> Reply:
     """Up to fifty addresses, a line for each as soon as its result is there."""
     body: BatchRequest = call.body
     explain = wants_evidence(call, "streaming")
-    meter, texts = service.meter, body.emails
+    meter, texts, encode = service.meter, body.emails, encoder_of_lines()
     known = await spend_known(
         meter, call.caller, texts, operation="stream", headers=call.headers, explain=explain
     )
     if known is not None:
-        lines = Lines(open=lambda: open_counted(known), encode=encode_lines)
+        lines = Lines(open=lambda: open_counted(known), encode=encode)
     else:
         grant = await meter.reserve(call.caller, len(texts), "stream", call.headers)
         lines = Lines(
-            open=lambda: open_granted(meter, grant, texts, explain=explain), encode=encode_lines
+            open=lambda: open_granted(meter, grant, texts, explain=explain), encode=encode
         )
     # no proxy may hold a line back until a buffer of its own is full
     return Reply(200, lines, {"X-Accel-Buffering": "no"}, NDJSON)
@@ -90,15 +92,21 @@ async def _collect(
     return [collected[place] for place in range(len(texts))]
 
 
-def encode_lines(answers: Sequence[Answer]) -> bytes:
-    """One line of JSON for each, every one with its end."""
-    return _encoder.encode_lines([_result(answer) for answer in answers])
+def encoder_of_lines() -> Callable[[Sequence[Answer]], bytes]:
+    """For the lines of one stream: a line of JSON for each answer, every one with its end."""
+    budget = EvidenceBudget()
+
+    def encode(answers: Sequence[Answer]) -> bytes:
+        return _encoder.encode_lines([_result(answer, budget) for answer in answers])
+
+    return encode
 
 
-def _result(answer: Answer) -> Verdict:
+def _result(answer: Answer, budget: EvidenceBudget) -> Verdict:
     if answer.evidence is None:
         return answer.verdict
-    return VerifyEmailResult(**msgspec.structs.asdict(answer.verdict), evidence=answer.evidence)
+    evidence = budget.fit(answer.evidence)
+    return VerifyEmailResult(**msgspec.structs.asdict(answer.verdict), evidence=evidence)
 
 
 def wants_evidence(call: Call, section: str) -> bool:

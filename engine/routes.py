@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from engine.background import contained, log_fault
 from engine.dns import (
     AddressAnswer,
     Addresses,
@@ -101,9 +102,9 @@ class Remembered(Generic[Answer]):
         flight = self._flights.get(name)
         if flight is None:
             flight = self._flights[name] = _Flight()
-            self._nursery.start_soon(self._fly, name, flight)
+            self._nursery.start_soon(contained, self._fly, name, flight)
         await flight.done.wait()
-        assert flight.answer is not None  # else the look-up crashed, and we with it
+        assert flight.answer is not None  # else the look-up crashed, and each that waits for it
         return flight.answer
 
     async def _fly(self, name: str, flight: _Flight[Answer]) -> None:
@@ -308,8 +309,12 @@ class _Clock:
             race = heappop(self._due)[2]
             if race.over:
                 continue
-            if race.due <= now:
-                race.tick(now)
+            try:
+                if race.due <= now:
+                    race.tick(now)
+            except Exception:  # its askers' own clocks end it; the other races go on
+                log_fault(race.tick)
+                continue
             self.watch(race)
 
 
@@ -332,9 +337,12 @@ class _ByTask:
                     told = DohResponse(await self._transport.exchange(url, query), None)
                 except OSError as error:  # TransportFailed is one
                     told = TransportFailed(str(error) or type(error).__name__)
+                except Exception:
+                    log_fault(carry)
+                    told = TransportFailed("the transport failed by a fault of ours")
                 settle(told)
 
-        self._nursery.start_soon(carry)
+        self._nursery.start_soon(contained, carry)
         return scope.cancel
 
 

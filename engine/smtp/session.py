@@ -752,7 +752,8 @@ class Session:
 
     def _note_start(self, notes: Notes, reused: bool) -> None:
         notes.tried.append(Tried(self._host.name, self.address, "answered"))
-        notes.lines.extend(self._preamble)
+        for at, by_us, text in self._preamble:
+            notes.add_line(at, by_us, text)
         if reused:
             notes.cached.append("connection")
 
@@ -764,10 +765,9 @@ class Session:
     def _note_turn(self, question: Question, turn: Turn) -> None:
         if question.notes is not None:
             heard_at, said_at = self._connection.heard_at, self._connection.said_at
-            question.notes.lines.append((said_at, True, turn.command.line))
-            question.notes.lines += [
-                (heard_at, False, line) for line in str(turn.reply).split("\n")
-            ]
+            question.notes.add_line(said_at, True, turn.command.line)
+            for line in str(turn.reply).split("\n"):
+                question.notes.add_line(heard_at, False, line)
 
 
 class _Heard(msgspec.Struct, eq=False):

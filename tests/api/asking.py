@@ -40,11 +40,15 @@ MANAGEMENT = "/v1/management"
 
 
 class Unsteady:
-    """A store that can be away: every question to it fails while `away`, or those named so."""
+    """A store that can be away: every question to it fails while `away`, or those named so.
+
+    Those in `throwing` fail by a bug.
+    """
 
     def __init__(self, store: Any) -> None:
         self.store = store
         self.away: bool | set[str] = False
+        self.throwing: set[str] = set()
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -54,6 +58,8 @@ class Unsteady:
             self.calls.append(name)
             if self.away is True or (isinstance(self.away, set) and name in self.away):
                 raise StoreUnavailable("the disk is gone")
+            if name in self.throwing:
+                raise ArithmeticError("a bug")
             return await method(*arguments, **named)
 
         return ask

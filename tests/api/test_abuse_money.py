@@ -1,0 +1,184 @@
+"""What a customer may send, and what it may not do: end the service, bill twice, fill the disk."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from api.recorder import open_recorder
+from engine import EngineSettings, open_answers, open_engine
+from engine.background import contained
+from engine.evidence import (
+    CONVERSATION_LINES_MAX,
+    LINE_OCTETS_MAX,
+    Evidence,
+    EvidenceBudget,
+    Line,
+    Tried,
+    shown,
+)
+from engine.testing.hosts import MailHost
+from engine.testing.world import open_world
+from tests.api.asking import BATCH, STREAM, VERIFY, Shop
+
+ANSWER_MAX = 256 * 1024  # of one answer with evidence
+LOUD = "550-" + "\x01" * 1990  # a line of a reply, as long as it is read
+LOUD_REPLY = "\r\n".join(["550-5.1.1 <{rcpt}>: User unknown", *[LOUD] * 7, "550 5.1.1 bye"])
+
+
+def add_loud_host(shop: Shop) -> None:
+    shop.world.add("loud.test", MailHost(default_unknown=LOUD_REPLY))
+
+
+# == one request ends nothing but itself =======================================================
+
+
+@pytest.mark.parametrize("path", [VERIFY, BATCH, STREAM])
+async def test_evidence_has_a_bound_whatever_hosts_say(autojump_clock, shop: Shop, path):
+    """A reply of 16 KiB of control characters was six times as much in JSON, for each address."""
+    add_loud_host(shop)
+    emails = [f"nobody{n}@loud.test" for n in range(1 if path == VERIFY else 50)]
+    body = {"email": emails[0]} if path == VERIFY else {"emails": emails}
+    got = await shop.ask("POST", f"{path}?evidence=1", body)
+    assert got.status == 200
+    assert len(got.octets) < ANSWER_MAX
+    told = [got.body] if path == VERIFY else got.body["results"] if path == BATCH else got.lines
+    assert [one["email"] for one in told if one["status"] == "invalid"] == []
+    assert told[-1]["evidence"]["truncated"]
+    for one in told:
+        lines = [line["text"] for line in one["evidence"]["conversation"]]
+        assert len(lines) <= CONVERSATION_LINES_MAX
+        assert all(len(line.encode()) <= LINE_OCTETS_MAX and line.isprintable() for line in lines)
+
+
+async def test_a_request_with_the_largest_evidence_and_a_key_ends_nothing(autojump_clock, shop):
+    """Its answer was too large to be kept, and the service ended with it."""
+    add_loud_host(shop)
+    body = {"emails": [f"nobody{n}@loud.test" for n in range(50)]}
+    key = {"Idempotency-Key": "k"}
+    first = await shop.ask("POST", f"{BATCH}?evidence=1", body, headers=key)
+    again = await shop.ask("POST", f"{BATCH}?evidence=1", body, headers=key)
+    assert (first.status, first.octets) == (200, again.octets)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert len(await shop.rows()) == 50
+    assert (await shop.verify()).status == 200
+
+
+def test_what_is_shown_is_printable_and_short():
+    assert shown("250 2.1.5 Ok") == "250 2.1.5 Ok"
+    assert shown("a\x00b\x1b[2J\x7f\r\n") == "a?b?[2J???"
+    for text in ("x" * 600, "é" * 600, "\U0001f600" * 600, "\x00" * 600, "\udc80" * 600):
+        kept = shown(text)
+        assert len(kept.encode()) <= LINE_OCTETS_MAX
+        assert kept.isprintable()
+        assert len(kept.encode()) > LINE_OCTETS_MAX - 4
+
+
+def test_the_evidence_of_an_answer_is_cut_in_order():
+    lines = [Line(1.0, "server", "x" * 500)] * 3
+    whole = Evidence([Tried("mx.test", "192.0.2.1", "answered")], lines, "rule", ["mx"])
+    budget = EvidenceBudget(3000)
+    assert budget.fit(whole) is whole
+    cut = budget.fit(whole)
+    assert cut.truncated
+    assert (cut.exchanges, cut.rule, cut.cached) == (whole.exchanges, "rule", ["mx"])
+    assert cut.conversation == lines[:2]
+    empty = budget.fit(whole)
+    assert (empty.exchanges, empty.conversation, empty.truncated) == ([], [], True)
+
+
+# == every nursery that outlives a request =====================================================
+
+
+class Fault(Exception):
+    """A bug of ours."""
+
+
+async def throw(*arguments: Any, **named: Any) -> Any:
+    raise Fault
+
+
+async def test_contained_work_raises_nothing(autojump_clock, faults):
+    assert not await contained(throw)
+    assert len(faults) == 1
+    assert await contained(trio.sleep, 1)
+    with trio.move_on_after(1) as cancelled:
+        await contained(trio.sleep_forever)
+    assert cancelled.cancelled_caught
+
+
+async def test_a_write_that_fails_ends_no_other(autojump_clock, faults):
+    async with open_recorder() as recorder:
+        failed = recorder.insist(throw)
+        recorder.run_beside(throw)
+        await failed.wait()
+        written = recorder.insist(trio.lowlevel.checkpoint)
+        await written.wait()
+    assert len(faults) == 2
+
+
+async def test_an_answer_that_cannot_be_kept_ends_no_request(autojump_clock, shop, faults):
+    shop.store.throwing = {"finish_once"}
+    body = {"email": "bad", "webhook": "no"}  # an answer that nothing is counted with
+    assert (await shop.ask("POST", VERIFY, body, headers={"Idempotency-Key": "k"})).status == 400
+    shop.store.throwing = set()
+    assert (await shop.verify()).status == 200
+
+
+async def test_a_lease_that_cannot_be_extended_ends_no_other(autojump_clock, shop, faults):
+    shop.store.throwing = {"extend"}
+    shop.world.add("late.test", MailHost(latency_s=0.9))
+    async with trio.open_nursery() as nursery:
+        meter = shop.service.meter
+        grant = await meter.reserve(await shop.caller(), 1, "verify", {})
+        with meter.holding(grant.reservation):
+            await trio.sleep(12)
+            assert faults
+            shop.store.throwing = set()
+            before = len(faults)
+            await trio.sleep(12)
+            assert len(faults) == before
+        nursery.cancel_scope.cancel()
+    ledger = await shop.store.ledger(await shop.caller())
+    assert ledger.reserved == 1  # it was extended again
+    assert (await shop.verify()).status == 200
+
+
+async def test_a_session_that_fails_ends_no_other(autojump_clock, monkeypatch, faults):
+    """The tasks of mail hosts live as long as the engine."""
+    async with open_world() as world:
+        world.add("shop.test", MailHost())
+        world.add("other.test", MailHost())
+        async with open_engine(
+            EngineSettings(), transport=world.transport, dial=world.dial
+        ) as engine:
+            with monkeypatch.context() as patched:
+                patched.setattr("engine.smtp.pool.Pool._greet", throw)
+                async with open_answers(engine, ["known@shop.test"], asker="a") as answers:
+                    verdict = (await anext(answers)).verdict
+                assert verdict.status == "unknown"
+            assert faults
+            async with open_answers(engine, ["known@other.test"], asker="a") as answers:
+                assert (await anext(answers)).verdict.status == "deliverable"
+
+
+async def test_a_look_up_that_fails_ends_those_who_wait_for_it(
+    autojump_clock, monkeypatch, faults, shop
+):
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.routes.Resolvers.ask", throw)
+        assert (await shop.verify()).status == 500
+    assert faults
+    assert (await shop.verify()).status == 200
+
+
+async def test_a_stream_that_fails_ends_no_other(autojump_clock, monkeypatch, faults, shop):
+    """A verdict is taken by whoever settled it: the clock of all, or a session of a host."""
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.stream._Errand._take_settled", throw_at_once)
+        assert (await shop.verify()).status == 500
+    assert (await shop.verify()).status == 200
+
+
+def throw_at_once(*arguments: Any) -> None:
+    raise Fault
