@@ -13,6 +13,7 @@ import msgspec
 
 from api.limits import BODY_OCTETS_MAX, BODY_S_MAX
 from api.refusals import (
+    AnswerLost,
     HardCapReached,
     IdempotencyReused,
     IdempotencyRunning,
@@ -141,6 +142,12 @@ TABLE: dict[type[Refusal], Row] = {
     IdempotencyRunning: Row(
         409, "idempotency_in_progress", "The first request with this Idempotency-Key still runs.",
         "Send it again in a few seconds to get its answer.", "idempotency", retry_s=1,
+    ),
+    AnswerLost: Row(
+        409, "idempotency_answer_lost",
+        "The first request with this Idempotency-Key was done and counted; its answer was too large "
+        "to be kept.",
+        "Do not repeat it with this key: use a new one to do and count it again.", "idempotency",
     ),
     Overloaded: Row(
         503, "overloaded", "The service has as much to do as it can bear.",

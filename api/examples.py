@@ -91,6 +91,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.ProviderUnavailable(),
     refusals.IdempotencyReused(),
     refusals.IdempotencyRunning(),
+    refusals.AnswerLost(),
     refusals.Overloaded(),
     refusals.UsageUnknown(),
     refusals.OurFault("6b1c0f2d9a"),

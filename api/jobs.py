@@ -29,7 +29,7 @@ from api.schema import VerifyEmailCallback
 from api.webhooks import NotAWebhook, callback_headers, check_webhook, verdict_on
 from engine import Answer, open_answers
 from engine.background import contained, log_fault
-from storage.records import Attempt, Caller, Claim, Job, JobOrder, Work
+from storage.records import Attempt, Caller, Claim, FirstAnswer, Job, JobOrder, Work
 from storage.store import Store, StoreUnavailable
 
 log = logging.getLogger("mailprobe.jobs")
@@ -85,15 +85,19 @@ class JobBoard:
         self.under_way = dict.fromkeys(BOUNDS, 0)
 
     async def promise(
-        self, caller: Caller, order: JobOrder, headers: MutableMapping[str, str]
+        self,
+        caller: Caller,
+        order: JobOrder,
+        headers: MutableMapping[str, str],
+        first: FirstAnswer | None = None,
     ) -> Job:
-        """Grant one unit and keep the job; raises a Refusal or StoreUnavailable.
+        """Grant one unit and keep the job, and `first`; raises a Refusal or StoreUnavailable.
 
         An order whose id is kept already is the same promise made again, or after
         a day another one.
         """
         try:
-            job = await self._meter.reserve_job(caller, order, headers)
+            job = await self._meter.reserve_job(caller, order, headers, first)
         except ValueError:
             before = await self._store.job(order.id)
             if before and before.created_at > self._now() - SAME_PROMISE:

@@ -28,7 +28,7 @@ from api.schema import (
     UsageDay,
 )
 from api.service import Service
-from storage.records import Caller, Ledger
+from storage.records import Caller, Key, Ledger
 from storage.store import KeyLimitReached
 
 USAGE_DAYS = 30
@@ -77,6 +77,11 @@ async def create_api_key(service: Service, call: Call) -> Reply:
     body: CreateKeyRequest = call.body or CreateKeyRequest()
     keys_max = service.plan(call.caller).max_keys
     raw = mint("sk_live_", service.draw)
+
+    def created(key: Key) -> Reply:
+        told = ManagementCreateKeyResponse(UUID(key.id), raw, key.created_at, WARNING, key.label)
+        return reply(201, told)
+
     try:
         key = await service.store.create_key(
             call.caller.account.id,
@@ -85,11 +90,13 @@ async def create_api_key(service: Service, call: Call) -> Reply:
             sha256=key_hash(raw),
             prefix=shown(raw),
             keys_max=keys_max,
+            once=call.once,
+            answer=lambda key: call.answered(created(key)),
         )
     except KeyLimitReached:
         raise TooManyKeys(keys_max) from None
-    created = ManagementCreateKeyResponse(UUID(key.id), raw, key.created_at, WARNING, key.label)
-    return reply(201, created)
+    call.has_kept()
+    return created(key)
 
 
 async def revoke_api_key(service: Service, call: Call) -> Reply:

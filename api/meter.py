@@ -21,7 +21,7 @@ from api.refusals import HardCapReached, Overloaded, QuotaExhausted, RateLimited
 from api.shedding import let_in
 from engine import Engine
 from engine.background import contained
-from storage.records import Caller, Job, JobOrder, Ledger, Reservation, UsageRow
+from storage.records import Caller, FirstAnswer, Job, JobOrder, Ledger, Reservation, UsageRow
 from storage.store import Store, StoreUnavailable, units_of
 
 log = logging.getLogger("mailprobe.meter")
@@ -106,10 +106,11 @@ class Meter:
         rows: Sequence[UsageRow],
         operation: str,
         headers: MutableMapping[str, str],
+        first: FirstAnswer | None = None,
     ) -> None:
         """Grant and count at once what is known already, or raise the Refusal.
 
-        As `reserve` and `settle` in one transaction, durable before the answer is sent:
+        `first` is kept in the same transaction. As `reserve` and `settle` in one transaction, durable before the answer is sent:
         no reservation is ever left by a request that dies. It asks for no room, because
         nothing will be under way.
         """
@@ -122,7 +123,7 @@ class Meter:
                 self.watch(caller, False)
 
         def keep(weigh_all: Weigh) -> Awaitable[Refusal | None]:
-            return self.store.spend(caller, rows, weigh_all, metered=self.metered)
+            return self.store.spend(caller, rows, weigh_all, metered=self.metered, first=first)
 
         await trio.lowlevel.checkpoint_if_cancelled()  # who is gone pays for nothing
         await self.recorder.once(write)
@@ -131,7 +132,11 @@ class Meter:
             raise refused
 
     async def reserve_job(
-        self, caller: Caller, order: JobOrder, headers: MutableMapping[str, str]
+        self,
+        caller: Caller,
+        order: JobOrder,
+        headers: MutableMapping[str, str],
+        first: FirstAnswer | None = None,
     ) -> Job:
         """The same for a job, whose unit is reserved as long as it is pending.
 
@@ -140,7 +145,7 @@ class Meter:
         """
 
         def keep(weigh_all: Weigh) -> Awaitable[Job | Refusal]:
-            return self.store.create_job(caller, order, weigh_all)
+            return self.store.create_job(caller, order, weigh_all, first=first)
 
         granted = await self._weigh(caller, 1, headers, keep, needs_room=False)
         if isinstance(granted, Job):
@@ -188,23 +193,33 @@ class Meter:
         except StoreUnavailable:
             log.warning("a refusal was not logged: the store cannot be asked")
 
-    async def count_malformed(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
-        """A malformed single verify: one unit, never billable.
+    async def count_malformed(
+        self,
+        caller: Caller,
+        headers: MutableMapping[str, str],
+        first: FirstAnswer | None = None,
+    ) -> bool:
+        """A malformed single verify: one unit, never billable. Was it counted, and `first` kept?
 
         It is malformed whatever the limits say; where they leave no unit for it, it
         is logged as the refusal that it would have met.
         """
+        row = UsageRow(self.now(), "verify", None, "invalid_request", 1, False, 0)
+        refused: Refusal | None = None
 
-        def keep(weigh_all: Weigh) -> Awaitable[Reservation | Refusal]:
-            return self.store.reserve(caller, 1, weigh_all, lease_s=LEASE_S)
+        async def write() -> None:
+            nonlocal refused
+            refused = await self._weigh(caller, 1, headers, keep, billable=False, needs_room=False)
 
-        granted = await self._weigh(caller, 1, headers, keep, billable=False, needs_room=False)
-        if isinstance(granted, Reservation):
-            row = UsageRow(self.now(), "verify", None, "invalid_request", 1, False, 0)
-            await self.recorder.once(lambda: self.store.settle(granted, [row]))
-            self.watch(caller, False)
-        else:
-            await self.log_refusal(caller, granted, "verify")
+        def keep(weigh_all: Weigh) -> Awaitable[Refusal | None]:
+            return self.store.spend(caller, [row], weigh_all, first=first)
+
+        await self.recorder.once(write)
+        if refused is not None:
+            await self.log_refusal(caller, refused, "verify")
+            return False
+        self.watch(caller, False)
+        return True
 
     async def tell_standing(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
         """What is left of the limits, for an answer that weighed nothing."""
@@ -216,15 +231,17 @@ class Meter:
 
     # settling
 
-    async def settle(self, grant: Grant, rows: Sequence[UsageRow]) -> None:
-        """Make durable what was used, before the answer is sent.
+    async def settle(
+        self, grant: Grant, rows: Sequence[UsageRow], first: FirstAnswer | None = None
+    ) -> None:
+        """Make durable what was used, and `first` with it, before the answer is sent.
 
         An answer that cannot be counted is not given: StoreUnavailable is raised,
         and the lease gives its units back.
         """
 
         async def write() -> None:
-            await self.store.settle(grant.reservation, rows, metered=self.metered)
+            await self.store.settle(grant.reservation, rows, metered=self.metered, first=first)
             self.watch(grant.caller, False)
 
         await self.recorder.once(write)

@@ -10,6 +10,7 @@ from api import management, verification
 from api.errors import Places
 from api.openapi import describe
 from api.refusals import (
+    AnswerLost,
     HardCapReached,
     IdempotencyReused,
     IdempotencyRunning,
@@ -60,7 +61,7 @@ Refusals = tuple[type[Refusal], ...]
 ANYWHERE: Refusals = (NoSuchRoute, MethodNotAllowed, OurFault, Overloaded)
 KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
 BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody)
-REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning)
+REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning, AnswerLost)
 VERIFYING: Refusals = (*KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted)
 MANAGING: Refusals = (*KEYED, WrongKeyType)
 

@@ -136,6 +136,11 @@ class IdempotencyRunning(Refusal):
 
 
 @dataclass(eq=False)
+class AnswerLost(Refusal):
+    """The first request with the idempotency key was answered; the answer was too large to keep."""
+
+
+@dataclass(eq=False)
 class Overloaded(Refusal):
     """As much is under way as we bear."""
 

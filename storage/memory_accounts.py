@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import trio
 
-from storage.records import Account, Caller, Key, KeyKind, Tier
+from storage.records import Account, Answered, Caller, FirstAnswer, Key, KeyKind, Once, Tier
 from storage.store import KeyLimitReached, check_changes
 
 
@@ -67,6 +67,8 @@ class Accounts:
         sha256: str,
         prefix: str,
         keys_max: int | None,
+        once: Once | None = None,
+        answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
         await trio.lowlevel.checkpoint()
         account = self._accounts[account_id]
@@ -77,9 +79,19 @@ class Accounts:
         if sha256 in self._key_ids:
             raise ValueError("a key with this hash is kept already")
         key = Key(str(uuid4()), account.id, kind, label, prefix, self._now())
+        if once and answer:
+            first = FirstAnswer(once, answer(key))
+            self._check_runs(first)
+            self._answer(first)
         self._keys[key.id] = key
         self._key_ids[sha256] = key.id
         return key
+
+    def _check_runs(self, first: FirstAnswer | None) -> None:
+        raise NotImplementedError  # of the layer above
+
+    def _answer(self, first: FirstAnswer | None) -> None:
+        raise NotImplementedError
 
     async def keys(self, account_id: str) -> list[Key]:
         await trio.lowlevel.checkpoint()

@@ -14,6 +14,7 @@ from storage.records import (
     Attempt,
     Caller,
     Claim,
+    FirstAnswer,
     Job,
     JobOrder,
     JobState,
@@ -49,11 +50,17 @@ class Jobs(Metering):
         self._jobs: Queue[_Job] = Queue()
 
     async def create_job(
-        self, caller: Caller, order: JobOrder, weigh: Callable[[Ledger], R | None]
+        self,
+        caller: Caller,
+        order: JobOrder,
+        weigh: Callable[[Ledger], R | None],
+        *,
+        first: FirstAnswer | None = None,
     ) -> Job | R:
         await trio.lowlevel.checkpoint()
         if order.id in self._jobs.entries:
             raise ValueError("a job with this id is kept already")
+        self._check_runs(first)
         now = self._now()
         refusal = weigh(self._ledger(caller, now))
         if refusal is not None:
@@ -63,6 +70,7 @@ class Jobs(Metering):
             order.id, caller.account.id, order.email, order.webhook, order.host, "pending", now, now
         )
         self._jobs.put(job.id, _Job(job, order.secret, reservation), now)
+        self._answer(first)
         return job
 
     async def claim_jobs(

@@ -10,7 +10,7 @@ import trio
 
 from storage.calendar import day_of, month_of, period_bounds, period_start_of
 from storage.memory_outbox import Outbox
-from storage.records import Account, Caller, DayCount, Ledger, Reservation, UsageRow
+from storage.records import Account, Caller, DayCount, FirstAnswer, Ledger, Reservation, UsageRow
 from storage.store import (
     REFUSALS_SINGLE_MAX,
     SETTLED_KEPT,
@@ -83,9 +83,14 @@ class Metering(Outbox):
         part: int = 0,
         ends: bool = True,
         metered: bool = False,
+        first: FirstAnswer | None = None,
     ) -> None:
         await trio.lowlevel.checkpoint()
+        if (reservation.id, part) in self._settled:
+            return
+        self._check_runs(first)
         self._settle(reservation, rows, part, ends, metered)
+        self._answer(first)
 
     def _settle(
         self,
@@ -95,8 +100,6 @@ class Metering(Outbox):
         ends: bool = True,
         metered: bool = False,
     ) -> None:
-        if (reservation.id, part) in self._settled:
-            return
         self._settled[reservation.id, part] = self._now()
         lease = self._leases.pop(reservation.id, None)
         if lease and not ends:
@@ -127,14 +130,17 @@ class Metering(Outbox):
         weigh: Callable[[Ledger], R | None],
         *,
         metered: bool = False,
+        first: FirstAnswer | None = None,
     ) -> R | None:
         check_units(units_of(rows))
         await trio.lowlevel.checkpoint()
+        self._check_runs(first)
         now = self._now()
         refusal = weigh(self._ledger(caller, now))
         if refusal is None:
             granted = self._reserve(caller, units_of(rows), now, now)
             self._settle(granted, rows, metered=metered)
+            self._answer(first)
         return refusal
 
     async def log_refusal(self, caller: Caller, row: UsageRow) -> None:

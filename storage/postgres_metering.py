@@ -29,6 +29,7 @@ from storage.postgres_wishes import (
     Abandoned,
     Begin,
     Extend,
+    Finish,
     NewKey,
     OfAccount,
     Post,
@@ -41,10 +42,12 @@ from storage.postgres_wishes import (
     Verified,
     Wish,
 )
-from storage.records import Job, Key, Reservation, UsageRow
+from storage.records import Job, Key, Once, Reservation, UsageRow
 from storage.rows import instant, micros
+from storage.sealed import SealedFirst
+from storage.store import IdempotencyInProgress
 
-T = TypeVar("T", Post, Begin, NewKey)
+T = TypeVar("T", Post, Begin, Finish, NewKey)
 Used = tuple[Who, Sequence[UsageRow], bool]  # to the meter too?
 
 GROUP_MAX = 500  # in one transaction
@@ -110,6 +113,9 @@ class _Meeting:
         self._used: list[Used] = []
         self._spent = False
         self._promised: list[tuple[Any, ...]] = []
+        self._running: set[Once] = set()  # of those whose answers are to be kept
+        self._late: set[reservations.Part] = set()
+        self._firsts: list[tuple[int, SealedFirst]] = []
         self._marks: dict[str, tuple[Any, ...]] = {}
 
     def hold(self, marker: Marker | None) -> list[Any]:
@@ -121,6 +127,7 @@ class _Meeting:
             db.rollback()
             return marker.outcomes
         self._check_known()
+        self._refuse_late()
         self._settle({part: parts[part] for part in fresh})
         self._tell(now)
         self._answer_accounts(now)
@@ -145,7 +152,8 @@ class _Meeting:
             given = db.given_moment(locked)
             if given is not None:
                 db.execute(ledgers.SET_MOMENT, [str(micros(given))])
-            if parts:
+            self._look_at_onces()
+            if parts := self._in_time(parts):
                 settled = reservations.settle(db, parts)
             found = db.execute(ledgers.LOOK if weighs else ledgers.WHO, {"keys": keys})
             if accounts:
@@ -159,6 +167,41 @@ class _Meeting:
             self._who = {key_id: ledgers.who_of(*columns) for key_id, *columns in rows}
         self._numbers = dict(numbers.fetchall()) if numbers else {}
         return now, settled.fetchall() if settled else []
+
+    # answers that are kept with what was done
+
+    def _look_at_onces(self) -> None:
+        """Which of the requests with an idempotency key run still; asked where there is one."""
+        onces_asked = [once for wish in self._asked if (once := _once_of(wish))]
+        if onces_asked:
+            self._running = onces.running(self._db, onces_asked)
+
+    def _is_late(self, wish: Wish) -> bool:
+        """Its lease has ended, and another request has begun since."""
+        once = _once_of(wish)
+        return once is not None and once not in self._running
+
+    def _in_time(self, parts: dict[reservations.Part, Settle]) -> dict[reservations.Part, Settle]:
+        """Those that may be settled. One that was settled already changes nothing, late or not."""
+        late = [part for part, wish in parts.items() if self._is_late(wish)]
+        if not late:
+            return parts
+        settled = reservations.settled(self._db, late)
+        self._late = {part for part in late if part not in settled}
+        return {part: wish for part, wish in parts.items() if part not in self._late}
+
+    def _refuse_late(self) -> None:
+        for place, wish in enumerate(self._asked):
+            if isinstance(wish, Settle):
+                late = reservations.part_of(wish) in self._late
+            else:
+                late = self._is_late(wish)
+            if late and self._answers[place] is None:
+                self._answers[place] = Raised(IdempotencyInProgress())
+
+    def _keep_answer(self, account: int, first: SealedFirst | None) -> None:
+        if first is not None:
+            self._firsts.append((account, first))
 
     def _rows(self) -> Iterator[UsageRow]:
         """Whatever may be logged."""
@@ -192,12 +235,14 @@ class _Meeting:
         for (place, _, _), answer in zip(begun, answers, strict=True):
             self._answers[place] = answer
 
+        onces.finish(self._db, [(wish, number) for _, wish, number in self._of(Finish)])
         new = self._of(NewKey)
         keys = accounts.create_keys(self._db, now, [(wish, number) for _, wish, number in new])
-        for (place, _, _), key in zip(new, keys, strict=True):
+        for (place, asked, number), key in zip(new, keys, strict=True):
             self._answers[place] = key
             if isinstance(key, Key):
                 self._marks["key"] = (key.id,)
+                self._keep_answer(number, asked.answer(key) if asked.answer else None)
 
     def _of(self, kind: type[T]) -> list[tuple[int, T, int]]:
         """The wishes of an account: their places, and its number."""
@@ -220,7 +265,9 @@ class _Meeting:
     def _settle(self, fresh: dict[reservations.Part, Settle]) -> None:
         for part, wish in fresh.items():
             self._marks["settlement"] = part
-            self._use(self._who[wish.caller.key.id], wish.rows, wish.metered)
+            who = self._who[wish.caller.key.id]
+            self._use(who, wish.rows, wish.metered)
+            self._keep_answer(who.account_number, wish.first)
 
     def _use(self, who: Who, rows: Sequence[UsageRow], metered: bool) -> None:
         """It weighs at once, and is logged and counted at the end."""
@@ -273,6 +320,7 @@ class _Meeting:
             elif isinstance(wish, Spend):
                 self._spent = True
                 self._use(who, wish.rows, wish.metered)
+                self._keep_answer(who.account_number, wish.first)
             else:
                 self._ledgers.reserve(who.account_number, wish.units)
                 self._answers[place] = self._kept(wish, who, now)
@@ -299,6 +347,7 @@ class _Meeting:
 
     def _promise(self, wish: Promise, who: Who, now: datetime) -> Job:
         order, at = wish.order, micros(now)
+        self._keep_answer(who.account_number, wish.first)
         owner = order.id, who.account_number, who.key_number
         place = order.email, order.webhook, order.host
         self._promised.append((*owner, *place, wish.secret, "pending", at, at))
@@ -330,6 +379,7 @@ class _Meeting:
         for who, rows, wanted in self._used:
             if wanted and who.account.tier != "free":
                 metered[who.account_number] += sum(row.billable for row in rows)
+        onces.keep(writes, self._firsts)
         letters.raise_meters(writes, now, +metered)
         if self._ledgers:
             self._ledgers.write(writes)
@@ -340,3 +390,12 @@ class _Meeting:
                 reservations.drop_ended(writes, now, ended)
             reservations.keep(writes, self._reserved)
         return writes
+
+
+def _once_of(wish: Wish) -> Once | None:
+    """The request whose answer is to be kept with what is done."""
+    if isinstance(wish, NewKey):
+        return wish.once
+    if isinstance(wish, Spend | Promise | Settle) and wish.first:
+        return wish.first.once
+    return None

@@ -168,11 +168,34 @@ class DayCount:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer that an idempotency key got the first time, byte for byte."""
+    """The answer that an idempotency key got the first time, byte for byte.
+
+    `body` is None where the answer was given and is not kept: nothing is done again.
+    """
 
     status: int
     headers: tuple[tuple[str, str], ...]
-    body: bytes
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """The first request with an idempotency key, as long as it runs.
+
+    The end of its lease tells it from another one, which may begin when that has come.
+    """
+
+    account_id: str
+    key: str
+    lease_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FirstAnswer:
+    """What a request that runs once is answered, to be kept with what it has done."""
+
+    once: Once
+    answer: Answered
 
 
 # jobs

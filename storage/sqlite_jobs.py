@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from storage import sqlite_accounts as accounts
 from storage import sqlite_lanes as lanes
 from storage import sqlite_metering as metering
+from storage import sqlite_onces as onces
 from storage.records import (
     Attempt,
     Caller,
@@ -27,6 +28,7 @@ from storage.rows import (
     job_of,
     micros,
 )
+from storage.sealed import SealedFirst
 from storage.store import LISTED_MAX, at_most
 
 DB = sqlite3.Connection
@@ -58,15 +60,18 @@ def create(
     order: JobOrder,
     secret: bytes | None,
     weigh: Callable[[Ledger], R | None],
+    first: SealedFirst | None,
 ) -> Job | R:
     """The secret comes sealed."""
     if db.execute("SELECT 1 FROM jobs WHERE id = ?", (order.id,)).fetchone():
         raise ValueError("a job with this id is kept already")
+    onces.check_runs(db, first.once if first else None)
     granted = metering.grant(db, now, caller, 1, weigh)
     if not isinstance(granted, metering.Standing):
         return granted
     who = granted.who
     at = micros(now)
+    onces.keep(db, first)
     db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
         " due_at) VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
+from storage import sqlite_onces as onces
 from storage import sqlite_window
 from storage.calendar import day_of, month_of, period_bounds, period_start_of
 from storage.records import (
@@ -18,6 +19,7 @@ from storage.records import (
     Window,
 )
 from storage.rows import instant, micros, usage_row_of
+from storage.sealed import SealedFirst
 from storage.sqlite_letters import raise_meter
 from storage.sqlite_window import OpenWindow, Sum
 from storage.store import REFUSALS_SINGLE_MAX, WINDOW, units_of
@@ -173,12 +175,15 @@ def spend(
     rows: Sequence[UsageRow],
     weigh: Callable[[Ledger], R | None],
     metered: bool,
+    first: SealedFirst | None,
 ) -> R | None:
     """Weigh, and log and count at once: a grant that was never reserved."""
+    onces.check_runs(db, first.once if first else None)
     standing = grant(db, now, caller, units_of(rows), weigh)
     if not isinstance(standing, Standing):
         return standing
     _use(db, now, standing.who, rows, metered)
+    onces.keep(db, first)
     return None
 
 
@@ -197,14 +202,17 @@ def settle(
     part: int,
     ends: bool,
     metered: bool,
+    first: SealedFirst | None,
 ) -> None:
     number = int(reservation.id)
-    first = db.execute(
+    new = db.execute(
         "INSERT INTO settlements (reservation, part, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
         (number, part, micros(now)),
     )
-    if not first.rowcount:
+    if not new.rowcount:
         return
+    onces.check_runs(db, first.once if first else None)
+    onces.keep(db, first)
     if ends:
         db.execute("DELETE FROM reservations WHERE number = ?", (number,))
     else:

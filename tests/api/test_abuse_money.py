@@ -1,10 +1,13 @@
 """What a customer may send, and what it may not do: end the service, bill twice, fill the disk."""
 
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import pytest
 import trio
 
+from api.app import create_app
 from api.recorder import open_recorder
 from engine import EngineSettings, open_answers, open_engine
 from engine.background import contained
@@ -19,7 +22,7 @@ from engine.evidence import (
 )
 from engine.testing.hosts import MailHost
 from engine.testing.world import open_world
-from tests.api.asking import BATCH, STREAM, VERIFY, Shop
+from tests.api.asking import BATCH, STREAM, VERIFY, Doomed, Got, Shop, open_shop
 
 ANSWER_MAX = 256 * 1024  # of one answer with evidence
 LOUD = "550-" + "\x01" * 1990  # a line of a reply, as long as it is read
@@ -182,3 +185,138 @@ async def test_a_stream_that_fails_ends_no_other(autojump_clock, monkeypatch, fa
 
 def throw_at_once(*arguments: Any) -> None:
     raise Fault
+
+
+# == an idempotent request is done and billed once =============================================
+
+KEYED = {"Idempotency-Key": "k"}
+LEASE_S = 61.0  # then a repeat of a request that was killed begins anew
+
+
+async def ask_single(shop: Shop) -> Got:
+    return await shop.verify(headers=KEYED)
+
+
+async def ask_known(shop: Shop) -> Got:
+    return await shop.verify("bad", headers=KEYED)
+
+
+async def ask_batch(shop: Shop) -> Got:
+    return await shop.batch("known@friendly.test", "bad", "ann@mailinator.com", headers=KEYED)
+
+
+async def ask_malformed(shop: Shop) -> Got:
+    return await shop.verify(5, headers=KEYED)
+
+
+async def ask_job(shop: Shop) -> Got:
+    body = {"email": "known@friendly.test", "webhook": "https://hooks.test/"}
+    return await shop.ask("POST", VERIFY, body, headers=KEYED)
+
+
+async def ask_key(shop: Shop) -> Got:
+    return await shop.manage("POST", "/keys", {"label": "x"}, headers=KEYED)
+
+
+# a request, its status, and what it does once: rows, jobs and keys
+ONCE = [
+    (ask_single, 200, (1, 0, 2)),
+    (ask_known, 200, (1, 0, 2)),
+    (ask_batch, 200, (3, 0, 2)),
+    (ask_malformed, 400, (1, 0, 2)),
+    (ask_job, 202, (0, 1, 2)),
+    (ask_key, 201, (0, 0, 3)),
+]
+
+
+async def what_was_done(shop: Shop) -> tuple[int, int, int]:
+    store, account_id = shop.store, shop.account.id
+    jobs, keys = await store.jobs(limit=100), await store.keys(account_id)
+    return len(await shop.rows()), len(jobs), len(keys)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize(
+    ("ask", "status", "once"), ONCE, ids=lambda one: getattr(one, "__name__", "")
+)
+async def test_a_kill_between_any_two_writes_does_it_once(autojump_clock, kind, ask, status, once):
+    """The process dies before or after each call of the store; the client asks again, twice."""
+    for moment in count():
+        doomed = Doomed(moment)
+        async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
+            shop.service = replace(shop.service, jobs=Promises(shop.service.meter))
+            shop.app = create_app(shop.service)
+            ended = trio.Event()
+
+            async def first(shop: Shop = shop, ended: trio.Event = ended) -> None:
+                await ask(shop)
+                ended.set()
+
+            the_dead.start_soon(doomed.run, first)
+            await wait_for_one(doomed.killed, ended)
+            if not doomed.killed.is_set():
+                assert moment > 4
+                break
+            soon = await ask(shop)
+            assert soon.status in (status, 409), soon.octets
+            await trio.sleep(LEASE_S)
+            again = await ask(shop)
+            assert again.status == status, again.octets
+            assert await what_was_done(shop) == once, moment
+            last = await ask(shop)
+            assert (last.octets, last.headers["idempotency-replayed"]) == (again.octets, "true")
+            assert soon.status == 409 or soon.octets == again.octets
+            assert await what_was_done(shop) == once
+            the_dead.cancel_scope.cancel()
+
+
+async def wait_for_one(*events: trio.Event) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        for event in events:
+            nursery.start_soon(wait, event)
+
+
+@dataclass
+class Promises:
+    """Jobs that nobody works off."""
+
+    meter: Any
+
+    async def promise(self, caller: Any, order: Any, headers: Any, first: Any = None) -> Any:
+        return await self.meter.reserve_job(caller, order, headers, first)
+
+
+async def test_an_uncounted_400_is_not_kept(autojump_clock, shop: Shop):
+    """2,069 rows in ten seconds of a free key filled the disk."""
+    assert (await shop.batch(*["x"] * 51, headers=KEYED)).status == 400
+    got = await shop.batch("bad", headers=KEYED)
+    assert got.status == 200
+    assert "idempotency-replayed" not in got.headers
+
+
+async def test_an_answer_that_repeats_a_text_too_long_is_not_kept(autojump_clock, shop: Shop):
+    for number, ask in enumerate((shop.verify, shop.batch)):
+        key = {"Idempotency-Key": f"{number}"}
+        got = await ask("x" * 321, headers=key)
+        assert got.status == 200
+        again = await ask("x" * 321, headers=key)
+        assert (again.status, again.error) == (409, "idempotency_answer_lost")
+        assert len(await shop.rows()) == number + 1
+    assert (await shop.verify("x" * 320, headers=KEYED)).status == 200
+    assert (await shop.verify("x" * 320, headers=KEYED)).status == 200
+
+
+async def test_an_answer_too_large_to_keep_is_lost_and_nothing_is_done_again(
+    autojump_clock, shop: Shop, monkeypatch
+):
+    monkeypatch.setattr("storage.store.ANSWER_OCTETS_MAX", 100)
+    assert (await shop.verify(headers=KEYED)).status == 200
+    got = await shop.verify(headers=KEYED)
+    assert (got.status, got.error) == (409, "idempotency_answer_lost")
+    assert "retry-after" not in got.headers
+    assert len(await shop.rows()) == 1

@@ -572,8 +572,8 @@ class Jobs:
 
     meter: Any
 
-    async def promise(self, caller: Any, order: Any, headers: Any) -> Any:
-        return await self.meter.reserve_job(caller, order, headers)
+    async def promise(self, caller: Any, order: Any, headers: Any, first: Any = None) -> Any:
+        return await self.meter.reserve_job(caller, order, headers, first)
 
 
 async def test_with_a_webhook_a_job_is_promised(autojump_clock, shop: Shop):

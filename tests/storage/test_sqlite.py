@@ -24,7 +24,16 @@ from storage import open_store, sqlite_desk, sqlite_file, sqlite_glance
 from storage.records import Answered, Ledger, Reservation
 from storage.store import Store, StoreBroken, StoreUnavailable
 from tests.storage.children import child, line_of, octets_in, said_by, tell
-from tests.storage.moments import NOON, SECRET, Clock, another_key, granted, make_caller, use
+from tests.storage.moments import (
+    NOON,
+    SECRET,
+    Clock,
+    another_key,
+    answer_once,
+    granted,
+    make_caller,
+    use,
+)
 
 PROMISED_S = 1.0
 KILLS = 8
@@ -74,8 +83,7 @@ async def test_what_was_kept_is_there_after_a_restart(path: Path, clock: Clock):
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         caller = await make_caller(store)
         await use(store, caller, NOON, 3)
-        await store.begin_once(caller.account.id, "k", "b", keep_s=60, lease_s=60)
-        await store.finish_once(caller.account.id, "k", ANSWER)
+        await answer_once(store, caller.account.id, "k", ANSWER)
         ledger = await store.ledger(caller)
     async with open_store(str(path), secret_key=SECRET, now=clock) as store:
         assert await store.caller("hash") == caller
@@ -261,8 +269,7 @@ async def test_no_secret_is_in_any_file(path: Path, secret_key: bytes | None):
     async with open_store(path, secret_key=secret_key) as store:
         caller = await make_caller(store)
         for number in range(20):
-            await store.begin_once(caller.account.id, f"{number}", "b", keep_s=60, lease_s=60)
-            await store.finish_once(caller.account.id, f"{number}", ANSWER)
+            await answer_once(store, caller.account.id, f"{number}", ANSWER)
         open_octets = octets_in(path.parent)
         assert (
             await store.begin_once(caller.account.id, "7", "b", keep_s=60, lease_s=60)
@@ -277,8 +284,7 @@ async def test_no_secret_is_in_any_file(path: Path, secret_key: bytes | None):
 async def test_a_key_file_is_made_once_and_used_again(path: Path):
     async with open_store(path, secret_key=None) as store:
         caller = await make_caller(store)
-        await store.begin_once(caller.account.id, "k", "b", keep_s=60, lease_s=60)
-        await store.finish_once(caller.account.id, "k", ANSWER)
+        await answer_once(store, caller.account.id, "k", ANSWER)
     async with open_store(path, secret_key=None) as store:
         assert await store.begin_once(caller.account.id, "k", "b", keep_s=60, lease_s=60) == ANSWER
     async with open_store(path, secret_key=SECRET) as store:
@@ -288,9 +294,8 @@ async def test_a_key_file_is_made_once_and_used_again(path: Path):
 
 async def test_a_sealed_answer_opens_only_where_it_was_put(store: Store, path: Path):
     caller = await make_caller(store)
-    for key in "ab":
-        await store.begin_once(caller.account.id, key, "b", keep_s=60, lease_s=60)
-    await store.finish_once(caller.account.id, "a", ANSWER)
+    await store.begin_once(caller.account.id, "b", "b", keep_s=60, lease_s=60)
+    await answer_once(store, caller.account.id, "a", ANSWER)
     with sqlite3.connect(path) as db:
         db.execute("UPDATE onces SET answer = (SELECT answer FROM onces WHERE key = 'a')")
     db.close()
