@@ -33,6 +33,7 @@ from api.refusals import (
     RateLimited,
     Refusal,
     SlowBody,
+    TooManyJobs,
     TooManyKeys,
     UsageUnknown,
     WrongKeyType,
@@ -130,6 +131,13 @@ TABLE: dict[type[Refusal], Row] = {
     TooManyKeys: Row(
         429, "key_limit_reached", "The account has all {keys_max} keys of its tier.",
         "Revoke a key that is not used any more, or upgrade: {dashboard_url}.", "management",
+    ),
+    TooManyJobs: Row(
+        429, "job_limit_reached",
+        "The account has {jobs_max} callbacks that are not delivered yet.",
+        "Let your receivers answer 2xx within 15 seconds, and send it again when callbacks have been "
+        "delivered or given up.",
+        "limits",
     ),
     NoBillingAccount: Row(
         402, "no_billing_account", "The account has no billing account.",

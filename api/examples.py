@@ -92,6 +92,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.IdempotencyReused(),
     refusals.IdempotencyRunning(),
     refusals.AnswerLost(),
+    refusals.TooManyJobs(10_000),
     refusals.Overloaded(),
     refusals.UsageUnknown(),
     refusals.OurFault("6b1c0f2d9a"),

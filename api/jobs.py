@@ -46,15 +46,18 @@ SAME_PROMISE = timedelta(hours=23, minutes=55)  # a little less than an Idempote
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many jobs are worked on at a time, by this process and of one account or host by all."""
+    """How many jobs are worked on at a time: by this process, and by all of one account or host."""
 
     at_a_time: int
-    each_max: int
+    each_max: int  # of an account (verify), of an account's host (deliver)
+    account_max: int
 
 
 BOUNDS: dict[Work, Bounds] = {
-    "verify": Bounds(100, 25),  # of an account: one with a long queue leaves the others room
-    "deliver": Bounds(200, 4),  # of a host: one that hangs holds four tries, and delays nobody
+    # one account with a long queue leaves the others room
+    "verify": Bounds(100, each_max=25, account_max=25),
+    # a host that hangs holds four tries, and an account whose hosts all hang a quarter of them
+    "deliver": Bounds(200, each_max=4, account_max=50),
 }
 
 _encode = msgspec.json.Encoder().encode
@@ -146,7 +149,11 @@ class JobBoard:
             return []
         try:
             return await self._store.claim_jobs(
-                work, limit=room, each_max=bounds.each_max, lease_s=LEASE_S
+                work,
+                limit=room,
+                each_max=bounds.each_max,
+                account_max=bounds.account_max,
+                lease_s=LEASE_S,
             )
         except StoreUnavailable as error:
             log.warning("no job can be claimed: %s", error)

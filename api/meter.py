@@ -17,7 +17,14 @@ from api.limits import Capacity, standing
 from api.plans import Plan, Plans
 from api.policy import weigh
 from api.recorder import Recorder
-from api.refusals import HardCapReached, Overloaded, QuotaExhausted, RateLimited, Refusal
+from api.refusals import (
+    HardCapReached,
+    Overloaded,
+    QuotaExhausted,
+    RateLimited,
+    Refusal,
+    TooManyJobs,
+)
 from api.shedding import let_in
 from engine import Engine
 from engine.background import contained
@@ -28,6 +35,7 @@ log = logging.getLogger("mailprobe.meter")
 
 LEASE_S = 20.0  # a request that died gives its units back so soon
 EXTEND_EVERY_S = 5.0
+JOBS_UNDELIVERED_MAX = 10_000  # of an account: each is a row with a payload, and waits for days
 
 PIECEMEAL = "stream"  # its answers are handed over one by one, all others' at the end
 
@@ -59,6 +67,11 @@ class Leases(dict[str, tuple[Reservation, float]]):
     """The reservations of requests under way by id, and since when each is held."""
 
     kept = False  # a task extends them
+
+
+def _weigh_jobs(ledger: Ledger) -> Refusal | None:
+    too_many = ledger.undelivered >= JOBS_UNDELIVERED_MAX
+    return TooManyJobs(JOBS_UNDELIVERED_MAX) if too_many else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +160,7 @@ class Meter:
         def keep(weigh_all: Weigh) -> Awaitable[Job | Refusal]:
             return self.store.create_job(caller, order, weigh_all, first=first)
 
-        granted = await self._weigh(caller, 1, headers, keep, needs_room=False)
+        granted = await self._weigh(caller, 1, headers, keep, needs_room=False, also=_weigh_jobs)
         if isinstance(granted, Job):
             return granted
         await self.log_refusal(caller, granted, "verify")
@@ -162,12 +175,14 @@ class Meter:
         *,
         billable: bool = True,
         needs_room: bool = True,
+        also: Weigh = lambda ledger: None,
     ) -> T | Refusal:
         """Have the store keep the grant, in one transaction with its weighing."""
         plan, cap = self.plan(caller), caller.account.hard_cap_micros
 
         def weigh_all(ledger: Ledger) -> Refusal | None:
             no: Refusal | None = weigh(plan, ledger, units, hard_cap_micros=cap, billable=billable)
+            no = no or also(ledger)
             if no is None and needs_room and not room():
                 no = Overloaded()
             headers.update(standing(plan, ledger, 0 if no else units))

@@ -30,6 +30,7 @@ from api.refusals import (
     RateLimited,
     Refusal,
     SlowBody,
+    TooManyJobs,
     TooManyKeys,
     UsageUnknown,
     WrongKeyType,
@@ -134,7 +135,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "verify_email", "POST", "/v1/email/verify", "Verify one address",
         verification.verify_email, "standard", VerifyEmailResult,
-        promises=AsyncVerifyResponse, takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE),
+        promises=AsyncVerifyResponse, takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE, TooManyJobs),
     ),
     Operation(
         "verify_batch", "POST", "/v1/email/verify/batch", "Verify up to 50 addresses, in order",

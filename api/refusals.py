@@ -116,6 +116,13 @@ class TooManyKeys(Refusal):
 
 
 @dataclass(eq=False)
+class TooManyJobs(Refusal):
+    """The account has as many jobs as it may have whose callback is not delivered."""
+
+    jobs_max: int
+
+
+@dataclass(eq=False)
 class NoBillingAccount(Refusal):
     """There is nothing that a billing portal could show."""
 

@@ -36,6 +36,7 @@ class MemoryStore(Jobs, Seats):
                 self._drop_jobs(account.id, since)
         self._drop_ended(now)
         self._drop_letters(now)
+        self._drop_receivers(now)
         self._drop_seats(now)
         self._drop_onces(now)
 

@@ -39,8 +39,6 @@ class Outbox(Onces):
             limit=limit,
             lease_s=lease_s,
             who=lambda letter: letter.kind == kind,
-            each=lambda letter: letter.id,
-            each_max=1,
         )
         return [self._claimed(letter, fence, now) for letter, fence in claimed]
 

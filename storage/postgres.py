@@ -287,11 +287,18 @@ class PostgresStore:
         return outcome
 
     async def claim_jobs(
-        self, work: JobWork, *, limit: int, each_max: int, lease_s: float
+        self,
+        work: JobWork,
+        *,
+        limit: int,
+        each_max: int,
+        lease_s: float,
+        account_max: int | None = None,
     ) -> list[Claim]:
         if not await self._look(lambda db: claims.is_due(db, work)):
             return []
-        claimed = await self._desks.claims.ask(claims.Wanted(work, limit, each_max, lease_s))
+        wanted = claims.Wanted(work, limit, each_max, lease_s, account_max)
+        claimed = await self._desks.claims.ask(wanted)
         return [self._with_secret(claim, sealed) for claim, sealed in claimed]
 
     def _with_secret(self, claim: Claim, sealed: bytes | None) -> Claim:

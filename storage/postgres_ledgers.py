@@ -47,6 +47,7 @@ def _look(now: str) -> str:
         f"  WHERE account = asked.account AND lease_until > {now}) + coalesce(jobs, 0),"
         " (SELECT coalesce(sum(billable), 0)::bigint FROM periods"
         "  WHERE account = asked.account AND periods.start >= asked.start),"
+        " coalesce(undelivered, 0),"
         " EXISTS (SELECT 1 FROM reservations"
         f"  WHERE account = asked.account AND lease_until <= {now}),"
         f" {windows.COLUMNS} FROM asked"
@@ -92,6 +93,7 @@ class _Seen:
     month_billable: int
     reserved: int
     period_billable: int
+    undelivered: int
     any_ended: bool  # reservations, whose rows are still there
 
 
@@ -109,8 +111,8 @@ class Ledgers:
             who = who_of(*columns[: WHO_COLUMNS - 1])
             counts = columns[WHO_COLUMNS - 1 :]
             self.who[key_id] = who
-            self.seen[who.account_number] = _Seen(*counts[:5])
-            self.held[who.key_number] = Held(*counts[5:])
+            self.seen[who.account_number] = _Seen(*counts[:6])
+            self.held[who.key_number] = Held(*counts[6:])
 
     def of(self, who: Who, window: Window) -> Ledger:
         seen = self.seen[who.account_number]
@@ -124,6 +126,7 @@ class Ledgers:
             period_end=end,
             period_billable=seen.period_billable if _subscribed(who) else seen.month_billable,
             reserved=seen.reserved,
+            undelivered=seen.undelivered,
         )
 
     def weigh(self, who: Who, units: int, weigh: Callable[[Ledger], R | None]) -> R | None:

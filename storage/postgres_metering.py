@@ -284,6 +284,7 @@ class _Meeting:
             return
         held = outcomes.held(self._db, [wish for _, wish, _ in those])
         told = []
+        verified: Counter[int] = Counter()  # no longer pending
         ended: Counter[int] = Counter()
         for (place, wish, who), kept in zip(those, held, strict=True):
             self._answers[place] = kept is not None
@@ -291,15 +292,19 @@ class _Meeting:
                 continue
             self._marks["outcome"] = wish.claim.job.id, wish.claim.fence
             told.append((wish, kept[1]))
+            if not isinstance(wish, Verified) and (
+                isinstance(wish, Abandoned) or wish.due_at is None
+            ):
+                ended[kept[1].account] -= 1
             if isinstance(wish, Tried):
                 continue
-            ended[kept[1].account] += 1
+            verified[kept[1].account] -= 1
             if self._ledgers:
                 self._ledgers.reserve(kept[1].account, -1)
             if isinstance(wish, Verified):
                 self._use(who, [wish.row], wish.metered)
         outcomes.write(self._db, now, told)
-        jobs.promise(self._db, {account: -count for account, count in ended.items()})
+        jobs.count(self._db, verified, ended)
 
     # what is granted
 

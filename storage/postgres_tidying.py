@@ -17,7 +17,7 @@ from storage.postgres_partitions import Partitions, listed, table_of
 from storage.postgres_server import UPKEEP_MS, Session
 from storage.records import Tier
 from storage.rows import micros
-from storage.store import LETTERS_KEPT, WINDOW
+from storage.store import LETTERS_KEPT, RECEIVERS_KEPT, WINDOW
 
 TIDIED_MAX = 1000  # rows in one transaction
 JOBS_TIDIED_MAX = 100  # with a payload and some attempts each
@@ -40,6 +40,7 @@ ENDED = (
     _some("onces", "answer IS NULL AND lease_until <= %(at)s"),
 )
 LETTERS = _some("letters", "kind = %(kind)s AND due_at IS NULL AND made_at <= %(at)s")
+RECEIVERS = _some("receivers", "tried_at <= %(at)s")
 REFUSALS = _some("refusals", "tier = %(tier)s AND minute < %(at)s", OF_TIER)
 
 
@@ -48,6 +49,7 @@ def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
     acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
+    acts.append(partial(_drop, statement=RECEIVERS, at=micros(now - RECEIVERS_KEPT)))
     for tier, days in retention_days.items():
         since = micros(kept_since(now, days))
         acts.append(partial(_drop, statement=REFUSALS, at=since, tier=tier))

@@ -120,6 +120,7 @@ class Ledger:
     period_end: datetime
     period_billable: int  # settled
     reserved: int  # units granted to the account and not yet settled: billable at worst
+    undelivered: int = 0  # jobs of the account whose callback has not ended, pending ones too
 
     @property
     def window_units(self) -> int:

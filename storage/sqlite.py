@@ -278,12 +278,20 @@ class SqliteStore:
         )
 
     async def claim_jobs(
-        self, work: Work, *, limit: int, each_max: int, lease_s: float
+        self,
+        work: Work,
+        *,
+        limit: int,
+        each_max: int,
+        lease_s: float,
+        account_max: int | None = None,
     ) -> list[Claim]:
-        if not await self._reader.ask(lambda db, now: lanes.due(db, now, work, 1, each_max)):
+        if not await self._reader.ask(
+            lambda db, now: lanes.due(db, now, work, 1, each_max, account_max)
+        ):
             return []
         claimed = await self._writer.ask(
-            lambda db, now: jobs.claim(db, now, work, limit, each_max, lease_s)
+            lambda db, now: jobs.claim(db, now, work, limit, each_max, account_max, lease_s)
         )
         return [self._with_secret(claim, sealed) for claim, sealed in claimed]
 

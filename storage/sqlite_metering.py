@@ -31,14 +31,14 @@ WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
 
 # One statement for all that weighing needs. Each statement of its own would cost as much again,
 # and lets go of the interpreter's lock: where the loop is busy it is long in coming back.
-# `:since` is where the window begins, `:key` the key's id. `+` keeps a number from being
-# compared as text with lanes' names, which would forgo their index.
+# `:since` is where the window begins, `:key` the key's id.
 STANDING = (
     "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end,"
     " months.units, months.billable,"
     " (SELECT sum(units) FROM reservations WHERE account = accounts.number AND lease_until > :now),"
     " EXISTS (SELECT 1 FROM reservations WHERE account = accounts.number AND lease_until <= :now),"
-    " (SELECT jobs FROM lanes WHERE state = 'pending' AND name = +accounts.number),"
+    " (SELECT pending FROM backlogs WHERE account = accounts.number),"
+    " (SELECT undelivered FROM backlogs WHERE account = accounts.number),"
     " (SELECT sum(billable) FROM periods"
     " WHERE account = accounts.number AND start >= current_period_start),"
     f" {sqlite_window.EARLIEST}, {sqlite_window.COLUMNS}"
@@ -67,6 +67,7 @@ class Standing:
     month_billable: int
     period_billable: int
     reserved: int
+    undelivered: int
     any_ended: bool  # reservations of the account, whose rows are still there
 
     def ledger(self, now: datetime, window: Window) -> Ledger:
@@ -80,6 +81,7 @@ class Standing:
             period_end=end,
             period_billable=self.period_billable,
             reserved=self.reserved,
+            undelivered=self.undelivered,
         )
 
 
@@ -112,7 +114,7 @@ def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing
     if row is None:
         raise KeyError(caller.key.id)
     who = _who_of(row[:5], caller)
-    units, billable, reserved, any_ended, jobs, of_period, *held = row[5:]
+    units, billable, reserved, any_ended, jobs, undelivered, of_period, *held = row[5:]
     in_period = who.account.current_period_start and who.account.current_period_end
     return Standing(
         who=who,
@@ -122,6 +124,7 @@ def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing
         # of this period, and of the next where it has begun before the provider said so
         period_billable=(of_period if in_period else billable) or 0,
         reserved=(reserved or 0) + (jobs or 0),
+        undelivered=undelivered or 0,
         any_ended=bool(any_ended),
     )
 

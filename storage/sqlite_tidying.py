@@ -9,7 +9,7 @@ from typing import Any
 from storage.calendar import kept_since
 from storage.records import Tier
 from storage.rows import micros
-from storage.store import LETTERS_KEPT, WINDOW
+from storage.store import LETTERS_KEPT, RECEIVERS_KEPT, WINDOW
 
 DB = sqlite3.Connection
 TIDIED_MAX = 1000  # rows in one transaction of tidy(): some milliseconds, nobody waits long
@@ -34,6 +34,10 @@ ENDED = (
     "DELETE FROM seats WHERE (address, holder) IN"
     " (SELECT address, holder FROM seats WHERE until <= :at LIMIT :most)",
 )
+RECEIVERS = (
+    "DELETE FROM receivers WHERE (account, host) IN"
+    " (SELECT account, host FROM receivers WHERE tried_at <= :at LIMIT :most)"
+)
 LOGGED = (
     "DELETE FROM usage WHERE number IN (SELECT usage.number FROM accounts"
     " JOIN usage ON account = accounts.number WHERE tier = :tier AND at < :at"
@@ -50,6 +54,7 @@ def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
     acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
+    acts.append(partial(_drop, statement=RECEIVERS, at=micros(now - RECEIVERS_KEPT)))
     for tier, days in retention_days.items():
         since = kept_since(now, days)
         for statement in LOGGED:

@@ -54,6 +54,7 @@ LETTERS_KEPT = {
     "alert": timedelta(days=400),
     "meter": timedelta(days=40),
 }  # a year's period; Stripe takes 35 days
+RECEIVERS_KEPT = timedelta(days=1)  # after their last try, as the longest wait between two is
 
 
 class StoreUnavailable(Exception):
@@ -304,14 +305,23 @@ class Store(Protocol):
         ...
 
     async def claim_jobs(
-        self, work: Work, *, limit: int, each_max: int, lease_s: float
+        self,
+        work: Work,
+        *,
+        limit: int,
+        each_max: int,
+        lease_s: float,
+        account_max: int | None = None,
     ) -> list[Claim]:
         """Take due jobs for `lease_s`: pending ones to verify, delivering ones to deliver.
 
-        Those due longest come first, of one instant the first that was made, at
-        most `limit`. At most `each_max` claims of one account (verify) or of one
-        host (deliver) are in force at a time, over all processes; who is over it
-        keeps nobody else waiting. Where nothing is due, nothing is written.
+        Accounts come in turn, the one with the fewest claims in force first; of an
+        account those due longest come first, of one instant the first that was made;
+        at most `limit` in all (storage.turns). At most `each_max` claims of one
+        account (verify) or of one account's host (deliver), and `account_max` of one
+        account, are in force at a time, over all processes; of a host whose last
+        FAILING_AFTER tries failed one. An account or a host that is over its bound
+        keeps no other waiting. Where nothing is due, nothing is written.
         A claim is spent by its outcome: what is told with it again changes nothing.
         """
         ...

@@ -8,6 +8,8 @@ import pytest
 import trio
 
 from api.app import create_app
+from api.callbacks import Delivered
+from api.jobs import BOUNDS
 from api.recorder import open_recorder
 from engine import EngineSettings, open_answers, open_engine
 from engine.background import contained
@@ -23,6 +25,7 @@ from engine.evidence import (
 from engine.testing.hosts import MailHost
 from engine.testing.world import open_world
 from tests.api.asking import BATCH, STREAM, VERIFY, Doomed, Got, Shop, open_shop
+from tests.api.test_jobs import Receiver, promise, working
 
 ANSWER_MAX = 256 * 1024  # of one answer with evidence
 LOUD = "550-" + "\x01" * 1990  # a line of a reply, as long as it is read
@@ -320,3 +323,78 @@ async def test_an_answer_too_large_to_keep_is_lost_and_nothing_is_done_again(
     assert (got.status, got.error) == (409, "idempotency_answer_lost")
     assert "retry-after" not in got.headers
     assert len(await shop.rows()) == 1
+
+
+# == one account's callbacks stop nobody else's ================================================
+
+
+async def test_a_thousand_callbacks_that_hang_delay_no_neighbour(autojump_clock):
+    """Syntax errors, which cost nothing, to sixty receivers that never answer."""
+    async with open_shop("scale") as shop:
+        receiver = Receiver()
+        receiver.takes_s = lambda host: 0.05 if host == "good.test" else 15.0
+        receiver.answer = lambda host: Delivered(200 if host == "good.test" else None, "x", None, 5)
+        neighbour = await shop.store.create_account("bob@example.org", "builder")
+        key = await shop.new_key("sk_live_", neighbour.id)
+        async with working(shop, receiver):
+            for number in range(1000):
+                await promise(shop, "bad", f"https://{number % 60}.test/")
+            await trio.sleep(1)
+            for _ in range(5):
+                asked_at = trio.current_time()
+                await promise(shop, "bad", "https://good.test/", key=key)
+                await trio.sleep(5)
+                (called_at,) = [at for at, host, *_ in receiver.calls if host == "good.test"]
+                receiver.calls = [call for call in receiver.calls if call[1] != "good.test"]
+                assert called_at - asked_at < 0.12
+            hanging = sum(receiver.at_once.values())
+            assert hanging == BOUNDS["deliver"].account_max
+
+
+async def test_a_receiver_that_always_fails_gets_one_try_at_a_time(autojump_clock):
+    async with open_shop("scale") as shop:
+        receiver = Receiver()
+        receiver.answer = lambda host: Delivered(500, None, None, 5)
+        async with working(shop, receiver):
+            for _ in range(30):
+                await promise(shop, "bad", "https://bad.test/")
+            await trio.sleep(60)
+            assert receiver.most_at_once["bad.test"] == BOUNDS["deliver"].each_max
+            receiver.most_at_once.clear()
+            await trio.sleep(3600)
+            assert receiver.most_at_once["bad.test"] == 1
+
+
+async def test_an_account_has_a_bound_of_callbacks_that_are_not_delivered(
+    autojump_clock, monkeypatch
+):
+    monkeypatch.setattr("api.meter.JOBS_UNDELIVERED_MAX", 5)
+    async with open_shop("scale") as shop:
+        receiver = Receiver()
+        receiver.answer = lambda host: Delivered(500, None, None, 5)
+        async with working(shop, receiver):
+            for _ in range(5):
+                assert (await promise(shop, "bad")).status == 202
+            await trio.sleep(60)
+            got = await promise(shop, "bad")
+            assert (got.status, got.error) == (429, "job_limit_reached")
+            assert "retry-after" not in got.headers
+            assert (await shop.verify("bad")).status == 200
+            receiver.answer = lambda host: Delivered(200, None, None, 5)
+            await trio.sleep(3600)
+            assert (await promise(shop, "bad")).status == 202
+
+
+async def test_a_job_keeps_no_more_of_a_text_than_an_address_has(autojump_clock):
+    """Eight requests with 2 MB each were 50 MB of database."""
+    async with open_shop() as shop:
+        receiver = Receiver()
+        async with working(shop, receiver):
+            got = await promise(shop, "x" * 2_000_000)
+            assert got.status == 202
+            await trio.sleep(5)
+            (told,) = receiver.bodies()
+            assert (told["failed_check"], told["email"]) == ("syntax", "x" * 320)
+            (job,) = await shop.store.jobs(limit=9)
+            assert len(job.email) == 320
+            assert len(job.payload) < 1000

@@ -49,6 +49,7 @@ def test_every_body_has_its_four_fields_and_no_template_left_in_it(refusal: Refu
         (refusals.SlowBody(10), 408, "request_timeout", set()),
         (refusals.IdempotencyRunning(), 409, "idempotency_in_progress", set()),
         (refusals.AnswerLost(), 409, "idempotency_answer_lost", set()),
+        (refusals.TooManyJobs(10_000), 429, "job_limit_reached", set()),
         (refusals.PayloadTooLarge(1), 413, "payload_too_large", set()),
         (refusals.IdempotencyReused(), 422, "idempotency_key_reused", set()),
         (refusals.TooManyKeys(2), 429, "key_limit_reached", set()),
