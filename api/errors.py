@@ -20,6 +20,7 @@ from api.refusals import (
     InvalidKey,
     InvalidRequest,
     KeyNotFound,
+    KeysTooFast,
     MethodNotAllowed,
     MissingKey,
     NeverFits,
@@ -131,6 +132,10 @@ TABLE: dict[type[Refusal], Row] = {
     TooManyKeys: Row(
         429, "key_limit_reached", "The account has all {keys_max} keys of its tier.",
         "Revoke a key that is not used any more, or upgrade: {dashboard_url}.", "management",
+    ),
+    KeysTooFast: Row(
+        429, "rate_limit_exceeded", "An account may make {limit} keys in 60 seconds.",
+        WAIT, "management", RateLimitError,
     ),
     TooManyJobs: Row(
         429, "job_limit_reached",

@@ -83,6 +83,7 @@ REFUSALS: tuple[refusals.Refusal, ...] = (
     refusals.InvalidRequest("The field email is missing.", "request"),
     refusals.HardCapReached(10.0, 9.99),
     refusals.RateLimited(100, _AT, _SOON, 5),
+    refusals.KeysTooFast(20, _AT, _SOON, 1),
     refusals.NeverFits(10, _AT, _SOON, 50),
     refusals.QuotaExhausted(500, 497, _AT, _NEXT_MONTH, 5),
     refusals.KeyNotFound(),

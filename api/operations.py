@@ -17,6 +17,7 @@ from api.refusals import (
     InvalidKey,
     InvalidRequest,
     KeyNotFound,
+    KeysTooFast,
     MethodNotAllowed,
     MissingKey,
     NeverFits,
@@ -152,7 +153,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "create_api_key", "POST", "/v1/management/keys", "Make a standard key",
         management.create_api_key, "provisioning", ManagementCreateKeyResponse, 201,
         takes=CreateKeyRequest, body_required=False,
-        may=(*MANAGING, *BODIED, *REPEATABLE, TooManyKeys),
+        may=(*MANAGING, *BODIED, *REPEATABLE, TooManyKeys, KeysTooFast),
     ),
     Operation(
         "list_api_keys", "GET", "/v1/management/keys", "List the active standard keys",

@@ -116,6 +116,11 @@ class TooManyKeys(Refusal):
 
 
 @dataclass(eq=False)
+class KeysTooFast(RateLimited):
+    """The account has made as many keys in the last minute as it may make."""
+
+
+@dataclass(eq=False)
 class TooManyJobs(Refusal):
     """The account has as many jobs as it may have whose callback is not delivered."""
 

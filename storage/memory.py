@@ -34,6 +34,7 @@ class MemoryStore(Jobs, Seats):
                 since = kept_since(now, retention_days[account.tier])
                 self._drop_rows(account.id, since)
                 self._drop_jobs(account.id, since)
+                self._drop_keys(account.id, since, self._keys_of_jobs())
         self._drop_ended(now)
         self._drop_letters(now)
         self._drop_receivers(now)

@@ -67,6 +67,7 @@ class Jobs(Metering):
             raise ValueError("a job with this id is kept already")
         self._check_runs(first)
         now = self._now()
+        self._bring_back(caller.key, now)
         refusal = weigh(self._ledger(caller, now))
         if refusal is not None:
             return refusal
@@ -207,6 +208,9 @@ class Jobs(Metering):
         self._keep(job, entry.thing)
         self._jobs.raise_fence(job_id)
         return job
+
+    def _keys_of_jobs(self) -> set[str]:
+        return {entry.thing.reservation.caller.key.id for entry in self._jobs.entries.values()}
 
     def _drop_receivers(self, now: datetime) -> None:
         kept_since = now - RECEIVERS_KEPT

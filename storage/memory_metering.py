@@ -10,7 +10,16 @@ import trio
 
 from storage.calendar import day_of, month_of, period_bounds, period_start_of
 from storage.memory_outbox import Outbox
-from storage.records import Account, Caller, DayCount, FirstAnswer, Ledger, Reservation, UsageRow
+from storage.records import (
+    Account,
+    Caller,
+    DayCount,
+    FirstAnswer,
+    Key,
+    Ledger,
+    Reservation,
+    UsageRow,
+)
 from storage.store import (
     REFUSALS_SINGLE_MAX,
     SETTLED_KEPT,
@@ -53,6 +62,7 @@ class Metering(Outbox):
         check_units(units)
         await trio.lowlevel.checkpoint()
         now = self._now()
+        self._bring_back(caller.key, now)
         refusal = weigh(self._ledger(caller, now))
         if refusal is not None:
             return refusal
@@ -136,6 +146,7 @@ class Metering(Outbox):
         await trio.lowlevel.checkpoint()
         self._check_runs(first)
         now = self._now()
+        self._bring_back(caller.key, now)
         refusal = weigh(self._ledger(caller, now))
         if refusal is None:
             granted = self._reserve(caller, units_of(rows), now, now)
@@ -161,7 +172,7 @@ class Metering(Outbox):
 
     def _ledger(self, caller: Caller, now: datetime) -> Ledger:
         account = self._accounts[caller.account.id]
-        window = self._windows.get(caller.key.id, Counter())
+        keys = self._keys_since(account.id, now - WINDOW)
         reserved = sum(
             lease.units
             for lease in self._leases.values()
@@ -174,7 +185,9 @@ class Metering(Outbox):
             billable = self._billable_since(account.id, start)
         return Ledger(
             asked_at=now,
-            window=tuple(sorted((at, n) for at, n in window.items() if at > now - WINDOW)),
+            window=self._window([caller.key.id], now),
+            keys=len(keys),
+            account_window=self._window(keys, now),
             month_units=self._month_units[month] + reserved,
             month_billable=self._month_billable[month],
             period_start=start,
@@ -183,6 +196,20 @@ class Metering(Outbox):
             reserved=reserved,
             undelivered=self._undelivered(account.id),
         )
+
+    def _window(self, keys: Sequence[str], now: datetime) -> tuple[tuple[datetime, int], ...]:
+        units: Counter[datetime] = Counter()
+        for key_id in keys:
+            for at, count in self._windows.get(key_id, Counter()).items():
+                if at > now - WINDOW:
+                    units[min(at, now)] += count
+        return tuple(sorted(units.items()))
+
+    def _bring_back(self, key: Key, now: datetime) -> None:
+        """What a clock granted that was ahead was granted now."""
+        window = self._windows.get(key.id, Counter())
+        for at in [at for at in window if at > now]:
+            window[now] += window.pop(at)
 
     def _undelivered(self, account_id: str) -> int:
         return 0  # the jobs' layer knows

@@ -171,6 +171,7 @@ class PostgresStore:
         sha256: str,
         prefix: str,
         keys_max: int | None,
+        a_minute: int | None = None,
         once: Once | None = None,
         answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
@@ -180,7 +181,15 @@ class PostgresStore:
             return sealed_first(self._seal, FirstAnswer(once, answer(key)))
 
         wish = wishes.NewKey(
-            account_id, kind, label, sha256, prefix, keys_max, once, seal if once else None
+            account_id,
+            kind,
+            label,
+            sha256,
+            prefix,
+            keys_max,
+            a_minute,
+            once,
+            seal if once else None,
         )
         key: Key = await self._desks.metering.ask(wish)
         return key

@@ -22,6 +22,7 @@ from storage import postgres_outcomes as outcomes
 from storage import postgres_refusals as refusals
 from storage import postgres_reservations as reservations
 from storage import postgres_usage as usage
+from storage import postgres_window as windows
 from storage.postgres_clerk import Raised
 from storage.postgres_ledgers import Who
 from storage.postgres_server import Session, Writes
@@ -114,6 +115,7 @@ class _Meeting:
         self._spent = False
         self._promised: list[tuple[Any, ...]] = []
         self._running: set[Once] = set()  # of those whose answers are to be kept
+        self._mended = False  # windows
         self._late: set[reservations.Part] = set()
         self._firsts: list[tuple[int, SealedFirst]] = []
         self._marks: dict[str, tuple[Any, ...]] = {}
@@ -162,6 +164,10 @@ class _Meeting:
         rows = found.fetchall()
         if weighs:
             self._ledgers = ledgers.Ledgers(db, now, rows)
+            if ahead := self._ledgers.ahead:
+                windows.bring_back(db, ahead, micros(now))
+                self._ledgers = ledgers.Ledgers(db, now, db.all(ledgers.LOOK, {"keys": keys}))
+                self._mended = True
             self._who = self._ledgers.who
         else:
             self._who = {key_id: ledgers.who_of(*columns) for key_id, *columns in rows}
@@ -364,7 +370,11 @@ class _Meeting:
         db = self._db
         extended = [wish for _, wish, _ in self._those(Extend)]
         writes = self._writes(now)
-        if not writes and all(isinstance(wish, Reserve | Spend) for wish in self._asked):
+        if (
+            not writes
+            and not self._mended
+            and all(isinstance(wish, Reserve | Spend) for wish in self._asked)
+        ):
             db.rollback()
             return
         with db.db.pipeline():

@@ -40,6 +40,12 @@ ENDED = (
     _some("onces", "answer IS NULL AND lease_until <= %(at)s"),
 )
 LETTERS = _some("letters", "kind = %(kind)s AND due_at IS NULL AND made_at <= %(at)s")
+KEYS = _some(
+    "keys",
+    "tier = %(tier)s AND revoked_at < %(at)s"
+    " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)",
+    OF_TIER,
+)
 RECEIVERS = _some("receivers", "tried_at <= %(at)s")
 REFUSALS = _some("refusals", "tier = %(tier)s AND minute < %(at)s", OF_TIER)
 
@@ -54,6 +60,7 @@ def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
         since = micros(kept_since(now, days))
         acts.append(partial(_drop, statement=REFUSALS, at=since, tier=tier))
         acts.append(partial(_drop_jobs, tier=tier, since=since))
+        acts.append(partial(_drop, statement=KEYS, at=since, tier=tier))
     for kind, kept in LETTERS_KEPT.items():
         acts.append(partial(_drop, statement=LETTERS, at=micros(now - kept), kind=kind))
     return acts

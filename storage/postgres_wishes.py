@@ -155,6 +155,7 @@ class NewKey:
     sha256: str
     prefix: str
     keys_max: int | None
+    a_minute: int | None = None
     once: Once | None = None
     answer: Callable[[Key], SealedFirst] | None = None
 

@@ -7,7 +7,7 @@ after layer 1 passed.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, overload
 
@@ -109,7 +109,8 @@ class Ledger:
     """What weighing needs to know of a caller, read in one transaction after the lock is held.
 
     `window` holds the units of the key's last 60 seconds with their instants,
-    oldest first; those granted and not yet settled are among them.
+    oldest first; those granted and not yet settled are among them. A grant that seems
+    to come later than now was made by a clock that was ahead, and counts as made now.
     """
 
     asked_at: datetime
@@ -120,6 +121,10 @@ class Ledger:
     period_end: datetime
     period_billable: int  # settled
     reserved: int  # units granted to the account and not yet settled: billable at worst
+    keys: int = 1  # standard ones of the account that were in force within the window
+    account_window: Sequence[tuple[datetime, int]] = field(
+        default=(), compare=False
+    )  # of all these
     undelivered: int = 0  # jobs of the account whose callback has not ended, pending ones too
 
     @property

@@ -145,12 +145,15 @@ class SqliteStore:
         sha256: str,
         prefix: str,
         keys_max: int | None,
+        a_minute: int | None = None,
         once: Once | None = None,
         answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
         def create(db: sqlite3.Connection, now: datetime) -> Key:
             onces.check_runs(db, once)
-            key = accounts.create_key(db, now, account_id, kind, label, sha256, prefix, keys_max)
+            key = accounts.create_key(
+                db, now, account_id, kind, label, sha256, prefix, keys_max, a_minute
+            )
             if once and answer:
                 onces.keep(db, self._sealed(FirstAnswer(once, answer(key))))
             return key

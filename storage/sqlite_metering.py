@@ -41,7 +41,7 @@ STANDING = (
     " (SELECT undelivered FROM backlogs WHERE account = accounts.number),"
     " (SELECT sum(billable) FROM periods"
     " WHERE account = accounts.number AND start >= current_period_start),"
-    f" {sqlite_window.EARLIEST}, {sqlite_window.COLUMNS}"
+    f" {sqlite_window.COUNT_OF_ACCOUNT}, {sqlite_window.EARLIEST}, {sqlite_window.COLUMNS}"
     " FROM keys JOIN accounts ON accounts.number = keys.account"
     " LEFT JOIN months ON months.account = accounts.number AND month = :month"
     f"{sqlite_window.JOINS} WHERE keys.id = :key"
@@ -68,9 +68,12 @@ class Standing:
     period_billable: int
     reserved: int
     undelivered: int
+    keys: int
     any_ended: bool  # reservations of the account, whose rows are still there
 
-    def ledger(self, now: datetime, window: Window) -> Ledger:
+    def ledger(
+        self, now: datetime, window: Window, account_window: Sequence[tuple[datetime, int]]
+    ) -> Ledger:
         start, end = period_bounds(self.who.account, now)
         return Ledger(
             asked_at=now,
@@ -82,6 +85,8 @@ class Standing:
             period_billable=self.period_billable,
             reserved=self.reserved,
             undelivered=self.undelivered,
+            keys=self.keys,
+            account_window=account_window,
         )
 
 
@@ -114,7 +119,7 @@ def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing
     if row is None:
         raise KeyError(caller.key.id)
     who = _who_of(row[:5], caller)
-    units, billable, reserved, any_ended, jobs, undelivered, of_period, *held = row[5:]
+    units, billable, reserved, any_ended, jobs, undelivered, of_period, keys, *held = row[5:]
     in_period = who.account.current_period_start and who.account.current_period_end
     return Standing(
         who=who,
@@ -125,6 +130,7 @@ def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing
         period_billable=(of_period if in_period else billable) or 0,
         reserved=(reserved or 0) + (jobs or 0),
         undelivered=undelivered or 0,
+        keys=keys,
         any_ended=bool(any_ended),
     )
 
@@ -162,9 +168,13 @@ def grant(
 ) -> Standing | R:
     """Weigh; what is granted weighs on the window from now on. Reserving it is the caller's."""
     standing = _standing(db, now, caller)
-    window = OpenWindow(db, standing.held)
-    refusal = weigh(standing.ledger(now, window))
+    if (standing.held.newest_at or 0) > micros(now):
+        sqlite_window.bring_back(db, standing.who.key_number, micros(now))
+        standing = _standing(db, now, caller)
+    window, account_window = OpenWindow(db, standing.held), _account_window(db, now, standing)
+    refusal = weigh(standing.ledger(now, window, account_window))
     window.close()
+    account_window.close()
     if refusal is not None:
         return refusal
     sqlite_window.add(db, standing.held, micros(now), units)
@@ -340,7 +350,15 @@ def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: Usag
 
 def ledger(db: sqlite3.Connection, now: datetime, caller: Caller) -> Ledger:
     standing = _standing(db, now, caller)
-    return standing.ledger(now, sqlite_window.window_of(db, standing.held))
+    window = sqlite_window.window_of(db, standing.held, micros(now))
+    return standing.ledger(now, window, tuple(_account_window(db, now, standing)))
+
+
+def _account_window(
+    db: sqlite3.Connection, now: datetime, standing: Standing
+) -> sqlite_window.AccountWindow:
+    at = micros(now)
+    return sqlite_window.AccountWindow(db, standing.who.account_number, at - WINDOW_MICROS, at)
 
 
 def days(

@@ -49,6 +49,14 @@ LOGGED = (
 )
 
 
+KEYS = (  # a number is used again where it was the last: that one stays
+    "DELETE FROM keys WHERE number IN (SELECT keys.number FROM accounts"
+    " JOIN keys ON account = accounts.number WHERE tier = :tier AND revoked_at < :at"
+    " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)"
+    " AND keys.number < (SELECT max(number) FROM keys) LIMIT :most)"
+)
+
+
 def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
     """What is to go: each drops at most TIDIED_MAX rows, and tells whether there may be more."""
     at = micros(now)
@@ -60,6 +68,7 @@ def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
         for statement in LOGGED:
             acts.append(partial(_drop, statement=statement, at=micros(since), tier=tier))
         acts.append(partial(_drop_jobs, tier=tier, since=micros(since)))
+        acts.append(partial(_drop, statement=KEYS, at=micros(since), tier=tier))
     for kind, kept in LETTERS_KEPT.items():
         acts.append(partial(_drop, statement=LETTERS, at=micros(now - kept), kind=kind))
     return acts

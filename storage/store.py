@@ -74,12 +74,28 @@ class KeyLimitReached(Exception):
     """The account has as many standard keys as it may have."""
 
 
+class KeysTooFast(Exception):
+    """The account has made as many standard keys in the last minute as it may make."""
+
+    def __init__(self, asked_at: datetime, reset_at: datetime) -> None:
+        super().__init__(reset_at)
+        self.asked_at = asked_at
+        self.reset_at = reset_at
+
+
 class IdempotencyInProgress(Exception):
     """The first request with this idempotency key is still running."""
 
 
 class IdempotencyKeyReused(Exception):
     """This idempotency key came with another body before."""
+
+
+def next_key_at(made: Sequence[datetime], a_minute: int) -> datetime | None:
+    """When a key may be made, of those made in the last minute; None: at once."""
+    if len(made) < a_minute:
+        return None
+    return sorted(made)[len(made) - a_minute] + WINDOW
 
 
 def at_most(most: int, limit: int) -> int:
@@ -151,14 +167,16 @@ class Store(Protocol):
         sha256: str,
         prefix: str,
         keys_max: int | None,
+        a_minute: int | None = None,
         once: Once | None = None,
         answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
-        """Keep a key's hash. `keys_max` bounds the account's active standard keys.
+        """Keep a key's hash. `keys_max` bounds the account's active standard keys,
+        `a_minute` those that were made within the last minute.
 
         Provisioning keys are neither counted nor bounded. With `once` its
         answer, which `answer` makes of the key, is kept in the same transaction: as
-        `first` in `settle`. Raises KeyLimitReached, KeyError
+        `first` in `settle`. Raises KeyLimitReached, KeysTooFast, KeyError
         where there is no such account, ValueError for a hash that is kept already.
         """
         ...

@@ -10,6 +10,7 @@ import trio
 from api.app import create_app
 from api.callbacks import Delivered
 from api.jobs import BOUNDS
+from api.plans import PLANS
 from api.recorder import open_recorder
 from engine import EngineSettings, open_answers, open_engine
 from engine.background import contained
@@ -398,3 +399,50 @@ async def test_a_job_keeps_no_more_of_a_text_than_an_address_has(autojump_clock)
             (job,) = await shop.store.jobs(limit=9)
             assert len(job.email) == 320
             assert len(job.payload) < 1000
+
+
+# == keys ======================================================================================
+
+
+async def test_a_fresh_key_in_a_revoked_ones_place_buys_no_fresh_minute(autojump_clock):
+    """The window is a key's; over all keys of an account it is `max_keys` times the limit."""
+    async with open_shop("free") as shop:
+        plan = PLANS["free"]
+        granted, refused, began = 0, [], trio.current_time()
+        keys = [key.id for key in await shop.store.keys(shop.account.id) if key.kind == "standard"]
+        await shop.store.revoke_key(None, keys[0])
+        for _ in range(6):
+            made = (await shop.manage("POST", "/keys")).body
+            for _ in range(plan.rate_limit_per_min + 2):
+                got = await shop.verify("bad", key=made["key"])
+                granted += got.status == 200
+                refused += [got] if got.status != 200 else []
+            await shop.manage("DELETE", f"/keys/{made['id']}")
+            await trio.sleep(1)
+        assert granted == plan.max_keys * plan.rate_limit_per_min
+        got = refused[-1]
+        assert (got.status, got.error, got.body["limit"]) == (429, "rate_limit_exceeded", granted)
+        assert "all keys of the account" in got.body["message"]
+        assert got.headers["ratelimit"].startswith('"minute";r=0')
+        wait_s = int(got.headers["retry-after"])
+        assert trio.current_time() + wait_s - began >= 60
+        key = (await shop.manage("POST", "/keys")).body["key"]
+        await trio.sleep(wait_s)
+        assert (await shop.verify("bad", key=key)).status == 200
+
+
+async def test_an_account_makes_twenty_keys_a_minute(autojump_clock):
+    async with open_shop("scale") as shop:
+        await trio.sleep(60)
+        statuses = []
+        for _ in range(25):
+            got = await shop.manage("POST", "/keys")
+            statuses.append(got.status)
+            if got.status == 201:
+                await shop.manage("DELETE", f"/keys/{got.body['id']}")
+        assert statuses == [201] * 20 + [429] * 5
+        assert (got.error, got.body["limit"], got.body["window"]) == (
+            "rate_limit_exceeded", 20, "1m",
+        )  # fmt: skip
+        await trio.sleep(int(got.headers["retry-after"]))
+        assert (await shop.manage("POST", "/keys")).status == 201

@@ -10,6 +10,7 @@ from api import refusals
 from api.errors import TABLE, body_of, body_of_code, headers_of, row_of
 from api.examples import REFUSALS
 from api.refusals import Refusal
+from storage.records import EPOCH
 from tests.api.asking import PLACES
 
 
@@ -49,6 +50,8 @@ def test_every_body_has_its_four_fields_and_no_template_left_in_it(refusal: Refu
         (refusals.SlowBody(10), 408, "request_timeout", set()),
         (refusals.IdempotencyRunning(), 409, "idempotency_in_progress", set()),
         (refusals.AnswerLost(), 409, "idempotency_answer_lost", set()),
+        (refusals.KeysTooFast(20, EPOCH, EPOCH, 1), 429, "rate_limit_exceeded",
+         {"limit", "window", "reset_at"}),
         (refusals.TooManyJobs(10_000), 429, "job_limit_reached", set()),
         (refusals.PayloadTooLarge(1), 413, "payload_too_large", set()),
         (refusals.IdempotencyReused(), 422, "idempotency_key_reused", set()),

@@ -17,14 +17,17 @@ from storage.records import (
     Ledger,
     Once,
     Reservation,
+    Window,
 )
 from storage.store import (
     ANSWER_OCTETS_MAX,
     REFUSALS_SINGLE_MAX,
     SETTLED_KEPT,
+    WINDOW,
     IdempotencyInProgress,
     IdempotencyKeyReused,
     KeyLimitReached,
+    KeysTooFast,
     Store,
 )
 from tests.storage.moments import (
@@ -35,6 +38,8 @@ from tests.storage.moments import (
     another_key,
     granted,
     make_caller,
+    order,
+    promise,
     row,
     use,
 )
@@ -500,13 +505,13 @@ async def test_the_window_slides_unit_by_unit(store: Store, clock: Clock):
 
 async def test_a_clock_set_back_keeps_the_windows_sum_and_its_order(store: Store, clock: Clock):
     caller = await make_caller(store)
-    for seconds, units in [(0, 1), (10, 2), (-5, 4), (0, 8), (-30, 16), (70, 32)]:
+    for seconds, units in [(0, 1), (10, 2), (-5, 4), (0, 8), (-30, 16), (50, 32)]:
         clock.pass_(seconds)
         await store.reserve(caller, units, granted, lease_s=600)
         ledger = await store.ledger(caller)
         assert ledger.window_units == sum(units for _, units in ledger.window)
         assert list(ledger.window) == sorted(ledger.window)
-    assert [units for _, units in ledger.window] == [1, 12, 2, 32]
+    assert [units for _, units in ledger.window] == [31, 32]
 
 
 async def test_as_much_of_a_window_is_read_while_weighing_as_is_looked_at(
@@ -727,6 +732,142 @@ async def test_a_flood_of_one_key_leaves_others_their_rows(store: Store):
     await store.log_refusal(other, refusal(NOON))
     rows = await store.usage(caller.account.id, limit=1000)
     assert sorted(one.times for one in rows) == [1] * (REFUSALS_SINGLE_MAX + 1) + [2]
+
+
+# keys that come and go
+
+
+async def test_an_account_makes_so_many_keys_in_a_minute(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    account_id = caller.account.id
+    made = 0
+
+    async def make(kind: Any = "standard", a_minute: int | None = 3) -> None:
+        nonlocal made
+        made += 1
+        key = await store.create_key(
+            account_id, kind, None, sha256=f"new {made}", prefix="", keys_max=5, a_minute=a_minute
+        )
+        await store.revoke_key(account_id, key.id)
+
+    await make()
+    clock.pass_(10)
+    await make()  # with the first of all, which make_caller() made, it is the third
+    for _ in range(2):
+        with pytest.raises(KeysTooFast) as early:
+            await make()
+        assert (early.value.asked_at, early.value.reset_at) == (clock(), NOON + WINDOW)
+    await make("provisioning")
+    await make(a_minute=None)
+    clock.pass_(49.999_999)
+    with pytest.raises(KeysTooFast):
+        await make()
+    clock.pass_(20)
+    await make()
+
+
+async def test_units_of_all_keys_weigh_until_a_minute_after_they_were_revoked(
+    store: Store, clock: Clock
+):
+    """A fresh key in a revoked one's place bought a fresh minute."""
+    one = await make_caller(store)
+    account_id = one.account.id
+    seen: list[tuple[int, int, int, tuple[Any, ...]]] = []
+
+    def look(ledger: Ledger) -> str:
+        window = ledger.account_window
+        units = window.units if isinstance(window, Window) else sum(n for _, n in window)
+        seen.append((ledger.keys, ledger.window_units, units, tuple(window)))
+        return "no"
+
+    await use(store, one, clock(), 3)
+    clock.pass_(10)
+    await store.revoke_key(account_id, one.key.id)
+    two = await another_key(store, account_id, "second")
+    await store.create_key(account_id, "provisioning", None, sha256="p", prefix="", keys_max=None)
+    other = await make_caller(store, sha256="other")
+    await use(store, other, clock(), 7)
+    await use(store, two, clock(), 2)
+    await store.reserve(two, 1, look, lease_s=60)
+    later = NOON + timedelta(seconds=10)
+    assert seen.pop() == (2, 2, 5, ((NOON, 3), (later, 2)))
+    shown = await store.ledger(two)
+    assert (shown.keys, tuple(shown.account_window)) == (2, ((NOON, 3), (later, 2)))
+    clock.pass_(50)
+    await store.reserve(two, 1, look, lease_s=60)
+    assert seen.pop() == (2, 2, 2, ((later, 2),))
+    clock.pass_(10)
+    await store.reserve(two, 1, look, lease_s=60)
+    assert seen.pop() == (1, 0, 0, ())
+
+
+async def test_what_is_granted_together_weighs_on_all_keys_of_an_account(store: Store):
+    one = await make_caller(store)
+    callers = [one, *[await another_key(store, one.account.id, f"{n}") for n in range(3)]]
+    outcomes: list[Any] = []
+
+    def weigh(ledger: Ledger) -> str | None:
+        units = getattr(ledger.account_window, "units", None)
+        if units is None:
+            units = sum(count for _, count in ledger.account_window)
+        return "too many" if units + 1 > 10 else None
+
+    async def ask(caller: Caller) -> None:
+        outcomes.append(await store.reserve(caller, 1, weigh, lease_s=60))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(40):
+            nursery.start_soon(ask, callers[number % 4])
+    assert sum(isinstance(outcome, Reservation) for outcome in outcomes) == 10
+
+
+async def test_revoked_keys_go_when_they_are_past_retention(store: Store, clock: Clock):
+    caller = await make_caller(store, "free")
+    account_id = caller.account.id
+    unused = await another_key(store, account_id, "unused")
+    with_job = await another_key(store, account_id, "with a job")
+    await promise(store, with_job, order("1"))
+    for one in (unused, with_job):
+        await store.revoke_key(account_id, one.key.id)
+    await another_key(store, account_id, "last")
+    clock.pass_(6 * 86_400)
+    await store.tidy(RETENTION)
+    with pytest.raises(ValueError, match="kept already"):
+        await another_key(store, account_id, "unused")
+    clock.pass_(10 * 86_400)
+    await store.tidy(RETENTION)
+    assert await store.caller("hash")
+    again = await another_key(store, account_id, "unused")
+    assert again.key.id != unused.key.id
+    (claim,) = await store.claim_jobs("verify", limit=5, each_max=5, lease_s=60)
+    assert claim.caller.key.id == with_job.key.id
+
+
+# a clock that was ahead
+
+
+async def test_what_a_clock_granted_that_was_ahead_counts_as_granted_now(
+    store: Store, clock: Clock
+):
+    """It locked a key out for as long as it was ahead."""
+    caller = await make_caller(store)
+    clock.pass_(3600)
+    await use(store, caller, clock(), 3)
+    clock.pass_(1)
+    await use(store, caller, clock(), 1)
+    clock.pass_(-3591)
+    assert tuple((await store.ledger(caller)).window) == ((clock(), 4),)
+    assert await store.reserve(caller, 7, at_most(10, 7), lease_s=60) == "too many"
+    back = clock()
+    clock.pass_(30)
+    assert tuple((await store.ledger(caller)).window) == ((back, 4),)
+    assert isinstance(await store.reserve(caller, 5, at_most(10, 5), lease_s=60), Reservation)
+    clock.pass_(29.999_999)
+    assert (await store.ledger(caller)).window_units == 9
+    clock.pass_(0.000_001)
+    assert (await store.ledger(caller)).window_units == 5
+    clock.pass_(60)
+    assert (await store.ledger(caller)).window_units == 0
 
 
 # idempotency
