@@ -457,7 +457,7 @@ class Store(Protocol):
     async def tidy(self, retention_days: dict[Tier, int]) -> None:
         """Drop rows past their retention, ended leases, old windows. Counts stay as they are.
 
-        A row is kept on its own UTC day and for `retention_days` whole days after it;
+        A row is kept for `retention_days` UTC days, its own the first of them;
         a job with its attempts the same, by the day it ended. Letters that are sent
         or given up go LETTERS_KEPT after they were made.
         """

@@ -823,7 +823,7 @@ async def test_an_ended_job_goes_with_its_attempts_by_its_accounts_tier(
         [claim] = await claimed(store)
     await end(store, claim)
     logged = await store.attempts("1")
-    clock.at = datetime(2025, 3, 1, 23, 59, 59, tzinfo=UTC) + timedelta(days)
+    clock.at = datetime(2025, 3, 1, 23, 59, 59, tzinfo=UTC) + timedelta(days - 1)
     await store.tidy(RETENTION)
     assert await store.job("1")
     assert await store.attempts("1") == logged

@@ -1100,7 +1100,7 @@ async def test_tidying_drops_rows_by_tier_and_never_a_count(
     await store.change_account(caller.account.id, **period)
     await use(store, caller, clock.at, 3)
     await store.log_refusal(caller, refusal(clock.at))
-    clock.at = datetime(2025, 3, 1, 23, 59, 59, tzinfo=UTC) + timedelta(days)
+    clock.at = datetime(2025, 3, 1, 23, 59, 59, tzinfo=UTC) + timedelta(days - 1)
     await store.tidy(RETENTION)
     assert len(await store.usage(caller.account.id, limit=10)) == 4
     ledger = await store.ledger(caller)
