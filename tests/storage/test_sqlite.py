@@ -92,8 +92,28 @@ async def test_what_was_kept_is_there_after_a_restart(path: Path, clock: Clock):
         assert again == ANSWER
 
 
+@pytest.mark.parametrize("with_key", [False, True])
+async def test_an_emptied_database_is_not_made_anew(path: Path, with_key: bool):
+    """It was, in silence: every account and key was gone."""
+    async with open_store(path, secret_key=None if with_key else SECRET) as store:
+        await make_caller(store)
+    path.write_bytes(b"")
+    with pytest.raises(StoreBroken, match="is empty: put a backup in its place") as told:
+        await opened(path)
+    assert "\n" not in str(told.value)
+    assert path.stat().st_size == 0
+    path.unlink()
+    if not with_key:
+        return await opened(path)
+    with pytest.raises(StoreBroken, match=r"is gone, but its key mailprobe.db.key is there: put"):
+        await opened(path)
+    assert not path.exists()
+    path.with_name("mailprobe.db.key").unlink()
+    await opened(path)
+
+
 async def test_a_first_start_that_died_is_made_again(path: Path):
-    path.touch()
+    path.with_name("mailprobe.db.new").write_bytes(b"half")
     await opened(path)
     path.unlink()
     db = sqlite3.connect(path)
@@ -181,11 +201,13 @@ async def test_what_may_not_be_written_is_unavailable(clock: Clock):
     try:
         await opened(path)
         folder.chmod(0o555)
-        assert (await said_by("check as nobody", path)).startswith("StoreUnavailable")
+        locked = f"StoreUnavailable {path} cannot be used just now: [Errno 13] Permission denied"
+        assert await said_by("check as nobody", path) == f"{locked}: '{path}.lock'"
         folder.chmod(0o777)
         (folder / "mailprobe.db.lock").chmod(0o666)
         path.chmod(0o444)
-        assert (await said_by("check as nobody", path)).startswith("StoreUnavailable")
+        not_writable = f"StoreUnavailable {path} is not there or may not be written"
+        assert await said_by("check as nobody", path) == not_writable
         path.chmod(0o666)
         assert await said_by("check as nobody", path) == str(NOON)
     finally:
