@@ -42,6 +42,7 @@ class Account:
     trial_end: datetime | None = None
     billing_cycle_anchor: datetime | None = None
     customer_id: str | None = None  # who the account is to the billing provider
+    customer_generation: int = 0  # customers before this one, deleted by now
 
 
 @dataclass(frozen=True, slots=True)
