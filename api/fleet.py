@@ -23,7 +23,6 @@ import trio
 
 from engine.background import log_fault
 from engine.smtp.seats import Sitter
-from storage.places import is_postgres
 from storage.seats import SeatsAsked
 from storage.store import StoreUnavailable
 
@@ -316,6 +315,6 @@ async def open_seats(store: Ledger, limit: int) -> AsyncIterator[LeasedSeats]:
             await store.return_seats(seats.holder)
 
 
-def is_shared(database: str, workers: int) -> bool:
-    """Do several processes lease their seats from this store? In memory each would be alone."""
-    return is_postgres(database) or (workers > 1 and database != "memory:")
+def is_shared(database: str) -> bool:
+    """May several processes have this store? A second service may come to a file at any time."""
+    return database != "memory:"

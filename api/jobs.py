@@ -39,6 +39,11 @@ EXTEND_EVERY_S = 4.0
 POLL_S = 5.0  # between two looks for what other processes were promised, or left behind
 PAUSE_S = 1.0  # where the store cannot be asked
 DRAIN_S = 4.0  # as long a stop waits for what is under way; a stop has 10 s in all
+# told by `mailprobe job show`
+SEALED = (
+    "its secret was sealed with another key: put back the database's key file"
+    " or MAILPROBE_SECRET_KEY, restart, then run 'mailprobe job resend'"
+)
 OUR_TRIES_MAX = 5  # claims of a job that fails by a fault of ours
 REMEMBERED_MAX = 10_000  # retries of ours whose instant is known; others wait for the next look
 SAME_PROMISE = timedelta(hours=23, minutes=55)  # a little less than an Idempotency-Key is kept
@@ -249,7 +254,7 @@ class JobBoard:
         job, number = claim.job, claim.job.tries + 1
         if claim.sealed:
             log.error("a job's secret was sealed with another key", extra={"job": job.id})
-            return Attempt(number, at, 0, None, "its secret cannot be read"), None
+            return Attempt(number, at, 0, None, SEALED), None
         try:
             target = check_webhook(job.webhook)
         except NotAWebhook as error:  # the rules have become stricter since it was taken
