@@ -7,14 +7,16 @@ outbox, metering, jobs, and here what stands on all of them.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 import trio
 
-from storage.calendar import kept_since
+from storage.calendar import FOREVER, kept_since
 from storage.memory_jobs import Jobs
 from storage.memory_seats import Seats
 from storage.records import Tier
+from storage.store import LEASES_MAX, WAITS_MAX
 
 
 class MemoryStore(Jobs, Seats):
@@ -35,11 +37,24 @@ class MemoryStore(Jobs, Seats):
                 self._drop_rows(account.id, since)
                 self._drop_jobs(account.id, since)
                 self._drop_keys(account.id, since, self._keys_of_jobs())
+        self._bring_back_all(now)
         self._drop_ended(now)
         self._drop_letters(now)
         self._drop_receivers(now)
         self._drop_seats(now)
         self._drop_onces(now)
+
+    def _bring_back_all(self, now: datetime) -> None:
+        """What a clock wrote that was ahead."""
+        lease_max, wait_max = now + LEASES_MAX, now + WAITS_MAX
+        for id, lease in self._leases.items():
+            if lease_max < lease.until < FOREVER:  # a job's has no end
+                self._leases[id] = replace(lease, until=lease_max)
+        self._letters.bring_back(lambda letter: wait_max, lease_max)
+        self._jobs.bring_back(
+            lambda kept: now if kept.work == "verify" or not kept.job.tries else wait_max, lease_max
+        )
+        self._bring_back_seats(lease_max)
 
     async def check(self) -> datetime:
         await trio.lowlevel.checkpoint()

@@ -83,6 +83,16 @@ class Queue(Generic[T]):
         self.entries[name] = replace(entry, lease_until=until, fence=entry.fence + 1)
         return entry.thing, entry.fence + 1
 
+    def bring_back(self, due_max: Callable[[T], datetime], lease_max: datetime) -> None:
+        """Leases end, and what waits is due, at these instants at the latest."""
+        for name, entry in self.entries.items():
+            lease, due_at = entry.lease_until, entry.due_at
+            if lease is not None:
+                lease = min(lease, lease_max)
+            if due_at is not None:
+                due_at = min(due_at, due_max(entry.thing))
+            self.entries[name] = replace(entry, due_at=due_at, lease_until=lease)
+
     def extend(self, name: str, fence: int, now: datetime, lease_s: float) -> bool:
         entry = self.entries.get(name)
         if entry is None or entry.fence != fence or not entry.is_held(now):

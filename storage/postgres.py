@@ -398,6 +398,8 @@ class PostgresStore:
 
     async def tidy(self, retention_days: dict[Tier, int]) -> None:
         now = await self.check()
+        for statement in tidying.BROUGHT_BACK:
+            await self._do(partial(tidying.bring_back, statement=statement, now=now))
         upkeep = partial(self._desks.deeds.ask, patience_s=UPKEEP_S)
         await self._desks.looks.ask(
             lambda db: self._partitions.make_ahead(db, now), patience_s=UPKEEP_S

@@ -387,7 +387,9 @@ class SqliteStore:
     # upkeep
 
     async def tidy(self, retention_days: dict[Tier, int]) -> None:
-        now = await self.check()
+        now = await self._writer.ask(tidying.bring_back)
+        if ahead := await self._reader.ask(lanes.ahead):
+            await self._writer.ask(partial(lanes.bring_back, those=ahead))
         for drop in tidying.drops(now, retention_days):
             while await self._writer.ask(drop):
                 pass  # little by little, so that no request waits behind it

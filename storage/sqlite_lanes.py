@@ -13,9 +13,11 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cache
+from typing import Any
 
 from storage.records import JobState, Work
 from storage.rows import micros
+from storage.store import LEASES_MAX, WAITS_MAX
 from storage.turns import FAILING_AFTER, Bounds, Head, Lane, take_in_turn
 
 DB = sqlite3.Connection
@@ -173,3 +175,43 @@ def note_try(db: DB, now: datetime, lane: Lane, *, failed: bool) -> None:
         " SET failures = failures + 1, tried_at = excluded.tried_at",
         (*lane, micros(now)),
     )
+
+
+# a clock that was ahead
+
+
+AHEAD_MAX = 1000  # jobs brought back in one transaction
+LATEST = {"pending": ":now", "delivering": "iif(tries = 0, :now, :wait)"}  # that a job may be due
+
+
+def _given(now: datetime) -> dict[str, Any]:
+    return {
+        "now": micros(now),
+        "lease": micros(now + LEASES_MAX),
+        "wait": micros(now + WAITS_MAX),
+    }
+
+
+def ahead(db: DB, now: datetime) -> list[tuple[int, JobState, Lane]]:
+    """Jobs that are due later than anybody plans, or claimed for longer; looked for by a reader."""
+    found: list[tuple[int, JobState, Lane]] = []
+    for state in STATE_OF.values():
+        rows = db.execute(
+            f"SELECT number, account, {HOST_OF[state]} FROM jobs WHERE state = :state"
+            f" AND (due_at > {LATEST[state]} OR lease_until > :lease) LIMIT :most",
+            {**_given(now), "state": state, "most": AHEAD_MAX},
+        )
+        found += [(number, state, Lane(account, host)) for number, account, host in rows]
+    return found
+
+
+def bring_back(db: DB, now: datetime, those: list[tuple[int, JobState, Lane]]) -> None:
+    """Their leases end, and they are due, as late as anybody plans; `lanes` say so too."""
+    for number, state, _ in those:
+        db.execute(
+            f"UPDATE jobs SET due_at = min(due_at, {LATEST[state]}),"
+            " lease_until = min(lease_until, :lease) WHERE number = :number AND state = :state",
+            {**_given(now), "number": number, "state": state},
+        )
+    for state, lane in {(state, lane) for _, state, lane in those}:
+        renew(db, state, lane)

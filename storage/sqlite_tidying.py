@@ -9,7 +9,7 @@ from typing import Any
 from storage.calendar import kept_since
 from storage.records import Tier
 from storage.rows import micros
-from storage.store import LETTERS_KEPT, RECEIVERS_KEPT, WINDOW
+from storage.store import LEASES_MAX, LETTERS_KEPT, RECEIVERS_KEPT, WAITS_MAX, WINDOW
 
 DB = sqlite3.Connection
 TIDIED_MAX = 1000  # rows in one transaction of tidy(): some milliseconds, nobody waits long
@@ -88,6 +88,30 @@ def _drop_jobs(db: DB, _: datetime, *, tier: Tier, since: int) -> bool:
     db.executemany("DELETE FROM attempts WHERE job = ?", numbers)
     db.executemany("DELETE FROM jobs WHERE number = ?", numbers)
     return len(numbers) == JOBS_TIDIED_MAX
+
+
+BROUGHT_BACK = (
+    "UPDATE reservations SET lease_until = :lease WHERE lease_until > :lease",
+    "UPDATE seats SET until = :lease WHERE until > :lease",
+)
+
+
+LETTERS_BROUGHT_BACK = (
+    "UPDATE letters SET lease_until = :lease"
+    " WHERE kind = :kind AND due_at IS NOT NULL AND lease_until > :lease",
+    "UPDATE letters SET due_at = :wait WHERE kind = :kind AND due_at > :wait",
+)
+
+
+def bring_back(db: DB, now: datetime) -> datetime:
+    """What a clock wrote that was ahead. Gives the instant."""
+    ends = {"lease": micros(now + LEASES_MAX), "wait": micros(now + WAITS_MAX)}
+    for statement in BROUGHT_BACK:
+        db.execute(statement, ends)
+    for kind in LETTERS_KEPT:
+        for statement in LETTERS_BROUGHT_BACK:
+            db.execute(statement, {**ends, "kind": kind})
+    return now
 
 
 def drop_settled(

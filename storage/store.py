@@ -54,6 +54,10 @@ LETTERS_KEPT = {
     "alert": timedelta(days=400),
     "meter": timedelta(days=40),
 }  # a year's period; Stripe takes 35 days
+# A clock that was ahead for a moment has written instants that lie far ahead; tidy() brings them back
+# to the longest that anybody plans. Leases longer than that are nobody's.
+LEASES_MAX = timedelta(minutes=5)  # the longest is an alert's, three minutes
+WAITS_MAX = timedelta(hours=30)  # between two tries: a day, 20 % more, or what a receiver asked for
 RECEIVERS_KEPT = timedelta(days=1)  # after their last try, as the longest wait between two is
 
 
@@ -460,6 +464,9 @@ class Store(Protocol):
         A row is kept for `retention_days` UTC days, its own the first of them;
         a job with its attempts the same, by the day it ended. Letters that are sent
         or given up go LETTERS_KEPT after they were made.
+
+        What a clock wrote that was ahead is brought back: leases end LEASES_MAX from now
+        at the latest, jobs that wait for their first try are due, and others within WAITS_MAX.
         """
         ...
 

@@ -19,10 +19,13 @@ from storage.records import (
     Reservation,
     Window,
 )
+from storage.seats import SeatsAsked
 from storage.store import (
     ANSWER_OCTETS_MAX,
+    LEASES_MAX,
     REFUSALS_SINGLE_MAX,
     SETTLED_KEPT,
+    WAITS_MAX,
     WINDOW,
     IdempotencyInProgress,
     IdempotencyKeyReused,
@@ -36,6 +39,7 @@ from tests.storage.moments import (
     RETENTION,
     Clock,
     another_key,
+    attempt,
     granted,
     make_caller,
     order,
@@ -868,6 +872,50 @@ async def test_what_a_clock_granted_that_was_ahead_counts_as_granted_now(
     assert (await store.ledger(caller)).window_units == 5
     clock.pass_(60)
     assert (await store.ledger(caller)).window_units == 0
+
+
+async def test_leases_and_waits_of_a_clock_that_was_ahead_are_brought_back(
+    store: Store, clock: Clock
+):
+    """They held quota and jobs for as long as it was ahead."""
+    caller = await make_caller(store)
+    clock.pass_(days=3)
+    await store.reserve(caller, 5, granted, lease_s=20)
+    await promise(store, caller, order("1"), order("2"))
+    (claim, _) = await store.claim_jobs("verify", limit=2, each_max=2, lease_s=15)
+    await store.job_verified(claim, row(NOON), b"{}")
+    await store.lease_seats("gone", {"192.0.2.1": SeatsAsked(0, 1)}, limit=1, lease_s=12)
+    await store.post("alert", caller.account.id, "a", b"", due_at=clock())
+    clock.pass_(days=-3)
+    assert (await store.ledger(caller)).reserved == 6
+    await store.tidy(RETENTION)
+    (claim,) = await store.claim_jobs("deliver", limit=2, each_max=2, lease_s=15)
+    assert claim.job.id == "1"
+    clock.pass_(LEASES_MAX.total_seconds())
+    assert (await store.ledger(caller)).reserved == 1  # the job's
+    (claim,) = await store.claim_jobs("verify", limit=2, each_max=2, lease_s=15)
+    assert claim.job.id == "2"
+    asked = {"192.0.2.1": SeatsAsked(0, 1)}
+    assert await store.lease_seats("new", asked, limit=1, lease_s=12) == {"192.0.2.1": 1}
+    clock.pass_(WAITS_MAX.total_seconds())
+    assert len(await store.claim_letters("alert", limit=1, lease_s=60)) == 1
+
+
+async def test_what_is_planned_is_left_as_it_is(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    await store.reserve(caller, 5, granted, lease_s=180)
+    await promise(store, caller, order("1"))
+    (claim,) = await store.claim_jobs("verify", limit=2, each_max=2, lease_s=15)
+    await store.job_verified(claim, row(NOON), b"{}")
+    (claim,) = await store.claim_jobs("deliver", limit=2, each_max=2, lease_s=15)
+    tomorrow = clock() + timedelta(hours=28)
+    await store.job_tried(claim, attempt(), state="delivering", due_at=tomorrow)
+    await store.tidy(RETENTION)
+    assert (await store.ledger(caller)).reserved == 5
+    (job,) = await store.jobs(limit=9)
+    assert job.due_at == tomorrow
+    clock.pass_(180)
+    assert (await store.ledger(caller)).reserved == 0
 
 
 # idempotency
