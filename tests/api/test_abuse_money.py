@@ -8,12 +8,13 @@ import pytest
 import trio
 
 from api.app import create_app
-from api.callbacks import Delivered
+from api.callbacks import Delivered, _http_context
 from api.jobs import BOUNDS
 from api.plans import PLANS
 from api.recorder import open_recorder
 from engine import EngineSettings, open_answers, open_engine
 from engine.background import contained
+from engine.doh import tls_context
 from engine.evidence import (
     CONVERSATION_LINES_MAX,
     LINE_OCTETS_MAX,
@@ -446,3 +447,9 @@ async def test_an_account_makes_twenty_keys_a_minute(autojump_clock):
         )  # fmt: skip
         await trio.sleep(int(got.headers["retry-after"]))
         assert (await shop.manage("POST", "/keys")).status == 201
+
+
+def test_a_certificate_is_accepted_by_its_alternative_names_alone():
+    """RFC 9525 6.3: its common name says nothing. For callbacks and for resolvers."""
+    assert tls_context(None).hostname_checks_common_name is False
+    assert _http_context(None).hostname_checks_common_name is False
