@@ -39,7 +39,6 @@ from api.settings import Bind, Settings
 from api.tools_app import create_tools_app
 from api.visits import turned_away
 from engine import open_engine, watcher
-from engine.background import log_fault
 from engine.smtp.seats import Seats
 from storage import open_store
 from storage.store import Store, StoreUnavailable
@@ -268,6 +267,4 @@ async def _tidy(service: Service) -> None:
             )
         except StoreUnavailable:
             log.warning("the store was not tidied: it cannot be asked")
-        except Exception:
-            log_fault(_tidy)
         await trio.sleep(TIDY_EVERY_S)
