@@ -27,6 +27,7 @@ from api.errors import Places
 from api.plans import Plans
 from api.relay import Fate, Mailer, Relay, RelayMailer, read_relay, shortened
 from api.settings import WrongSetting, host_name
+from engine.background import contained
 from storage.records import Account, Caller, Key, Letter, Tier
 from storage.store import Store, StoreUnavailable
 
@@ -97,14 +98,14 @@ class Alerts:
             self._stirred = trio.Event()
             changed, self._changed = self._changed, {}
             for account_id, key in changed.items():
-                await self._look(account_id, key)
+                await contained(self._look, account_id, key)
             await trio.sleep(LOOK_EVERY_S)
 
     async def sweep(self) -> None:
         """Look at every account once: a process that was killed could not."""
         for account in await _until_answered(self._store.accounts, "the alerts' first look"):
             if account.alerts:
-                await self._look_without_key(account.id)
+                await contained(self._look_without_key, account.id)
             await trio.sleep(SWEEP_PAUSE_S)
 
     async def _look_without_key(self, account_id: str) -> None:
@@ -197,7 +198,7 @@ class Postman:
             bell = self._bell
             letters = await _until_answered(self._claim, "letters")
             for letter in letters:
-                await self._send(letter)
+                await contained(self._send, letter)
             if not letters:
                 with trio.move_on_after(POLL_S):
                     await bell.wait()

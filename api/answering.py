@@ -105,7 +105,7 @@ async def _answer(service: Service, operation: Operation, inbound: Inbound, call
     if key is None or call.who is None:
         return await act()
     same = fingerprint(operation.name, str(sorted(inbound.query.items())), octets)
-    return await once(service, call.who, key, same, act)
+    return await once(service, call, key, same, act)
 
 
 async def _read(operation: Operation, inbound: Inbound) -> bytes:
@@ -134,13 +134,16 @@ async def _act(
         call.body = await _understand(operation, inbound, octets)
         return await operation.handler(service, call)
     except InvalidRequest as refusal:
+        reply = refuse(service, refusal)
         if operation.counts_malformed and refusal.was_json:
-            await service.meter.count_malformed(call.caller, call.headers)
+            first = call.first_answer(reply)
+            if await service.meter.count_malformed(call.caller, call.headers, first):
+                call.has_kept()
         elif operation.limits_malformed:
             await service.meter.limit_malformed(
                 call.caller, operation.name.removeprefix("verify_"), call.headers
             )
-        return refuse(service, refusal)
+        return reply
     except Refusal as refusal:
         return refuse(service, refusal)
 

@@ -13,12 +13,14 @@ import msgspec
 
 from api.limits import BODY_OCTETS_MAX, BODY_S_MAX
 from api.refusals import (
+    AnswerLost,
     HardCapReached,
     IdempotencyReused,
     IdempotencyRunning,
     InvalidKey,
     InvalidRequest,
     KeyNotFound,
+    KeysTooFast,
     MethodNotAllowed,
     MissingKey,
     NeverFits,
@@ -33,6 +35,7 @@ from api.refusals import (
     Refusal,
     Section,
     SlowBody,
+    TooManyJobs,
     TooManyKeys,
     UnsupportedCoding,
     UsageUnknown,
@@ -136,6 +139,17 @@ TABLE: dict[type[Refusal], Row] = {
         429, "key_limit_reached", "The account has all {keys_max} keys of its tier.",
         "Revoke a key that is not used any more, or upgrade: {dashboard_url}.", "management",
     ),
+    KeysTooFast: Row(
+        429, "rate_limit_exceeded", "An account may make {limit} keys in 60 seconds.",
+        WAIT, "management", RateLimitError,
+    ),
+    TooManyJobs: Row(
+        429, "job_limit_reached",
+        "The account has {jobs_max} callbacks that are not delivered yet.",
+        "Let your receivers answer 2xx within 15 seconds, and send it again when callbacks have been "
+        "delivered or given up.",
+        "limits",
+    ),
     NoBillingAccount: Row(
         402, "no_billing_account", "The account has no billing account.",
         "Choose a paid plan first: {dashboard_url}.", "management",
@@ -147,6 +161,12 @@ TABLE: dict[type[Refusal], Row] = {
     IdempotencyRunning: Row(
         409, "idempotency_in_progress", "The first request with this Idempotency-Key still runs.",
         "Send it again in a few seconds to get its answer.", "idempotency", retry_s=1,
+    ),
+    AnswerLost: Row(
+        409, "idempotency_answer_lost",
+        "The first request with this Idempotency-Key was done and counted; its answer was too large "
+        "to be kept.",
+        "Do not repeat it with this key: use a new one to do and count it again.", "idempotency",
     ),
     Overloaded: Row(
         503, "overloaded", "The service has as much to do as it can bear.",

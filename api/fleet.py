@@ -21,8 +21,8 @@ from uuid import uuid4
 
 import trio
 
+from engine.background import log_fault
 from engine.smtp.seats import Sitter
-from storage.places import is_postgres
 from storage.seats import SeatsAsked
 from storage.store import StoreUnavailable
 
@@ -165,7 +165,10 @@ class LeasedSeats:
             await trio.sleep(TICK_S)
             now = trio.current_time()
             for address, place in list(self._places.items()):
-                self._look_at_clock(address, place, now)
+                try:
+                    self._look_at_clock(address, place, now)
+                except Exception:
+                    log_fault(self._look_at_clock)
 
     def _look_at_clock(self, address: str, place: _Place, now: float) -> None:
         if place.held and now >= place.until - CUT_S:
@@ -213,6 +216,9 @@ class LeasedSeats:
                 if not self._away:
                     log.warning("no seats at exchanges are leased: %s", error)
                 self._away = True
+                await trio.sleep(FAILED_S)
+            except Exception:
+                log_fault(self.deal)
                 await trio.sleep(FAILED_S)
             else:
                 self._away = False
@@ -309,6 +315,6 @@ async def open_seats(store: Ledger, limit: int) -> AsyncIterator[LeasedSeats]:
             await store.return_seats(seats.holder)
 
 
-def is_shared(database: str, workers: int) -> bool:
-    """Do several processes lease their seats from this store? In memory each would be alone."""
-    return is_postgres(database) or (workers > 1 and database != "memory:")
+def is_shared(database: str) -> bool:
+    """May several processes have this store? A second service may come to a file at any time."""
+    return database != "memory:"

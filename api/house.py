@@ -68,18 +68,17 @@ async def serve_until_drained(
     doors: Doors,
     ready: Callable[[], None],
     board: Board | None = None,
-    workers: int = 1,
 ) -> None:
     """One process's service behind all its doors, until SIGTERM or SIGINT.
 
-    `board` is where the `workers` count together. Raises StoreUnavailable, in a group,
+    `board` is where the workers count together. Raises StoreUnavailable, in a group,
     where the store cannot be opened.
     """
     metrics = Metrics(board.claim()) if board else None
     drain = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(drain_on_signals, drain)
-        opening = open_service(settings, plans, metrics, workers=workers)
+        opening = open_service(settings, plans, metrics)
         async with opening as service, trio.open_nursery() as serving:
             if board and metrics:
                 await serving.start(serve_metrics, service, metrics, board, doors.metrics, drain)
@@ -96,12 +95,11 @@ async def serve_until_drained(
 
 @asynccontextmanager
 async def open_service(
-    settings: Settings, plans: Plans, metrics: Metrics | None = None, *, workers: int = 1
+    settings: Settings, plans: Plans, metrics: Metrics | None = None
 ) -> AsyncIterator[Service]:
     """The service without its doors; `metrics` counts what it does.
 
-    Where other processes have the same store, its `workers` or other machines', the
-    engine's connections are leased from it.
+    Other processes may have the same store, so the engine's connections are leased from it.
 
     Jobs finish what they can while the engine and the store are there, and what is to
     be written is written last.
@@ -128,7 +126,7 @@ async def open_service(
             rng=rng,
         ) as alerts,
         open_recorder() as recorder,
-        _open_seats(settings, metrics.timed(store) if metrics else store, workers) as seats,
+        _open_seats(settings, metrics.timed(store) if metrics else store) as seats,
         open_engine(settings.engine, watcher=metrics or watcher.NOBODY, seats=seats) as engine,
         open_courier(
             engine.routes.addresses_now,
@@ -158,10 +156,8 @@ async def open_service(
             yield replace(service, jobs=jobs)
 
 
-def _open_seats(
-    settings: Settings, store: Store, workers: int
-) -> AbstractAsyncContextManager[Seats | None]:
-    if not is_shared(settings.database, workers):
+def _open_seats(settings: Settings, store: Store) -> AbstractAsyncContextManager[Seats | None]:
+    if not is_shared(settings.database):
         return nullcontext()
     return open_seats(store, settings.engine.host_connections)
 

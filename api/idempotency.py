@@ -1,8 +1,9 @@
 """Idempotency-Key: the first answer again, and nothing done or counted twice.
 
-Kept are the answers that would not be different another time: success, and a
-request that is wrong in itself. A limit that was in the way, a store that was
-away, a caller who hung up leave the key as if it had never come.
+Kept are the answers of work that was counted or done. Most are kept in the very
+transaction that counts (`Call.first_answer`): a process that is killed has done
+nothing, or has the answer. A request that was refused and not counted, a store that
+was away, a client that hung up leave the key as if it had never come.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,17 +11,17 @@ from hashlib import sha256
 
 import trio
 
-from api.refusals import IdempotencyReused, IdempotencyRunning, InvalidRequest, Section
-from api.requests import Reply
+from api.refusals import AnswerLost, IdempotencyReused, IdempotencyRunning, InvalidRequest, Section
+from api.requests import Call, Reply
 from api.service import Service
-from storage.records import Answered, Caller
+from storage.records import Answered, Once
 from storage.store import IdempotencyInProgress, IdempotencyKeyReused
 
 KEY_CHARACTERS_MAX = 255
 KEEP_S = 24 * 3600.0
 LEASE_S = 60.0  # far longer than the longest request takes
 FINISH_S = 1.0  # as long an answer waits until it is kept
-KEPT = {200, 201, 202, 400}
+KEPT = {200, 201, 202}
 
 
 def check_key(key: str | None, section: Section, *, repeatable: bool) -> str | None:
@@ -43,34 +44,44 @@ def fingerprint(operation: str, query: str, octets: bytes) -> str:
 
 async def once(
     service: Service,
-    caller: Caller,
+    call: Call,
     key: str,
     fingerprint: str,
     act: Callable[[], Awaitable[Reply]],
 ) -> Reply:
     """Act, or give the answer that acting gave the first time."""
-    account_id = caller.account.id
+    once = await _begin(service, call.caller.account.id, key, fingerprint)
+    if isinstance(once, Answered):
+        if once.body is None:
+            raise AnswerLost
+        return Reply(once.status, once.body, {"Idempotency-Replayed": "true"})
+    call.once, answered = once, None
+
+    async def finish() -> None:
+        await service.store.finish_once(once, answered)
+
+    finished = None
     try:
-        first = await service.store.begin_once(
+        reply = await act()
+        if reply.status in KEPT:
+            answered = call.answered(reply)
+    except IdempotencyInProgress:  # it took so long that another request has begun
+        raise IdempotencyRunning from None
+    finally:
+        if not call.kept:
+            finished = service.recorder.insist(finish)
+    if finished is not None:
+        with trio.move_on_after(FINISH_S):  # it is kept later where the store can't be asked now
+            await finished.wait()
+    return reply
+
+
+async def _begin(service: Service, account_id: str, key: str, fingerprint: str) -> Answered | Once:
+    try:
+        return await service.store.begin_once(
             account_id, key, fingerprint, keep_s=KEEP_S, lease_s=LEASE_S
         )
     except IdempotencyKeyReused:
         raise IdempotencyReused from None
     except IdempotencyInProgress:
         raise IdempotencyRunning from None
-    if first is not None:
-        return Reply(first.status, first.body, {"Idempotency-Replayed": "true"})
-    answered: Answered | None = None
-
-    async def finish() -> None:
-        await service.store.finish_once(account_id, key, answered)
-
-    try:
-        reply = await act()
-        if reply.status in KEPT and isinstance(reply.body, bytes):
-            answered = Answered(reply.status, (), reply.body)
-    finally:
-        finished = service.recorder.insist(finish)
-    with trio.move_on_after(FINISH_S):  # it is kept later where the store can't be asked now
-        await finished.wait()
-    return reply

@@ -7,7 +7,7 @@ so a job whose process was killed goes on in another within LEASE_S. A callback 
 be delivered twice where a process dies after the delivery and before it is logged, or
 the store can't be asked for longer than a lease; it is never lost, and a verification is never counted twice.
 
-Raises what is our own fault out of its nursery, never what a receiver or the store does.
+A fault of ours in the work on one job is logged, and ends the work on no other.
 """
 
 import logging
@@ -28,7 +28,8 @@ from api.metering import row_of
 from api.schema import VerifyEmailCallback
 from api.webhooks import NotAWebhook, callback_headers, check_webhook, verdict_on
 from engine import Answer, open_answers
-from storage.records import Attempt, Caller, Claim, Job, JobOrder, Work
+from engine.background import contained, log_fault
+from storage.records import Attempt, Caller, Claim, FirstAnswer, Job, JobOrder, Work
 from storage.store import Store, StoreUnavailable
 
 log = logging.getLogger("mailprobe.jobs")
@@ -38,6 +39,11 @@ EXTEND_EVERY_S = 4.0
 POLL_S = 5.0  # between two looks for what other processes were promised, or left behind
 PAUSE_S = 1.0  # where the store cannot be asked
 DRAIN_S = 4.0  # as long a stop waits for what is under way; a stop has 10 s in all
+# told by `mailprobe job show`
+SEALED = (
+    "its secret was sealed with another key: put back the database's key file"
+    " or MAILPROBE_SECRET_KEY, restart, then run 'mailprobe job resend'"
+)
 OUR_TRIES_MAX = 5  # claims of a job that fails by a fault of ours
 REMEMBERED_MAX = 10_000  # retries of ours whose instant is known; others wait for the next look
 SAME_PROMISE = timedelta(hours=23, minutes=55)  # a little less than an Idempotency-Key is kept
@@ -45,15 +51,18 @@ SAME_PROMISE = timedelta(hours=23, minutes=55)  # a little less than an Idempote
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many jobs are worked on at a time, by this process and of one account or host by all."""
+    """How many jobs are worked on at a time: by this process, and by all of one account or host."""
 
     at_a_time: int
-    each_max: int
+    each_max: int  # of an account (verify), of an account's host (deliver)
+    account_max: int
 
 
 BOUNDS: dict[Work, Bounds] = {
-    "verify": Bounds(100, 25),  # of an account: one with a long queue leaves the others room
-    "deliver": Bounds(200, 4),  # of a host: one that hangs holds four tries, and delays nobody
+    # one account with a long queue leaves the others room
+    "verify": Bounds(100, each_max=25, account_max=25),
+    # a host that hangs holds four tries, and an account whose hosts all hang a quarter of them
+    "deliver": Bounds(200, each_max=4, account_max=50),
 }
 
 _encode = msgspec.json.Encoder().encode
@@ -84,15 +93,19 @@ class JobBoard:
         self.under_way = dict.fromkeys(BOUNDS, 0)
 
     async def promise(
-        self, caller: Caller, order: JobOrder, headers: MutableMapping[str, str]
+        self,
+        caller: Caller,
+        order: JobOrder,
+        headers: MutableMapping[str, str],
+        first: FirstAnswer | None = None,
     ) -> Job:
-        """Grant one unit and keep the job; raises a Refusal or StoreUnavailable.
+        """Grant one unit and keep the job, and `first`; raises a Refusal or StoreUnavailable.
 
         An order whose id is kept already is the same promise made again, or after
         a day another one.
         """
         try:
-            job = await self._meter.reserve_job(caller, order, headers)
+            job = await self._meter.reserve_job(caller, order, headers, first)
         except ValueError:
             before = await self._store.job(order.id)
             if before and before.created_at > self._now() - SAME_PROMISE:
@@ -112,7 +125,7 @@ class JobBoard:
                 bell = self._bells[work]
                 for claim in await self._claim(work):
                     self.under_way[work] += 1
-                    nursery.start_soon(self._do, work, act, claim)
+                    nursery.start_soon(contained, self._do, work, act, claim)
                 with trio.move_on_at(self._next_look(work)):
                     await bell.wait()
             nursery.cancel_scope.deadline = trio.current_time() + DRAIN_S
@@ -141,11 +154,17 @@ class JobBoard:
             return []
         try:
             return await self._store.claim_jobs(
-                work, limit=room, each_max=bounds.each_max, lease_s=LEASE_S
+                work,
+                limit=room,
+                each_max=bounds.each_max,
+                account_max=bounds.account_max,
+                lease_s=LEASE_S,
             )
         except StoreUnavailable as error:
             log.warning("no job can be claimed: %s", error)
-            return []
+        except Exception:  # of one row that cannot be read; the others' claims end with their lease
+            log_fault(self._claim)
+        return []
 
     async def _do(self, work: Work, act: Callable[[Claim], Awaitable[None]], claim: Claim) -> None:
         """One job, its claim kept alive; a bug of ours is logged, and tried a few times."""
@@ -235,7 +254,7 @@ class JobBoard:
         job, number = claim.job, claim.job.tries + 1
         if claim.sealed:
             log.error("a job's secret was sealed with another key", extra={"job": job.id})
-            return Attempt(number, at, 0, None, "its secret cannot be read"), None
+            return Attempt(number, at, 0, None, SEALED), None
         try:
             target = check_webhook(job.webhook)
         except NotAWebhook as error:  # the rules have become stricter since it was taken

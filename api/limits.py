@@ -9,7 +9,7 @@ from math import ceil
 import trio
 
 from api.plans import Plan
-from api.policy import WINDOW, next_month, used_last_minute
+from api.policy import WINDOW, limit_of_account, next_month, units_in, used_last_minute
 from engine.turnstile import Turnstile
 from storage.records import Ledger
 
@@ -169,6 +169,8 @@ def standing(plan: Plan, ledger: Ledger, granted: int = 0) -> dict[str, str]:
     """
     limit = plan.rate_limit_per_min
     left = max(0, limit - used_last_minute(ledger) - granted)
+    if (all_keys := limit_of_account(plan, ledger)) is not None:
+        left = min(left, max(0, all_keys - units_in(ledger, ledger.account_window) - granted))
     oldest = next((at for at, _ in ledger.window if at > ledger.asked_at - WINDOW), ledger.asked_at)
     more_s = ceil((oldest + WINDOW - ledger.asked_at).total_seconds())
     policies = [f'"minute";q={limit};w=60']

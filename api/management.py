@@ -11,7 +11,7 @@ from uuid import UUID
 from api.keys import key_hash, mint, shown
 from api.policy import next_month
 from api.pricing import eur_up, overage_calls, overage_micros
-from api.refusals import KeyNotFound, NoBillingAccount, NoSuchRoute, TooManyKeys
+from api.refusals import KeyNotFound, KeysTooFast, NoBillingAccount, NoSuchRoute, TooManyKeys
 from api.requests import Call, Reply, reply
 from api.schema import (
     AccountLimits,
@@ -28,10 +28,12 @@ from api.schema import (
     UsageDay,
 )
 from api.service import Service
-from storage.records import Caller, Ledger
+from storage import store
+from storage.records import Caller, Key, Ledger
 from storage.store import KeyLimitReached
 
 USAGE_DAYS = 30
+KEYS_A_MINUTE = 20  # of an account: each is a row for as long as its retention
 WARNING = "Keep this key now: it is shown this once and cannot be read again."
 
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
@@ -77,6 +79,11 @@ async def create_api_key(service: Service, call: Call) -> Reply:
     body: CreateKeyRequest = call.body or CreateKeyRequest()
     keys_max = service.plan(call.caller).max_keys
     raw = mint("sk_live_", service.draw)
+
+    def created(key: Key) -> Reply:
+        told = ManagementCreateKeyResponse(UUID(key.id), raw, key.created_at, WARNING, key.label)
+        return reply(201, told)
+
     try:
         key = await service.store.create_key(
             call.caller.account.id,
@@ -85,11 +92,16 @@ async def create_api_key(service: Service, call: Call) -> Reply:
             sha256=key_hash(raw),
             prefix=shown(raw),
             keys_max=keys_max,
+            a_minute=KEYS_A_MINUTE,
+            once=call.once,
+            answer=lambda key: call.answered(created(key)),
         )
     except KeyLimitReached:
         raise TooManyKeys(keys_max) from None
-    created = ManagementCreateKeyResponse(UUID(key.id), raw, key.created_at, WARNING, key.label)
-    return reply(201, created)
+    except store.KeysTooFast as early:
+        raise KeysTooFast(KEYS_A_MINUTE, early.asked_at, early.reset_at, 1) from None
+    call.has_kept()
+    return created(key)
 
 
 async def revoke_api_key(service: Service, call: Call) -> Reply:

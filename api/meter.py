@@ -17,16 +17,25 @@ from api.limits import Capacity, Room, standing
 from api.plans import Plan, Plans
 from api.policy import weigh
 from api.recorder import Recorder
-from api.refusals import HardCapReached, Overloaded, QuotaExhausted, RateLimited, Refusal
+from api.refusals import (
+    HardCapReached,
+    Overloaded,
+    QuotaExhausted,
+    RateLimited,
+    Refusal,
+    TooManyJobs,
+)
 from api.shedding import let_in
 from engine import Engine
-from storage.records import Caller, Job, JobOrder, Ledger, Reservation, UsageRow
+from engine.background import contained
+from storage.records import Caller, FirstAnswer, Job, JobOrder, Ledger, Reservation, UsageRow
 from storage.store import Store, StoreUnavailable, units_of
 
 log = logging.getLogger("mailprobe.meter")
 
 LEASE_S = 20.0  # a request that died gives its units back so soon
 EXTEND_EVERY_S = 5.0
+JOBS_UNDELIVERED_MAX = 10_000  # of an account: each is a row with a payload, and waits for days
 
 PIECEMEAL = "stream"  # its answers are handed over one by one, all others' at the end
 
@@ -58,6 +67,11 @@ class Leases(dict[str, tuple[Reservation, float]]):
     """The reservations of requests under way by id, and since when each is held."""
 
     kept = False  # a task extends them
+
+
+def _weigh_jobs(ledger: Ledger) -> Refusal | None:
+    too_many = ledger.undelivered >= JOBS_UNDELIVERED_MAX
+    return TooManyJobs(JOBS_UNDELIVERED_MAX) if too_many else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +123,11 @@ class Meter:
         rows: Sequence[UsageRow],
         operation: str,
         headers: MutableMapping[str, str],
+        first: FirstAnswer | None = None,
     ) -> None:
         """Grant and count at once what is known already, or raise the Refusal.
 
-        As `reserve` and `settle` in one transaction, durable before the answer is sent:
+        `first` is kept in the same transaction. As `reserve` and `settle` in one transaction, durable before the answer is sent:
         no reservation is ever left by a request that dies. It asks for no room, because
         nothing will be under way.
         """
@@ -125,7 +140,7 @@ class Meter:
                 self.watch(caller, False)
 
         def keep(weigh_all: Weigh) -> Awaitable[Refusal | None]:
-            return self.store.spend(caller, rows, weigh_all, metered=self.metered)
+            return self.store.spend(caller, rows, weigh_all, metered=self.metered, first=first)
 
         await trio.lowlevel.checkpoint_if_cancelled()  # who is gone pays for nothing
         await self.recorder.once(write)
@@ -134,7 +149,11 @@ class Meter:
             raise refused
 
     async def reserve_job(
-        self, caller: Caller, order: JobOrder, headers: MutableMapping[str, str]
+        self,
+        caller: Caller,
+        order: JobOrder,
+        headers: MutableMapping[str, str],
+        first: FirstAnswer | None = None,
     ) -> Job:
         """The same for a job, whose unit is reserved as long as it is pending.
 
@@ -143,9 +162,9 @@ class Meter:
         """
 
         def keep(weigh_all: Weigh) -> Awaitable[Job | Refusal]:
-            return self.store.create_job(caller, order, weigh_all)
+            return self.store.create_job(caller, order, weigh_all, first=first)
 
-        granted = await self._weigh(caller, 1, headers, keep)
+        granted = await self._weigh(caller, 1, headers, keep, also=_weigh_jobs)
         if isinstance(granted, Job):
             return granted
         await self.log_refusal(caller, granted, "verify")
@@ -160,6 +179,7 @@ class Meter:
         room: Room | None = None,
         *,
         billable: bool = True,
+        also: Weigh = lambda ledger: None,
     ) -> T | Refusal:
         """Have the store keep the grant, in one transaction with its weighing.
 
@@ -169,6 +189,7 @@ class Meter:
 
         def weigh_all(ledger: Ledger) -> Refusal | None:
             no: Refusal | None = weigh(plan, ledger, units, hard_cap_micros=cap, billable=billable)
+            no = no or also(ledger)
             if no is None and room is not None and not room.is_there:
                 no = Overloaded()
             headers.update(standing(plan, ledger, 0 if no else units))
@@ -195,23 +216,33 @@ class Meter:
         except StoreUnavailable:
             log.warning("a refusal was not logged: the store cannot be asked")
 
-    async def count_malformed(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
-        """A malformed single verify: one unit, never billable.
+    async def count_malformed(
+        self,
+        caller: Caller,
+        headers: MutableMapping[str, str],
+        first: FirstAnswer | None = None,
+    ) -> bool:
+        """A malformed single verify: one unit, never billable. Was it counted, and `first` kept?
 
         It is malformed whatever the limits say; where they leave no unit for it, it
         is logged as the refusal that it would have met.
         """
+        row = UsageRow(self.now(), "verify", None, "invalid_request", 1, False, 0)
+        refused: Refusal | None = None
 
-        def keep(weigh_all: Weigh) -> Awaitable[Reservation | Refusal]:
-            return self.store.reserve(caller, 1, weigh_all, lease_s=LEASE_S)
+        async def write() -> None:
+            nonlocal refused
+            refused = await self._weigh(caller, 1, headers, keep, billable=False)
 
-        granted = await self._weigh(caller, 1, headers, keep, billable=False)
-        if isinstance(granted, Reservation):
-            row = UsageRow(self.now(), "verify", None, "invalid_request", 1, False, 0)
-            await self.recorder.once(lambda: self.store.settle(granted, [row]))
-            self.watch(caller, False)
-        else:
-            await self.log_refusal(caller, granted, "verify")
+        def keep(weigh_all: Weigh) -> Awaitable[Refusal | None]:
+            return self.store.spend(caller, [row], weigh_all, first=first)
+
+        await self.recorder.once(write)
+        if refused is not None:
+            await self.log_refusal(caller, refused, "verify")
+            return False
+        self.watch(caller, False)
+        return True
 
     async def limit_malformed(
         self, caller: Caller, operation: str, headers: MutableMapping[str, str]
@@ -240,15 +271,17 @@ class Meter:
 
     # settling
 
-    async def settle(self, grant: Grant, rows: Sequence[UsageRow]) -> None:
-        """Make durable what was used, before the answer is sent.
+    async def settle(
+        self, grant: Grant, rows: Sequence[UsageRow], first: FirstAnswer | None = None
+    ) -> None:
+        """Make durable what was used, and `first` with it, before the answer is sent.
 
         An answer that cannot be counted is not given: StoreUnavailable is raised,
         and the lease gives its units back.
         """
 
         async def write() -> None:
-            await self.store.settle(grant.reservation, rows, metered=self.metered)
+            await self.store.settle(grant.reservation, rows, metered=self.metered, first=first)
             self.watch(grant.caller, False)
 
         await self.recorder.once(write)
@@ -293,14 +326,16 @@ class Meter:
 
         A lease is extended for the first time after one to two rounds, well before it ends.
         """
-        while self.leases:
-            await trio.sleep(EXTEND_EVERY_S)
-            old = trio.current_time() - EXTEND_EVERY_S
-            async with trio.open_nursery() as nursery:
-                for reservation, since in list(self.leases.values()):
-                    if since <= old:
-                        nursery.start_soon(self._extend, reservation)
-        self.leases.kept = False
+        try:
+            while self.leases:
+                await trio.sleep(EXTEND_EVERY_S)
+                old = trio.current_time() - EXTEND_EVERY_S
+                async with trio.open_nursery() as nursery:
+                    for reservation, since in list(self.leases.values()):
+                        if since <= old:
+                            nursery.start_soon(contained, self._extend, reservation)
+        finally:
+            self.leases.kept = False
 
     async def _extend(self, reservation: Reservation) -> None:
         try:

@@ -19,7 +19,7 @@ import trio
 from api.meter import PIECEMEAL, Grant, Meter
 from api.pricing import is_billable
 from engine import Answer, Answers, Verdict, known_answers, open_answers
-from storage.records import Caller, UsageRow
+from storage.records import Caller, FirstAnswer, UsageRow
 from storage.store import StoreUnavailable
 
 log = logging.getLogger("mailprobe.metering")
@@ -27,6 +27,7 @@ log = logging.getLogger("mailprobe.metering")
 HAND_OVER_S = 10.0  # as long lines wait for a store that can't be asked; then the stream is cut
 
 Take = Callable[[Sequence[Answer]], Awaitable[None]]
+MakeFirst = Callable[[Sequence[Answer]], FirstAnswer | None]  # of all answers, in their order
 
 
 class Metered:
@@ -36,6 +37,7 @@ class Metered:
         self._answers = answers
         self._on_taken = on_taken
         self._left = left
+        self.first: FirstAnswer | None = None  # to be kept when they are settled
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -125,10 +127,10 @@ class _Tally:
         self._ended = ends
         return rows, self._parts - 1
 
-    async def settle(self) -> None:
+    async def settle(self, first: FirstAnswer | None) -> None:
         """All is well: durable before the next line runs."""
         if self._grant.operation != PIECEMEAL:
-            await self._meter.settle(self._grant, self._taken)
+            await self._meter.settle(self._grant, self._taken, first)
         elif not self._ended:
             await self._settle_part(ends=True)
 
@@ -152,7 +154,8 @@ async def open_granted(
 ) -> AsyncIterator[Metered]:
     """The stream of a grant, and its settlement when the block is left.
 
-    Left in good order, everything is durable before the next line runs. Left
+    Left in good order, everything is durable before the next line runs, and the
+    stream's `first` is kept in the same transaction. Left
     otherwise, what was answered is counted, the rest is given back, later.
     """
     tally = _Tally(meter, grant)
@@ -160,8 +163,9 @@ async def open_granted(
     try:
         with meter.holding(grant.reservation):
             async with open_answers(meter.engine, texts, asker=asker, explain=explain) as answers:
+                stream = Metered(answers, tally.hand_over, len(texts))
                 try:
-                    yield Metered(answers, tally.hand_over, len(texts))
+                    yield stream
                 finally:
                     await _take_the_rest(answers, tally)
     except BaseException:
@@ -169,7 +173,7 @@ async def open_granted(
         raise
     finally:
         tally.close()
-    await tally.settle()
+    await tally.settle(stream.first)
 
 
 async def _take_the_rest(answers: Answers, tally: _Tally) -> None:
@@ -203,10 +207,11 @@ async def spend_known(
     operation: str,
     headers: MutableMapping[str, str],
     explain: bool = False,
+    make_first: MakeFirst | None = None,
 ) -> list[Answer] | None:
     """The answers in their order, counted, if all are known; else None, and nothing was done.
 
-    Raises a Refusal, or StoreUnavailable where they could not be counted: then nobody
+    What `make_first` makes of them is kept in the same transaction. Raises a Refusal, or StoreUnavailable where they could not be counted: then nobody
     may see them.
     """
     known = known_answers(meter.engine, texts, explain=explain)
@@ -214,7 +219,8 @@ async def spend_known(
         return None
     now = meter.now()
     rows = [row_of(now, operation, answer.verdict) for answer in known.answers]
-    await meter.spend(caller, rows, operation, headers)
+    first = make_first(known.answers) if make_first else None
+    await meter.spend(caller, rows, operation, headers, first)
     known.tell(meter.engine.watcher)
     return known.answers
 

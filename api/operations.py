@@ -11,12 +11,14 @@ from api.errors import Places
 from api.limits import BODY_OCTETS_MAX, EVENT_OCTETS_MAX
 from api.openapi import describe
 from api.refusals import (
+    AnswerLost,
     HardCapReached,
     IdempotencyReused,
     IdempotencyRunning,
     InvalidKey,
     InvalidRequest,
     KeyNotFound,
+    KeysTooFast,
     MethodNotAllowed,
     MissingKey,
     NeverFits,
@@ -31,6 +33,7 @@ from api.refusals import (
     Refusal,
     Section,
     SlowBody,
+    TooManyJobs,
     TooManyKeys,
     UnsupportedCoding,
     UsageUnknown,
@@ -64,7 +67,7 @@ Refusals = tuple[type[Refusal], ...]
 ANYWHERE: Refusals = (NoSuchRoute, MethodNotAllowed, OurFault, Overloaded)
 KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
 BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding)
-REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning)
+REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning, AnswerLost)
 VERIFYING: Refusals = (*KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted)
 MANAGING: Refusals = (*KEYED, WrongKeyType)
 
@@ -141,7 +144,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "verify_email", "POST", "/v1/email/verify", "Verify one address",
         verification.verify_email, "standard", VerifyEmailResult,
-        promises=AsyncVerifyResponse, takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE),
+        promises=AsyncVerifyResponse, takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE, TooManyJobs),
     ),
     Operation(
         "verify_batch", "POST", "/v1/email/verify/batch", "Verify up to 50 addresses, in order",
@@ -158,7 +161,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "create_api_key", "POST", "/v1/management/keys", "Make a standard key",
         management.create_api_key, "provisioning", ManagementCreateKeyResponse, 201,
         takes=CreateKeyRequest, body_required=False,
-        may=(*MANAGING, *BODIED, *REPEATABLE, TooManyKeys),
+        may=(*MANAGING, *BODIED, *REPEATABLE, TooManyKeys, KeysTooFast),
     ),
     Operation(
         "list_api_keys", "GET", "/v1/management/keys", "List the active standard keys",

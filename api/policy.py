@@ -4,6 +4,7 @@ Pure: the ledger was read in the transaction that will grant the units, and time
 is the ledger's. A caller that is refused learns when the same request passes.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from api.plans import MICROS_PER_EUR, Plan
@@ -59,9 +60,24 @@ def _weigh_rate(
     if units > limit:
         never = ledger.asked_at + WINDOW
         return NeverFits(limit, ledger.asked_at, never, units, also=also)
-    if used_last_minute(ledger) + units <= limit:
+    if used_last_minute(ledger) + units > limit:
+        passes = passes_at(ledger, ledger.window, limit - units)
+        return RateLimited(limit, ledger.asked_at, passes, units, also=also)
+    all_keys = limit_of_account(plan, ledger)
+    if all_keys is None or units_in(ledger, ledger.account_window) + units <= all_keys:
         return None
-    return RateLimited(limit, ledger.asked_at, passes_at(ledger, limit - units), units, also=also)
+    passes = passes_at(ledger, ledger.account_window, all_keys - units)
+    also = f" That is for all keys of the account, those just revoked too.{also}"
+    return RateLimited(all_keys, ledger.asked_at, passes, units, also=also)
+
+
+def limit_of_account(plan: Plan, ledger: Ledger) -> int | None:
+    """What all its keys may use in a minute; None where they cannot be more than each allows.
+
+    A fresh key in a revoked one's place buys no fresh minute.
+    """
+    keys_max = max(1, plan.max_keys)
+    return None if ledger.keys <= keys_max else keys_max * plan.rate_limit_per_min
 
 
 def _weigh_quota(plan: Plan, ledger: Ledger, units: int) -> QuotaExhausted | None:
@@ -75,15 +91,19 @@ def _weigh_quota(plan: Plan, ledger: Ledger, units: int) -> QuotaExhausted | Non
 
 def used_last_minute(ledger: Ledger) -> int:
     """Units that weigh at the instant of asking: younger than 60 seconds."""
-    if isinstance(ledger.window, Window):
-        return ledger.window.units  # summed by the store: it may hold thousands
-    return sum(units for at, units in ledger.window if at > ledger.asked_at - WINDOW)
+    return units_in(ledger, ledger.window)
 
 
-def passes_at(ledger: Ledger, used_max: int) -> datetime:
+def units_in(ledger: Ledger, window: Sequence[tuple[datetime, int]]) -> int:
+    if isinstance(window, Window):
+        return window.units  # summed by the store: it may hold thousands
+    return sum(units for at, units in window if at > ledger.asked_at - WINDOW)
+
+
+def passes_at(ledger: Ledger, window: Sequence[tuple[datetime, int]], used_max: int) -> datetime:
     """The earliest instant at which no more than `used_max` of the window's units weigh."""
-    used = used_last_minute(ledger)
-    for at, units in ledger.window:
+    used = units_in(ledger, window)
+    for at, units in window:
         if used <= used_max:
             break
         if at > ledger.asked_at - WINDOW:

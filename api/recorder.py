@@ -3,7 +3,7 @@
 A request's task dies when its caller hangs up; these writes do not. They run
 shielded, or in a task of the service for which the request waits only while it
 lives. Lasts as long as the service, and is left only when everything is written or
-the time for it is up.
+the time for it is up. A write that fails by a fault of ours is lost alone, and logged.
 """
 
 import itertools
@@ -14,6 +14,7 @@ from contextvars import Context
 
 import trio
 
+from engine.background import contained
 from storage.store import StoreUnavailable
 
 log = logging.getLogger("mailprobe.recorder")
@@ -55,15 +56,15 @@ class Recorder:
 
     def run_beside(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run this until it ends, or everything is written at the end; it is no request's."""
-        Context().run(self._nursery.start_soon, run)
+        Context().run(self._nursery.start_soon, contained, run)
 
     def _start(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
         scope = trio.CancelScope(shield=True)
         self._pending.add(scope)  # now, lest the end come before the task begins
-        self._nursery.start_soon(self._run, scope, run, *arguments)
+        self._nursery.start_soon(self._run, scope, contained, run, *arguments)
 
     async def _run(
-        self, scope: trio.CancelScope, run: Callable[..., Awaitable[None]], *arguments: object
+        self, scope: trio.CancelScope, run: Callable[..., Awaitable[object]], *arguments: object
     ) -> None:
         self._pending.add(scope)
         try:

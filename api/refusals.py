@@ -130,6 +130,18 @@ class TooManyKeys(Refusal):
 
 
 @dataclass(eq=False)
+class KeysTooFast(RateLimited):
+    """The account has made as many keys in the last minute as it may make."""
+
+
+@dataclass(eq=False)
+class TooManyJobs(Refusal):
+    """The account has as many jobs as it may have whose callback is not delivered."""
+
+    jobs_max: int
+
+
+@dataclass(eq=False)
 class NoBillingAccount(Refusal):
     """There is nothing that a billing portal could show."""
 
@@ -147,6 +159,11 @@ class IdempotencyReused(Refusal):
 @dataclass(eq=False)
 class IdempotencyRunning(Refusal):
     """The first request with the idempotency key has no answer yet."""
+
+
+@dataclass(eq=False)
+class AnswerLost(Refusal):
+    """The first request with the idempotency key was answered; the answer was too large to keep."""
 
 
 @dataclass(eq=False)

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from api.metering import Metered
+from api.schema import BatchRequest, VerifyRequest
 from engine import Answer
-from storage.records import Caller
+from storage.records import Answered, Caller, FirstAnswer, Once
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -48,12 +49,27 @@ class Call:
     body: Any = None
     sent: Mapping[str, str] = field(default_factory=dict)  # the request's headers, in lower case
     headers: dict[str, str] = field(default_factory=dict)
+    once: Once | None = None  # of a request with an idempotency key
+    kept: bool = False  # its answer, in the transaction that did the work
 
     @property
     def caller(self) -> Caller:
         """Who asks, for an operation that wants a key."""
         assert self.who is not None
         return self.who
+
+    def first_answer(self, reply: "Reply") -> FirstAnswer | None:
+        """What is to be kept of the reply, in the transaction that counts or does the work."""
+        return None if self.once is None else FirstAnswer(self.once, self.answered(reply))
+
+    def answered(self, reply: "Reply") -> Answered:
+        """The reply as it is kept: without its body where that repeats more than it should."""
+        assert isinstance(reply.body, bytes)
+        return Answered(reply.status, (), None if _repeats_much(self.body) else reply.body)
+
+    def has_kept(self) -> None:
+        """The work is done, and its answer is kept with it."""
+        self.kept = self.once is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,19 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     media_type: str = JSON
     closes: bool = False  # the connection must not be used again
+
+
+ECHOED_CHARACTERS_MAX = 320  # of an address that is kept in an answer; longer ones are none
+
+
+def _repeats_much(body: Any) -> bool:
+    """Does the answer repeat a text that is too long for an address? 2 MB would be kept for nothing."""
+    match body:
+        case VerifyRequest(email=email):
+            return len(email) > ECHOED_CHARACTERS_MAX
+        case BatchRequest(emails=emails):
+            return any(len(email) > ECHOED_CHARACTERS_MAX for email in emails)
+    return False
 
 
 _encode = msgspec.json.Encoder().encode

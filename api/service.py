@@ -17,7 +17,7 @@ from api.shedding import Anteroom
 from api.store_check import StoreCheck
 from api.visits import NOBODY, Porter
 from engine import Engine
-from storage.records import Account, Caller, Job, JobOrder
+from storage.records import Account, Caller, FirstAnswer, Job, JobOrder
 from storage.store import Store
 
 
@@ -53,9 +53,13 @@ class Jobs(Protocol):
     """Asynchronous verification, as far as its handler needs it."""
 
     async def promise(
-        self, caller: Caller, order: JobOrder, headers: MutableMapping[str, str]
+        self,
+        caller: Caller,
+        order: JobOrder,
+        headers: MutableMapping[str, str],
+        first: FirstAnswer | None = None,
     ) -> Job:
-        """Grant one unit and keep the job, durably; its work begins at once. Raises a Refusal."""
+        """Grant one unit and keep the job, and `first` with it, durably; its work begins at once. Raises a Refusal."""
         ...
 
     def stop(self) -> None:

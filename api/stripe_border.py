@@ -75,6 +75,10 @@ class StripeFailed(Exception):
         self.failure = failure
 
 
+class CustomerMissing(StripeFailed):
+    """Stripe has no such customer: it was deleted."""
+
+
 class AlreadyThere(StripeFailed):
     """Stripe has a meter event of this identifier."""
 
@@ -146,11 +150,11 @@ class Stripe:
             log.info("Stripe had the meter event %s already", event.identifier)
 
     async def make_customer(self, account: Account) -> str:
-        """One for an account, however often it is asked for within a day."""
+        """One for an account's generation, however often it is asked for within a day."""
         customer = await self._ask(
             lambda: self._client.v1.customers.create_async(
                 {"email": account.email, "metadata": {"account_id": account.id}},
-                {"idempotency_key": f"customer-{account.id}"},
+                {"idempotency_key": _customer_key(account)},
             )
         )
         return customer.id
@@ -197,6 +201,12 @@ class Stripe:
             raise error.with_traceback(None)  # noqa: B904  (a bug; the SDK's frames hold the key)
 
 
+def _customer_key(account: Account) -> str:
+    """Another one after each customer that was deleted: else Stripe would repeat that one's making."""
+    generation = f"-{account.customer_generation}" if account.customer_generation else ""
+    return f"customer-{account.id}{generation}"
+
+
 def _failed(error: sdk.StripeError) -> StripeFailed:
     """Was it certainly not done, does it concern all, how long do we have to wait?"""
     if isinstance(error, sdk.APIConnectionError):
@@ -209,6 +219,8 @@ def _failed(error: sdk.StripeError) -> StripeFailed:
         return AlreadyThere(Failure("Stripe has it already", certain=True))
     if status < 400:
         return StripeFailed(Failure(f"what answered {status} is not Stripe", certain=False))
+    if code == "resource_missing" and "customer" in (error.user_message or "").lower():
+        return CustomerMissing(Failure("the customer was deleted", certain=True, general=False))
     refused = status < 500 and status != 408  # a proxy's time-out: it may have gone through
     return StripeFailed(
         Failure(

@@ -13,7 +13,7 @@ import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -36,7 +36,8 @@ from api.payments import (
     told_of,
 )
 from api.refusals import NoSuchRoute, ProviderUnavailable
-from api.stripe_border import PACE, Pace, Stripe, StripeFailed
+from api.stripe_border import PACE, CustomerMissing, Pace, Stripe, StripeFailed
+from engine.background import contained, log_fault
 from storage.records import Account, Letter
 from storage.store import Store, StoreUnavailable
 
@@ -88,6 +89,18 @@ class Customers:
         log.info("account %s is customer %s of Stripe's", account.id, customer_id)
         return customer_id
 
+    async def forget(self, account_id: str, customer_id: str, **more: Any) -> None:
+        """The customer was deleted: the account gets another one when it needs one."""
+        async with self.turns.of(account_id):
+            account = await self._store.account(account_id)
+            if account is None or account.customer_id != customer_id:
+                return
+            generation = account.customer_generation + 1
+            await self._store.change_account(
+                account_id, customer_id=None, customer_generation=generation, **more
+            )
+        log.warning("customer %s of account %s was deleted at Stripe", customer_id, account_id)
+
 
 class StripePayments:
     """The port to the billing provider, kept by Stripe."""
@@ -118,9 +131,18 @@ class StripePayments:
 
         async def ask() -> str:
             customer_id = await self._customers.of(account)
+            try:
+                return await self._stripe.portal(customer_id, return_url or self._dashboard_url)
+            except CustomerMissing:
+                await self._customers.forget(account.id, customer_id)
+            another = replace(account, customer_id=None)
+            customer_id = await self._customers.of(another)
             return await self._stripe.portal(customer_id, return_url or self._dashboard_url)
 
-        return await self._patiently(ask, f"the portal of account {account.id} was not opened")
+        try:
+            return await self._patiently(ask, f"the portal of account {account.id} was not opened")
+        except CustomerMissing:  # the new one too
+            raise ProviderUnavailable from None
 
     @property
     def takes_events(self) -> bool:
@@ -132,14 +154,19 @@ class StripePayments:
         hint = read_event(octets, signature, self._secret, self._now())
         if hint.is_of_subscriptions and hint.customer_id:
             async with self._turns.of(hint.customer_id):
-                follow = self._forget if hint.is_farewell else self._follow
-                await follow(hint, hint.customer_id)
+                if hint.is_farewell:
+                    await self._forget(hint.customer_id)
+                    return
+                try:
+                    await self._follow(hint, hint.customer_id)
+                except CustomerMissing:  # it has been deleted since
+                    await self._forget(hint.customer_id)
 
-    async def _forget(self, hint: Hint, customer_id: str) -> None:
+    async def _forget(self, customer_id: str) -> None:
         """The account is free, and gets another customer when it needs one."""
         account = await self._store.account_of_customer(customer_id)
         if account:
-            await self._change(account.id, {**NO_SUBSCRIPTION, "customer_id": None})
+            await self._customers.forget(account.id, customer_id, **NO_SUBSCRIPTION)
 
     async def _follow(self, hint: Hint, customer_id: str) -> None:
         """Make the account what its subscriptions are now.
@@ -206,7 +233,10 @@ class StripePayments:
     ) -> bool:
         """To a customer that pays, from one that does not."""
         why = f"the subscriptions of account {account.id} are not known"
-        theirs = await self._told_of(customer_id, why)
+        try:
+            theirs = await self._told_of(customer_id, why)
+        except CustomerMissing:
+            theirs = []
         return any(one.is_live for one in told) and not any(one.is_live for one in theirs)
 
     async def _told_of(self, customer_id: str, why: str) -> list[Subscription]:
@@ -219,6 +249,8 @@ class StripePayments:
             for rest_s in (*self._pace.repeats_s, math.inf):
                 try:
                     return await ask()
+                except CustomerMissing:
+                    raise
                 except StripeFailed as failed:
                     failure = failed.failure
                 rest_s = max(rest_s, failure.retry_after_s)
@@ -280,6 +312,9 @@ class Postman:
             except StoreUnavailable:
                 log.warning("the meter's letters were not looked for: the store cannot be asked")
                 done = Round()
+            except Exception:
+                log_fault(self.deliver)
+                done = Round()
             if done.in_the_way is not None:
                 await trio.sleep(self._rest_s(failed, done.in_the_way))
                 failed += 1
@@ -306,7 +341,7 @@ class Postman:
         done = Round(len(letters), trio.current_time() + self._pace.round_s)
         async with trio.open_nursery() as nursery:
             for theirs in by_account.values():
-                nursery.start_soon(self._deliver_in_turn, theirs, done)
+                nursery.start_soon(contained, self._deliver_in_turn, theirs, done)
         if done.failures:
             count, why = len(done.failures), done.failures[0].why
             log.warning("%d of %d meter events were not taken: %s", count, len(letters), why)
@@ -328,10 +363,13 @@ class Postman:
         if done.is_over:
             failure = Failure("it had to wait for others", certain=True)
             return await self._put_back(letter, failure, tried_at)
+        customer_id = ""
         try:
             customer_id = await self._customer_of(letter)
             await self._stripe.count(meter_event(letter, customer_id))
         except StripeFailed as failed:
+            if isinstance(failed, CustomerMissing):
+                await self._customers.forget(letter.account_id, customer_id)
             done.failures.append(failed.failure)
             return await self._put_back(letter, failed.failure, tried_at)
         await self._store.letter_tried(letter, sent=True, due_at=None)

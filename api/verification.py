@@ -3,7 +3,7 @@
 Each is a collector over the one metered stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from uuid import UUID, uuid4, uuid5
 
@@ -12,7 +12,7 @@ import trio
 
 from api.metering import open_counted, open_granted, open_metered, spend_known
 from api.refusals import InvalidRequest, Section
-from api.requests import NDJSON, Call, Lines, Reply, reply
+from api.requests import ECHOED_CHARACTERS_MAX, NDJSON, Call, Lines, Reply, reply
 from api.schema import (
     AsyncVerifyResponse,
     BatchRequest,
@@ -23,7 +23,8 @@ from api.schema import (
 from api.service import Service
 from api.webhooks import NotAWebhook, check_webhook
 from engine import Answer, Verdict
-from storage.records import JobOrder
+from engine.evidence import EvidenceBudget
+from storage.records import FirstAnswer, JobOrder
 
 JOBS = UUID("8f2d3c56-6a0e-4f7b-9d43-0c6a5b1e7f20")  # the namespace of ids made from keys
 
@@ -36,8 +37,11 @@ async def verify_email(service: Service, call: Call) -> Reply:
     explain = wants_evidence(call, "request")
     if body.webhook is not None:
         return await _promise(service, call, body, explain)
-    (answer,) = await _collect(service, call, [body.email], "verify", explain)
-    return reply(200, _result(answer))
+
+    def make(answers: Sequence[Answer]) -> Reply:
+        return reply(200, _result(answers[0], EvidenceBudget()))
+
+    return await _answer_whole(service, call, [body.email], "verify", make, explain)
 
 
 async def verify_batch(service: Service, call: Call) -> Reply:
@@ -45,60 +49,82 @@ async def verify_batch(service: Service, call: Call) -> Reply:
     began = trio.current_time()
     body: BatchRequest = call.body
     explain = wants_evidence(call, "batch")
-    answers = await _collect(service, call, body.emails, "batch", explain)
-    latency_ms = round((trio.current_time() - began) * 1000)
-    results = [_result(answer) for answer in answers]
-    return reply(200, BatchVerifyResponse(results, len(results), latency_ms))
+
+    def make(answers: Sequence[Answer]) -> Reply:
+        latency_ms = round((trio.current_time() - began) * 1000)
+        budget = EvidenceBudget()
+        results = [_result(answer, budget) for answer in answers]
+        return reply(200, BatchVerifyResponse(results, len(results), latency_ms))
+
+    return await _answer_whole(service, call, body.emails, "batch", make, explain)
 
 
 async def verify_stream(service: Service, call: Call) -> Reply:
     """Up to fifty addresses, a line for each as soon as its result is there."""
     body: BatchRequest = call.body
     explain = wants_evidence(call, "streaming")
-    meter, texts = service.meter, body.emails
+    meter, texts, encode = service.meter, body.emails, encoder_of_lines()
     known = await spend_known(
         meter, call.caller, texts, operation="stream", headers=call.headers, explain=explain
     )
     if known is not None:
-        lines = Lines(open=lambda: open_counted(known), encode=encode_lines)
+        lines = Lines(open=lambda: open_counted(known), encode=encode)
     else:
         grant = await meter.reserve(call.caller, len(texts), "stream", call.headers)
         lines = Lines(
-            open=lambda: open_granted(meter, grant, texts, explain=explain), encode=encode_lines
+            open=lambda: open_granted(meter, grant, texts, explain=explain), encode=encode
         )
     # no proxy may hold a line back until a buffer of its own is full
     return Reply(200, lines, {"X-Accel-Buffering": "no"}, NDJSON)
 
 
-async def _collect(
-    service: Service, call: Call, texts: Sequence[str], operation: str, explain: bool
-) -> list[Answer]:
-    """All answers, in the order of the texts."""
+async def _answer_whole(
+    service: Service,
+    call: Call,
+    texts: Sequence[str],
+    operation: str,
+    make: Callable[[Sequence[Answer]], Reply],
+    explain: bool,
+) -> Reply:
+    """What `make` makes of all answers, in the order of the texts; kept with their settlement."""
+    made: list[Reply] = []
+
+    def make_first(answers: Sequence[Answer]) -> FirstAnswer | None:
+        made.append(make(answers))
+        return call.first_answer(made[0])
+
     known = await spend_known(
         service.meter, call.caller, texts,
-        operation=operation, headers=call.headers, explain=explain,
+        operation=operation, headers=call.headers, explain=explain, make_first=make_first,
     )  # fmt: skip
-    if known is not None:
-        return known
-    collected: dict[int, Answer] = {}
-    async with open_metered(
-        service.meter, call.caller, texts,
-        operation=operation, headers=call.headers, explain=explain,
-    ) as answers:  # fmt: skip
-        async for answer in answers:
-            collected[answer.place] = answer
-    return [collected[place] for place in range(len(texts))]
+    if known is None:
+        collected: dict[int, Answer] = {}
+        async with open_metered(
+            service.meter, call.caller, texts,
+            operation=operation, headers=call.headers, explain=explain,
+        ) as answers:  # fmt: skip
+            async for answer in answers:
+                collected[answer.place] = answer
+            answers.first = make_first([collected[place] for place in range(len(texts))])
+    call.has_kept()
+    return made[0]
 
 
-def encode_lines(answers: Sequence[Answer]) -> bytes:
-    """One line of JSON for each, every one with its end."""
-    return _encoder.encode_lines([_result(answer) for answer in answers])
+def encoder_of_lines() -> Callable[[Sequence[Answer]], bytes]:
+    """For the lines of one stream: a line of JSON for each answer, every one with its end."""
+    budget = EvidenceBudget()
+
+    def encode(answers: Sequence[Answer]) -> bytes:
+        return _encoder.encode_lines([_result(answer, budget) for answer in answers])
+
+    return encode
 
 
-def _result(answer: Answer) -> Verdict:
+def _result(answer: Answer, budget: EvidenceBudget) -> Verdict:
     if answer.evidence is None:
         return answer.verdict
-    return VerifyEmailResult(**msgspec.structs.asdict(answer.verdict), evidence=answer.evidence)
+    evidence = budget.fit(answer.evidence)
+    return VerifyEmailResult(**msgspec.structs.asdict(answer.verdict), evidence=evidence)
 
 
 def wants_evidence(call: Call, section: Section) -> bool:
@@ -130,9 +156,15 @@ async def _promise(service: Service, call: Call, body: VerifyRequest, explain: b
         )
     # a customer's receiver that hangs is that customer's trouble, and its other port is another
     receiver = f"{call.caller.account.id} {target.authority}"
-    order = JobOrder(_job_id(call), body.email, target.url, receiver, body.webhook_secret)
-    job = await service.jobs.promise(call.caller, order, call.headers)
-    return reply(202, AsyncVerifyResponse(job.id))
+    # longer than any address, and no less wrong when it is cut: it is not stored whole
+    email = body.email[:ECHOED_CHARACTERS_MAX]
+    order = JobOrder(_job_id(call), email, target.url, receiver, body.webhook_secret)
+    promised = reply(202, AsyncVerifyResponse(order.id))
+    first = call.first_answer(promised)
+    job = await service.jobs.promise(call.caller, order, call.headers, first)
+    if job.id != order.id:  # the request was repeated after a day
+        return reply(202, AsyncVerifyResponse(job.id))
+    return promised
 
 
 def _malformed(why: str, fix: str) -> InvalidRequest:

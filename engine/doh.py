@@ -816,6 +816,7 @@ def tls_context(ca_file: str | None) -> "ssl.SSLContext":
     import ssl
 
     context = ssl.create_default_context(cafile=ca_file)
+    context.hostname_checks_common_name = False  # RFC 9525 6.3: by its names alone
     known = ssl.get_default_verify_paths()
     if ca_file is None and known.cafile is None and known.capath is None:
         import certifi  # a container without the system's authorities

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from engine.background import contained, log_fault
 from engine.dns import LookupFailed
 from engine.doh import DohResponse, DohTransport, Transport, TransportFailed
 from engine.query_queue import LATE_S, REVIEW_S, Priority, Query, QueryQueue
@@ -92,7 +93,10 @@ class Clock:
             self._ticking = False
             acts, self._afterwards = self._afterwards, {}
             for act in acts:
-                act()
+                try:
+                    act()
+                except Exception:
+                    log_fault(act)
             self._wakes_at = self._due[0][0] if self._due else NEVER
             with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
                 await trio.sleep_forever()
@@ -105,8 +109,12 @@ class Clock:
             timed = heappop(self._due)[2]
             if timed.over:
                 continue
-            if timed.due <= now:
-                timed.tick(now)
+            try:
+                if timed.due <= now:
+                    timed.tick(now)
+            except Exception:  # its callers' own clocks end it; the others go on
+                log_fault(timed.tick)
+                continue
             self.watch(timed)
 
 
@@ -423,9 +431,12 @@ class _ByTask:
                     told = DohResponse(await self._transport.exchange(url, query), None)
                 except OSError as error:  # TransportFailed is one
                     told = TransportFailed(str(error) or type(error).__name__)
+                except Exception:
+                    log_fault(carry)
+                    told = TransportFailed("the transport failed by a fault of ours")
                 settle(told)
 
-        self._nursery.start_soon(carry)
+        self._nursery.start_soon(contained, carry)
         return scope.cancel
 
 

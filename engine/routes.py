@@ -229,8 +229,12 @@ class Remembered(Generic[Answer]):
             flight.join(interest)
         else:
             flight = self._flights[name] = _Flight(name, self, interest)
-            flight.look_up = self._look_up(name, flight)
-            flight.look_up.start()
+            try:
+                flight.look_up = self._look_up(name, flight)
+                flight.look_up.start()
+            except BaseException:
+                self._flights.pop(name, None)  # nobody else is to wait for it
+                raise
         self._clock.watch(interest)
 
     async def find(

@@ -375,6 +375,13 @@ class _Errand:
         return question
 
     def _settled(self, question: Question) -> None:
+        """Called by whoever settles it, for whom a fault of this stream must be nothing."""
+        try:
+            self._take_settled(question)
+        except Exception as error:
+            self._nursery.start_soon(_fail, error)
+
+    def _take_settled(self, question: Question) -> None:
         inquiry: Inquiry = question.owner
         inquiry.question = None  # they need not wait for the collector of cycles
         if self._watched:
@@ -519,6 +526,10 @@ async def open_answers(
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise lone(group) from None
+
+
+async def _fail(error: Exception) -> None:
+    raise error
 
 
 class Known(msgspec.Struct, frozen=True):

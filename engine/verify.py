@@ -9,7 +9,7 @@ import msgspec
 
 from engine.address import Address, NotAnAddress, parse
 from engine.dns import LookupFailed, MailExchange, NoMail, Route, RouteAnswer
-from engine.evidence import Evidence
+from engine.evidence import CONVERSATION_LINES_MAX, Evidence, Tried, shown
 from engine.lists import Lists
 from engine.smtp.question import Notes, Question
 from engine.verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
@@ -60,11 +60,13 @@ class Inquiry(msgspec.Struct, eq=False):
     def evidence(self) -> Evidence | None:
         if self.notes is None:
             return None
+        tried = self.notes.tried[:CONVERSATION_LINES_MAX]
         return Evidence(
-            exchanges=list(self.notes.tried),
+            exchanges=[Tried(one.exchange, one.address, shown(one.result)) for one in tried],
             conversation=self.notes.lines_since(self.began),
-            rule=self.rule if self.why is None else f"{self.rule}: {self.why}",
+            rule=self.rule if self.why is None else shown(f"{self.rule}: {self.why}"),
             cached=list(dict.fromkeys(self.notes.cached)),
+            truncated=self.notes.cut or len(tried) < len(self.notes.tried),
         )
 
 

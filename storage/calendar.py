@@ -56,8 +56,8 @@ def period_start_of(account: Account, at: datetime) -> datetime | None:
 
 
 def kept_since(now: datetime, days: int) -> datetime:
-    """Rows older than this are past a retention of so many whole days."""
-    return _midnight(day_of(now) - timedelta(days=days))
+    """Rows older than this are past a retention of so many days: today and those before it."""
+    return _midnight(day_of(now) - timedelta(days=days - 1))
 
 
 def _midnight(day: date) -> datetime:

@@ -2,36 +2,21 @@
 
 For virtual time too: nothing here waits, and the clock is handed in. A method is
 a transaction because nothing in it awaits after its first line. The store is made
-of layers, each of which knows those below it: accounts, the outbox, metering,
-jobs, and here what stands on all of them.
+of layers, each of which knows those below it: accounts, idempotency keys, the
+outbox, metering, jobs, and here what stands on all of them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 
 import trio
 
-from storage.calendar import kept_since
+from storage.calendar import FOREVER, kept_since
 from storage.memory_jobs import Jobs
 from storage.memory_seats import Seats
-from storage.records import Answered, Tier
-from storage.store import IdempotencyInProgress, IdempotencyKeyReused, check_answer
-
-
-@dataclass(frozen=True, slots=True)
-class _Once:
-    """An idempotency key: begun, and answered or not."""
-
-    body_sha256: str
-    lease_until: datetime
-    keep_until: datetime
-    answer: Answered | None = None
-
-    def stands(self, now: datetime) -> bool:
-        if self.answer is None and self.lease_until <= now:
-            return False
-        return self.keep_until > now
+from storage.records import Tier
+from storage.store import LEASES_MAX, WAITS_MAX
 
 
 class MemoryStore(Jobs, Seats):
@@ -40,37 +25,6 @@ class MemoryStore(Jobs, Seats):
     def __init__(self, now: Callable[[], datetime]) -> None:
         Jobs.__init__(self, now)
         Seats.__init__(self, now)
-        self._onces: dict[tuple[str, str], _Once] = {}
-
-    # idempotency
-
-    async def begin_once(
-        self, account_id: str, key: str, body_sha256: str, *, keep_s: float, lease_s: float
-    ) -> Answered | None:
-        await trio.lowlevel.checkpoint()
-        now = self._now()
-        once = self._onces.get((self._accounts[account_id].id, key))
-        if once is None or not once.stands(now):
-            self._onces[account_id, key] = _Once(
-                body_sha256, now + timedelta(seconds=lease_s), now + timedelta(seconds=keep_s)
-            )
-            return None
-        if once.body_sha256 != body_sha256:
-            raise IdempotencyKeyReused
-        if once.answer is None:
-            raise IdempotencyInProgress
-        return once.answer
-
-    async def finish_once(self, account_id: str, key: str, answer: Answered | None) -> None:
-        check_answer(answer)
-        await trio.lowlevel.checkpoint()
-        once = self._onces.get((account_id, key))
-        if once is None or once.answer:
-            return
-        if answer is None:
-            del self._onces[account_id, key]
-        else:
-            self._onces[account_id, key] = replace(once, answer=answer)
 
     # upkeep
 
@@ -82,10 +36,25 @@ class MemoryStore(Jobs, Seats):
                 since = kept_since(now, retention_days[account.tier])
                 self._drop_rows(account.id, since)
                 self._drop_jobs(account.id, since)
+                self._drop_keys(account.id, since, self._keys_of_jobs())
+        self._bring_back_all(now)
         self._drop_ended(now)
         self._drop_letters(now)
+        self._drop_receivers(now)
         self._drop_seats(now)
-        self._onces = {key: once for key, once in self._onces.items() if once.stands(now)}
+        self._drop_onces(now)
+
+    def _bring_back_all(self, now: datetime) -> None:
+        """What a clock wrote that was ahead."""
+        lease_max, wait_max = now + LEASES_MAX, now + WAITS_MAX
+        for id, lease in self._leases.items():
+            if lease_max < lease.until < FOREVER:  # a job's has no end
+                self._leases[id] = replace(lease, until=lease_max)
+        self._letters.bring_back(lambda letter: wait_max, lease_max)
+        self._jobs.bring_back(
+            lambda kept: now if kept.work == "verify" or not kept.job.tries else wait_max, lease_max
+        )
+        self._bring_back_seats(lease_max)
 
     async def check(self) -> datetime:
         await trio.lowlevel.checkpoint()

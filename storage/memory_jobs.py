@@ -1,5 +1,6 @@
 """Jobs, as a queue: claimed to be verified, then to be delivered."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,6 +15,7 @@ from storage.records import (
     Attempt,
     Caller,
     Claim,
+    FirstAnswer,
     Job,
     JobOrder,
     JobState,
@@ -22,7 +24,8 @@ from storage.records import (
     UsageRow,
     Work,
 )
-from storage.store import LISTED_MAX, at_most, check_outcome
+from storage.store import LISTED_MAX, RECEIVERS_KEPT, at_most, check_outcome
+from storage.turns import FAILING_AFTER, Bounds, Head, Lane, take_in_turn
 
 R = TypeVar("R")
 
@@ -47,14 +50,24 @@ class Jobs(Metering):
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
         self._jobs: Queue[_Job] = Queue()
+        self._receivers: dict[
+            Lane, tuple[int, datetime]
+        ] = {}  # failures, and the last one's instant
 
     async def create_job(
-        self, caller: Caller, order: JobOrder, weigh: Callable[[Ledger], R | None]
+        self,
+        caller: Caller,
+        order: JobOrder,
+        weigh: Callable[[Ledger], R | None],
+        *,
+        first: FirstAnswer | None = None,
     ) -> Job | R:
         await trio.lowlevel.checkpoint()
         if order.id in self._jobs.entries:
             raise ValueError("a job with this id is kept already")
+        self._check_runs(first)
         now = self._now()
+        self._bring_back(caller.key, now)
         refusal = weigh(self._ledger(caller, now))
         if refusal is not None:
             return refusal
@@ -63,21 +76,52 @@ class Jobs(Metering):
             order.id, caller.account.id, order.email, order.webhook, order.host, "pending", now, now
         )
         self._jobs.put(job.id, _Job(job, order.secret, reservation), now)
+        self._answer(first)
         return job
 
     async def claim_jobs(
-        self, work: Work, *, limit: int, each_max: int, lease_s: float
+        self,
+        work: Work,
+        *,
+        limit: int,
+        each_max: int,
+        lease_s: float,
+        account_max: int | None = None,
     ) -> list[Claim]:
         await trio.lowlevel.checkpoint()
-        claimed = self._jobs.claim(
-            self._now(),
-            limit=limit,
-            lease_s=lease_s,
-            who=lambda kept: kept.work == work,
-            each=lambda kept: kept.job.account_id if work == "verify" else kept.job.host,
-            each_max=each_max,
+        now = self._now()
+        place = {account_id: number for number, account_id in enumerate(self._accounts)}
+        heads: dict[int, list[Head]] = {}  # by the account's place: of equals the oldest first
+        for due_at, name in self._jobs.waiting(now, lambda kept: kept.work == work):
+            job = self._jobs.entries[name].thing.job
+            lane = Lane(place[job.account_id], job.host if work == "deliver" else "")
+            heads.setdefault(place[job.account_id], []).append(Head(due_at, name, lane))
+        held = Counter(
+            Lane(place[kept.job.account_id], kept.job.host if work == "deliver" else "")
+            for kept in self._jobs.held(now, lambda kept: kept.work == work)
         )
-        return [self._claim(kept, fence) for kept, fence in claimed]
+
+        def lane_max(lane: Lane) -> int:
+            failures, _ = self._receivers.get(lane, (0, now))
+            return min(1, each_max) if failures >= FAILING_AFTER else each_max
+
+        taken = take_in_turn(
+            {account: of_account[0].due_at for account, of_account in heads.items()},
+            lambda account: iter(heads[account]),
+            held,
+            Bounds(limit, lane_max, account_max),
+        )
+        return [self._claim(*self._jobs.take(head.number, now, lease_s)) for head in taken]
+
+    def _note_try(self, job: Job, *, failed: bool) -> None:
+        lane = Lane(list(self._accounts).index(job.account_id), job.host)
+        failures, _ = self._receivers.pop(lane, (0, None))
+        if failed:
+            self._receivers[lane] = failures + 1, self._now()
+
+    def _undelivered(self, account_id: str) -> int:
+        jobs = (entry.thing.job for entry in self._jobs.entries.values())
+        return sum(job.account_id == account_id and not job.ended_at for job in jobs)
 
     def _claim(self, kept: _Job, fence: int) -> Claim:
         key = self._keys[kept.reservation.caller.key.id]
@@ -109,6 +153,7 @@ class Jobs(Metering):
         if kept is None:
             return False
         ended_at = None if due_at else self._now()
+        self._note_try(kept.job, failed=state != "done")
         tries = kept.job.tries + 1
         job = replace(kept.job, state=state, due_at=due_at, tries=tries, ended_at=ended_at)
         self._keep(job, replace(kept, attempts=(*kept.attempts, attempt)))
@@ -163,6 +208,15 @@ class Jobs(Metering):
         self._keep(job, entry.thing)
         self._jobs.raise_fence(job_id)
         return job
+
+    def _keys_of_jobs(self) -> set[str]:
+        return {entry.thing.reservation.caller.key.id for entry in self._jobs.entries.values()}
+
+    def _drop_receivers(self, now: datetime) -> None:
+        kept_since = now - RECEIVERS_KEPT
+        self._receivers = {
+            lane: kept for lane, kept in self._receivers.items() if kept[1] > kept_since
+        }
 
     def _drop_jobs(self, account_id: str, since: datetime) -> None:
         for job in [entry.thing.job for entry in self._jobs.entries.values()]:

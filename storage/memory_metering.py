@@ -10,7 +10,16 @@ import trio
 
 from storage.calendar import day_of, month_of, period_bounds, period_start_of
 from storage.memory_outbox import Outbox
-from storage.records import Account, Caller, DayCount, Ledger, Reservation, UsageRow
+from storage.records import (
+    Account,
+    Caller,
+    DayCount,
+    FirstAnswer,
+    Key,
+    Ledger,
+    Reservation,
+    UsageRow,
+)
 from storage.store import (
     REFUSALS_SINGLE_MAX,
     SETTLED_KEPT,
@@ -53,6 +62,7 @@ class Metering(Outbox):
         check_units(units)
         await trio.lowlevel.checkpoint()
         now = self._now()
+        self._bring_back(caller.key, now)
         refusal = weigh(self._ledger(caller, now))
         if refusal is not None:
             return refusal
@@ -83,9 +93,14 @@ class Metering(Outbox):
         part: int = 0,
         ends: bool = True,
         metered: bool = False,
+        first: FirstAnswer | None = None,
     ) -> None:
         await trio.lowlevel.checkpoint()
+        if (reservation.id, part) in self._settled:
+            return
+        self._check_runs(first)
         self._settle(reservation, rows, part, ends, metered)
+        self._answer(first)
 
     def _settle(
         self,
@@ -95,8 +110,6 @@ class Metering(Outbox):
         ends: bool = True,
         metered: bool = False,
     ) -> None:
-        if (reservation.id, part) in self._settled:
-            return
         self._settled[reservation.id, part] = self._now()
         lease = self._leases.pop(reservation.id, None)
         if lease and not ends:
@@ -127,14 +140,18 @@ class Metering(Outbox):
         weigh: Callable[[Ledger], R | None],
         *,
         metered: bool = False,
+        first: FirstAnswer | None = None,
     ) -> R | None:
         check_units(units_of(rows))
         await trio.lowlevel.checkpoint()
+        self._check_runs(first)
         now = self._now()
+        self._bring_back(caller.key, now)
         refusal = weigh(self._ledger(caller, now))
         if refusal is None:
             granted = self._reserve(caller, units_of(rows), now, now)
             self._settle(granted, rows, metered=metered)
+            self._answer(first)
         return refusal
 
     async def log_refusal(self, caller: Caller, row: UsageRow) -> None:
@@ -155,7 +172,7 @@ class Metering(Outbox):
 
     def _ledger(self, caller: Caller, now: datetime) -> Ledger:
         account = self._accounts[caller.account.id]
-        window = self._windows.get(caller.key.id, Counter())
+        keys = self._keys_since(account.id, now - WINDOW)
         reserved = sum(
             lease.units
             for lease in self._leases.values()
@@ -168,14 +185,34 @@ class Metering(Outbox):
             billable = self._billable_since(account.id, start)
         return Ledger(
             asked_at=now,
-            window=tuple(sorted((at, n) for at, n in window.items() if at > now - WINDOW)),
+            window=self._window([caller.key.id], now),
+            keys=len(keys),
+            account_window=self._window(keys, now),
             month_units=self._month_units[month] + reserved,
             month_billable=self._month_billable[month],
             period_start=start,
             period_end=end,
             period_billable=billable,
             reserved=reserved,
+            undelivered=self._undelivered(account.id),
         )
+
+    def _window(self, keys: Sequence[str], now: datetime) -> tuple[tuple[datetime, int], ...]:
+        units: Counter[datetime] = Counter()
+        for key_id in keys:
+            for at, count in self._windows.get(key_id, Counter()).items():
+                if at > now - WINDOW:
+                    units[min(at, now)] += count
+        return tuple(sorted(units.items()))
+
+    def _bring_back(self, key: Key, now: datetime) -> None:
+        """What a clock granted that was ahead was granted now."""
+        window = self._windows.get(key.id, Counter())
+        for at in [at for at in window if at > now]:
+            window[now] += window.pop(at)
+
+    def _undelivered(self, account_id: str) -> int:
+        return 0  # the jobs' layer knows
 
     def _billable_since(self, account_id: str, start: datetime) -> int:
         """Of this period, and of the next where it has begun before the provider said so."""

@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 
 import trio
 
-from storage.memory_accounts import Accounts
+from storage.memory_onces import Onces
 from storage.memory_queue import Queue
 from storage.records import EPOCH, Account, Letter, LetterKind, letter_id
 from storage.store import LETTERS_KEPT, LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most, check_sent
 
 
-class Outbox(Accounts):
+class Outbox(Onces):
     """What must reach somebody outside."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -39,8 +39,6 @@ class Outbox(Accounts):
             limit=limit,
             lease_s=lease_s,
             who=lambda letter: letter.kind == kind,
-            each=lambda letter: letter.id,
-            each_max=1,
         )
         return [self._claimed(letter, fence, now) for letter, fence in claimed]
 

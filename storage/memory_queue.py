@@ -5,8 +5,7 @@ a higher fence than those before. A claim is spent once its outcome is put; one
 whose lease has ended stands until another follows it. Nothing here awaits.
 """
 
-from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -60,31 +59,39 @@ class Queue(Generic[T]):
         limit: int,
         lease_s: float,
         who: Callable[[T], bool],
-        each: Callable[[T], Hashable],
-        each_max: int,
     ) -> list[tuple[T, int]]:
         """Things with their new fences, those due longest first; of one instant the first put."""
-        waiting = [
+        return [
+            self.take(name, now, lease_s) for _, name in self.waiting(now, who)[: max(0, limit)]
+        ]
+
+    def waiting(self, now: datetime, who: Callable[[T], bool]) -> list[tuple[datetime, str]]:
+        """Instants and names of those that are due and that nobody has; of one instant as put."""
+        found = [
             (entry.due_at, name)
             for name, entry in self.entries.items()
             if entry.due_at and entry.due_at <= now and not entry.is_held(now) and who(entry.thing)
         ]
-        waiting.sort(key=itemgetter(0))
-        held = Counter(
-            each(entry.thing)
-            for entry in self.entries.values()
-            if entry.is_held(now) and who(entry.thing)
-        )
-        claimed: list[tuple[T, int]] = []
-        for _, name in waiting:
-            entry = self.entries[name]
-            if len(claimed) >= limit or held[each(entry.thing)] >= each_max:
-                continue
-            held[each(entry.thing)] += 1
-            until = now + timedelta(seconds=lease_s)
-            self.entries[name] = replace(entry, lease_until=until, fence=entry.fence + 1)
-            claimed.append((entry.thing, entry.fence + 1))
-        return claimed
+        return sorted(found, key=itemgetter(0))
+
+    def held(self, now: datetime, who: Callable[[T], bool]) -> list[T]:
+        return [e.thing for e in self.entries.values() if e.is_held(now) and who(e.thing)]
+
+    def take(self, name: str, now: datetime, lease_s: float) -> tuple[T, int]:
+        """Claim it: the thing with its new fence."""
+        entry, until = self.entries[name], now + timedelta(seconds=lease_s)
+        self.entries[name] = replace(entry, lease_until=until, fence=entry.fence + 1)
+        return entry.thing, entry.fence + 1
+
+    def bring_back(self, due_max: Callable[[T], datetime], lease_max: datetime) -> None:
+        """Leases end, and what waits is due, at these instants at the latest."""
+        for name, entry in self.entries.items():
+            lease, due_at = entry.lease_until, entry.due_at
+            if lease is not None:
+                lease = min(lease, lease_max)
+            if due_at is not None:
+                due_at = min(due_at, due_max(entry.thing))
+            self.entries[name] = replace(entry, due_at=due_at, lease_until=lease)
 
     def extend(self, name: str, fence: int, now: datetime, lease_s: float) -> bool:
         entry = self.entries.get(name)

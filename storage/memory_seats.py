@@ -1,6 +1,7 @@
 """Leases of seats, as dictionaries."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import trio
@@ -44,6 +45,11 @@ class Seats:
         await trio.lowlevel.checkpoint()
         for leases in self._seats.values():
             leases.pop(holder, None)
+
+    def _bring_back_seats(self, until_max: datetime) -> None:
+        for leases in self._seats.values():
+            for holder, lease in leases.items():
+                leases[holder] = replace(lease, until=min(lease.until, until_max))
 
     def _drop_seats(self, now: datetime) -> None:
         standing = {

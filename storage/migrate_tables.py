@@ -49,12 +49,12 @@ TABLES = (
     Table("attempts", ("job", "place")),
     Table(
         "promises",
-        ("name",),
-        source="lanes",
-        which="state = 'pending'",
-        renamed={"name": "account"},
-        left_out=frozenset({"state", "due_at"}),
+        ("account",),
+        source="backlogs",
+        renamed={"pending": "jobs"},
+        left_out=frozenset({"pending_due_at", "delivering_due_at"}),
     ),
+    Table("receivers", ("account", "host")),
     Table("letters", ("number",)),
     Table("refusals", ("account", "minute", "key", "failed_check", "place")),
     Table("usage", ("number",)),
@@ -62,7 +62,7 @@ TABLES = (
 
 # What else there may be: the programs' own records, and leases, which end with who holds them.
 LEASES = frozenset({"seats"})
-OF_SQLITE = frozenset({"_sqlite_migrations", "sqlite_sequence"}) | LEASES
+OF_SQLITE = frozenset({"_sqlite_migrations", "sqlite_sequence", "lanes"}) | LEASES
 OF_POSTGRES = frozenset({"house", "migrations"}) | LEASES
 
 

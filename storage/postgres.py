@@ -21,7 +21,6 @@ from storage import postgres_jobs as jobs
 from storage import postgres_ledgers as ledgers
 from storage import postgres_letters as letters
 from storage import postgres_metering as metering
-from storage import postgres_onces as onces
 from storage import postgres_seats as seats
 from storage import postgres_tidying as tidying
 from storage import postgres_usage as usage
@@ -39,6 +38,7 @@ from storage.records import (
     Caller,
     Claim,
     DayCount,
+    FirstAnswer,
     Job,
     JobOrder,
     JobState,
@@ -47,12 +47,20 @@ from storage.records import (
     Ledger,
     Letter,
     LetterKind,
+    Once,
     Reservation,
     Tier,
     UsageRow,
 )
 from storage.records import Work as JobWork
-from storage.sealed import job_place, once_place, packed, unpacked
+from storage.sealed import (
+    SealedFirst,
+    job_place,
+    once_place,
+    sealed_answer,
+    sealed_first,
+    unpacked,
+)
 from storage.sealing import Seal
 from storage.seats import SeatsAsked
 from storage.store import (
@@ -60,7 +68,6 @@ from storage.store import (
     USAGE_ROWS_MAX,
     StoreBroken,
     at_most,
-    check_answer,
     check_changes,
     check_outcome,
     check_sent,
@@ -164,10 +171,31 @@ class PostgresStore:
         sha256: str,
         prefix: str,
         keys_max: int | None,
+        a_minute: int | None = None,
+        once: Once | None = None,
+        answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
-        wish = wishes.NewKey(account_id, kind, label, sha256, prefix, keys_max)
+        def seal(key: Key) -> SealedFirst:
+            assert once
+            assert answer
+            return sealed_first(self._seal, FirstAnswer(once, answer(key)))
+
+        wish = wishes.NewKey(
+            account_id,
+            kind,
+            label,
+            sha256,
+            prefix,
+            keys_max,
+            a_minute,
+            once,
+            seal if once else None,
+        )
         key: Key = await self._desks.metering.ask(wish)
         return key
+
+    def _sealed(self, first: FirstAnswer | None) -> SealedFirst | None:
+        return None if first is None else sealed_first(self._seal, first)
 
     async def keys(self, account_id: str) -> list[Key]:
         return await self._look(lambda db: accounts.keys(db, account_id))
@@ -200,8 +228,11 @@ class PostgresStore:
         part: int = 0,
         ends: bool = True,
         metered: bool = False,
+        first: FirstAnswer | None = None,
     ) -> None:
-        await self._desks.metering.ask(wishes.Settle(reservation, rows, part, ends, metered))
+        answer = self._sealed(first)
+        wish = wishes.Settle(reservation, rows, part, ends, metered, answer)
+        await self._desks.metering.ask(wish)
 
     async def spend(
         self,
@@ -210,10 +241,11 @@ class PostgresStore:
         weigh: Callable[[Ledger], R | None],
         *,
         metered: bool = False,
+        first: FirstAnswer | None = None,
     ) -> R | None:
         check_units(units_of(rows))
         refusal: R | None = await self._desks.metering.ask(
-            wishes.Spend(caller, rows, weigh, metered)
+            wishes.Spend(caller, rows, weigh, metered, self._sealed(first))
         )
         return refusal
 
@@ -234,38 +266,48 @@ class PostgresStore:
 
     async def begin_once(
         self, account_id: str, key: str, body_sha256: str, *, keep_s: float, lease_s: float
-    ) -> Answered | None:
+    ) -> Answered | Once:
         wish = wishes.Begin(account_id, key, body_sha256, lease_s, keep_s)
-        sealed = await self._desks.metering.ask(wish)
-        if sealed is None:
-            return None
-        return unpacked(self._seal.open(sealed, once_place(account_id, key)))
+        begun: Once | bytes = await self._desks.metering.ask(wish)
+        if isinstance(begun, Once):
+            return begun
+        return unpacked(self._seal.open(begun, once_place(account_id, key)))
 
-    async def finish_once(self, account_id: str, key: str, answer: Answered | None) -> None:
-        check_answer(answer)
-        sealed = None
-        if answer is not None:
-            sealed = self._seal.close(packed(answer), once_place(account_id, key))
-        await self._do(lambda db: onces.finish(db, account_id, key, sealed))
+    async def finish_once(self, once: Once, answer: Answered | None) -> None:
+        # by the desk that settles: it must not overtake a settlement that keeps the answer
+        sealed = None if answer is None else sealed_answer(self._seal, once, answer)
+        await self._desks.metering.ask(wishes.Finish(once, sealed))
 
     # jobs
 
     async def create_job(
-        self, caller: Caller, order: JobOrder, weigh: Callable[[Ledger], R | None]
+        self,
+        caller: Caller,
+        order: JobOrder,
+        weigh: Callable[[Ledger], R | None],
+        *,
+        first: FirstAnswer | None = None,
     ) -> Job | R:
         secret = None
         if order.secret is not None:
             secret = self._seal.close(order.secret.encode(), job_place(order.id))
-        wish = wishes.Promise(caller, order, secret, weigh)
+        wish = wishes.Promise(caller, order, secret, weigh, self._sealed(first))
         outcome: Job | R = await self._desks.metering.ask(wish)
         return outcome
 
     async def claim_jobs(
-        self, work: JobWork, *, limit: int, each_max: int, lease_s: float
+        self,
+        work: JobWork,
+        *,
+        limit: int,
+        each_max: int,
+        lease_s: float,
+        account_max: int | None = None,
     ) -> list[Claim]:
         if not await self._look(lambda db: claims.is_due(db, work)):
             return []
-        claimed = await self._desks.claims.ask(claims.Wanted(work, limit, each_max, lease_s))
+        wanted = claims.Wanted(work, limit, each_max, lease_s, account_max)
+        claimed = await self._desks.claims.ask(wanted)
         return [self._with_secret(claim, sealed) for claim, sealed in claimed]
 
     def _with_secret(self, claim: Claim, sealed: bytes | None) -> Claim:
@@ -356,6 +398,8 @@ class PostgresStore:
 
     async def tidy(self, retention_days: dict[Tier, int]) -> None:
         now = await self.check()
+        for statement in tidying.BROUGHT_BACK:
+            await self._do(partial(tidying.bring_back, statement=statement, now=now))
         upkeep = partial(self._desks.deeds.ask, patience_s=UPKEEP_S)
         await self._desks.looks.ask(
             lambda db: self._partitions.make_ahead(db, now), patience_s=UPKEEP_S

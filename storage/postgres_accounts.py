@@ -17,10 +17,11 @@ from storage.rows import (
     KEY_COLUMNS,
     account_of,
     column,
+    instant,
     key_of,
     micros,
 )
-from storage.store import KeyLimitReached
+from storage.store import WINDOW, KeyLimitReached, KeysTooFast, next_key_at
 
 CALLERS = (
     f"SELECT keys.sha256, keys.number, {ACCOUNT_COLUMNS}, {KEY_COLUMNS}"
@@ -30,6 +31,10 @@ CALLERS = (
 ACTIVE = (
     "SELECT account, count(*) FROM keys WHERE account = ANY(%s) AND kind = 'standard'"
     " AND revoked_at IS NULL GROUP BY account"
+)
+MADE = (
+    "SELECT account, created_at FROM keys WHERE account = ANY(%s) AND kind = 'standard'"
+    " AND created_at > %s AND created_at <= %s"
 )
 HASHES = "SELECT sha256 FROM keys WHERE sha256 = ANY(%s)"
 KEEP_KEYS = (
@@ -80,7 +85,11 @@ def create_keys(db: Session, now: datetime, those: Sequence[tuple[NewKey, int]])
     """The keys, or what is to be raised, each with its account's number; the accounts are held."""
     if not those:
         return []
-    active: dict[int, int] = dict(db.all(ACTIVE, [[account for _, account in those]]))
+    accounts = {account for _, account in those}
+    active: dict[int, int] = dict(db.all(ACTIVE, [list(accounts)]))
+    made: dict[int, list[datetime]] = {}
+    for account, at in db.all(MADE, [list(accounts), micros(now - WINDOW), micros(now)]):
+        made.setdefault(account, []).append(instant(at))
     kept = {sha256 for (sha256,) in db.all(HASHES, [[wish.sha256 for wish, _ in those]])}
     told: list[Any] = []
     rows = []
@@ -89,6 +98,12 @@ def create_keys(db: Session, now: datetime, those: Sequence[tuple[NewKey, int]])
         count = active.get(account, 0)
         if standard and wish.keys_max is not None and count >= wish.keys_max:
             told.append(Raised(KeyLimitReached()))
+        elif (
+            standard
+            and wish.a_minute is not None
+            and (at := next_key_at(made.get(account, []), wish.a_minute))
+        ):
+            told.append(Raised(KeysTooFast(now, at)))
         elif wish.sha256 in kept:
             told.append(Raised(ValueError("a key with this hash is kept already")))
         else:
@@ -96,6 +111,8 @@ def create_keys(db: Session, now: datetime, those: Sequence[tuple[NewKey, int]])
             told.append(key)
             kept.add(wish.sha256)
             active[account] = count + standard
+            if standard:
+                made.setdefault(account, []).append(now)
             owner = key.id, account, key.kind
             rows.append((*owner, key.label, key.prefix, wish.sha256, micros(now)))
     if rows:

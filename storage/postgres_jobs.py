@@ -1,7 +1,7 @@
 """The transactions of jobs, as SQL; claims and outcomes have modules of their own."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -29,17 +29,25 @@ def keep(db: Session, rows: Sequence[tuple[Any, ...]]) -> None:
         " %s::text[], %s::text[], %s::bytea[], %s::text[], %s::bigint[], %s::bigint[])",
         [list(column) for column in zip(*rows, strict=True)],
     )
-    promise(db, Counter(account for _, account, *_ in rows))
+    new = Counter(account for _, account, *_ in rows)
+    count(db, new, new)
 
 
-def promise(db: Session, changes: dict[int, int]) -> None:
-    """What an account has reserved by its pending jobs is known without counting them."""
-    if not changes:
+def count(db: Session, pending: Mapping[int, int], undelivered: Mapping[int, int]) -> None:
+    """So many more, by account: what it has reserved, and what waits, is known without counting."""
+    accounts = sorted({*pending, *undelivered})
+    if not accounts:
         return
     db.execute(
-        "INSERT INTO promises (account, jobs) SELECT * FROM unnest(%s::bigint[], %s::bigint[])"
-        " ON CONFLICT (account) DO UPDATE SET jobs = promises.jobs + excluded.jobs",
-        [list(changes), list(changes.values())],
+        "INSERT INTO promises (account, jobs, undelivered)"
+        " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[])"
+        " ON CONFLICT (account) DO UPDATE SET jobs = promises.jobs + excluded.jobs,"
+        " undelivered = promises.undelivered + excluded.undelivered",
+        [
+            accounts,
+            [pending.get(account, 0) for account in accounts],
+            [undelivered.get(account, 0) for account in accounts],
+        ],
     )
 
 
@@ -53,12 +61,20 @@ def extend(db: Session, claim: Claim, lease_s: float) -> bool:
 
 
 def resend(db: Session, job_id: str) -> Job | None:
-    resent = db.execute(
+    before = db.one(
+        "SELECT account, state FROM jobs WHERE id = %s AND payload IS NOT NULL FOR UPDATE", [job_id]
+    )
+    if before is None:
+        return None
+    account, state = before
+    db.execute(
         "UPDATE jobs SET state = 'delivering', due_at = %s, lease_until = NULL, tries = 0,"
-        " fence = fence + 1, ended_at = NULL WHERE id = %s AND payload IS NOT NULL",
+        " fence = fence + 1, ended_at = NULL WHERE id = %s",
         [micros(db.now()), job_id],
     )
-    return job(db, job_id) if resent.rowcount else None
+    if state != "delivering":
+        count(db, {}, {account: 1})
+    return job(db, job_id)
 
 
 # seen

@@ -5,7 +5,7 @@ from before the clock is read until the commit. So no process grants what anothe
 has granted, and none waits for another in a circle.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -47,6 +47,7 @@ def _look(now: str) -> str:
         f"  WHERE account = asked.account AND lease_until > {now}) + coalesce(jobs, 0),"
         " (SELECT coalesce(sum(billable), 0)::bigint FROM periods"
         "  WHERE account = asked.account AND periods.start >= asked.start),"
+        f" coalesce(undelivered, 0), {windows.count_of_account(now)},"
         " EXISTS (SELECT 1 FROM reservations"
         f"  WHERE account = asked.account AND lease_until <= {now}),"
         f" {windows.COLUMNS} FROM asked"
@@ -92,6 +93,8 @@ class _Seen:
     month_billable: int
     reserved: int
     period_billable: int
+    undelivered: int
+    keys: int
     any_ended: bool  # reservations, whose rows are still there
 
 
@@ -109,10 +112,12 @@ class Ledgers:
             who = who_of(*columns[: WHO_COLUMNS - 1])
             counts = columns[WHO_COLUMNS - 1 :]
             self.who[key_id] = who
-            self.seen[who.account_number] = _Seen(*counts[:5])
-            self.held[who.key_number] = Held(*counts[5:])
+            self.seen[who.account_number] = _Seen(*counts[:7])
+            self.held[who.key_number] = Held(*counts[7:])
 
-    def of(self, who: Who, window: Window) -> Ledger:
+    def of(
+        self, who: Who, window: Window, account_window: Sequence[tuple[datetime, int]]
+    ) -> Ledger:
         seen = self.seen[who.account_number]
         start, end = period_bounds(who.account, self._now)
         return Ledger(
@@ -124,17 +129,35 @@ class Ledgers:
             period_end=end,
             period_billable=seen.period_billable if _subscribed(who) else seen.month_billable,
             reserved=seen.reserved,
+            undelivered=seen.undelivered,
+            keys=seen.keys,
+            account_window=account_window,
         )
 
     def weigh(self, who: Who, units: int, weigh: Callable[[Ledger], R | None]) -> R | None:
         """The refusal; or None, and the units weigh on the window of all who are weighed after."""
         held = self.held[who.key_number]
         window = OpenWindow(held, micros(self._now), windows.reader(self._db, who.key_number))
-        refusal = weigh(self.of(who, window))
+        account_window = self.account_window(who)
+        refusal = weigh(self.of(who, window, account_window))
         window.close()
+        account_window.close()
         if refusal is None:
             held.granted += units
         return refusal
+
+    def account_window(self, who: Who) -> windows.AccountWindow:
+        ours = {
+            one.key_number for one in self.who.values() if one.account_number == who.account_number
+        }
+        granted = sum(self.held[key].granted for key in ours)
+        return windows.AccountWindow(self._db, who.account_number, micros(self._now), granted)
+
+    @property
+    def ahead(self) -> list[int]:
+        """Keys to which a clock has granted that was ahead."""
+        now = micros(self._now)
+        return [key for key, held in self.held.items() if (held.newest_at or 0) > now]
 
     def reserve(self, account: int, units: int) -> None:
         """So many more; fewer where some were given back."""
@@ -152,7 +175,7 @@ class Ledgers:
 
     def write(self, writes: Writes) -> None:
         """What was granted weighs on the windows from now on. Reserving it is the caller's."""
-        windows.add(self._db, writes, micros(self._now), self.held)
+        windows.add(writes, micros(self._now), self.held)
 
 
 def _subscribed(who: Who) -> bool:
@@ -164,4 +187,5 @@ def ledger(db: Session, caller: Caller) -> Ledger:
     now = db.now()
     read = Ledgers(db, now, db.all(LOOK_AT, {"keys": [caller.key.id], "now": micros(now)}))
     who = read.who[caller.key.id]
-    return read.of(who, windows.window_of(db, who.key_number, micros(now)))
+    window = windows.window_of(db, who.key_number, micros(now))
+    return read.of(who, window, tuple(read.account_window(who)))

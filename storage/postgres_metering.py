@@ -22,6 +22,7 @@ from storage import postgres_outcomes as outcomes
 from storage import postgres_refusals as refusals
 from storage import postgres_reservations as reservations
 from storage import postgres_usage as usage
+from storage import postgres_window as windows
 from storage.postgres_clerk import Raised
 from storage.postgres_ledgers import Who
 from storage.postgres_server import Session, Writes
@@ -29,6 +30,7 @@ from storage.postgres_wishes import (
     Abandoned,
     Begin,
     Extend,
+    Finish,
     NewKey,
     OfAccount,
     Post,
@@ -41,10 +43,12 @@ from storage.postgres_wishes import (
     Verified,
     Wish,
 )
-from storage.records import Job, Key, Reservation, UsageRow
+from storage.records import Job, Key, Once, Reservation, UsageRow
 from storage.rows import instant, micros
+from storage.sealed import SealedFirst
+from storage.store import IdempotencyInProgress
 
-T = TypeVar("T", Post, Begin, NewKey)
+T = TypeVar("T", Post, Begin, Finish, NewKey)
 Used = tuple[Who, Sequence[UsageRow], bool]  # to the meter too?
 
 GROUP_MAX = 500  # in one transaction
@@ -110,6 +114,10 @@ class _Meeting:
         self._used: list[Used] = []
         self._spent = False
         self._promised: list[tuple[Any, ...]] = []
+        self._running: set[Once] = set()  # of those whose answers are to be kept
+        self._mended = False  # windows
+        self._late: set[reservations.Part] = set()
+        self._firsts: list[tuple[int, SealedFirst]] = []
         self._marks: dict[str, tuple[Any, ...]] = {}
 
     def hold(self, marker: Marker | None) -> list[Any]:
@@ -121,6 +129,7 @@ class _Meeting:
             db.rollback()
             return marker.outcomes
         self._check_known()
+        self._refuse_late()
         self._settle({part: parts[part] for part in fresh})
         self._tell(now)
         self._answer_accounts(now)
@@ -145,7 +154,8 @@ class _Meeting:
             given = db.given_moment(locked)
             if given is not None:
                 db.execute(ledgers.SET_MOMENT, [str(micros(given))])
-            if parts:
+            self._look_at_onces()
+            if parts := self._in_time(parts):
                 settled = reservations.settle(db, parts)
             found = db.execute(ledgers.LOOK if weighs else ledgers.WHO, {"keys": keys})
             if accounts:
@@ -154,11 +164,50 @@ class _Meeting:
         rows = found.fetchall()
         if weighs:
             self._ledgers = ledgers.Ledgers(db, now, rows)
+            if ahead := self._ledgers.ahead:
+                windows.bring_back(db, ahead, micros(now))
+                self._ledgers = ledgers.Ledgers(db, now, db.all(ledgers.LOOK, {"keys": keys}))
+                self._mended = True
             self._who = self._ledgers.who
         else:
             self._who = {key_id: ledgers.who_of(*columns) for key_id, *columns in rows}
         self._numbers = dict(numbers.fetchall()) if numbers else {}
         return now, settled.fetchall() if settled else []
+
+    # answers that are kept with what was done
+
+    def _look_at_onces(self) -> None:
+        """Which of the requests with an idempotency key run still; asked where there is one."""
+        onces_asked = [once for wish in self._asked if (once := _once_of(wish))]
+        if onces_asked:
+            self._running = onces.running(self._db, onces_asked)
+
+    def _is_late(self, wish: Wish) -> bool:
+        """Its lease has ended, and another request has begun since."""
+        once = _once_of(wish)
+        return once is not None and once not in self._running
+
+    def _in_time(self, parts: dict[reservations.Part, Settle]) -> dict[reservations.Part, Settle]:
+        """Those that may be settled. One that was settled already changes nothing, late or not."""
+        late = [part for part, wish in parts.items() if self._is_late(wish)]
+        if not late:
+            return parts
+        settled = reservations.settled(self._db, late)
+        self._late = {part for part in late if part not in settled}
+        return {part: wish for part, wish in parts.items() if part not in self._late}
+
+    def _refuse_late(self) -> None:
+        for place, wish in enumerate(self._asked):
+            if isinstance(wish, Settle):
+                late = reservations.part_of(wish) in self._late
+            else:
+                late = self._is_late(wish)
+            if late and self._answers[place] is None:
+                self._answers[place] = Raised(IdempotencyInProgress())
+
+    def _keep_answer(self, account: int, first: SealedFirst | None) -> None:
+        if first is not None:
+            self._firsts.append((account, first))
 
     def _rows(self) -> Iterator[UsageRow]:
         """Whatever may be logged."""
@@ -192,12 +241,14 @@ class _Meeting:
         for (place, _, _), answer in zip(begun, answers, strict=True):
             self._answers[place] = answer
 
+        onces.finish(self._db, [(wish, number) for _, wish, number in self._of(Finish)])
         new = self._of(NewKey)
         keys = accounts.create_keys(self._db, now, [(wish, number) for _, wish, number in new])
-        for (place, _, _), key in zip(new, keys, strict=True):
+        for (place, asked, number), key in zip(new, keys, strict=True):
             self._answers[place] = key
             if isinstance(key, Key):
                 self._marks["key"] = (key.id,)
+                self._keep_answer(number, asked.answer(key) if asked.answer else None)
 
     def _of(self, kind: type[T]) -> list[tuple[int, T, int]]:
         """The wishes of an account: their places, and its number."""
@@ -220,7 +271,9 @@ class _Meeting:
     def _settle(self, fresh: dict[reservations.Part, Settle]) -> None:
         for part, wish in fresh.items():
             self._marks["settlement"] = part
-            self._use(self._who[wish.caller.key.id], wish.rows, wish.metered)
+            who = self._who[wish.caller.key.id]
+            self._use(who, wish.rows, wish.metered)
+            self._keep_answer(who.account_number, wish.first)
 
     def _use(self, who: Who, rows: Sequence[UsageRow], metered: bool) -> None:
         """It weighs at once, and is logged and counted at the end."""
@@ -237,6 +290,7 @@ class _Meeting:
             return
         held = outcomes.held(self._db, [wish for _, wish, _ in those])
         told = []
+        verified: Counter[int] = Counter()  # no longer pending
         ended: Counter[int] = Counter()
         for (place, wish, who), kept in zip(those, held, strict=True):
             self._answers[place] = kept is not None
@@ -244,15 +298,19 @@ class _Meeting:
                 continue
             self._marks["outcome"] = wish.claim.job.id, wish.claim.fence
             told.append((wish, kept[1]))
+            if not isinstance(wish, Verified) and (
+                isinstance(wish, Abandoned) or wish.due_at is None
+            ):
+                ended[kept[1].account] -= 1
             if isinstance(wish, Tried):
                 continue
-            ended[kept[1].account] += 1
+            verified[kept[1].account] -= 1
             if self._ledgers:
                 self._ledgers.reserve(kept[1].account, -1)
             if isinstance(wish, Verified):
                 self._use(who, [wish.row], wish.metered)
         outcomes.write(self._db, now, told)
-        jobs.promise(self._db, {account: -count for account, count in ended.items()})
+        jobs.count(self._db, verified, ended)
 
     # what is granted
 
@@ -273,6 +331,7 @@ class _Meeting:
             elif isinstance(wish, Spend):
                 self._spent = True
                 self._use(who, wish.rows, wish.metered)
+                self._keep_answer(who.account_number, wish.first)
             else:
                 self._ledgers.reserve(who.account_number, wish.units)
                 self._answers[place] = self._kept(wish, who, now)
@@ -299,6 +358,7 @@ class _Meeting:
 
     def _promise(self, wish: Promise, who: Who, now: datetime) -> Job:
         order, at = wish.order, micros(now)
+        self._keep_answer(who.account_number, wish.first)
         owner = order.id, who.account_number, who.key_number
         place = order.email, order.webhook, order.host
         self._promised.append((*owner, *place, wish.secret, "pending", at, at))
@@ -310,7 +370,11 @@ class _Meeting:
         db = self._db
         extended = [wish for _, wish, _ in self._those(Extend)]
         writes = self._writes(now)
-        if not writes and all(isinstance(wish, Reserve | Spend) for wish in self._asked):
+        if (
+            not writes
+            and not self._mended
+            and all(isinstance(wish, Reserve | Spend) for wish in self._asked)
+        ):
             db.rollback()
             return
         with db.db.pipeline():
@@ -330,6 +394,7 @@ class _Meeting:
         for who, rows, wanted in self._used:
             if wanted and who.account.tier != "free":
                 metered[who.account_number] += sum(row.billable for row in rows)
+        onces.keep(writes, self._firsts)
         letters.raise_meters(writes, now, +metered)
         if self._ledgers:
             self._ledgers.write(writes)
@@ -340,3 +405,12 @@ class _Meeting:
                 reservations.drop_ended(writes, now, ended)
             reservations.keep(writes, self._reserved)
         return writes
+
+
+def _once_of(wish: Wish) -> Once | None:
+    """The request whose answer is to be kept with what is done."""
+    if isinstance(wish, NewKey):
+        return wish.once
+    if isinstance(wish, Spend | Promise | Settle) and wish.first:
+        return wish.first.once
+    return None

@@ -5,9 +5,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from storage.postgres_clerk import Raised
-from storage.postgres_server import Session
-from storage.postgres_wishes import Begin
-from storage.rows import micros
+from storage.postgres_server import Session, Writes
+from storage.postgres_wishes import Begin, Finish
+from storage.records import Once
+from storage.rows import instant, micros
+from storage.sealed import SealedFirst
 from storage.store import IdempotencyInProgress, IdempotencyKeyReused
 
 STANDING = (
@@ -23,10 +25,22 @@ KEEP = (
     " body_sha256 = excluded.body_sha256, lease_until = excluded.lease_until,"
     " keep_until = excluded.keep_until, answer = NULL"
 )
+RUNNING = (
+    "SELECT accounts.id, onces.key, lease_until"
+    " FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS asked (id, key, until)"
+    " JOIN accounts ON accounts.id = asked.id"
+    " JOIN onces ON onces.account = accounts.number AND onces.key = asked.key"
+    " WHERE answer IS NULL AND lease_until = asked.until"
+)
+ANSWER = (
+    "UPDATE onces SET answer = given.answer"
+    " FROM unnest(%s::bigint[], %s::text[], %s::bytea[]) AS given (account, key, answer)"
+    " WHERE onces.account = given.account AND onces.key = given.key"
+)
 
 
 def begin(db: Session, now: datetime, those: Sequence[tuple[Begin, int]]) -> list[Any]:
-    """None for the first, the sealed answer or what is to be raised for the others."""
+    """A Once for the first, the sealed answer or what is to be raised for the others."""
     if not those:
         return []
     accounts, keys = [account for _, account in those], [wish.key for wish, _ in those]
@@ -38,11 +52,11 @@ def begin(db: Session, now: datetime, those: Sequence[tuple[Begin, int]]) -> lis
         if before := standing.get((account, wish.key)):
             told.append(_again(wish, *before))
             continue
-        lease = micros(now + timedelta(seconds=wish.lease_s))
+        until = now + timedelta(seconds=wish.lease_s)
         keep = micros(now + timedelta(seconds=wish.keep_s))
-        begun.append((account, wish.key, wish.body_sha256, lease, keep))
+        begun.append((account, wish.key, wish.body_sha256, micros(until), keep))
         standing[account, wish.key] = wish.body_sha256, None
-        told.append(None)
+        told.append(Once(wish.account_id, wish.key, until))
     if begun:
         db.execute(KEEP, [list(column) for column in zip(*begun, strict=True)])
     return told
@@ -54,12 +68,37 @@ def _again(wish: Begin, body_sha256: str, answer: bytes | None) -> Any:
     return Raised(IdempotencyInProgress()) if answer is None else bytes(answer)
 
 
-def finish(db: Session, account_id: str, key: str, answer: bytes | None) -> None:
-    which = (
-        " WHERE account = (SELECT number FROM accounts WHERE id = %s) AND key = %s"
-        " AND answer IS NULL"
+def finish(db: Session, those: Sequence[tuple[Finish, int]]) -> None:
+    for wish, account in those:
+        once = wish.once
+        which = (
+            " WHERE account = %(account)s AND key = %(key)s AND answer IS NULL"
+            " AND lease_until = %(until)s"
+        )
+        values = {"account": account, "key": once.key, "until": micros(once.lease_until)}
+        if wish.answer is None:
+            db.execute(f"DELETE FROM onces{which}", values)
+        else:
+            db.execute(
+                f"UPDATE onces SET answer = %(answer)s{which}", {**values, "answer": wish.answer}
+            )
+
+
+def running(db: Session, those: Sequence[Once]) -> set[Once]:
+    """Which of them have no answer, and no other request that has begun since."""
+    rows = db.all(
+        RUNNING,
+        [
+            [once.account_id for once in those],
+            [once.key for once in those],
+            [micros(once.lease_until) for once in those],
+        ],
     )
-    if answer is None:
-        db.execute(f"DELETE FROM onces{which}", [account_id, key])
-    else:
-        db.execute(f"UPDATE onces SET answer = %s{which}", [answer, account_id, key])
+    return {Once(account_id, key, instant(until)) for account_id, key, until in rows}
+
+
+def keep(writes: Writes, those: Sequence[tuple[int, SealedFirst]]) -> None:
+    """The answers of requests that run, each with its account's number."""
+    if those:
+        accounts, keys = [account for account, _ in those], [one.once.key for _, one in those]
+        writes.add(ANSWER, accounts, keys, [one.answer for _, one in those])

@@ -16,7 +16,7 @@ from storage.rows import micros
 from storage.store import LISTED_MAX
 
 HOLD = (
-    "SELECT id, number, account, state, tries, fence FROM jobs"
+    "SELECT id, number, account, host, state, tries, fence FROM jobs"
     " WHERE id = ANY(%s) AND lease_until IS NOT NULL ORDER BY number FOR UPDATE"
 )
 CHANGE = (
@@ -39,12 +39,21 @@ FORGET = (
 )
 
 
+DELIVERED = "DELETE FROM receivers WHERE account = %(account)s AND host = %(host)s"
+FAILED = (
+    "INSERT INTO receivers (account, host, failures, tried_at)"
+    " VALUES (%(account)s, %(host)s, 1, %(now)s) ON CONFLICT (account, host) DO UPDATE"
+    " SET failures = receivers.failures + 1, tried_at = excluded.tried_at"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """Where a job is kept, and what is counted on."""
 
     number: int
     account: int
+    host: str
     state: JobState
     tries: int
     fence: int
@@ -75,6 +84,16 @@ def write(db: Session, now: datetime, those: Sequence[tuple[Outcome, _Kept]]) ->
     tried = [(kept.number, each.attempt) for each, kept in those if isinstance(each, Tried)]
     if tried:
         _log(db, tried)
+        _note_tries(
+            db, now, [(kept, each.state) for each, kept in those if isinstance(each, Tried)]
+        )
+
+
+def _note_tries(db: Session, now: datetime, tried: Sequence[tuple[_Kept, JobState]]) -> None:
+    """How many of a receiver's last tries failed; those of a group in the order they are told."""
+    for kept, state in tried:
+        lane = {"account": kept.account, "host": kept.host, "now": micros(now)}
+        db.execute(DELIVERED if state == "done" else FAILED, lane)
 
 
 def _change(now: datetime, outcome: Outcome, kept: _Kept) -> tuple[Any, ...]:

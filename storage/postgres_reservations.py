@@ -30,6 +30,10 @@ FIRST = (
     " FROM settled WHERE NOT ends AND id = reservation)"
     " SELECT reservation, part FROM new"
 )
+SETTLED = (
+    "SELECT reservation, part FROM settlements WHERE (reservation, part) IN"
+    " (SELECT * FROM unnest(%s::uuid[], %s::bigint[]))"
+)
 MARK = "INSERT INTO settlements (reservation, part, at) VALUES (%s, 0, %s)"
 EXTEND = (
     "UPDATE reservations SET lease_until = until"
@@ -83,8 +87,18 @@ def parts_of(wishes: Iterable[Settle]) -> dict[Part, Settle]:
     """Of those that ask for the same part the first."""
     parts: dict[Part, Settle] = {}
     for wish in wishes:
-        parts.setdefault((uuid_of(wish.reservation), wish.part), wish)
+        parts.setdefault(part_of(wish), wish)
     return parts
+
+
+def part_of(wish: Settle) -> Part:
+    return uuid_of(wish.reservation), wish.part
+
+
+def settled(db: Session, parts: Sequence[Part]) -> set[Part]:
+    """Which of them were settled already."""
+    rows = db.all(SETTLED, [[id for id, _ in parts], [part for _, part in parts]])
+    return set(rows)
 
 
 def settle(db: Session, parts: dict[Part, Settle]) -> Cursor[Any]:

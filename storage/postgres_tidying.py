@@ -17,7 +17,7 @@ from storage.postgres_partitions import Partitions, listed, table_of
 from storage.postgres_server import UPKEEP_MS, Session
 from storage.records import Tier
 from storage.rows import micros
-from storage.store import LETTERS_KEPT, WINDOW
+from storage.store import LEASES_MAX, LETTERS_KEPT, RECEIVERS_KEPT, WAITS_MAX, WINDOW
 
 TIDIED_MAX = 1000  # rows in one transaction
 JOBS_TIDIED_MAX = 100  # with a payload and some attempts each
@@ -40,6 +40,13 @@ ENDED = (
     _some("onces", "answer IS NULL AND lease_until <= %(at)s"),
 )
 LETTERS = _some("letters", "kind = %(kind)s AND due_at IS NULL AND made_at <= %(at)s")
+KEYS = _some(
+    "keys",
+    "tier = %(tier)s AND revoked_at < %(at)s"
+    " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)",
+    OF_TIER,
+)
+RECEIVERS = _some("receivers", "tried_at <= %(at)s")
 REFUSALS = _some("refusals", "tier = %(tier)s AND minute < %(at)s", OF_TIER)
 
 
@@ -48,10 +55,12 @@ def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
     acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
+    acts.append(partial(_drop, statement=RECEIVERS, at=micros(now - RECEIVERS_KEPT)))
     for tier, days in retention_days.items():
         since = micros(kept_since(now, days))
         acts.append(partial(_drop, statement=REFUSALS, at=since, tier=tier))
         acts.append(partial(_drop_jobs, tier=tier, since=since))
+        acts.append(partial(_drop, statement=KEYS, at=since, tier=tier))
     for kind, kept in LETTERS_KEPT.items():
         acts.append(partial(_drop, statement=LETTERS, at=micros(now - kept), kind=kind))
     return acts
@@ -72,6 +81,30 @@ def _drop_jobs(db: Session, *, tier: Tier, since: int) -> bool:
     db.execute("DELETE FROM attempts WHERE job = ANY(%s)", [numbers])
     db.execute("DELETE FROM jobs WHERE number = ANY(%s)", [numbers])
     return len(numbers) == JOBS_TIDIED_MAX
+
+
+BROUGHT_BACK = (
+    "UPDATE reservations SET lease_until = %(lease)s WHERE lease_until > %(lease)s",
+    "UPDATE letters SET lease_until = %(lease)s WHERE due_at IS NOT NULL AND lease_until > %(lease)s",
+    "UPDATE letters SET due_at = %(wait)s WHERE due_at > %(wait)s",
+    "UPDATE seats SET until = %(lease)s WHERE until > %(lease)s",
+    "UPDATE jobs SET lease_until = %(lease)s WHERE lease_until > %(lease)s",
+    "UPDATE jobs SET due_at = %(now)s WHERE due_at > %(now)s"
+    " AND (state = 'pending' OR state = 'delivering' AND tries = 0)",
+    "UPDATE jobs SET due_at = %(wait)s WHERE due_at > %(wait)s AND state = 'delivering'",
+)
+
+
+def bring_back(db: Session, statement: str, now: datetime) -> None:
+    """What a clock wrote that was ahead."""
+    db.execute(
+        statement,
+        {
+            "now": micros(now),
+            "lease": micros(now + LEASES_MAX),
+            "wait": micros(now + WAITS_MAX),
+        },
+    )
 
 
 def drop_settled(db: Session, after: tuple[UUID, int], until: datetime) -> tuple[UUID, int] | None:

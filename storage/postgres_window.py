@@ -37,7 +37,8 @@ INSTANTS = "SELECT at, units FROM windows WHERE key = %s AND at > %s ORDER BY at
 ALL = (
     "SELECT coalesce(string_agg(at::text, ',' ORDER BY at), ''),"
     " coalesce(string_agg(units::text, ',' ORDER BY at), ''), coalesce(sum(units), 0)::bigint"
-    " FROM windows WHERE key = %s AND at > %s"
+    " FROM (SELECT least(at, %s) AS at, sum(units)::bigint AS units FROM windows"
+    " WHERE key = %s AND at > %s GROUP BY 1) AS granted"
 )
 FORGET = "DELETE FROM windows WHERE key = ANY(%s) AND at <= %s"
 GRANT = (
@@ -46,13 +47,42 @@ GRANT = (
     " AS granted (key, units, total) ON CONFLICT (key, at) DO UPDATE"
     " SET units = windows.units + excluded.units, total = windows.total + excluded.units"
 )
-# The clock was set back: those that seem to come later have these units before them.
-BEFORE_OTHERS = (
-    "INSERT INTO windows (key, at, units, total) SELECT %(key)s, %(at)s, 0, total - units"
-    " FROM windows WHERE key = %(key)s AND at > %(at)s ORDER BY at LIMIT 1 ON CONFLICT DO NOTHING",
-    "UPDATE windows SET units = units + %(units)s WHERE key = %(key)s AND at = %(at)s",
-    "UPDATE windows SET total = total + %(units)s WHERE key = %(key)s AND at >= %(at)s",
+# What a clock granted that was ahead was granted now: it is forgotten a minute from now.
+BRING_BACK = (
+    "WITH later AS (DELETE FROM windows WHERE key = ANY(%(keys)s) AND at > %(now)s"
+    " RETURNING key, units, total) INSERT INTO windows (key, at, units, total)"
+    " SELECT key, %(now)s, sum(units)::bigint, max(total) FROM later GROUP BY key"
+    " ON CONFLICT (key, at) DO UPDATE"
+    " SET units = windows.units + excluded.units, total = excluded.total"
 )
+# of all keys of an account
+_OF_ACCOUNT = (
+    "SELECT number FROM keys WHERE account = %(account)s AND kind = 'standard'"
+    " AND revoked_at IS NULL UNION ALL SELECT number FROM keys WHERE account = %(account)s"
+    " AND kind = 'standard' AND revoked_at > %(since)s"
+)
+UNITS_OF_ACCOUNT = (
+    f"WITH ours AS ({_OF_ACCOUNT})"
+    " SELECT coalesce(sum(newest.total - oldest.total + oldest.units), 0)::bigint FROM ours"
+    " CROSS JOIN LATERAL (SELECT total, units FROM windows WHERE key = ours.number"
+    "  AND at > %(since)s ORDER BY at LIMIT 1) AS oldest"
+    " CROSS JOIN LATERAL (SELECT total FROM windows WHERE key = ours.number"
+    "  ORDER BY at DESC LIMIT 1) AS newest"
+)
+INSTANTS_OF_ACCOUNT = (
+    f"WITH ours AS ({_OF_ACCOUNT}) SELECT least(at, %(now)s) AS granted, sum(units)::bigint"
+    " FROM ours JOIN windows ON key = ours.number AND at > %(since)s GROUP BY 1 ORDER BY 1"
+)
+
+
+def count_of_account(now: str) -> str:
+    """How many standard keys of `asked.account` were in force within the window."""
+    ours = "SELECT count(*) FROM keys AS one WHERE one.account = asked.account"
+    return (
+        f"(({ours} AND one.kind = 'standard' AND one.revoked_at IS NULL)"
+        f" + ({ours} AND one.kind = 'standard' AND one.revoked_at > {now} - {WINDOW_MICROS}))"
+    )
+
 
 Read = Callable[[int], Sequence[tuple[int, int]]]  # the next few rows after an instant
 
@@ -129,21 +159,58 @@ def reader(db: Session, key: int) -> Read:
 
 def window_of(db: Session, key: int, now: int) -> Window:
     """All of it, to be looked at when the transaction has ended."""
-    return Window(*db.one(ALL, [key, now - WINDOW_MICROS]))
+    return Window(*db.one(ALL, [now, key, now - WINDOW_MICROS]))
 
 
-def add(db: Session, writes: Writes, now: int, those: dict[int, Held]) -> None:
+def add(writes: Writes, now: int, those: dict[int, Held]) -> None:
     """What was granted to these keys; their accounts are held."""
     granted = {key: held for key, held in those.items() if held.granted}
     stale = now - WINDOW_MICROS - STALE_MICROS
     old = [key for key, held in granted.items() if (held.earliest_at or now) <= stale]
     if old:
         writes.add(FORGET, old, now - WINDOW_MICROS)
-    new = {key: held for key, held in granted.items() if (held.newest_at or 0) <= now}
-    if new:
-        units = [held.granted for held in new.values()]
-        totals = [(held.newest_total or 0) + held.granted for held in new.values()]
-        writes.add(GRANT, now, list(new), units, totals)
-    for key in granted.keys() - new.keys():
-        for statement in BEFORE_OTHERS:
-            db.execute(statement, {"key": key, "at": now, "units": granted[key].granted})
+    if granted:  # none holds anything later than now: bring_back()
+        units = [held.granted for held in granted.values()]
+        totals = [(held.newest_total or 0) + held.granted for held in granted.values()]
+        writes.add(GRANT, now, list(granted), units, totals)
+
+
+def bring_back(db: Session, keys: Sequence[int], now: int) -> None:
+    db.execute(BRING_BACK, {"keys": list(keys), "now": now})
+
+
+class AccountWindow(Window):
+    """The window of all keys of an account, read where somebody looks, while it is weighed."""
+
+    __slots__ = ("_db", "_given", "_granted", "_units")
+
+    def __init__(self, db: Session, account: int, now: int, granted: int) -> None:
+        """`granted`: to its keys, and not yet written."""
+        self._db: Session | None = db
+        self._given = {"account": account, "since": now - WINDOW_MICROS, "now": now}
+        self._granted = granted
+        self._units: int | None = None
+
+    @property
+    def units(self) -> int:  # type: ignore[override]  # known only where somebody asks
+        if self._units is None:
+            ((self._units,),) = self._rows(UNITS_OF_ACCOUNT)
+        return int(self._units or 0) + self._granted
+
+    def __iter__(self) -> Iterator[tuple[datetime, int]]:
+        for at, units in self._rows(INSTANTS_OF_ACCOUNT):
+            yield instant(at), units
+        if self._granted:
+            yield instant(self._given["now"]), self._granted
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _rows(self, statement: str) -> Sequence[tuple[int, ...]]:
+        if self._db is None:
+            raise RuntimeError("a window is looked at while it is weighed, and not later")
+        return self._db.all(statement, self._given)
+
+    def close(self) -> None:
+        """The transaction goes on without whoever weighed."""
+        self._db = None

@@ -11,12 +11,15 @@ from storage.records import (
     Claim,
     JobOrder,
     JobState,
+    Key,
     KeyKind,
     Ledger,
     LetterKind,
+    Once,
     Reservation,
     UsageRow,
 )
+from storage.sealed import SealedFirst
 from storage.store import units_of
 
 
@@ -36,6 +39,7 @@ class Spend:
     rows: Sequence[UsageRow]
     weigh: Callable[[Ledger], Any]
     metered: bool
+    first: SealedFirst | None = None
 
     @property
     def units(self) -> int:
@@ -50,6 +54,7 @@ class Promise:
     order: JobOrder
     secret: bytes | None
     weigh: Callable[[Ledger], Any]
+    first: SealedFirst | None = None
     units: int = 1
 
 
@@ -73,6 +78,7 @@ class Settle(_OfReservation):
     part: int
     ends: bool
     metered: bool
+    first: SealedFirst | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,18 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
+class Finish:
+    """Of a request with an idempotency key that counted nothing: its answer, sealed, or None."""
+
+    once: Once
+    answer: bytes | None
+
+    @property
+    def account_id(self) -> str:
+        return self.once.account_id
+
+
+@dataclass(frozen=True, slots=True)
 class NewKey:
     account_id: str
     kind: KeyKind
@@ -137,8 +155,11 @@ class NewKey:
     sha256: str
     prefix: str
     keys_max: int | None
+    a_minute: int | None = None
+    once: Once | None = None
+    answer: Callable[[Key], SealedFirst] | None = None
 
 
 Outcome = Verified | Tried | Abandoned  # of a job's claim
-OfAccount = Post | Begin | NewKey
+OfAccount = Post | Begin | Finish | NewKey
 Wish = Reserve | Spend | Promise | Extend | Settle | Refuse | Outcome | OfAccount

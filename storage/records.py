@@ -7,7 +7,7 @@ after layer 1 passed.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, overload
 
@@ -42,6 +42,7 @@ class Account:
     trial_end: datetime | None = None
     billing_cycle_anchor: datetime | None = None
     customer_id: str | None = None  # who the account is to the billing provider
+    customer_generation: int = 0  # customers before this one, deleted by now
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ class Ledger:
     """What weighing needs to know of a caller, read in one transaction after the lock is held.
 
     `window` holds the units of the key's last 60 seconds with their instants,
-    oldest first; those granted and not yet settled are among them.
+    oldest first; those granted and not yet settled are among them. A grant that seems
+    to come later than now was made by a clock that was ahead, and counts as made now.
     """
 
     asked_at: datetime
@@ -120,6 +122,11 @@ class Ledger:
     period_end: datetime
     period_billable: int  # settled
     reserved: int  # units granted to the account and not yet settled: billable at worst
+    keys: int = 1  # standard ones of the account that were in force within the window
+    account_window: Sequence[tuple[datetime, int]] = field(
+        default=(), compare=False
+    )  # of all these
+    undelivered: int = 0  # jobs of the account whose callback has not ended, pending ones too
 
     @property
     def window_units(self) -> int:
@@ -168,11 +175,34 @@ class DayCount:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer that an idempotency key got the first time, byte for byte."""
+    """The answer that an idempotency key got the first time, byte for byte.
+
+    `body` is None where the answer was given and is not kept: nothing is done again.
+    """
 
     status: int
     headers: tuple[tuple[str, str], ...]
-    body: bytes
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """The first request with an idempotency key, as long as it runs.
+
+    The end of its lease tells it from another one, which may begin when that has come.
+    """
+
+    account_id: str
+    key: str
+    lease_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FirstAnswer:
+    """What a request that runs once is answered, to be kept with what it has done."""
+
+    once: Once
+    answer: Answered
 
 
 # jobs

@@ -32,6 +32,7 @@ from storage.records import (
     Caller,
     Claim,
     DayCount,
+    FirstAnswer,
     Job,
     JobOrder,
     JobState,
@@ -40,12 +41,20 @@ from storage.records import (
     Ledger,
     Letter,
     LetterKind,
+    Once,
     Reservation,
     Tier,
     UsageRow,
     Work,
 )
-from storage.sealed import job_place, once_place, packed, unpacked
+from storage.sealed import (
+    SealedFirst,
+    job_place,
+    once_place,
+    sealed_answer,
+    sealed_first,
+    unpacked,
+)
 from storage.sealing import Seal, key_beside
 from storage.seats import SeatsAsked
 from storage.sqlite_desk import Reader, Writer
@@ -56,7 +65,6 @@ from storage.store import (
     USAGE_ROWS_MAX,
     StoreBroken,
     at_most,
-    check_answer,
     check_changes,
     check_outcome,
     check_sent,
@@ -137,12 +145,23 @@ class SqliteStore:
         sha256: str,
         prefix: str,
         keys_max: int | None,
+        a_minute: int | None = None,
+        once: Once | None = None,
+        answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
-        return await self._writer.ask(
-            lambda db, now: accounts.create_key(
-                db, now, account_id, kind, label, sha256, prefix, keys_max
+        def create(db: sqlite3.Connection, now: datetime) -> Key:
+            onces.check_runs(db, once)
+            key = accounts.create_key(
+                db, now, account_id, kind, label, sha256, prefix, keys_max, a_minute
             )
-        )
+            if once and answer:
+                onces.keep(db, self._sealed(FirstAnswer(once, answer(key))))
+            return key
+
+        return await self._writer.ask(create)
+
+    def _sealed(self, first: FirstAnswer | None) -> SealedFirst | None:
+        return None if first is None else sealed_first(self._seal, first)
 
     async def keys(self, account_id: str) -> list[Key]:
         return await self._reader.ask(lambda db, now: accounts.keys(db, account_id))
@@ -185,9 +204,11 @@ class SqliteStore:
         part: int = 0,
         ends: bool = True,
         metered: bool = False,
+        first: FirstAnswer | None = None,
     ) -> None:
+        answer = self._sealed(first)
         await self._writer.ask(
-            lambda db, now: metering.settle(db, now, reservation, rows, part, ends, metered)
+            lambda db, now: metering.settle(db, now, reservation, rows, part, ends, metered, answer)
         )
 
     async def spend(
@@ -197,10 +218,12 @@ class SqliteStore:
         weigh: Callable[[Ledger], R | None],
         *,
         metered: bool = False,
+        first: FirstAnswer | None = None,
     ) -> R | None:
         check_units(units_of(rows))
+        answer = self._sealed(first)
         return await self._writer.ask(
-            lambda db, now: metering.spend(db, now, caller, rows, weigh, metered)
+            lambda db, now: metering.spend(db, now, caller, rows, weigh, metered, answer)
         )
 
     async def log_refusal(self, caller: Caller, row: UsageRow) -> None:
@@ -222,43 +245,56 @@ class SqliteStore:
 
     async def begin_once(
         self, account_id: str, key: str, body_sha256: str, *, keep_s: float, lease_s: float
-    ) -> Answered | None:
+    ) -> Answered | Once:
         lease, keep = timedelta(seconds=lease_s), timedelta(seconds=keep_s)
-        sealed = await self._writer.ask(
-            lambda db, now: onces.begin(
-                db, now, account_id, key, body_sha256, now + lease, now + keep
-            )
-        )
-        if sealed is None:
-            return None
-        return unpacked(self._seal.open(sealed, once_place(account_id, key)))
 
-    async def finish_once(self, account_id: str, key: str, answer: Answered | None) -> None:
-        check_answer(answer)
-        sealed = None
-        if answer is not None:
-            sealed = self._seal.close(packed(answer), once_place(account_id, key))
-        await self._writer.ask(lambda db, now: onces.finish(db, account_id, key, sealed))
+        def begin(db: sqlite3.Connection, now: datetime) -> Once | bytes:
+            until = now + lease
+            sealed = onces.begin(db, now, account_id, key, body_sha256, until, now + keep)
+            return Once(account_id, key, until) if sealed is None else sealed
+
+        begun = await self._writer.ask(begin)
+        if isinstance(begun, Once):
+            return begun
+        return unpacked(self._seal.open(begun, once_place(account_id, key)))
+
+    async def finish_once(self, once: Once, answer: Answered | None) -> None:
+        sealed = None if answer is None else sealed_answer(self._seal, once, answer)
+        await self._writer.ask(lambda db, now: onces.finish(db, once, sealed))
 
     # jobs
 
     async def create_job(
-        self, caller: Caller, order: JobOrder, weigh: Callable[[Ledger], R | None]
+        self,
+        caller: Caller,
+        order: JobOrder,
+        weigh: Callable[[Ledger], R | None],
+        *,
+        first: FirstAnswer | None = None,
     ) -> Job | R:
         secret = None
         if order.secret is not None:
             secret = self._seal.close(order.secret.encode(), job_place(order.id))
+        answer = self._sealed(first)
         return await self._writer.ask(
-            lambda db, now: jobs.create(db, now, caller, order, secret, weigh)
+            lambda db, now: jobs.create(db, now, caller, order, secret, weigh, answer)
         )
 
     async def claim_jobs(
-        self, work: Work, *, limit: int, each_max: int, lease_s: float
+        self,
+        work: Work,
+        *,
+        limit: int,
+        each_max: int,
+        lease_s: float,
+        account_max: int | None = None,
     ) -> list[Claim]:
-        if not await self._reader.ask(lambda db, now: lanes.due(db, now, work, 1, each_max)):
+        if not await self._reader.ask(
+            lambda db, now: lanes.due(db, now, work, 1, each_max, account_max)
+        ):
             return []
         claimed = await self._writer.ask(
-            lambda db, now: jobs.claim(db, now, work, limit, each_max, lease_s)
+            lambda db, now: jobs.claim(db, now, work, limit, each_max, account_max, lease_s)
         )
         return [self._with_secret(claim, sealed) for claim, sealed in claimed]
 
@@ -351,7 +387,9 @@ class SqliteStore:
     # upkeep
 
     async def tidy(self, retention_days: dict[Tier, int]) -> None:
-        now = await self.check()
+        now = await self._writer.ask(tidying.bring_back)
+        if ahead := await self._reader.ask(lanes.ahead):
+            await self._writer.ask(partial(lanes.bring_back, those=ahead))
         for drop in tidying.drops(now, retention_days):
             while await self._writer.ask(drop):
                 pass  # little by little, so that no request waits behind it

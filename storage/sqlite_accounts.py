@@ -13,10 +13,11 @@ from storage.rows import (
     KEY_COLUMNS,
     account_of,
     column,
+    instant,
     key_of,
     micros,
 )
-from storage.store import KeyLimitReached
+from storage.store import WINDOW, KeyLimitReached, KeysTooFast, next_key_at
 
 DB = sqlite3.Connection
 CALLERS_MAX = 4096  # some KiB each
@@ -84,6 +85,7 @@ def create_key(
     sha256: str,
     prefix: str,
     keys_max: int | None,
+    a_minute: int | None,
 ) -> Key:
     account = number_of(db, account_id)
     if kind == "standard" and keys_max is not None:
@@ -94,6 +96,8 @@ def create_key(
         ).fetchone()
         if active >= keys_max:
             raise KeyLimitReached
+    if kind == "standard" and a_minute is not None:
+        _check_pace(db, now, account, a_minute)
     if db.execute("SELECT 1 FROM keys WHERE sha256 = ?", (sha256,)).fetchone():
         raise ValueError("a key with this hash is kept already")
     key = Key(str(uuid4()), account_id, kind, label, prefix, now)
@@ -103,6 +107,17 @@ def create_key(
         (key.id, account, key.kind, key.label, key.prefix, sha256, micros(key.created_at)),
     )
     return key
+
+
+def _check_pace(db: DB, now: datetime, account: int, a_minute: int) -> None:
+    rows = db.execute(
+        "SELECT created_at FROM keys WHERE account = ? AND kind = 'standard'"
+        " AND created_at > ? AND created_at <= ?",
+        (account, micros(now - WINDOW), micros(now)),
+    )
+    at = next_key_at([instant(at) for (at,) in rows], a_minute)
+    if at is not None:
+        raise KeysTooFast(now, at)
 
 
 def keys(db: DB, account_id: str) -> list[Key]:
@@ -130,7 +145,7 @@ def caller(db: DB, sha256: str) -> Caller | None:
 def caller_of_key(db: DB, number: int) -> Caller:
     """Revoked or not."""
     found = _caller(db, "keys.number = ?", number)
-    assert found, "no key is ever deleted"
+    assert found, "no key is deleted that has jobs"
     return found
 
 

@@ -214,15 +214,26 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _make(path: Path) -> None:
-    """An empty file where there is none; its own mode, whatever the process's umask."""
-    log = path.with_name(f"{path.name}-wal")
+    """A file of ours where there never was one; its own mode, whatever the process's umask.
+
+    It appears with its header: a file of length 0 is none that a start of ours has left.
+    """
+    key, log = (path.with_name(f"{path.name}{ending}") for ending in (".key", "-wal"))
+    again = "put a backup in its place, or to begin anew remove"
     with suppress(FileNotFoundError):
         if path.stat().st_size:
             return
+        raise StoreBroken(f"{path} is empty: {again} it and {key.name}")
     if log.exists() and log.stat().st_size:
-        raise StoreBroken(f"{path} is gone or empty, but its log {log.name} is there")
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+        raise StoreBroken(f"{path} is gone, but its log {log.name} is there: {again} {log.name}")
+    if key.exists():
+        raise StoreBroken(f"{path} is gone, but its key {key.name} is there: {again} {key.name}")
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL, 0o600))
+    with closing(sqlite3.connect(draft, isolation_level=None)) as db:
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    draft.rename(path)
 
 
 def _check_owner(db: sqlite3.Connection, path: Path) -> None:

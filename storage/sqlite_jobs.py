@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from storage import sqlite_accounts as accounts
 from storage import sqlite_lanes as lanes
 from storage import sqlite_metering as metering
+from storage import sqlite_onces as onces
 from storage.records import (
     Attempt,
     Caller,
@@ -27,7 +28,9 @@ from storage.rows import (
     job_of,
     micros,
 )
+from storage.sealed import SealedFirst
 from storage.store import LISTED_MAX, at_most
+from storage.turns import Lane
 
 DB = sqlite3.Connection
 R = TypeVar("R")
@@ -45,10 +48,11 @@ class _Kept:
     fence: int
 
     @property
-    def lane(self) -> lanes.Lane | None:
+    def lane(self) -> Lane | None:
+        """None where the job has ended."""
         if self.state == "pending":
-            return lanes.Lane("pending", self.account)
-        return lanes.Lane("delivering", self.host) if self.state == "delivering" else None
+            return Lane(self.account, "")
+        return Lane(self.account, self.host) if self.state == "delivering" else None
 
 
 def create(
@@ -58,15 +62,18 @@ def create(
     order: JobOrder,
     secret: bytes | None,
     weigh: Callable[[Ledger], R | None],
+    first: SealedFirst | None,
 ) -> Job | R:
     """The secret comes sealed."""
     if db.execute("SELECT 1 FROM jobs WHERE id = ?", (order.id,)).fetchone():
         raise ValueError("a job with this id is kept already")
+    onces.check_runs(db, first.once if first else None)
     granted = metering.grant(db, now, caller, 1, weigh)
     if not isinstance(granted, metering.Standing):
         return granted
     who = granted.who
     at = micros(now)
+    onces.keep(db, first)
     db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
         " due_at) VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)",
@@ -82,7 +89,7 @@ def create(
             at,
         ),
     )
-    lanes.renew(db, lanes.Lane("pending", who.account_number), 1)
+    lanes.renew(db, "pending", Lane(who.account_number, ""), 1)
     return Job(
         order.id, caller.account.id, order.email, order.webhook, order.host, "pending", now, now
     )
@@ -92,19 +99,25 @@ def create(
 
 
 def claim(
-    db: DB, now: datetime, work: Work, limit: int, each_max: int, lease_s: float
+    db: DB,
+    now: datetime,
+    work: Work,
+    limit: int,
+    each_max: int,
+    account_max: int | None,
+    lease_s: float,
 ) -> list[tuple[Claim, bytes | None]]:
     """Claims without their secrets, and these, sealed, beside them."""
-    places = lanes.due(db, now, work, limit, each_max)
+    heads = lanes.due(db, now, work, limit, each_max, account_max)
     until = micros(now + timedelta(seconds=lease_s))
     db.executemany(
         "UPDATE jobs SET lease_until = ?, fence = fence + 1 WHERE number = ?",
-        [(until, number) for number, _ in places],
+        [(until, head.number) for head in heads],
     )
-    for lane in {lane for _, lane in places}:
-        lanes.renew(db, lane)
+    for lane in {head.lane for head in heads}:
+        lanes.renew(db, lanes.STATE_OF[work], lane)
     caller_of_key = cache(partial(accounts.caller_of_key, db))  # many have the same
-    return [_claim(db, number, caller_of_key) for number, _ in places]
+    return [_claim(db, head.number, caller_of_key) for head in heads]
 
 
 def _claim(
@@ -147,6 +160,7 @@ def tried(
     if kept is None:
         return False
     _log(db, kept.number, attempt)
+    lanes.note_try(db, now, Lane(kept.account, kept.host), failed=state != "done")
     ended_at = None if due_at else micros(now)
     _change(db, kept, state, due_at, tries=kept.tries + 1, ended_at=ended_at)
     return True
@@ -188,9 +202,9 @@ def _change(db: DB, kept: _Kept, state: JobState, due_at: datetime | None, **col
     db.execute(f"UPDATE jobs SET {sets} WHERE number = :number", {**values, "number": kept.number})
     after = replace(kept, state=state)
     if kept.lane:
-        lanes.renew(db, kept.lane, -1)
+        lanes.renew(db, kept.state, kept.lane, -1)
     if after.lane:
-        lanes.renew(db, after.lane, 1)
+        lanes.renew(db, after.state, after.lane, 1)
 
 
 def _log(db: DB, number: int, attempt: Attempt) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
+from storage import sqlite_onces as onces
 from storage import sqlite_window
 from storage.calendar import day_of, month_of, period_bounds, period_start_of
 from storage.records import (
@@ -18,6 +19,7 @@ from storage.records import (
     Window,
 )
 from storage.rows import instant, micros, usage_row_of
+from storage.sealed import SealedFirst
 from storage.sqlite_letters import raise_meter
 from storage.sqlite_window import OpenWindow, Sum
 from storage.store import REFUSALS_SINGLE_MAX, WINDOW, units_of
@@ -29,17 +31,17 @@ WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
 
 # One statement for all that weighing needs. Each statement of its own would cost as much again,
 # and lets go of the interpreter's lock: where the loop is busy it is long in coming back.
-# `:since` is where the window begins, `:key` the key's id. `+` keeps a number from being
-# compared as text with lanes' names, which would forgo their index.
+# `:since` is where the window begins, `:key` the key's id.
 STANDING = (
     "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end,"
     " months.units, months.billable,"
     " (SELECT sum(units) FROM reservations WHERE account = accounts.number AND lease_until > :now),"
     " EXISTS (SELECT 1 FROM reservations WHERE account = accounts.number AND lease_until <= :now),"
-    " (SELECT jobs FROM lanes WHERE state = 'pending' AND name = +accounts.number),"
+    " (SELECT pending FROM backlogs WHERE account = accounts.number),"
+    " (SELECT undelivered FROM backlogs WHERE account = accounts.number),"
     " (SELECT sum(billable) FROM periods"
     " WHERE account = accounts.number AND start >= current_period_start),"
-    f" {sqlite_window.EARLIEST}, {sqlite_window.COLUMNS}"
+    f" {sqlite_window.COUNT_OF_ACCOUNT}, {sqlite_window.EARLIEST}, {sqlite_window.COLUMNS}"
     " FROM keys JOIN accounts ON accounts.number = keys.account"
     " LEFT JOIN months ON months.account = accounts.number AND month = :month"
     f"{sqlite_window.JOINS} WHERE keys.id = :key"
@@ -65,9 +67,13 @@ class Standing:
     month_billable: int
     period_billable: int
     reserved: int
+    undelivered: int
+    keys: int
     any_ended: bool  # reservations of the account, whose rows are still there
 
-    def ledger(self, now: datetime, window: Window) -> Ledger:
+    def ledger(
+        self, now: datetime, window: Window, account_window: Sequence[tuple[datetime, int]]
+    ) -> Ledger:
         start, end = period_bounds(self.who.account, now)
         return Ledger(
             asked_at=now,
@@ -78,6 +84,9 @@ class Standing:
             period_end=end,
             period_billable=self.period_billable,
             reserved=self.reserved,
+            undelivered=self.undelivered,
+            keys=self.keys,
+            account_window=account_window,
         )
 
 
@@ -110,7 +119,7 @@ def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing
     if row is None:
         raise KeyError(caller.key.id)
     who = _who_of(row[:5], caller)
-    units, billable, reserved, any_ended, jobs, of_period, *held = row[5:]
+    units, billable, reserved, any_ended, jobs, undelivered, of_period, keys, *held = row[5:]
     in_period = who.account.current_period_start and who.account.current_period_end
     return Standing(
         who=who,
@@ -120,6 +129,8 @@ def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing
         # of this period, and of the next where it has begun before the provider said so
         period_billable=(of_period if in_period else billable) or 0,
         reserved=(reserved or 0) + (jobs or 0),
+        undelivered=undelivered or 0,
+        keys=keys,
         any_ended=bool(any_ended),
     )
 
@@ -157,9 +168,13 @@ def grant(
 ) -> Standing | R:
     """Weigh; what is granted weighs on the window from now on. Reserving it is the caller's."""
     standing = _standing(db, now, caller)
-    window = OpenWindow(db, standing.held)
-    refusal = weigh(standing.ledger(now, window))
+    if (standing.held.newest_at or 0) > micros(now):
+        sqlite_window.bring_back(db, standing.who.key_number, micros(now))
+        standing = _standing(db, now, caller)
+    window, account_window = OpenWindow(db, standing.held), _account_window(db, now, standing)
+    refusal = weigh(standing.ledger(now, window, account_window))
     window.close()
+    account_window.close()
     if refusal is not None:
         return refusal
     sqlite_window.add(db, standing.held, micros(now), units)
@@ -173,12 +188,15 @@ def spend(
     rows: Sequence[UsageRow],
     weigh: Callable[[Ledger], R | None],
     metered: bool,
+    first: SealedFirst | None,
 ) -> R | None:
     """Weigh, and log and count at once: a grant that was never reserved."""
+    onces.check_runs(db, first.once if first else None)
     standing = grant(db, now, caller, units_of(rows), weigh)
     if not isinstance(standing, Standing):
         return standing
     _use(db, now, standing.who, rows, metered)
+    onces.keep(db, first)
     return None
 
 
@@ -197,14 +215,17 @@ def settle(
     part: int,
     ends: bool,
     metered: bool,
+    first: SealedFirst | None,
 ) -> None:
     number = int(reservation.id)
-    first = db.execute(
+    new = db.execute(
         "INSERT INTO settlements (reservation, part, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
         (number, part, micros(now)),
     )
-    if not first.rowcount:
+    if not new.rowcount:
         return
+    onces.check_runs(db, first.once if first else None)
+    onces.keep(db, first)
     if ends:
         db.execute("DELETE FROM reservations WHERE number = ?", (number,))
     else:
@@ -329,7 +350,15 @@ def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: Usag
 
 def ledger(db: sqlite3.Connection, now: datetime, caller: Caller) -> Ledger:
     standing = _standing(db, now, caller)
-    return standing.ledger(now, sqlite_window.window_of(db, standing.held))
+    window = sqlite_window.window_of(db, standing.held, micros(now))
+    return standing.ledger(now, window, tuple(_account_window(db, now, standing)))
+
+
+def _account_window(
+    db: sqlite3.Connection, now: datetime, standing: Standing
+) -> sqlite_window.AccountWindow:
+    at = micros(now)
+    return sqlite_window.AccountWindow(db, standing.who.account_number, at - WINDOW_MICROS, at)
 
 
 def days(

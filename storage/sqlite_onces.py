@@ -3,7 +3,9 @@
 import sqlite3
 from datetime import datetime
 
+from storage.records import Once
 from storage.rows import micros
+from storage.sealed import SealedFirst
 from storage.sqlite_accounts import number_of
 from storage.store import IdempotencyInProgress, IdempotencyKeyReused
 
@@ -19,6 +21,7 @@ def begin(
     lease_until: datetime,
     keep_until: datetime,
 ) -> bytes | None:
+    """None for the first; else the sealed answer."""
     account = number_of(db, account_id)
     at = micros(now)
     standing = db.execute(
@@ -41,11 +44,32 @@ def begin(
     return bytes(answer)
 
 
-def finish(db: DB, account_id: str, key: str, answer: bytes | None) -> None:
-    which = (
-        " WHERE account = (SELECT number FROM accounts WHERE id = ?) AND key = ? AND answer IS NULL"
-    )
+RUNNING = (
+    " WHERE account = (SELECT number FROM accounts WHERE id = ?) AND key = ? AND answer IS NULL"
+    " AND lease_until = ?"
+)
+
+
+def _place(once: Once) -> tuple[str, str, int]:
+    return once.account_id, once.key, micros(once.lease_until)
+
+
+def finish(db: DB, once: Once, answer: bytes | None) -> None:
     if answer is None:
-        db.execute(f"DELETE FROM onces{which}", (account_id, key))
+        db.execute(f"DELETE FROM onces{RUNNING}", _place(once))
     else:
-        db.execute(f"UPDATE onces SET answer = ?{which}", (answer, account_id, key))
+        db.execute(f"UPDATE onces SET answer = ?{RUNNING}", (answer, *_place(once)))
+
+
+def check_runs(db: DB, once: Once | None) -> None:
+    """No answer is kept, and no other request has begun since. To be asked before any write."""
+    if once is None:
+        return
+    if not db.execute(f"SELECT 1 FROM onces{RUNNING}", _place(once)).fetchone():
+        raise IdempotencyInProgress
+
+
+def keep(db: DB, first: SealedFirst | None) -> None:
+    """The answer of a request that runs."""
+    if first is not None:
+        finish(db, first.once, first.answer)

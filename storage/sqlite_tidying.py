@@ -9,7 +9,7 @@ from typing import Any
 from storage.calendar import kept_since
 from storage.records import Tier
 from storage.rows import micros
-from storage.store import LETTERS_KEPT, WINDOW
+from storage.store import LEASES_MAX, LETTERS_KEPT, RECEIVERS_KEPT, WAITS_MAX, WINDOW
 
 DB = sqlite3.Connection
 TIDIED_MAX = 1000  # rows in one transaction of tidy(): some milliseconds, nobody waits long
@@ -34,6 +34,10 @@ ENDED = (
     "DELETE FROM seats WHERE (address, holder) IN"
     " (SELECT address, holder FROM seats WHERE until <= :at LIMIT :most)",
 )
+RECEIVERS = (
+    "DELETE FROM receivers WHERE (account, host) IN"
+    " (SELECT account, host FROM receivers WHERE tried_at <= :at LIMIT :most)"
+)
 LOGGED = (
     "DELETE FROM usage WHERE number IN (SELECT usage.number FROM accounts"
     " JOIN usage ON account = accounts.number WHERE tier = :tier AND at < :at"
@@ -45,16 +49,26 @@ LOGGED = (
 )
 
 
+KEYS = (  # a number is used again where it was the last: that one stays
+    "DELETE FROM keys WHERE number IN (SELECT keys.number FROM accounts"
+    " JOIN keys ON account = accounts.number WHERE tier = :tier AND revoked_at < :at"
+    " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)"
+    " AND keys.number < (SELECT max(number) FROM keys) LIMIT :most)"
+)
+
+
 def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
     """What is to go: each drops at most TIDIED_MAX rows, and tells whether there may be more."""
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
     acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
+    acts.append(partial(_drop, statement=RECEIVERS, at=micros(now - RECEIVERS_KEPT)))
     for tier, days in retention_days.items():
         since = kept_since(now, days)
         for statement in LOGGED:
             acts.append(partial(_drop, statement=statement, at=micros(since), tier=tier))
         acts.append(partial(_drop_jobs, tier=tier, since=micros(since)))
+        acts.append(partial(_drop, statement=KEYS, at=micros(since), tier=tier))
     for kind, kept in LETTERS_KEPT.items():
         acts.append(partial(_drop, statement=LETTERS, at=micros(now - kept), kind=kind))
     return acts
@@ -74,6 +88,30 @@ def _drop_jobs(db: DB, _: datetime, *, tier: Tier, since: int) -> bool:
     db.executemany("DELETE FROM attempts WHERE job = ?", numbers)
     db.executemany("DELETE FROM jobs WHERE number = ?", numbers)
     return len(numbers) == JOBS_TIDIED_MAX
+
+
+BROUGHT_BACK = (
+    "UPDATE reservations SET lease_until = :lease WHERE lease_until > :lease",
+    "UPDATE seats SET until = :lease WHERE until > :lease",
+)
+
+
+LETTERS_BROUGHT_BACK = (
+    "UPDATE letters SET lease_until = :lease"
+    " WHERE kind = :kind AND due_at IS NOT NULL AND lease_until > :lease",
+    "UPDATE letters SET due_at = :wait WHERE kind = :kind AND due_at > :wait",
+)
+
+
+def bring_back(db: DB, now: datetime) -> datetime:
+    """What a clock wrote that was ahead. Gives the instant."""
+    ends = {"lease": micros(now + LEASES_MAX), "wait": micros(now + WAITS_MAX)}
+    for statement in BROUGHT_BACK:
+        db.execute(statement, ends)
+    for kind in LETTERS_KEPT:
+        for statement in LETTERS_BROUGHT_BACK:
+            db.execute(statement, {**ends, "kind": kind})
+    return now
 
 
 def drop_settled(

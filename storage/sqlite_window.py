@@ -91,41 +91,102 @@ class OpenWindow(Window):
         self._db = None
 
 
-def window_of(db: DB, held: Sum) -> Window:
+def window_of(db: DB, held: Sum, now: int) -> Window:
     """All of it, to be looked at when the transaction has ended."""
     instants, counts = db.execute(
-        "SELECT coalesce(group_concat(at), ''), coalesce(group_concat(units), '')"
-        " FROM (SELECT at, units FROM windows WHERE key = ? AND at > ? ORDER BY at)",
-        (held.key, held.since),
+        "SELECT coalesce(group_concat(granted), ''), coalesce(group_concat(units), '')"
+        " FROM (SELECT min(at, ?) AS granted, sum(units) AS units FROM windows"
+        " WHERE key = ? AND at > ? GROUP BY granted ORDER BY granted)",
+        (now, held.key, held.since),
     ).fetchone()
     return Window(instants, counts, held.units)
 
 
 def add(db: DB, held: Sum, at: int, units: int) -> None:
-    """So many units were granted now; `held` was read in this transaction."""
+    """So many units were granted now; `held` was read in this transaction, and holds nothing later."""
     if held.newest_at is None or at > held.newest_at:
         db.execute(
             "INSERT INTO windows (key, at, units, total) VALUES (?, ?, ?, ?)",
             (held.key, at, units, held.total + units),
         )
-    elif at == held.newest_at:
+    else:
         db.execute(
             "UPDATE windows SET units = units + ?, total = total + ? WHERE key = ? AND at = ?",
             (units, units, held.key, at),
         )
-    else:
-        _add_before_others(db, held.key, at, units)
     if held.earliest_at is not None and held.earliest_at <= held.since - STALE_MICROS:
         db.execute("DELETE FROM windows WHERE key = ? AND at <= ?", (held.key, held.since))
 
 
-def _add_before_others(db: DB, key: int, at: int, units: int) -> None:
-    """The clock was set back: those that seem to come later have these units before them."""
-    place = {"key": key, "at": at, "units": units}
+def bring_back(db: DB, key: int, now: int) -> None:
+    """What a clock granted that was ahead was granted now: it is forgotten a minute from now."""
+    later = {"key": key, "now": now}
+    units, total = db.execute(
+        "SELECT sum(units), max(total) FROM windows WHERE key = :key AND at > :now", later
+    ).fetchone()
+    db.execute("DELETE FROM windows WHERE key = :key AND at > :now", later)
     db.execute(
-        "INSERT INTO windows (key, at, units, total) VALUES (:key, :at, 0, (SELECT total - units"
-        " FROM windows WHERE key = :key AND at > :at ORDER BY at LIMIT 1)) ON CONFLICT DO NOTHING",
-        place,
+        "INSERT INTO windows (key, at, units, total) VALUES (:key, :now, :units, :total)"
+        " ON CONFLICT (key, at) DO UPDATE"
+        " SET units = units + excluded.units, total = excluded.total",
+        {**later, "units": units, "total": total},
     )
-    db.execute("UPDATE windows SET units = units + :units WHERE key = :key AND at = :at", place)
-    db.execute("UPDATE windows SET total = total + :units WHERE key = :key AND at >= :at", place)
+
+
+# of all keys of an account
+
+_OF_ACCOUNT = (
+    "SELECT number FROM keys WHERE account = :account AND kind = 'standard' AND revoked_at IS NULL"
+    " UNION ALL SELECT number FROM keys"
+    " WHERE account = :account AND kind = 'standard' AND revoked_at > :since"
+)
+COUNT_OF_ACCOUNT = (
+    "((SELECT count(*) FROM keys AS one WHERE one.account = accounts.number"
+    " AND one.kind = 'standard' AND one.revoked_at IS NULL)"
+    " + (SELECT count(*) FROM keys AS one WHERE one.account = accounts.number"
+    " AND one.kind = 'standard' AND one.revoked_at > :since))"
+)
+_UNITS = (
+    f"WITH ours AS ({_OF_ACCOUNT}) SELECT coalesce(sum(newest.total - oldest.total + oldest.units), 0)"
+    " FROM ours JOIN windows AS oldest ON oldest.key = ours.number AND oldest.at ="
+    " (SELECT at FROM windows WHERE key = ours.number AND at > :since ORDER BY at LIMIT 1)"
+    " JOIN windows AS newest ON newest.key = ours.number AND newest.at ="
+    " (SELECT at FROM windows WHERE key = ours.number ORDER BY at DESC LIMIT 1)"
+)
+_INSTANTS = (
+    f"WITH ours AS ({_OF_ACCOUNT}) SELECT min(at, :now) AS granted, sum(units)"
+    " FROM ours JOIN windows ON key = ours.number AND at > :since GROUP BY granted ORDER BY granted"
+)
+
+
+class AccountWindow(Window):
+    """The window of all keys of an account, read where somebody looks, while it is weighed."""
+
+    __slots__ = ("_db", "_given", "_units")
+
+    def __init__(self, db: DB, account: int, since: int, now: int) -> None:
+        self._db: DB | None = db
+        self._given = {"account": account, "since": since, "now": now}
+        self._units: int | None = None
+
+    @property
+    def units(self) -> int:  # type: ignore[override]  # known only where somebody asks
+        if self._units is None:
+            (self._units,) = self._rows(_UNITS).fetchone()
+        return int(self._units or 0)
+
+    def __iter__(self) -> Iterator[tuple[datetime, int]]:
+        for at, units in self._rows(_INSTANTS):
+            yield instant(at), units
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _rows(self, statement: str) -> sqlite3.Cursor:
+        if self._db is None:
+            raise RuntimeError("a window is looked at while it is weighed, and not later")
+        return self._db.execute(statement, self._given)
+
+    def close(self) -> None:
+        """The transaction goes on without whoever weighed."""
+        self._db = None

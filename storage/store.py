@@ -10,7 +10,7 @@ that it was cancelled, so no reservation is ever without somebody who knows it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from storage.records import (
     Caller,
     Claim,
     DayCount,
+    FirstAnswer,
     Job,
     JobOrder,
     JobState,
@@ -29,6 +30,7 @@ from storage.records import (
     Ledger,
     Letter,
     LetterKind,
+    Once,
     Reservation,
     Tier,
     UsageRow,
@@ -52,6 +54,11 @@ LETTERS_KEPT = {
     "alert": timedelta(days=400),
     "meter": timedelta(days=40),
 }  # a year's period; Stripe takes 35 days
+# A clock that was ahead for a moment has written instants that lie far ahead; tidy() brings them back
+# to the longest that anybody plans. Leases longer than that are nobody's.
+LEASES_MAX = timedelta(minutes=5)  # the longest is an alert's, three minutes
+WAITS_MAX = timedelta(hours=30)  # between two tries: a day, 20 % more, or what a receiver asked for
+RECEIVERS_KEPT = timedelta(days=1)  # after their last try, as the longest wait between two is
 
 
 class StoreUnavailable(Exception):
@@ -71,12 +78,28 @@ class KeyLimitReached(Exception):
     """The account has as many standard keys as it may have."""
 
 
+class KeysTooFast(Exception):
+    """The account has made as many standard keys in the last minute as it may make."""
+
+    def __init__(self, asked_at: datetime, reset_at: datetime) -> None:
+        super().__init__(reset_at)
+        self.asked_at = asked_at
+        self.reset_at = reset_at
+
+
 class IdempotencyInProgress(Exception):
     """The first request with this idempotency key is still running."""
 
 
 class IdempotencyKeyReused(Exception):
     """This idempotency key came with another body before."""
+
+
+def next_key_at(made: Sequence[datetime], a_minute: int) -> datetime | None:
+    """When a key may be made, of those made in the last minute; None: at once."""
+    if len(made) < a_minute:
+        return None
+    return sorted(made)[len(made) - a_minute] + WINDOW
 
 
 def at_most(most: int, limit: int) -> int:
@@ -99,9 +122,11 @@ def check_changes(changes: dict[str, Any]) -> None:
         raise TypeError(f"an account has no {', '.join(sorted(fixed))} to change")
 
 
-def check_answer(answer: Answered | None) -> None:
-    if answer and len(answer.body) > ANSWER_OCTETS_MAX:
-        raise ValueError(f"an answer of {len(answer.body)} octets cannot be kept")
+def as_kept(answer: Answered) -> Answered:
+    """Without its body where that is too large to be kept."""
+    if answer.body is not None and len(answer.body) > ANSWER_OCTETS_MAX:
+        return replace(answer, body=None)
+    return answer
 
 
 def check_sent(sent: bool, due_at: datetime | None) -> None:
@@ -146,12 +171,17 @@ class Store(Protocol):
         sha256: str,
         prefix: str,
         keys_max: int | None,
+        a_minute: int | None = None,
+        once: Once | None = None,
+        answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
-        """Keep a key's hash. `keys_max` bounds the account's active standard keys.
+        """Keep a key's hash. `keys_max` bounds the account's active standard keys,
+        `a_minute` those that were made within the last minute.
 
-        Provisioning keys are neither counted nor bounded. Raises KeyLimitReached,
-        KeyError where there is no such account, ValueError for a hash that is
-        kept already.
+        Provisioning keys are neither counted nor bounded. With `once` its
+        answer, which `answer` makes of the key, is kept in the same transaction: as
+        `first` in `settle`. Raises KeyLimitReached, KeysTooFast, KeyError
+        where there is no such account, ValueError for a hash that is kept already.
         """
         ...
 
@@ -195,6 +225,7 @@ class Store(Protocol):
         part: int = 0,
         ends: bool = True,
         metered: bool = False,
+        first: FirstAnswer | None = None,
     ) -> None:
         """Log what was used, whole or in parts; the part that `ends` gives back what was not used.
 
@@ -204,6 +235,10 @@ class Store(Protocol):
         still counted. Each row counts where its instant lies: its UTC day and
         month, its billing period. Where `metered`, what is billable is posted to
         the meter in the same transaction, unless the account's tier is free.
+
+        `first` is the answer of a request with an idempotency key: it is kept in the
+        same transaction. Raises IdempotencyInProgress, and nothing is changed, where
+        the lease of its Once has ended and another request has begun since.
 
         A meter's letter is named by the slot that it counts: the seconds since
         1970 at which the slot of METER_SLOT_S begins that holds the instant of the
@@ -220,10 +255,11 @@ class Store(Protocol):
         weigh: Callable[[Ledger], R | None],
         *,
         metered: bool = False,
+        first: FirstAnswer | None = None,
     ) -> R | None:
         """Reserve the rows' units and settle with them, in one transaction; None where granted.
 
-        For results that are known before they are weighed: no reservation is left
+        `first` as in `settle`, and kept only where it is granted. For results that are known before they are weighed: no reservation is left
         by whoever dies in between, and it costs half of the two. Raises ValueError
         for rows of less than one unit.
         """
@@ -255,8 +291,8 @@ class Store(Protocol):
 
     async def begin_once(
         self, account_id: str, key: str, body_sha256: str, *, keep_s: float, lease_s: float
-    ) -> Answered | None:
-        """None: go on, this is the first; else the answer that was given.
+    ) -> Answered | Once:
+        """A Once: go on, this is the first; else the answer that was given.
 
         Raises IdempotencyInProgress, IdempotencyKeyReused (which wins), and KeyError
         where there is no such account. A first request that died is forgotten
@@ -264,35 +300,50 @@ class Store(Protocol):
         """
         ...
 
-    async def finish_once(self, account_id: str, key: str, answer: Answered | None) -> None:
+    async def finish_once(self, once: Once, answer: Answered | None) -> None:
         """Keep the answer for later requests, or (None) let the key be used again.
 
-        The first answer stays: nothing is kept for a key that nobody has begun or
-        that has its answer. Raises ValueError for a body of more than ANSWER_OCTETS_MAX.
+        For answers with which nothing was counted or made. The first answer stays:
+        nothing is changed where another request has begun since or there is an answer.
+        Of a body of more than ANSWER_OCTETS_MAX is kept that it was given.
         """
         ...
 
     # jobs
 
     async def create_job(
-        self, caller: Caller, order: JobOrder, weigh: Callable[[Ledger], R | None]
+        self,
+        caller: Caller,
+        order: JobOrder,
+        weigh: Callable[[Ledger], R | None],
+        *,
+        first: FirstAnswer | None = None,
     ) -> Job | R:
         """Reserve one unit and keep the job, in one transaction; as `reserve` but for the lease.
 
-        The reservation lives as long as the job is pending. Raises ValueError for
+        `first` as in `spend`. The reservation lives as long as the job is pending. Raises ValueError for
         an id that is kept already.
         """
         ...
 
     async def claim_jobs(
-        self, work: Work, *, limit: int, each_max: int, lease_s: float
+        self,
+        work: Work,
+        *,
+        limit: int,
+        each_max: int,
+        lease_s: float,
+        account_max: int | None = None,
     ) -> list[Claim]:
         """Take due jobs for `lease_s`: pending ones to verify, delivering ones to deliver.
 
-        Those due longest come first, of one instant the first that was made, at
-        most `limit`. At most `each_max` claims of one account (verify) or of one
-        host (deliver) are in force at a time, over all processes; who is over it
-        keeps nobody else waiting. Where nothing is due, nothing is written.
+        Accounts come in turn, the one with the fewest claims in force first; of an
+        account those due longest come first, of one instant the first that was made;
+        at most `limit` in all (storage.turns). At most `each_max` claims of one
+        account (verify) or of one account's host (deliver), and `account_max` of one
+        account, are in force at a time, over all processes; of a host whose last
+        FAILING_AFTER tries failed one. An account or a host that is over its bound
+        keeps no other waiting. Where nothing is due, nothing is written.
         A claim is spent by its outcome: what is told with it again changes nothing.
         """
         ...
@@ -410,9 +461,12 @@ class Store(Protocol):
     async def tidy(self, retention_days: dict[Tier, int]) -> None:
         """Drop rows past their retention, ended leases, old windows. Counts stay as they are.
 
-        A row is kept on its own UTC day and for `retention_days` whole days after it;
+        A row is kept for `retention_days` UTC days, its own the first of them;
         a job with its attempts the same, by the day it ended. Letters that are sent
         or given up go LETTERS_KEPT after they were made.
+
+        What a clock wrote that was ahead is brought back: leases end LEASES_MAX from now
+        at the latest, jobs that wait for their first try are due, and others within WAITS_MAX.
         """
         ...
 

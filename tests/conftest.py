@@ -1,5 +1,8 @@
 """What makes the whole suite quick: the longest files first, and a collector that is spared."""
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 
 from api.collector import spare_the_collector
@@ -29,3 +32,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Seven thousand tests stay to the end: to look for cycles among them takes 8 % of the time."""
     spare_the_collector()
+
+
+class _Faults(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.logged.append(logging.Formatter().format(record))
+
+
+@pytest.fixture
+def faults() -> Iterator[list[str]]:
+    """The faults that background work has logged, for a test that expects some."""
+    seen = _Faults()
+    log = logging.getLogger("mailprobe.background")
+    log.addHandler(seen)
+    yield seen.logged
+    log.removeHandler(seen)
+
+
+@pytest.fixture(autouse=True)
+def no_unexpected_fault(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A bug in background work ends nothing, so that a test would not see it."""
+    logged = request.getfixturevalue("faults")
+    yield
+    if "faults" not in request.node._fixtureinfo.argnames:
+        assert not logged, logged[0]

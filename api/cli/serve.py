@@ -87,7 +87,7 @@ def _serve(
 
     def work(ready: Callable[[], None]) -> None:
         try:
-            serve_until_told(share, plans, doors, ready, board, workers)
+            serve_until_told(share, plans, doors, ready, board)
         except Trouble as trouble:
             trouble.show()
             sys.exit(trouble.exit_code)
@@ -245,7 +245,6 @@ def serve_until_told(
     doors: "Doors",
     ready: Callable[[], None],
     board: "Board | None" = None,
-    workers: int = 1,
 ) -> None:
     """One process's service, until SIGTERM or SIGINT; Trouble where the store cannot be opened."""
     import trio
@@ -255,7 +254,7 @@ def serve_until_told(
 
     gone: BaseException | None = None
     try:
-        trio.run(serve_until_drained, settings, plans, doors, ready, board, workers)
+        trio.run(serve_until_drained, settings, plans, doors, ready, board)
     except* StoreUnavailable as group:
         gone = group
     if gone is not None:

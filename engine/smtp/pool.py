@@ -427,7 +427,7 @@ class Pool:
         self._desk.room_made(silent)
         if question.notes is not None:
             words = f"silent for {HEDGE_S:g} s, the next exchange was quicker"
-            question.notes.tried.append(Tried(silent.name, None, words))
+            question.notes.tried.append(Tried(silent.name, silent.addresses[0], words))
         question.pool, question.hedge = self, None
         question.place = question.hedge_place
         question.domain_here = self._desk.domains.find(self.host, question.domain)

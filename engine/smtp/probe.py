@@ -15,6 +15,7 @@ from typing import Any
 
 import trio
 
+from engine.background import contained, log_fault
 from engine.dns import AddressAnswer, Addresses, MailExchange, NoAddress
 from engine.egress import Dial, is_public
 from engine.evidence import Tried
@@ -194,7 +195,10 @@ class Prober:
         question.outcome = outcome
         question.rule = rule
         self._leave(question)
-        question.on_settled(question)
+        try:
+            question.on_settled(question)
+        except Exception:  # of its asker's, whose trouble may not be that of all who ask
+            log_fault(question.on_settled)
 
     def abandon(self, questions: Iterable[Question]) -> None:
         """Their asker has gone: nothing more is asked for them, nothing is reported."""
@@ -649,7 +653,7 @@ class Prober:
 
     async def _run(self, task: Callable[..., Any], *args: Any) -> None:
         try:
-            await task(*args)
+            await contained(task, *args)
         finally:
             self._tasks -= 1
             if not self._tasks:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from engine.dns import MailExchange
-from engine.evidence import Line, Tried
+from engine.evidence import CONVERSATION_LINES_MAX, Line, Tried, shown
 from engine.verdict import Outcome
 
 ADDRESSES_MAX = 5  # of exchanges, tried for one question
@@ -39,10 +39,20 @@ class Notes:
 
     tried: list[Tried] = field(default_factory=list)
     lines: list[tuple[float, bool, str]] = field(default_factory=list)  # when, by us?, text
+    cut: bool = False  # something was said that is not written down
     cached: list[str] = field(default_factory=list)
     looked_up: bool = False  # just now, for this very question
     session: Any = None  # of the latest conversation (session.Session)
     session_lines: int = 0  # of what was said there before any question, so many are in `lines`
+
+    def add_line(self, at: float, by_us: bool, text: str) -> None:
+        """A line that was said; as much of it, and as many, as evidence may hold."""
+        if len(self.lines) >= CONVERSATION_LINES_MAX:
+            self.cut = True
+            return
+        kept = shown(text)
+        self.cut = self.cut or len(kept) < len(text)
+        self.lines.append((at, by_us, kept))
 
     def lines_since(self, began: float) -> list[Line]:
         """The conversation in the order of the wire; what we wrote together stands together."""

@@ -449,7 +449,7 @@ class Session:
             elif now >= self._gives_way_at() and self._host.is_blocked():
                 raise GaveWay
             return self._listen_until()
-        except GONE_WRONG as trouble:
+        except Exception as trouble:  # a bug, too, ends this session alone: see _ask()
             self._trouble = trouble
             return None
 
@@ -1158,7 +1158,8 @@ class Session:
         """What was said before any question, as far as it isn't written down yet."""
         if notes.session is not self:
             notes.session, notes.session_lines = self, 0
-        notes.lines.extend(self._preamble[notes.session_lines :])
+        for at, by_us, text in self._preamble[notes.session_lines :]:
+            notes.add_line(at, by_us, text)
         notes.session_lines = len(self._preamble)
 
     def _note_opening(self, turn: Turn) -> None:
@@ -1168,7 +1169,8 @@ class Session:
 
     def _note_turn(self, question: Question, turn: Turn) -> None:
         if question.notes is not None:
-            question.notes.lines += self._connection.lines_of(turn)
+            for at, by_us, text in self._connection.lines_of(turn):
+                question.notes.add_line(at, by_us, text)
 
 
 class _Heard(msgspec.Struct, eq=False):

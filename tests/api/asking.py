@@ -5,8 +5,9 @@ Virtual time moves the world, the limits and the dates together.
 
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,7 +29,7 @@ from engine.testing.world import World, open_world
 from engine.watcher import NOBODY as NO_WATCHER
 from storage.records import Account, Caller, Tier, UsageRow
 from storage.store import StoreUnavailable
-from tests.api.stores import open_test_store
+from tests.api.stores import KIND, open_test_store
 
 PART_ROWS = 2_000  # settled at a time, as streams do
 START = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
@@ -41,23 +42,62 @@ MANAGEMENT = "/v1/management"
 
 
 class Unsteady:
-    """A store that can be away: every question to it fails while `away`, or those named so."""
+    """A store that can be away: every question to it fails while `away`, or those named so.
+
+    Those in `throwing` fail by a bug.
+    """
 
     def __init__(self, store: Any) -> None:
         self.store = store
         self.away: bool | set[str] = False
+        self.throwing: set[str] = set()
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.store, name)
 
         async def ask(*arguments: Any, **named: Any) -> Any:
-            self.calls.append(name)
-            if self.away is True or (isinstance(self.away, set) and name in self.away):
-                raise StoreUnavailable("the disk is gone")
-            return await method(*arguments, **named)
+            doomed = _doomed.get()
+            if doomed is None:
+                return await self._ask(name, method, arguments, named)
+            await doomed.pass_by()
+            value = await self._ask(name, method, arguments, named)
+            await doomed.pass_by()
+            return value
 
         return ask
+
+    async def _ask(self, name: str, method: Any, arguments: Any, named: Any) -> Any:
+        self.calls.append(name)
+        if self.away is True or (isinstance(self.away, set) and name in self.away):
+            raise StoreUnavailable("the disk is gone")
+        if name in self.throwing:
+            raise ArithmeticError("a bug")
+        return await method(*arguments, **named)
+
+
+class Doomed:
+    """A process that is killed after so many moments: before or after one of its calls of the store.
+
+    From then on none of the tasks that `run` has begun comes any further.
+    """
+
+    def __init__(self, moments: int) -> None:
+        self._left = moments
+        self.killed = trio.Event()
+
+    async def pass_by(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.killed.set()
+            await trio.sleep_forever()
+
+    async def run(self, act: Callable[[], Awaitable[Any]]) -> None:
+        _doomed.set(self)
+        await act()
+
+
+_doomed: ContextVar[Doomed | None] = ContextVar("doomed", default=None)
 
 
 @dataclass
@@ -253,11 +293,12 @@ async def open_shop(
     plans: Plans = PLANS,
     addresses_max: int | None = None,
     metrics: Metrics | None = None,
+    kind: str = KIND,
     **more: Any,
 ) -> AsyncIterator[Shop]:
     """A service with one account, and three domains: friendly, slow and silent ones.
 
-    `metrics` counts what all parts of it do.
+    `metrics` counts what all parts of it do, `kind` is the store's.
     """
     clock = Clock()
     async with AsyncExitStack() as stack, open_world() as world, open_recorder() as recorder:
@@ -271,7 +312,7 @@ async def open_shop(
             rng=random.Random(0),
             watcher=metrics or NO_WATCHER,
         ) as engine:
-            store: Any = Unsteady(await stack.enter_async_context(open_test_store(clock)))
+            store: Any = Unsteady(await stack.enter_async_context(open_test_store(clock, kind)))
             service = new_service(
                 store=metrics.timed(store) if metrics else store,
                 engine=engine,

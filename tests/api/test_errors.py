@@ -13,6 +13,7 @@ from api.errors import TABLE, body_of, body_of_code, headers_of, row_of
 from api.examples import REFUSALS
 from api.operations import OPERATIONS
 from api.refusals import Refusal, Section
+from storage.records import EPOCH
 from tests.api.asking import PLACES
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs/api.md"
@@ -62,6 +63,10 @@ def test_every_body_has_its_four_fields_and_no_template_left_in_it(refusal: Refu
         (refusals.MethodNotAllowed("PUT", "GET"), 405, "method_not_allowed", set()),
         (refusals.SlowBody(10), 408, "request_timeout", set()),
         (refusals.IdempotencyRunning(), 409, "idempotency_in_progress", set()),
+        (refusals.AnswerLost(), 409, "idempotency_answer_lost", set()),
+        (refusals.KeysTooFast(20, EPOCH, EPOCH, 1), 429, "rate_limit_exceeded",
+         {"limit", "window", "reset_at"}),
+        (refusals.TooManyJobs(10_000), 429, "job_limit_reached", set()),
         (refusals.PayloadTooLarge(1), 413, "payload_too_large", set()),
         (refusals.UnsupportedCoding("br"), 415, "unsupported_media_type", set()),
         (refusals.IdempotencyReused(), 422, "idempotency_key_reused", set()),

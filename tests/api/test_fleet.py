@@ -316,13 +316,8 @@ async def test_turns_are_noticed_within_a_look(autojump_clock):
 
 
 @pytest.mark.parametrize(
-    ("database", "workers", "shared"),
-    [
-        ("data/mailprobe.db", 1, False),
-        ("data/mailprobe.db", 2, True),
-        ("postgresql://h/n", 1, True),
-        ("memory:", 2, False),
-    ],
+    ("database", "shared"),
+    [("data/mailprobe.db", True), ("postgresql://h/n", True), ("memory:", False)],
 )
-def test_seats_are_shared_where_the_store_is(database: str, workers: int, shared: bool):
-    assert is_shared(database, workers) is shared
+def test_seats_are_shared_where_the_store_is(database: str, shared: bool):
+    assert is_shared(database) is shared

@@ -6,16 +6,19 @@ that was received is counted, and none is counted twice.
 """
 
 import json
+import os
 import random
 import signal
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import h11
+import psycopg
 import pytest
 import trio
 
@@ -23,6 +26,8 @@ from api.keys import key_hash
 from api.plans import PLANS
 from bench.lab import Lab, start_lab
 from storage import open_store
+from storage.places import is_postgres
+from storage.postgres_server import SCHEMA
 from storage.records import Caller
 from tests.api.asking import BATCH, STREAM, VERIFY
 from tests.api.running import (
@@ -37,6 +42,7 @@ from tests.api.running import (
 from tests.api.stores import KIND, asked
 
 KILLS = 50 if KIND != "postgres" else 10  # each waits for a start and a lease
+IDEMPOTENT_KILLS = int(os.environ.get("MAILPROBE_TEST_KILLS", 20 if KIND != "postgres" else 10))
 LATEST_S = 0.5  # a kill comes so long after its round's first line, or sooner
 DRAIN_S = 10.0  # the promise: SIGTERM to the end of the last process
 OVER_S = 60.0  # a reservation whose process died is gone by then
@@ -118,11 +124,13 @@ class Wire:
         self._stream = stream
         self._key = key
         self._http = h11.Connection(h11.CLIENT)
+        self._idempotency_key: str | None = None
 
-    async def post(self, path: str, body: object, take: Callable[[bytes], None]) -> None:
-        """`take` gets the octets of the results as they come. Raises Gone; returns at the end.
+    async def post(self, path: str, body: object, take: Callable[[bytes], None]) -> int:
+        """`take` gets the octets of the results as they come. Raises Gone; the status at the end.
 
-        503 is an answer too, and gives nothing: the machine may be slow.
+        503 is an answer too, and gives nothing: the machine may be slow. So is 409 to a
+        request with an idempotency key.
         """
         octets = json.dumps(body).encode()
         headers = [
@@ -131,13 +139,16 @@ class Wire:
             ("Content-Type", "application/json"),
             ("Content-Length", str(len(octets))),
         ]
+        if self._idempotency_key is not None:
+            headers.append(("Idempotency-Key", self._idempotency_key))
         request = h11.Request(method="POST", target=path, headers=headers)
         try:
             for event in (request, h11.Data(data=octets), h11.EndOfMessage()):
                 await self._stream.send_all(self._http.send(event) or b"")
             answer = await self._next()
             assert isinstance(answer, h11.Response), answer
-            assert answer.status_code in (200, 503), answer
+            allowed = (200, 503) if self._idempotency_key is None else (200, 409, 503)
+            assert answer.status_code in allowed, answer
             while isinstance(piece := await self._next(), h11.Data):
                 if answer.status_code == 200:
                     take(bytes(piece.data))
@@ -150,6 +161,14 @@ class Wire:
         if self._http.their_state is not h11.DONE:  # it will serve nothing more here
             raise Gone
         self._http.start_next_cycle()
+        return int(answer.status_code)
+
+    async def ask_once(self, path: str, body: object, key: str) -> tuple[int, bytes]:
+        """One request with an idempotency key; its status and its whole body. Raises Gone."""
+        pieces: list[bytes] = []
+        self._idempotency_key = key
+        status = await self.post(path, body, pieces.append)
+        return status, b"".join(pieces)
 
     @property
     def _ended(self) -> bool:
@@ -335,6 +354,108 @@ def assert_told(service: Running, book: Book) -> None:
         assert counted.units <= told <= book.asked_before.units
     else:
         assert told == counted.billable
+
+
+# == requests with an idempotency key =========================================================
+
+AGAIN_S = 0.02  # a client that got 409 or 503 waits so long
+
+
+@dataclass
+class Repeater:
+    """A client that repeats each request with its key until it has the answer, whatever comes between."""
+
+    who: Credentials
+    pool: Pool
+    rng: random.Random
+    asked: Count = Count()
+    answered: Count = Count()
+    requests: int = 0
+    repeats: int = 0
+    pending: tuple[str, dict[str, Any], str, Count] | None = None
+    last: bool = False  # no new request is begun
+
+    async def run(self, port: int) -> None:
+        with suppress(Gone, OSError):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                wire = Wire(stream, self.who.key)
+                while self.pending or not self.last:
+                    await self._ask(wire)
+
+    async def _ask(self, wire: Wire) -> None:
+        if self.pending is None:
+            self.pending = self._draw()
+        else:
+            self.repeats += 1
+        path, body, key, count = self.pending
+        status, octets = await wire.ask_once(path, body, key)
+        if status != 200:
+            await trio.sleep(AGAIN_S)
+            return
+        self.answered += count
+        self.pending = None
+        if self.rng.random() < 0.2:  # the answer was lost on its way, for all that we know
+            status, again = await wire.ask_once(path, body, key)
+            assert (status, again) == (200, octets)
+
+    def _draw(self) -> tuple[str, dict[str, Any], str, Count]:
+        emails = self.pool.draw(self.rng, self.rng.choice((1, 8)))
+        count = self.pool.count(emails)
+        self.asked += count
+        self.requests += 1
+        key = f"{self.rng.getrandbits(64):x}"
+        if len(emails) == 1:
+            return VERIFY, {"email": emails[0]}, key, count
+        return BATCH, {"emails": emails}, key, count
+
+
+def end_leases(place: Place) -> None:
+    """As if a minute had passed: whoever was killed runs no more."""
+    statement = "UPDATE onces SET lease_until = 0 WHERE answer IS NULL"
+    if not is_postgres(place.database):
+        with closing(sqlite3.connect(place.database)) as db, db:
+            db.execute(statement)
+        return
+    with psycopg.connect(place.database, options=f"-c search_path={SCHEMA}") as server:
+        server.execute(statement)
+
+
+async def test_what_is_repeated_with_its_key_is_billed_once_whatever_is_killed(
+    tmp_path: Path, lab: Lab
+) -> None:
+    """Each request is repeated until it has its answer: the sums are equal at the end."""
+    place, rng = make_place(tmp_path, lab, WIDE), random.Random(23)
+    pool = Pool(lab.addresses["syntax"], lab.addresses["disposable"] + lab.addresses["deliverable"])
+    accounts = [place.make_account("free"), place.make_account("builder")]
+    clients = [Repeater(who, pool, random.Random(n)) for n in range(3) for who in accounts]
+    bind = free_bind()
+    for kill in range(IDEMPOTENT_KILLS):
+        with running(place, workers=1 + kill % 2, bind=bind) as service:
+            async with trio.open_nursery() as nursery:
+                for client in clients:
+                    nursery.start_soon(client.run, service.port)
+                await trio.sleep(rng.uniform(0, LATEST_S))  # nothing is waited for: any moment
+                service.kill()
+        end_leases(place)
+        for who in accounts:
+            found, ours = kept(place, who), [client for client in clients if client.who is who]
+            assert sum((c.answered for c in ours), Count()) <= found.rows
+            assert found.rows <= sum((c.asked for c in ours), Count())
+            assert found.months == found.rows
+    with running(place, bind=bind) as service, trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            for client in clients:
+                client.last = True
+                nursery.start_soon(client.run, service.port)
+        service.stop()
+    for who in accounts:
+        ours = [client for client in clients if client.who is who]
+        asked_in_all = sum((client.asked for client in ours), Count())
+        assert all(client.pending is None for client in ours)
+        found = kept(place, who)
+        assert found.rows == found.months == asked_in_all
+        assert found.days_billable == asked_in_all.billable
+    assert sum(client.repeats for client in clients) > IDEMPOTENT_KILLS
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -8,7 +8,7 @@ import trio
 from api.metering import open_metered
 from api.ndjson import NdjsonBody
 from api.requests import Lines
-from api.verification import encode_lines
+from api.verification import encoder_of_lines
 from engine.testing.hosts import MailHost
 from engine.testing.world import World
 from tests.api.asking import Shop
@@ -56,7 +56,7 @@ async def test_a_long_stream_is_not_cut(autojump_clock, shop: Shop):
     meter, caller = shop.service.meter, await shop.caller()
     lines = Lines(
         lambda: open_metered(meter, caller, ["bad", "a b"], operation="stream", headers={}),
-        encode_lines,
+        encoder_of_lines(),
     )
     async with NdjsonBody(lines) as body:
         assert (await anext(body)).count(b"\n") == 2
@@ -90,7 +90,7 @@ async def test_a_crash_of_the_sender_closes_the_stream(autojump_clock, shop: Sho
         lambda: open_metered(
             meter, caller, ["bad", "known@slow.test"], operation="stream", headers={}
         ),
-        encode_lines,
+        encoder_of_lines(),
     )
 
     async def send():

@@ -637,6 +637,40 @@ async def test_a_customer_made_and_forgotten_is_found_again(desk: Desk):
     assert keys == {f"customer-{desk.caller.account.id}"}
 
 
+async def test_after_a_deleted_customer_comes_another(desk: Desk):
+    """The second creation had the first one's idempotency key: Stripe gave the deleted one again."""
+    account = desk.caller.account
+    for generation in range(3):
+        account = await desk.store.change_account(account.id, tier="builder")
+        await desk.payments.portal_url(account, None)
+        account = await desk.store.account(account.id)
+        assert account.customer_id == f"cus_{generation + 1}"
+        await tell(desk, "customer.deleted", object="customer", id=account.customer_id)
+        del desk.fake.customers[account.customer_id]
+        desk.fake.customers |= {f"gone {generation}": {}}  # its names are numbered
+        account = await desk.store.account(account.id)
+        assert (account.customer_id, account.customer_generation) == (None, generation + 1)
+    keys = [a.headers["idempotency-key"] for a in desk.fake.asked if a.path == "/v1/customers"]
+    assert keys == [f"customer-{account.id}{ending}" for ending in ("", "-1", "-2")]
+
+
+async def test_a_customer_that_stripe_does_not_have_was_deleted(desk: Desk):
+    """Its event never came, or not yet."""
+    account = desk.caller.account
+    await desk.payments.portal_url(account, None)
+    desk.fake.customers = {"gone": {}}
+    account = await desk.store.account(account.id)
+    assert await desk.payments.portal_url(account, None) == PORTAL
+    account = await desk.store.account(account.id)
+    assert (account.customer_id, account.customer_generation) == ("cus_2", 1)
+    desk.fake.customers = {"gone": {}, "gone too": {}}
+    await desk.use(3)
+    await desk.deliver(3)
+    assert desk.fake.counted == 3
+    assert desk.fake.events[-1]["customer"] == "cus_3"
+    assert (await desk.store.account(account.id)).tier == account.tier
+
+
 @pytest.mark.parametrize("mood", sorted(MOODS.keys() - {"fails after"}))
 async def test_no_customer_no_event_and_no_doubt(desk: Desk, mood):
     desk.fake.next("customers", mood)
@@ -1111,13 +1145,30 @@ async def test_a_store_that_is_away_is_asked_again(autojump_clock, caplog):
         assert len(border.counted) == 1
 
 
-async def test_a_bug_in_the_sending_is_raised_where_it_was_opened(autojump_clock):
-    with pytest.RaisesGroup(pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True)):
-        async with open_rounds() as (_, border, desk):
-            border.failures = [ZeroDivisionError()]
+async def test_a_bug_in_the_sending_is_logged_and_the_letter_is_sent_again(autojump_clock, faults):
+    async with open_rounds() as (_, border, desk):
+        border.failures = [ZeroDivisionError()]
+        await desk.use(1)
+        await trio.sleep(600)
+        assert len(border.counted) == 1
+    assert ["ZeroDivisionError" in each for each in faults] == [True]
+
+
+async def test_a_bug_in_the_looking_is_logged_and_letters_are_looked_for_again(
+    autojump_clock, faults, monkeypatch
+):
+    async with open_rounds() as (_, border, desk):
+        with monkeypatch.context() as patched:
+            patched.setattr("api.stripe_payments.Postman.deliver", throw)
             await desk.use(1)
             await trio.sleep(60)
-            pytest.fail("nobody noticed")
+        assert faults
+        await trio.sleep(600)
+        assert len(border.counted) == 1
+
+
+async def throw(*arguments: Any) -> Any:
+    raise ZeroDivisionError
 
 
 # -- secrets ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from engine.testing.hosts import MailHost
 from engine.verdict import FIELDS
 from tests.api.asking import BATCH, MANAGEMENT, STREAM, VERIFY, Shop
 
-EVIDENCE = {"exchanges", "conversation", "rule", "cached"}
+EVIDENCE = {"exchanges", "conversation", "rule", "cached", "truncated"}
 
 
 async def test_a_batch_keeps_the_order_of_the_request(autojump_clock, shop: Shop):

@@ -644,8 +644,8 @@ async def test_the_evidence_shows_the_random_address(autojump_clock):
     ("first", "words"),
     [
         ("refused", "nobody listens"),
-        ("silent", "silent at banner"),
-        ("unanswered", "no answer to connect"),
+        ("silent", "silent for 0.25 s"),
+        ("unanswered", "silent for 0.25 s"),
         ("blocked at banner", "554"),
         ("garbage", "not a reply"),
     ],

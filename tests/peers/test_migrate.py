@@ -19,7 +19,7 @@ from storage import migrate_source, open_store
 from storage.migrate import Served, open_move
 from storage.migrate_tables import TABLES
 from storage.postgres_server import SCHEMA
-from storage.records import Answered, Caller, Reservation
+from storage.records import Answered, Caller, Once, Reservation
 from storage.store import LETTERS_KEPT, IdempotencyKeyReused, Store, StoreBroken
 from tests.storage.children import ROOT
 from tests.storage.moments import (
@@ -131,9 +131,10 @@ async def fill(path: Path, clock: Clock) -> None:
         assert isinstance(under_way, Reservation)
         await store.settle(under_way, [row(clock())] * 2, part=3, ends=False)
         for key, answer in (("done", ANSWER), ("under way", None)):
-            await store.begin_once(account_id, key, "body", keep_s=9000, lease_s=9000)
+            once = await store.begin_once(account_id, key, "body", keep_s=9000, lease_s=9000)
             if answer:
-                await store.finish_once(account_id, key, answer)
+                assert isinstance(once, Once)
+                await store.finish_once(once, answer)
         await delivering(store, other, order("d", secret="s\0 \x01"), order("e", host="b.test"))
         (claim, *_) = await claimed(store, "deliver", limit=1)
         tried, due_at = attempt(1, clock()), clock() + timedelta(seconds=5)

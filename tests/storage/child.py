@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from storage import open_store, utc_now
+from storage import open_store, sqlite_file, utc_now
 from storage.records import Caller, JobState, Ledger, Reservation, Work
 from storage.store import Store, StoreUnavailable
 from tests.storage.moments import (
@@ -249,8 +249,9 @@ if __name__ == "__main__":
         hold(sys.argv[2])
     else:
         if sys.argv[1] == "check as nobody" and os.geteuid() == 0:
-            # The interpreter may lie where only root reads: what is imported late comes now.
+            # The interpreter and this tree may lie where only root reads: what is read late comes now.
             import_module("urllib.parse")
             import_module("storage.sqlite")
+            sqlite_file._scripts()
             os.setuid(NOBODY)
         trio.run(partial(do, *sys.argv[1:]))

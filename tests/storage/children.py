@@ -40,16 +40,24 @@ async def said_by(*args: object) -> str:
 
 
 def lanes_told(db: sqlite3.Connection) -> list[Any]:
-    return db.execute("SELECT state, name, jobs, due_at FROM lanes ORDER BY 1, 2").fetchall()
+    lanes = db.execute("SELECT state, account, host, jobs, due_at FROM lanes ORDER BY 1, 2, 3")
+    backlogs = db.execute("SELECT * FROM backlogs WHERE undelivered > 0 ORDER BY 1")
+    return [*lanes, *backlogs]
 
 
 def lanes_true(db: sqlite3.Connection) -> list[Any]:
     """The lanes as they are counted anew from the jobs."""
-    return db.execute(
-        "SELECT state, CASE state WHEN 'pending' THEN account ELSE host END, count(*),"
-        " min(due_at) FILTER (WHERE lease_until IS NULL)"
-        " FROM jobs WHERE due_at IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2"
-    ).fetchall()
+    first = "min(due_at) FILTER (WHERE lease_until IS NULL"
+    lanes = db.execute(
+        "SELECT state, account, CASE state WHEN 'pending' THEN '' ELSE host END, count(*),"
+        f" {first}) FROM jobs WHERE due_at IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+    )
+    backlogs = db.execute(
+        "SELECT account, count(*) FILTER (WHERE state = 'pending'), count(*),"
+        f" {first} AND state = 'pending'), {first} AND state = 'delivering')"
+        " FROM jobs WHERE due_at IS NOT NULL GROUP BY 1 ORDER BY 1"
+    )
+    return [*lanes, *backlogs]
 
 
 def octets_in(directory: Path) -> bytes:

@@ -3,7 +3,18 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from storage.records import Attempt, Caller, Claim, Job, JobOrder, Ledger, UsageRow, Work
+from storage.records import (
+    Answered,
+    Attempt,
+    Caller,
+    Claim,
+    Job,
+    JobOrder,
+    Ledger,
+    Once,
+    UsageRow,
+    Work,
+)
 from storage.store import Store
 
 SECRET = bytes(range(32))
@@ -61,6 +72,13 @@ async def use(store: Store, caller: Caller, at: datetime, count: int = 1, **othe
     """Reserve and settle."""
     reservation = await store.reserve(caller, count, granted, lease_s=60)
     await store.settle(reservation, [row(at, **other)] * count)
+
+
+async def answer_once(store: Store, account_id: str, key: str, answer: Answered) -> None:
+    """A request with an idempotency key that was answered a moment ago."""
+    once = await store.begin_once(account_id, key, "b", keep_s=60, lease_s=60)
+    assert isinstance(once, Once)
+    await store.finish_once(once, answer)
 
 
 def order(id: str = "1", *, host: str = "hooks.test", secret: str | None = None) -> JobOrder:

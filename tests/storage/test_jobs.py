@@ -11,7 +11,8 @@ import trio
 
 from storage import memory_jobs, postgres_outcomes, sqlite_jobs
 from storage.records import Caller, Claim, DayCount, Job, Ledger
-from storage.store import LISTED_MAX, Store
+from storage.store import LISTED_MAX, RECEIVERS_KEPT, Store
+from storage.turns import FAILING_AFTER
 from tests.storage.moments import (
     INSTANT,
     LEASE_S,
@@ -285,14 +286,104 @@ async def test_an_account_has_no_more_than_each_max_claims(store: Store, each_ma
     assert await claimed(store, each_max=each_max) == []
 
 
-async def test_a_host_has_no_more_than_each_max_claims_whoevers_they_are(store: Store):
+async def test_an_accounts_host_has_no_more_than_each_max_claims(store: Store):
     one = await make_caller(store)
     two = await make_caller(store, sha256="other")
     for number in range(6):
-        await delivering(store, one if number % 2 else two, order(f"{number}"))
-    assert len(await claimed(store, "deliver", each_max=4)) == 4
+        await delivering(store, one, order(f"{number}"))
+    await delivering(store, two, order("another's"))
+    assert len(await claimed(store, "deliver", each_max=4)) == 5
     assert await claimed(store, "deliver", each_max=4) == []
     assert len(await claimed(store, "deliver", each_max=5)) == 1
+
+
+async def test_an_account_has_no_more_than_account_max_claims_over_all_its_hosts(store: Store):
+    one = await make_caller(store)
+    two = await make_caller(store, sha256="other")
+    for number in range(9):
+        await delivering(store, one, order(f"{number}", host=f"{number}.test"))
+    await delivering(store, two, order("another's"))
+    bounds: Any = {"limit": 20, "each_max": 4, "account_max": 3, "lease_s": LEASE_S}
+    assert ids(await store.claim_jobs("deliver", **bounds)) == ["0", "another's", "1", "2"]
+    assert await store.claim_jobs("deliver", **bounds) == []
+
+
+async def test_accounts_come_in_turn_however_long_one_waits(store: Store, clock: Clock):
+    """A thousand callbacks of one account came before the single one of its neighbour."""
+    many = await make_caller(store)
+    for number in range(12):
+        await delivering(store, many, order(f"many {number}", host=f"{number % 6}.test"))
+    clock.pass_(5)
+    for number in range(2):
+        other = await make_caller(store, sha256=f"other {number}")
+        await delivering(store, other, order(f"few {number}"))
+    assert ids(await claimed(store, "deliver", limit=4)) == ["many 0", "few 0", "few 1", "many 1"]
+    last = await make_caller(store, sha256="last")
+    await delivering(store, last, order("last"))
+    assert ids(await claimed(store, "deliver", limit=2)) == ["last", "many 2"]
+
+
+async def test_a_receiver_whose_last_ten_tries_failed_gets_one_at_a_time(
+    store: Store, clock: Clock
+):
+    caller = await make_caller(store)
+    for number in range(4):
+        await delivering(store, caller, order(f"{number}"))
+    await delivering(store, caller, order("other", host="other.test"))
+    for number in range(FAILING_AFTER):
+        (claim, *_) = await claimed(store, "deliver", limit=1, each_max=4)
+        await store.job_tried(claim, attempt(), state="delivering", due_at=clock())
+        if number == FAILING_AFTER - 2:
+            assert len(await claimed(store, "deliver", each_max=4)) == 5
+            clock.pass_(LEASE_S)
+    claims = {claim.job.host: claim for claim in await claimed(store, "deliver", each_max=4)}
+    assert len(claims) == len(await claimed(store, "deliver", each_max=5)) + 2 == 2
+    good = claims["hooks.test"]
+    await store.job_tried(good, attempt(status=200), state="done", due_at=None)
+    assert len(await claimed(store, "deliver", each_max=4)) == 3
+
+
+async def test_a_receiver_is_forgotten_a_day_after_its_last_try(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    for number in range(4):
+        await delivering(store, caller, order(f"{number}"))
+    for _ in range(FAILING_AFTER):
+        (claim, *_) = await claimed(store, "deliver", limit=1, each_max=4)
+        await store.job_tried(claim, attempt(), state="delivering", due_at=clock())
+    clock.pass_(RECEIVERS_KEPT.total_seconds() - 0.000_001)
+    await store.tidy(RETENTION)
+    assert len(await claimed(store, "deliver", each_max=4)) == 1
+    clock.pass_(LEASE_S)
+    await store.tidy(RETENTION)
+    assert len(await claimed(store, "deliver", each_max=4)) == 4
+
+
+async def test_what_is_not_delivered_is_counted_by_account(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    counts = []
+
+    async def look() -> None:
+        counts.append((await store.ledger(caller)).undelivered)
+
+    await look()
+    await promise(store, caller, order("1"), order("2"), order("3"))
+    await look()
+    one, two, three = await claimed(store)
+    await verify(store, one)
+    await look()
+    await verify(store, two)
+    await abandon(store, three)
+    await look()
+    first, second = await claimed(store, "deliver")
+    await store.job_tried(first, attempt(), state="delivering", due_at=clock())
+    await store.job_tried(second, attempt(status=200), state="done", due_at=None)
+    await look()
+    await store.resend_job("1")
+    await store.resend_job("2")
+    await look()
+    told: list[int] = []
+    await store.create_job(caller, order("4"), lambda ledger: told.append(ledger.undelivered))
+    assert (counts, told) == ([0, 3, 3, 2, 1, 2], [2])
 
 
 async def test_claims_to_verify_take_no_place_from_those_to_deliver(store: Store):
@@ -732,7 +823,7 @@ async def test_an_ended_job_goes_with_its_attempts_by_its_accounts_tier(
         [claim] = await claimed(store)
     await end(store, claim)
     logged = await store.attempts("1")
-    clock.at = datetime(2025, 3, 1, 23, 59, 59, tzinfo=UTC) + timedelta(days)
+    clock.at = datetime(2025, 3, 1, 23, 59, 59, tzinfo=UTC) + timedelta(days - 1)
     await store.tidy(RETENTION)
     assert await store.job("1")
     assert await store.attempts("1") == logged

@@ -21,7 +21,7 @@ from storage.migrate_tables import OF_POSTGRES, TABLES, Plan, planned, reservati
 from storage.records import Answered
 from storage.store import StoreBroken
 from tests.storage.children import child, line_of, said_by
-from tests.storage.moments import NOON, SECRET, Clock, make_caller, order, promise, use
+from tests.storage.moments import NOON, SECRET, Clock, answer_once, make_caller, order, promise, use
 
 NOWHERE = "postgresql://mailprobe@127.0.0.1:1/none"
 ANSWER = Answered(200, (), b"{}")
@@ -40,8 +40,7 @@ async def fill(path: Path) -> None:
         caller = await make_caller(store)
         await use(store, caller, NOON, 30)
         await promise(store, caller, order("1", secret="s"), order("2"))
-        await store.begin_once(caller.account.id, "k", "b", keep_s=60, lease_s=60)
-        await store.finish_once(caller.account.id, "k", ANSWER)
+        await answer_once(store, caller.account.id, "k", ANSWER)
 
 
 def columns_of(path: Path) -> dict[str, list[str]]:

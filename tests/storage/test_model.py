@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from storage.records import Answered, Ledger
+from storage.records import Answered, FirstAnswer, Ledger, Once, Reservation
 from tests.storage.moments import RETENTION, granted, row
 from tests.storage.stores import STORES
 from tests.storage.two_stores import Both, TwoStores
@@ -40,6 +40,10 @@ class Metering(TwoStores, RuleBasedStateMachine):
     accounts = Bundle("accounts")
     callers = Bundle("callers")
     reservations = Bundle("reservations")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: dict[tuple[str, str], Both] = {}  # by memory's account and key, the last
 
     def teardown(self) -> None:
         self.close()
@@ -95,7 +99,7 @@ class Metering(TwoStores, RuleBasedStateMachine):
         target=reservations,
         caller=callers,
         units=st.integers(1, 5),
-        lease_s=st.sampled_from([1, 30, 60, 100_000]),
+        lease_s=st.sampled_from([1, 30, 60, 300]),
     )
     def reserve(self, caller: Both, units: int, lease_s: float) -> Both:
         return self.both(
@@ -113,6 +117,34 @@ class Metering(TwoStores, RuleBasedStateMachine):
         rows = [row(self.clock(), billable=billable)] * count
         self.both(
             lambda store, one: store.spend(one, rows, at_a_limit(count), metered=metered), caller
+        )
+
+    @rule(caller=callers, key=st.sampled_from("kl"), count=st.integers(1, 5))
+    def spend_once(self, caller: Both, key: str, count: int) -> None:
+        once = self.begun.get((caller[0].account.id, key))
+        if once is None:
+            return
+        rows, answer = [row(self.clock())] * count, Answered(200, (), b"{}")
+        self.both(
+            lambda store, one, once: store.spend(
+                one, rows, at_a_limit(count), first=FirstAnswer(once, answer)
+            ),
+            caller,
+            once,
+        )
+
+    @rule(reservation=reservations, key=st.sampled_from("kl"))
+    def settle_once(self, reservation: Both, key: str) -> None:
+        if not isinstance(reservation[0], Reservation):
+            return
+        once = self.begun.get((reservation[0].caller.account.id, key))
+        if once is None:
+            return
+        rows, answer = [row(self.clock())], Answered(201, (), b"[]")
+        self.both(
+            lambda store, one, once: store.settle(one, rows, first=FirstAnswer(once, answer)),
+            reservation,
+            once,
         )
 
     @rule(reservation=reservations, lease_s=st.sampled_from([1, 60]))
@@ -141,12 +173,14 @@ class Metering(TwoStores, RuleBasedStateMachine):
 
     @rule(caller=callers, key=st.sampled_from("kl"), body=st.sampled_from("bc"))
     def begin_once(self, caller: Both, key: str, body: str) -> None:
-        self.both(
+        begun = self.both(
             lambda store, one: store.begin_once(
                 one.account.id, key, body, keep_s=86_400, lease_s=60
             ),
             caller,
         )
+        if isinstance(begun[0], Once):
+            self.begun[caller[0].account.id, key] = begun
 
     @rule(
         caller=callers,
@@ -160,7 +194,9 @@ class Metering(TwoStores, RuleBasedStateMachine):
         ),
     )
     def finish_once(self, caller: Both, key: str, answer: Answered | None) -> None:
-        self.both(lambda store, one: store.finish_once(one.account.id, key, answer), caller)
+        once = self.begun.get((caller[0].account.id, key))
+        if once:
+            self.both(lambda store, one: store.finish_once(one, answer), once)
 
     @rule()
     def tidy(self) -> None:

@@ -21,7 +21,7 @@ from tests.storage.stores import STORES
 from tests.storage.two_stores import Both, TwoStores
 
 SEEDS = 10
-STEPS = 150
+STEPS = 320
 HOSTS = ["a.test", "b.test", "7"]
 WAITS_S = [0, 0, 0.000_001, 1, 5, 29.999_999, 30, 600, 86_400, 8_640_000]
 LEASES_S = [1, 30, 3_600]
@@ -85,7 +85,8 @@ class Queues(TwoStores):
 
     def claim_jobs(self) -> Any:
         work: Any = self.rng.choice(["verify", "deliver"])
-        bounds = self.bounds() | {"each_max": self.rng.choice([1, 2, 10])}
+        each_max = self.rng.choice([1, 2, 10])
+        bounds = self.bounds() | {"each_max": each_max, "account_max": 5 if each_max == 2 else None}
         ours, theirs = self.both(lambda store: store.claim_jobs(work, **bounds))
         self.claims += zip(ours, theirs, strict=True)
         return ours

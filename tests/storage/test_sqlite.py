@@ -24,7 +24,16 @@ from storage import open_store, sqlite_desk, sqlite_file, sqlite_glance
 from storage.records import Answered, Ledger, Reservation
 from storage.store import Store, StoreBroken, StoreUnavailable
 from tests.storage.children import child, line_of, octets_in, said_by, tell
-from tests.storage.moments import NOON, SECRET, Clock, another_key, granted, make_caller, use
+from tests.storage.moments import (
+    NOON,
+    SECRET,
+    Clock,
+    another_key,
+    answer_once,
+    granted,
+    make_caller,
+    use,
+)
 
 PROMISED_S = 1.0
 KILLS = 8
@@ -74,8 +83,7 @@ async def test_what_was_kept_is_there_after_a_restart(path: Path, clock: Clock):
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         caller = await make_caller(store)
         await use(store, caller, NOON, 3)
-        await store.begin_once(caller.account.id, "k", "b", keep_s=60, lease_s=60)
-        await store.finish_once(caller.account.id, "k", ANSWER)
+        await answer_once(store, caller.account.id, "k", ANSWER)
         ledger = await store.ledger(caller)
     async with open_store(str(path), secret_key=SECRET, now=clock) as store:
         assert await store.caller("hash") == caller
@@ -84,8 +92,28 @@ async def test_what_was_kept_is_there_after_a_restart(path: Path, clock: Clock):
         assert again == ANSWER
 
 
+@pytest.mark.parametrize("with_key", [False, True])
+async def test_an_emptied_database_is_not_made_anew(path: Path, with_key: bool):
+    """It was, in silence: every account and key was gone."""
+    async with open_store(path, secret_key=None if with_key else SECRET) as store:
+        await make_caller(store)
+    path.write_bytes(b"")
+    with pytest.raises(StoreBroken, match="is empty: put a backup in its place") as told:
+        await opened(path)
+    assert "\n" not in str(told.value)
+    assert path.stat().st_size == 0
+    path.unlink()
+    if not with_key:
+        return await opened(path)
+    with pytest.raises(StoreBroken, match=r"is gone, but its key mailprobe.db.key is there: put"):
+        await opened(path)
+    assert not path.exists()
+    path.with_name("mailprobe.db.key").unlink()
+    await opened(path)
+
+
 async def test_a_first_start_that_died_is_made_again(path: Path):
-    path.touch()
+    path.with_name("mailprobe.db.new").write_bytes(b"half")
     await opened(path)
     path.unlink()
     db = sqlite3.connect(path)
@@ -173,11 +201,13 @@ async def test_what_may_not_be_written_is_unavailable(clock: Clock):
     try:
         await opened(path)
         folder.chmod(0o555)
-        assert (await said_by("check as nobody", path)).startswith("StoreUnavailable")
+        locked = f"StoreUnavailable {path} cannot be used just now: [Errno 13] Permission denied"
+        assert await said_by("check as nobody", path) == f"{locked}: '{path}.lock'"
         folder.chmod(0o777)
         (folder / "mailprobe.db.lock").chmod(0o666)
         path.chmod(0o444)
-        assert (await said_by("check as nobody", path)).startswith("StoreUnavailable")
+        not_writable = f"StoreUnavailable {path} is not there or may not be written"
+        assert await said_by("check as nobody", path) == not_writable
         path.chmod(0o666)
         assert await said_by("check as nobody", path) == str(NOON)
     finally:
@@ -261,8 +291,7 @@ async def test_no_secret_is_in_any_file(path: Path, secret_key: bytes | None):
     async with open_store(path, secret_key=secret_key) as store:
         caller = await make_caller(store)
         for number in range(20):
-            await store.begin_once(caller.account.id, f"{number}", "b", keep_s=60, lease_s=60)
-            await store.finish_once(caller.account.id, f"{number}", ANSWER)
+            await answer_once(store, caller.account.id, f"{number}", ANSWER)
         open_octets = octets_in(path.parent)
         assert (
             await store.begin_once(caller.account.id, "7", "b", keep_s=60, lease_s=60)
@@ -277,8 +306,7 @@ async def test_no_secret_is_in_any_file(path: Path, secret_key: bytes | None):
 async def test_a_key_file_is_made_once_and_used_again(path: Path):
     async with open_store(path, secret_key=None) as store:
         caller = await make_caller(store)
-        await store.begin_once(caller.account.id, "k", "b", keep_s=60, lease_s=60)
-        await store.finish_once(caller.account.id, "k", ANSWER)
+        await answer_once(store, caller.account.id, "k", ANSWER)
     async with open_store(path, secret_key=None) as store:
         assert await store.begin_once(caller.account.id, "k", "b", keep_s=60, lease_s=60) == ANSWER
     async with open_store(path, secret_key=SECRET) as store:
@@ -288,9 +316,8 @@ async def test_a_key_file_is_made_once_and_used_again(path: Path):
 
 async def test_a_sealed_answer_opens_only_where_it_was_put(store: Store, path: Path):
     caller = await make_caller(store)
-    for key in "ab":
-        await store.begin_once(caller.account.id, key, "b", keep_s=60, lease_s=60)
-    await store.finish_once(caller.account.id, "a", ANSWER)
+    await store.begin_once(caller.account.id, "b", "b", keep_s=60, lease_s=60)
+    await answer_once(store, caller.account.id, "a", ANSWER)
     with sqlite3.connect(path) as db:
         db.execute("UPDATE onces SET answer = (SELECT answer FROM onces WHERE key = 'a')")
     db.close()

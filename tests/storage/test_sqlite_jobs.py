@@ -282,8 +282,12 @@ def fill(path: Path, *, ended: int, full: int, others: int) -> None:
             jobs,
         )
         db.execute(
-            "INSERT INTO lanes SELECT state, host, count(*), min(due_at) FROM jobs"
-            " WHERE state = 'delivering' GROUP BY 1, 2"
+            "INSERT INTO lanes SELECT state, account, host, count(*), min(due_at) FROM jobs"
+            " WHERE state = 'delivering' GROUP BY 1, 2, 3"
+        )
+        db.execute(
+            "INSERT INTO backlogs SELECT account, 0, count(*), NULL, min(due_at) FROM jobs"
+            " WHERE state = 'delivering' GROUP BY 1"
         )
 
 

@@ -8,14 +8,29 @@ from typing import Any
 import pytest
 import trio
 
-from storage.records import Answered, DayCount, Ledger, Reservation
+from storage.records import (
+    Answered,
+    Caller,
+    DayCount,
+    FirstAnswer,
+    JobOrder,
+    Ledger,
+    Once,
+    Reservation,
+    Window,
+)
+from storage.seats import SeatsAsked
 from storage.store import (
     ANSWER_OCTETS_MAX,
+    LEASES_MAX,
     REFUSALS_SINGLE_MAX,
     SETTLED_KEPT,
+    WAITS_MAX,
+    WINDOW,
     IdempotencyInProgress,
     IdempotencyKeyReused,
     KeyLimitReached,
+    KeysTooFast,
     Store,
 )
 from tests.storage.moments import (
@@ -24,8 +39,11 @@ from tests.storage.moments import (
     RETENTION,
     Clock,
     another_key,
+    attempt,
     granted,
     make_caller,
+    order,
+    promise,
     row,
     use,
 )
@@ -491,13 +509,13 @@ async def test_the_window_slides_unit_by_unit(store: Store, clock: Clock):
 
 async def test_a_clock_set_back_keeps_the_windows_sum_and_its_order(store: Store, clock: Clock):
     caller = await make_caller(store)
-    for seconds, units in [(0, 1), (10, 2), (-5, 4), (0, 8), (-30, 16), (70, 32)]:
+    for seconds, units in [(0, 1), (10, 2), (-5, 4), (0, 8), (-30, 16), (50, 32)]:
         clock.pass_(seconds)
         await store.reserve(caller, units, granted, lease_s=600)
         ledger = await store.ledger(caller)
         assert ledger.window_units == sum(units for _, units in ledger.window)
         assert list(ledger.window) == sorted(ledger.window)
-    assert [units for _, units in ledger.window] == [1, 12, 2, 32]
+    assert [units for _, units in ledger.window] == [31, 32]
 
 
 async def test_as_much_of_a_window_is_read_while_weighing_as_is_looked_at(
@@ -720,6 +738,186 @@ async def test_a_flood_of_one_key_leaves_others_their_rows(store: Store):
     assert sorted(one.times for one in rows) == [1] * (REFUSALS_SINGLE_MAX + 1) + [2]
 
 
+# keys that come and go
+
+
+async def test_an_account_makes_so_many_keys_in_a_minute(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    account_id = caller.account.id
+    made = 0
+
+    async def make(kind: Any = "standard", a_minute: int | None = 3) -> None:
+        nonlocal made
+        made += 1
+        key = await store.create_key(
+            account_id, kind, None, sha256=f"new {made}", prefix="", keys_max=5, a_minute=a_minute
+        )
+        await store.revoke_key(account_id, key.id)
+
+    await make()
+    clock.pass_(10)
+    await make()  # with the first of all, which make_caller() made, it is the third
+    for _ in range(2):
+        with pytest.raises(KeysTooFast) as early:
+            await make()
+        assert (early.value.asked_at, early.value.reset_at) == (clock(), NOON + WINDOW)
+    await make("provisioning")
+    await make(a_minute=None)
+    clock.pass_(49.999_999)
+    with pytest.raises(KeysTooFast):
+        await make()
+    clock.pass_(20)
+    await make()
+
+
+async def test_units_of_all_keys_weigh_until_a_minute_after_they_were_revoked(
+    store: Store, clock: Clock
+):
+    """A fresh key in a revoked one's place bought a fresh minute."""
+    one = await make_caller(store)
+    account_id = one.account.id
+    seen: list[tuple[int, int, int, tuple[Any, ...]]] = []
+
+    def look(ledger: Ledger) -> str:
+        window = ledger.account_window
+        units = window.units if isinstance(window, Window) else sum(n for _, n in window)
+        seen.append((ledger.keys, ledger.window_units, units, tuple(window)))
+        return "no"
+
+    await use(store, one, clock(), 3)
+    clock.pass_(10)
+    await store.revoke_key(account_id, one.key.id)
+    two = await another_key(store, account_id, "second")
+    await store.create_key(account_id, "provisioning", None, sha256="p", prefix="", keys_max=None)
+    other = await make_caller(store, sha256="other")
+    await use(store, other, clock(), 7)
+    await use(store, two, clock(), 2)
+    await store.reserve(two, 1, look, lease_s=60)
+    later = NOON + timedelta(seconds=10)
+    assert seen.pop() == (2, 2, 5, ((NOON, 3), (later, 2)))
+    shown = await store.ledger(two)
+    assert (shown.keys, tuple(shown.account_window)) == (2, ((NOON, 3), (later, 2)))
+    clock.pass_(50)
+    await store.reserve(two, 1, look, lease_s=60)
+    assert seen.pop() == (2, 2, 2, ((later, 2),))
+    clock.pass_(10)
+    await store.reserve(two, 1, look, lease_s=60)
+    assert seen.pop() == (1, 0, 0, ())
+
+
+async def test_what_is_granted_together_weighs_on_all_keys_of_an_account(store: Store):
+    one = await make_caller(store)
+    callers = [one, *[await another_key(store, one.account.id, f"{n}") for n in range(3)]]
+    outcomes: list[Any] = []
+
+    def weigh(ledger: Ledger) -> str | None:
+        units = getattr(ledger.account_window, "units", None)
+        if units is None:
+            units = sum(count for _, count in ledger.account_window)
+        return "too many" if units + 1 > 10 else None
+
+    async def ask(caller: Caller) -> None:
+        outcomes.append(await store.reserve(caller, 1, weigh, lease_s=60))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(40):
+            nursery.start_soon(ask, callers[number % 4])
+    assert sum(isinstance(outcome, Reservation) for outcome in outcomes) == 10
+
+
+async def test_revoked_keys_go_when_they_are_past_retention(store: Store, clock: Clock):
+    caller = await make_caller(store, "free")
+    account_id = caller.account.id
+    unused = await another_key(store, account_id, "unused")
+    with_job = await another_key(store, account_id, "with a job")
+    await promise(store, with_job, order("1"))
+    for one in (unused, with_job):
+        await store.revoke_key(account_id, one.key.id)
+    await another_key(store, account_id, "last")
+    clock.pass_(6 * 86_400)
+    await store.tidy(RETENTION)
+    with pytest.raises(ValueError, match="kept already"):
+        await another_key(store, account_id, "unused")
+    clock.pass_(10 * 86_400)
+    await store.tidy(RETENTION)
+    assert await store.caller("hash")
+    again = await another_key(store, account_id, "unused")
+    assert again.key.id != unused.key.id
+    (claim,) = await store.claim_jobs("verify", limit=5, each_max=5, lease_s=60)
+    assert claim.caller.key.id == with_job.key.id
+
+
+# a clock that was ahead
+
+
+async def test_what_a_clock_granted_that_was_ahead_counts_as_granted_now(
+    store: Store, clock: Clock
+):
+    """It locked a key out for as long as it was ahead."""
+    caller = await make_caller(store)
+    clock.pass_(3600)
+    await use(store, caller, clock(), 3)
+    clock.pass_(1)
+    await use(store, caller, clock(), 1)
+    clock.pass_(-3591)
+    assert tuple((await store.ledger(caller)).window) == ((clock(), 4),)
+    assert await store.reserve(caller, 7, at_most(10, 7), lease_s=60) == "too many"
+    back = clock()
+    clock.pass_(30)
+    assert tuple((await store.ledger(caller)).window) == ((back, 4),)
+    assert isinstance(await store.reserve(caller, 5, at_most(10, 5), lease_s=60), Reservation)
+    clock.pass_(29.999_999)
+    assert (await store.ledger(caller)).window_units == 9
+    clock.pass_(0.000_001)
+    assert (await store.ledger(caller)).window_units == 5
+    clock.pass_(60)
+    assert (await store.ledger(caller)).window_units == 0
+
+
+async def test_leases_and_waits_of_a_clock_that_was_ahead_are_brought_back(
+    store: Store, clock: Clock
+):
+    """They held quota and jobs for as long as it was ahead."""
+    caller = await make_caller(store)
+    clock.pass_(days=3)
+    await store.reserve(caller, 5, granted, lease_s=20)
+    await promise(store, caller, order("1"), order("2"))
+    (claim, _) = await store.claim_jobs("verify", limit=2, each_max=2, lease_s=15)
+    await store.job_verified(claim, row(NOON), b"{}")
+    await store.lease_seats("gone", {"192.0.2.1": SeatsAsked(0, 1)}, limit=1, lease_s=12)
+    await store.post("alert", caller.account.id, "a", b"", due_at=clock())
+    clock.pass_(days=-3)
+    assert (await store.ledger(caller)).reserved == 6
+    await store.tidy(RETENTION)
+    (claim,) = await store.claim_jobs("deliver", limit=2, each_max=2, lease_s=15)
+    assert claim.job.id == "1"
+    clock.pass_(LEASES_MAX.total_seconds())
+    assert (await store.ledger(caller)).reserved == 1  # the job's
+    (claim,) = await store.claim_jobs("verify", limit=2, each_max=2, lease_s=15)
+    assert claim.job.id == "2"
+    asked = {"192.0.2.1": SeatsAsked(0, 1)}
+    assert await store.lease_seats("new", asked, limit=1, lease_s=12) == {"192.0.2.1": 1}
+    clock.pass_(WAITS_MAX.total_seconds())
+    assert len(await store.claim_letters("alert", limit=1, lease_s=60)) == 1
+
+
+async def test_what_is_planned_is_left_as_it_is(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    await store.reserve(caller, 5, granted, lease_s=180)
+    await promise(store, caller, order("1"))
+    (claim,) = await store.claim_jobs("verify", limit=2, each_max=2, lease_s=15)
+    await store.job_verified(claim, row(NOON), b"{}")
+    (claim,) = await store.claim_jobs("deliver", limit=2, each_max=2, lease_s=15)
+    tomorrow = clock() + timedelta(hours=28)
+    await store.job_tried(claim, attempt(), state="delivering", due_at=tomorrow)
+    await store.tidy(RETENTION)
+    assert (await store.ledger(caller)).reserved == 5
+    (job,) = await store.jobs(limit=9)
+    assert job.due_at == tomorrow
+    clock.pass_(180)
+    assert (await store.ledger(caller)).reserved == 0
+
+
 # idempotency
 
 
@@ -730,8 +928,9 @@ async def begin(store: Store, account_id: str, key: str = "k", body: str = "b") 
 async def test_the_first_answer_is_given_again_byte_for_byte(store: Store):
     caller = await make_caller(store)
     account_id = caller.account.id
-    assert await begin(store, account_id) is None
-    await store.finish_once(account_id, "k", ANSWER)
+    once = await begin(store, account_id)
+    assert isinstance(once, Once)
+    await store.finish_once(once, ANSWER)
     assert await begin(store, account_id) == ANSWER
     assert await begin(store, account_id) == ANSWER
 
@@ -745,10 +944,10 @@ async def test_while_the_first_runs_a_second_is_told_so(store: Store):
 
 async def test_another_body_is_told_so_whether_the_first_runs_or_not(store: Store):
     caller = await make_caller(store)
-    await begin(store, caller.account.id)
+    once = await begin(store, caller.account.id)
     with pytest.raises(IdempotencyKeyReused):
         await begin(store, caller.account.id, body="another")
-    await store.finish_once(caller.account.id, "k", ANSWER)
+    await store.finish_once(once, ANSWER)
     with pytest.raises(IdempotencyKeyReused):
         await begin(store, caller.account.id, body="another")
     assert await begin(store, caller.account.id) == ANSWER
@@ -758,8 +957,8 @@ async def test_idempotency_keys_are_an_accounts_own(store: Store):
     one = await make_caller(store)
     other = await make_caller(store, sha256="other")
     await begin(store, one.account.id)
-    assert await begin(store, other.account.id, body="another") is None
-    assert await begin(store, one.account.id, key="K") is None
+    assert isinstance(await begin(store, other.account.id, body="another"), Once)
+    assert isinstance(await begin(store, one.account.id, key="K"), Once)
     with pytest.raises(KeyError):
         await begin(store, "nobody")
 
@@ -771,37 +970,37 @@ async def test_a_first_request_that_died_is_forgotten_after_its_lease(store: Sto
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id)
     clock.pass_(0.000_001)
-    assert await begin(store, caller.account.id, body="another") is None
+    assert isinstance(await begin(store, caller.account.id, body="another"), Once)
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id, body="another")
 
 
 async def test_an_answer_is_forgotten_after_a_day(store: Store, clock: Clock):
     caller = await make_caller(store)
-    await begin(store, caller.account.id)
-    await store.finish_once(caller.account.id, "k", ANSWER)
+    await store.finish_once(await begin(store, caller.account.id), ANSWER)
     clock.pass_(86_399.999_999)
     await store.tidy(RETENTION)
     assert await begin(store, caller.account.id) == ANSWER
     clock.pass_(0.000_001)
-    assert await begin(store, caller.account.id, body="another") is None
+    assert isinstance(await begin(store, caller.account.id, body="another"), Once)
 
 
 async def test_a_key_that_was_let_go_can_be_used_again(store: Store):
     caller = await make_caller(store)
-    await begin(store, caller.account.id)
-    await store.finish_once(caller.account.id, "k", None)
-    assert await begin(store, caller.account.id, body="another") is None
+    await store.finish_once(await begin(store, caller.account.id), None)
+    assert isinstance(await begin(store, caller.account.id, body="another"), Once)
 
 
 async def test_an_answer_once_given_stays(store: Store):
     caller = await make_caller(store)
     account_id = caller.account.id
-    await store.finish_once(account_id, "k", ANSWER)  # nobody began
-    assert await begin(store, account_id) is None
-    await store.finish_once(account_id, "k", ANSWER)
-    await store.finish_once(account_id, "k", replace(ANSWER, body=b"other"))
-    await store.finish_once(account_id, "k", None)
+    await store.finish_once(Once(account_id, "k", NOON), ANSWER)  # nobody began
+    once = await begin(store, account_id)
+    assert isinstance(once, Once)
+    await store.finish_once(replace(once, lease_until=NOON), ANSWER)  # another one's
+    await store.finish_once(once, ANSWER)
+    await store.finish_once(once, replace(ANSWER, body=b"other"))
+    await store.finish_once(once, None)
     assert await begin(store, account_id) == ANSWER
 
 
@@ -812,7 +1011,7 @@ async def test_one_of_many_that_begin_together_is_the_first(store: Store):
     async def ask() -> None:
         nonlocal firsts
         with suppress(IdempotencyInProgress):
-            firsts += await begin(store, caller.account.id) is None
+            firsts += isinstance(await begin(store, caller.account.id), Once)
 
     async with trio.open_nursery() as nursery:
         for _ in range(60):
@@ -822,13 +1021,118 @@ async def test_one_of_many_that_begin_together_is_the_first(store: Store):
 
 async def test_an_answer_has_a_bound(store: Store):
     caller = await make_caller(store)
-    await begin(store, caller.account.id)
-    too_large = replace(ANSWER, body=bytes(ANSWER_OCTETS_MAX + 1))
-    with pytest.raises(ValueError, match="cannot be kept"):
-        await store.finish_once(caller.account.id, "k", too_large)
+    account_id = caller.account.id
     large = replace(ANSWER, body=bytes(ANSWER_OCTETS_MAX))
-    await store.finish_once(caller.account.id, "k", large)
-    assert await begin(store, caller.account.id) == large
+    await store.finish_once(await begin(store, account_id), large)
+    assert await begin(store, account_id) == large
+    too_large = replace(ANSWER, body=bytes(ANSWER_OCTETS_MAX + 1))
+    await store.finish_once(await begin(store, account_id, "other"), too_large)
+    assert await begin(store, account_id, "other") == replace(ANSWER, body=None)
+
+
+# the answer and what it tells of, in one transaction
+
+
+async def spend_once(store: Store, caller: Caller, first: FirstAnswer, refusal: Any = None) -> Any:
+    return await store.spend(caller, [row(NOON)], lambda _: refusal, first=first)
+
+
+async def settle_once(store: Store, caller: Caller, first: FirstAnswer) -> None:
+    reservation = await store.reserve(caller, 1, granted, lease_s=60)
+    assert isinstance(reservation, Reservation)
+    await store.settle(reservation, [row(NOON)], first=first)
+
+
+async def create_job_once(store: Store, caller: Caller, first: FirstAnswer) -> None:
+    job_id = f"job {first.once.lease_until}"
+    order = JobOrder(job_id, "ann@shop.test", "https://a.test/", "a.test")
+    await store.create_job(caller, order, granted, first=first)
+
+
+async def create_key_once(store: Store, caller: Caller, first: FirstAnswer) -> None:
+    await store.create_key(
+        caller.account.id, "standard", None, sha256=f"new {first.once.lease_until}", prefix="", keys_max=None,
+        once=first.once, answer=lambda key: first.answer,
+    )  # fmt: skip
+
+
+DOING = [spend_once, settle_once, create_job_once, create_key_once]
+
+
+async def done_by(store: Store, caller: Caller) -> tuple[int, int, int]:
+    account_id = caller.account.id
+    usage = await store.usage(account_id, limit=100)
+    return len(usage), len(await store.jobs(limit=10)), len(await store.keys(account_id))
+
+
+@pytest.mark.parametrize("do", DOING)
+async def test_an_answer_is_kept_with_what_it_tells_of(store: Store, do: Any):
+    caller = await make_caller(store)
+    once = await begin(store, caller.account.id)
+    before = await done_by(store, caller)
+    await do(store, caller, FirstAnswer(once, ANSWER))
+    assert await begin(store, caller.account.id) == ANSWER
+    assert sum(await done_by(store, caller)) == sum(before) + 1
+
+
+@pytest.mark.parametrize("do", DOING)
+async def test_who_comes_late_does_nothing(store: Store, clock: Clock, do: Any):
+    """Its lease has ended, and the repeat has begun: only one of the two may count."""
+    caller = await make_caller(store)
+    late = await begin(store, caller.account.id)
+    clock.pass_(61)
+    once = await begin(store, caller.account.id)
+    before = await done_by(store, caller)
+    with pytest.raises(IdempotencyInProgress):
+        await do(store, caller, FirstAnswer(late, ANSWER))
+    assert await done_by(store, caller) == before
+    other = replace(ANSWER, body=b"other")
+    await do(store, caller, FirstAnswer(once, other))
+    with pytest.raises(IdempotencyInProgress):
+        await do(store, caller, FirstAnswer(late, ANSWER))
+    assert await begin(store, caller.account.id) == other
+    assert sum(await done_by(store, caller)) == sum(before) + 1
+
+
+async def test_what_is_settled_already_is_settled_once_late_or_not(store: Store):
+    caller = await make_caller(store)
+    once = await begin(store, caller.account.id)
+    reservation = await store.reserve(caller, 1, granted, lease_s=60)
+    assert isinstance(reservation, Reservation)
+    for _ in range(2):  # the second time the first one's answer is there
+        await store.settle(reservation, [row(NOON)], first=FirstAnswer(once, ANSWER))
+    assert len(await store.usage(caller.account.id, limit=10)) == 1
+
+
+async def test_of_a_refusal_no_answer_is_kept(store: Store):
+    caller = await make_caller(store)
+    once = await begin(store, caller.account.id)
+    first = FirstAnswer(once, ANSWER)
+    assert await spend_once(store, caller, first, refusal="no") == "no"
+    with pytest.raises(IdempotencyInProgress):
+        await begin(store, caller.account.id)
+
+
+async def test_one_who_comes_late_takes_nothing_from_others(store: Store, clock: Clock):
+    """They are written together, in one transaction of the store."""
+    caller = await make_caller(store)
+    late = await begin(store, caller.account.id)
+    clock.pass_(61)
+    await begin(store, caller.account.id)
+    refused = 0
+
+    async def spend(first: FirstAnswer | None) -> None:
+        nonlocal refused
+        try:
+            await store.spend(caller, [row(NOON)], granted, first=first)
+        except IdempotencyInProgress:
+            refused += 1
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(spend, FirstAnswer(late, ANSWER) if number % 5 == 0 else None)
+    assert refused == 4
+    assert len(await store.usage(caller.account.id, limit=100)) == 16
 
 
 # upkeep
@@ -844,7 +1148,7 @@ async def test_tidying_drops_rows_by_tier_and_never_a_count(
     await store.change_account(caller.account.id, **period)
     await use(store, caller, clock.at, 3)
     await store.log_refusal(caller, refusal(clock.at))
-    clock.at = datetime(2025, 3, 1, 23, 59, 59, tzinfo=UTC) + timedelta(days)
+    clock.at = datetime(2025, 3, 1, 23, 59, 59, tzinfo=UTC) + timedelta(days - 1)
     await store.tidy(RETENTION)
     assert len(await store.usage(caller.account.id, limit=10)) == 4
     ledger = await store.ledger(caller)

@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from storage import open_store
-from storage.records import Account, Caller, Claim, Job, Key, Letter, Reservation
+from storage.records import Account, Caller, Claim, Job, Key, Letter, Once, Reservation
 from storage.store import (
     LETTERS_KEPT,
     IdempotencyInProgress,
@@ -49,6 +49,8 @@ def nameless(value: Any) -> Any:
         return replace(value, account_id="")
     if isinstance(value, Claim):
         return replace(value, job=nameless(value.job), caller=nameless(value.caller))
+    if isinstance(value, Once):
+        return replace(value, account_id="")
     if isinstance(value, Letter):
         return replace(value, id="", account_id="")
     if isinstance(value, list):
