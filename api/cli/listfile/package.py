@@ -66,15 +66,12 @@ class Package:
         self._epoch = "1904" if _is_true(properties, "date1904") else ""
         self._names = any(True for _ in _all(root, "definedName"))
         self.sheets = list(self._sheets(root))
+        self.has_macros = MACRO_TYPE in self.zip.read("[Content_Types].xml")
 
     @property
     def is_alone(self) -> bool:
         """Has the workbook one sheet, and no name that speaks of its cells?"""
         return len(self.sheets) == 1 and not self._names
-
-    @property
-    def has_macros(self) -> bool:
-        return MACRO_TYPE in self.zip.read("[Content_Types].xml")
 
     def visible_sheet(self) -> Entry:
         """The first sheet that a person sees."""
