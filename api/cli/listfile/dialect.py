@@ -296,6 +296,8 @@ def _choose(
     refusal: Misfit | None = None
     for dialect in _candidates(clues, delimiter):
         shape = shape_of(lines(), dialect, clues.plain.width, first_line)
+        if shape.overgrown and dialect.escaped and found:
+            continue  # backslashes that join rows are text: another reading fits
         if shape.overgrown and not bare:
             raise BadList(_overgrown(name, shape.overgrown))
         if shape.overgrown:
