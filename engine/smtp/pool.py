@@ -79,6 +79,8 @@ class Desk(Protocol):
     def sitting(self, address: str) -> AbstractContextManager[None]: ...
     def room_made(self, pool: "Pool") -> None: ...
     def hedge(self, pool: "Pool") -> None: ...
+    def hold_back(self, pool: "Pool", questions: Sequence[Question]) -> None: ...
+    def readmit(self, question: Question) -> None: ...
     def resting_at(self, address: str) -> Cause | None: ...
     def name_rest(self, name: str, now: float) -> Cause | None: ...
     def note_rest(self, pool: "Pool", addresses: Sequence[str], cause: Cause) -> None: ...
@@ -698,6 +700,7 @@ class Pool:
     def put_back(self, question: Question) -> None:
         if question.settled:
             return
+        self._desk.readmit(question)
         if (cause := self._resting(question, self._now())) is not None:
             self._turn_away(question, cause)
         else:
@@ -862,9 +865,19 @@ class Pool:
             if self._prompt >= PROMPT_ROUNDS:
                 self._depth, self._prompt = self._depth + 1, 0
 
-    def hold_back(self, verdicts: int) -> None:
-        """So many more verdicts (or fewer) are there, and wait for their proof."""
-        self._held_back += verdicts
+    def hold_back(self, questions: Sequence[Question]) -> None:
+        """Their replies are there, their verdicts wait for the proof: their places are free.
+
+        Whoever is let in for them is asked by the session that calls.
+        """
+        self._held_back += len(questions)
+        self._coming += 1
+        self._desk.hold_back(self, questions)
+        self._coming -= 1
+
+    def end_hold(self, verdicts: int) -> None:
+        """So many verdicts are given out or doubted now."""
+        self._held_back -= verdicts
 
     def distrust(self) -> None:
         """A reply too many, or one too few: from now on each verdict is proven by itself."""

@@ -234,6 +234,20 @@ class Prober:
             if full and not self.full:
                 self.room_made(None)
 
+    def hold_back(self, pool: Pool, questions: Sequence[Question]) -> None:
+        """These are answered, and wait only for the proof: others are let in for them."""
+        full = self.full
+        self._admitted.difference_update(questions)
+        if self._waiting.count:
+            self._admit()
+        self.room_made(pool)
+        if full and not self.full:
+            self.room_made(None)
+
+    def readmit(self, question: Question) -> None:
+        """It was in doubt, and is asked again."""
+        self._admitted.add(question)
+
     def room_made(self, pool: Pool | None) -> None:
         """Tell who holds questions back that one may be let in: at this pool, or (None) anywhere.
 

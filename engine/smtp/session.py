@@ -111,7 +111,8 @@ class Host(Protocol):
     ) -> None: ...
     def answered_alone(self, round_s: float) -> None: ...
     def round_done(self, round_s: float, gap_s: float, first_s: float) -> None: ...
-    def hold_back(self, verdicts: int) -> None: ...
+    def hold_back(self, questions: Sequence[Question]) -> None: ...
+    def end_hold(self, verdicts: int) -> None: ...
     def learn_quick(self, reply_s: float) -> None: ...
     def session_late(self, session: "Session") -> None: ...
     def session_prompt(self, session: "Session") -> None: ...
@@ -551,7 +552,7 @@ class Session:
             held += 1
         if held:
             del turns[:held]
-            self._host.hold_back(held)
+            self._host.hold_back([verdict[0] for verdict in self._unproven.verdicts[-held:]])
         return self._begin_quiet() if turns else self._end_round(heard)
 
     def _expect_surplus(self, first_s: float, gap_s: float) -> None:
@@ -631,7 +632,7 @@ class Session:
             return
         verdicts = self._unproven.take_all()
         host = self._host
-        host.hold_back(-len(verdicts))
+        host.end_hold(len(verdicts))
         host.begin_answers()
         try:
             for question, outcome, rule in verdicts:
@@ -643,7 +644,7 @@ class Session:
         """What was answered and is not proven is asked once more, one by one; else it is unknown."""
         self._early_s = 0.0
         doubted: list[Asked] = [question for question, _, _ in self._unproven.verdicts]
-        self._host.hold_back(-len(self._unproven.take_all()))
+        self._host.end_hold(len(self._unproven.take_all()))
         doubted += [self._unanswered.popleft() for _ in heard.turns]
         heard.turns.clear()
         if doubted:
@@ -754,7 +755,7 @@ class Session:
         else:
             self._expect_surplus(round_s, 0.0)
             unproven.hold((asked, outcome, rule), now)
-            host.hold_back(1)
+            host.hold_back((asked,))
             host.answered_alone(round_s)
             if host.wary or unproven.is_due(now):
                 return self._begin_quiet()
@@ -1122,7 +1123,7 @@ class Session:
         if not self._unproven.verdicts:
             return
         verdicts = self._unproven.take_all()
-        self._host.hold_back(-len(verdicts))
+        self._host.end_hold(len(verdicts))
         for question, _, _ in reversed(verdicts):
             if not question.settled:
                 self._ask_elsewhere(question)
