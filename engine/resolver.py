@@ -13,13 +13,12 @@ stands still, its connections end, we lag) it waits, and is asked again a few ti
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
-from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 import trio
 
+from engine.clock import NEVER, Clock
 from engine.dns import ROOT_QUESTION, LookupFailed
 from engine.doh import DohResponse, DohTransport, Transport, TransportFailed
 from engine.query_queue import LATE_S, REVIEW_S, Priority, Query, QueryQueue
@@ -28,14 +27,11 @@ HEDGE_S = LATE_S
 LOOKUP_S = 1.5  # all endpoints together, from the first query on
 LINE_S = 60.0  # a list's query may wait for its turn; 15,000 hung names ahead of it take so long
 LOOKUPS_MAX = 200  # at an endpoint; names not in its cache take 100 ms: so 2,000 a second
-STALL_S = 0.1  # the clock wakes so late only where the process did not run
-STALL_GRACE_S = 0.02
 FAIR_S = LOOKUP_S / 2  # an endpoint at work has had a fair chance to answer
 TRY_S = 2.0  # a list's query waits so long at an endpoint that does not work; 15 s in all tries
 CHECK_S = 0.25  # between two looks at whether it does
 GAP_S = 0.6  # between prompt answers; a longer one may be a standstill
 AGAIN_AFTER_S = (1.0, 2.0, 4.0)  # a resolver that restarts is back in a few seconds
-NEVER = float("inf")
 
 Answer = TypeVar("Answer")
 Read = Callable[[bytes], Answer | LookupFailed]
@@ -45,78 +41,6 @@ Begin = Callable[[str, bytes, Told], Callable[[], None]]
 
 NO_TURN = "too many look-ups under way"
 NO_ANSWER = f"no answer within {LOOKUP_S:g} s"
-
-
-class Timed(Protocol):
-    """What has a deadline that the clock keeps."""
-
-    @property
-    def over(self) -> bool:
-        """No clock is wanted any more."""
-        ...
-
-    @property
-    def due(self) -> float:
-        """When `tick` has something to do."""
-        ...
-
-    def tick(self, now: float) -> None: ...
-
-
-class Clock:
-    """Calls `tick` of each timed object when it is due; those that are over are dropped.
-
-    Nearly all are over long before: the clock wakes for them a few times a second.
-    """
-
-    def __init__(self) -> None:
-        self.now = trio.lowlevel.current_clock().current_time
-        self._due: list[tuple[float, int, Timed]] = []  # a heap
-        self._numbers = count()  # of equal instants the first comes first
-        self._sleep = trio.CancelScope()
-        self._wakes_at = float("-inf")
-        self._ticking = False
-        self._afterwards: dict[Callable[[], None], None] = {}
-
-    def watch(self, timed: Timed) -> None:
-        if timed.over or (due := timed.due) == NEVER:
-            return
-        heappush(self._due, (due, next(self._numbers), timed))
-        if due < self._wakes_at:
-            self._wakes_at = due
-            self._sleep.deadline = due
-
-    def afterwards(self, act: Callable[[], None]) -> None:
-        """Call it when all that is due now had its tick: now, unless one has it just now."""
-        if self._ticking:
-            self._afterwards[act] = None
-        else:
-            act()
-
-    async def run(self) -> None:
-        """Never ends."""
-        while True:
-            self._ticking = True
-            self._tick(trio.current_time())
-            self._ticking = False
-            acts, self._afterwards = self._afterwards, {}
-            for act in acts:
-                act()
-            self._wakes_at = self._due[0][0] if self._due else NEVER
-            with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
-                await trio.sleep_forever()
-            if self.now() > self._sleep.deadline + STALL_S:
-                # The whole process stood still: first read the answers that have come.
-                await trio.sleep(STALL_GRACE_S)
-
-    def _tick(self, now: float) -> None:
-        while self._due and (self._due[0][2].over or self._due[0][0] <= now):
-            timed = heappop(self._due)[2]
-            if timed.over:
-                continue
-            if timed.due <= now:
-                timed.tick(now)
-            self.watch(timed)
 
 
 class _Endpoint:

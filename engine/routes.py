@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 import trio
 
+from engine.clock import NEVER, Clock
 from engine.dns import (
     AddressAnswer,
     Addresses,
@@ -36,7 +37,7 @@ from engine.dns import (
 from engine.doh import DohTransport, check_doh_url, open_transport
 from engine.egress import is_public
 from engine.query_queue import Priority
-from engine.resolver import LOOKUP_S, NEVER, Clock, LookUp, Read, Resolvers
+from engine.resolver import LOOKUP_S, LookUp, Read, Resolvers
 from engine.settings import EngineSettings
 from engine.watcher import NOBODY, Watcher
 

@@ -18,6 +18,7 @@ import pytest
 import trio
 import trustme
 
+from engine.clock import Clock
 from engine.dns import (
     Addresses,
     LookupFailed,
@@ -29,7 +30,7 @@ from engine.dns import (
     read_route,
 )
 from engine.doh import TRIES_MAX, TransportFailed, check_doh_url, open_transport
-from engine.resolver import AGAIN_AFTER_S, HEDGE_S, LOOKUPS_MAX, TRY_S, Clock
+from engine.resolver import AGAIN_AFTER_S, HEDGE_S, LOOKUPS_MAX, TRY_S
 from engine.routes import FAILURE_KEPT_S, Remembered, open_routes
 from engine.settings import DOH_URLS, EngineSettings
 
