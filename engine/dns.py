@@ -14,7 +14,7 @@ Pure: no socket, no clock.
 import re
 import sys
 from collections.abc import MutableSequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address
 from itertools import groupby
@@ -37,6 +37,8 @@ CNAMES_MAX = 8
 # EDNS with room for 1,232 octets and no options (RFC 6891): a resolver says why it gives
 # no answer (RFC 8914) only to those who speak EDNS themselves.
 OPT = b"\0\0\x29\x04\xd0" + bytes(6)
+# Its name servers: what every resolver remembers.
+ROOT_QUESTION = b"\0\0\1\0\0\1\0\0\0\0\0\1" + b"\0" + b"\0\2\0\1" + OPT
 QUESTIONS_KEPT = 1024  # those under way: each is made when asked, and again for its answer
 EXCHANGES_MAX = 64  # a probe tries five addresses at most; nobody has more than about 20
 ADDRESSES_MAX = 64
@@ -104,9 +106,13 @@ class NoAddress:
 
 @dataclass(frozen=True, slots=True)
 class LookupFailed:
-    """Nothing certain is known; the reason is for a person."""
+    """Nothing certain is known; the reason is for a person.
+
+    A hasty failure says nothing of the name: whoever has the time asks again.
+    """
 
     reason: str
+    hasty: bool = field(default=False, compare=False)
 
 
 RouteAnswer = Route | NoMail | LookupFailed

@@ -6,18 +6,21 @@ have failed has the look-up failed. Each endpoint has a queue (engine.query_queu
 says which query may be sent. A query that nobody wants any more is reset at once; one
 that has only lost to another may still be answered until it is late, for what it shows
 of its endpoint and to spare the endpoint a reset.
+
+A list is in no hurry: its look-up fails only when an endpoint has answered so, or has
+had FAIR_S for it in which it answered others promptly. In general trouble (the endpoint
+stands still, its connections end, we lag) it waits, and is asked again a few times.
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
-from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 import trio
 
 from engine.background import contained, log_fault
-from engine.dns import LookupFailed
+from engine.clock import NEVER, Clock
+from engine.dns import ROOT_QUESTION, LookupFailed
 from engine.doh import DohResponse, DohTransport, Transport, TransportFailed
 from engine.query_queue import LATE_S, REVIEW_S, Priority, Query, QueryQueue
 
@@ -25,9 +28,11 @@ HEDGE_S = LATE_S
 LOOKUP_S = 1.5  # all endpoints together, from the first query on
 LINE_S = 60.0  # a list's query may wait for its turn; 15,000 hung names ahead of it take so long
 LOOKUPS_MAX = 200  # at an endpoint; names not in its cache take 100 ms: so 2,000 a second
-STALL_S = 0.1  # the clock wakes so late only where the process did not run
-STALL_GRACE_S = 0.02
-NEVER = float("inf")
+FAIR_S = LOOKUP_S / 2  # an endpoint at work has had a fair chance to answer
+TRY_S = 2.0  # a list's query waits so long at an endpoint that does not work; 15 s in all tries
+CHECK_S = 0.25  # between two looks at whether it does
+GAP_S = 0.6  # between prompt answers; a longer one may be a standstill
+AGAIN_AFTER_S = (1.0, 2.0, 4.0)  # a resolver that restarts is back in a few seconds
 
 Answer = TypeVar("Answer")
 Read = Callable[[bytes], Answer | LookupFailed]
@@ -37,85 +42,6 @@ Begin = Callable[[str, bytes, Told], Callable[[], None]]
 
 NO_TURN = "too many look-ups under way"
 NO_ANSWER = f"no answer within {LOOKUP_S:g} s"
-
-
-class Timed(Protocol):
-    """What has a deadline that the clock keeps."""
-
-    @property
-    def over(self) -> bool:
-        """No clock is wanted any more."""
-        ...
-
-    @property
-    def due(self) -> float:
-        """When `tick` has something to do."""
-        ...
-
-    def tick(self, now: float) -> None: ...
-
-
-class Clock:
-    """Calls `tick` of each timed object when it is due; those that are over are dropped.
-
-    Nearly all are over long before: the clock wakes for them a few times a second.
-    """
-
-    def __init__(self) -> None:
-        self.now = trio.lowlevel.current_clock().current_time
-        self._due: list[tuple[float, int, Timed]] = []  # a heap
-        self._numbers = count()  # of equal instants the first comes first
-        self._sleep = trio.CancelScope()
-        self._wakes_at = float("-inf")
-        self._ticking = False
-        self._afterwards: dict[Callable[[], None], None] = {}
-
-    def watch(self, timed: Timed) -> None:
-        if timed.over or (due := timed.due) == NEVER:
-            return
-        heappush(self._due, (due, next(self._numbers), timed))
-        if due < self._wakes_at:
-            self._wakes_at = due
-            self._sleep.deadline = due
-
-    def afterwards(self, act: Callable[[], None]) -> None:
-        """Call it when all that is due now had its tick: now, unless one has it just now."""
-        if self._ticking:
-            self._afterwards[act] = None
-        else:
-            act()
-
-    async def run(self) -> None:
-        """Never ends."""
-        while True:
-            self._ticking = True
-            self._tick(trio.current_time())
-            self._ticking = False
-            acts, self._afterwards = self._afterwards, {}
-            for act in acts:
-                try:
-                    act()
-                except Exception:
-                    log_fault(act)
-            self._wakes_at = self._due[0][0] if self._due else NEVER
-            with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
-                await trio.sleep_forever()
-            if self.now() > self._sleep.deadline + STALL_S:
-                # The whole process stood still: first read the answers that have come.
-                await trio.sleep(STALL_GRACE_S)
-
-    def _tick(self, now: float) -> None:
-        while self._due and (self._due[0][2].over or self._due[0][0] <= now):
-            timed = heappop(self._due)[2]
-            if timed.over:
-                continue
-            try:
-                if timed.due <= now:
-                    timed.tick(now)
-            except Exception:  # its callers' own clocks end it; the others go on
-                log_fault(timed.tick)
-                continue
-            self.watch(timed)
 
 
 class _Endpoint:
@@ -130,9 +56,20 @@ class _Endpoint:
         self._answered_at = float("-inf")
         self._clock = clock
         self._review_at = NEVER
+        self.working_s = 0.0  # for so long it has answered promptly, in all
+        self.prompt_at = float("-inf")  # its last prompt answer
+        self._canary = _Canary(self, clock)
 
-    def after_answer(self, now: float) -> None:
+    def after_answer(self, sent_at: float, now: float) -> None:
         self.failing, self._answered_at = False, now
+        if now < sent_at + LATE_S:
+            gap_s = now - self.prompt_at
+            self.working_s += gap_s if gap_s < GAP_S else now - sent_at
+            self.prompt_at = now
+
+    def watch_work(self, now: float) -> None:
+        """A list's query was sent: find out whether the endpoint works meanwhile."""
+        self._canary.watch_until(now + TRY_S, now)
 
     def after_silence(self, since: float) -> None:
         self.failing = self.failing or self._answered_at < since
@@ -175,27 +112,110 @@ class _Endpoint:
         self._review_at = now + REVIEW_S if self.queue.waiting else NEVER
 
 
+class _Canary(Query):
+    """A question that any resolver at work answers at once, asked while it says nothing else.
+
+    Names that hang and an endpoint that stands still look alike without it.
+    """
+
+    __slots__ = ("_clock", "_due", "_endpoint", "_give_up", "_under_way", "_until")
+
+    def __init__(self, endpoint: _Endpoint, clock: Clock) -> None:
+        super().__init__(".", {"canary": Priority.PROBE})
+        self._endpoint = endpoint
+        self._clock = clock
+        self._due = NEVER
+        self._until = NEVER
+        self._under_way = False  # or waits for its turn
+        self._give_up: Callable[[], None] | None = None
+
+    def watch_until(self, until: float, now: float) -> None:
+        self._until = until
+        if self._due == NEVER:
+            self._due = now + CHECK_S
+            self._clock.watch(self)
+
+    @property
+    def over(self) -> bool:
+        return self._due == NEVER
+
+    @property
+    def due(self) -> float:
+        return self._due
+
+    def tick(self, now: float) -> None:
+        if now >= self._until:
+            self._due = NEVER
+            self._end()
+            return
+        self._due = now + CHECK_S
+        if self.sent_at is not None and now >= self.sent_at + LOOKUP_S:
+            self._end()
+        if not self._under_way and now >= self._endpoint.prompt_at + CHECK_S:
+            self._under_way = True
+            self.sent_at, self.gave_way = None, False
+            self._endpoint.submit(self, now)
+
+    def send(self, now: float) -> None:
+        endpoint = self._endpoint
+        give_up = endpoint.begin(endpoint.url, ROOT_QUESTION, self._settle)
+        self._give_up = give_up if self._under_way else None
+
+    def recall(self) -> None:
+        if (give_up := self._give_up) is not None:
+            self._give_up = None
+            give_up()
+
+    def _settle(self, told: DohResponse | TransportFailed) -> None:
+        if self._under_way and (sent_at := self.sent_at) is not None:
+            self._give_up = None
+            if isinstance(told, DohResponse):
+                self._endpoint.after_answer(sent_at, self._clock.now())
+            self._end()
+
+    def _end(self) -> None:
+        if self._under_way:
+            self._under_way = False
+            self.recall()
+            self._endpoint.release(self)
+            self.sent_at = None
+
+
 class _Attempt(Query):
     """A look-up's query to one endpoint, until it is answered or given up."""
 
-    __slots__ = ("_give_up", "endpoint", "look_up", "over")
+    __slots__ = ("_give_up", "_worked_before_s", "_worked_s", "endpoint", "look_up", "over")
 
     def __init__(self, look_up: "LookUp[Answer]", endpoint: _Endpoint) -> None:
         super().__init__(look_up.name, look_up.wanted_by)
         self.look_up = look_up
         self.endpoint = endpoint
         self.over = False
+        self._worked_s = 0.0  # while it was under way before it gave way
+        self._worked_before_s = 0.0  # before it was sent
         self._give_up: Callable[[], None] | None = None
 
     def send(self, now: float) -> None:
+        self._worked_before_s = self.endpoint.working_s
+        if self.look_up.patient:
+            self.endpoint.watch_work(now)
         self.look_up.sent(now)
         give_up = self.endpoint.begin(self.endpoint.url, self.look_up.question, self._settle)
         if not self.over:  # else it was answered at once
             self._give_up = give_up
 
     def recall(self) -> None:
+        self._worked_s += self.endpoint.working_s - self._worked_before_s
         self.stop()
         self.look_up.gave_way(self)
+
+    @property
+    def had_fair_time(self) -> bool:
+        """Has the endpoint worked for FAIR_S while it was asked this?"""
+        worked_s = self._worked_s
+        if self.sent_at is not None:
+            worked_s += self.endpoint.working_s - self._worked_before_s
+        return worked_s >= FAIR_S
 
     def stop(self) -> None:
         """Tell the endpoint that its answer is not wanted."""
@@ -218,9 +238,9 @@ class LookUp(Generic[Answer]):
     """
 
     __slots__ = (
-        *("_answer", "_attempts", "_began", "_clock", "_done", "_hedge_at", "_now", "_read"),
-        *("_reasons",),
-        *("_sent_at", "_started", "_untried", "name", "question", "wanted_by"),
+        *("_again_at", "_answer", "_attempts", "_began", "_clock", "_done", "_endpoints"),
+        *("_hedge_at", "_judged", "_now", "_read", "_reasons", "_sent_at", "_started"),
+        *("_tries", "_try_s", "_untried", "name", "patient", "question", "wanted_by"),
     )
 
     def __init__(
@@ -237,6 +257,7 @@ class LookUp(Generic[Answer]):
         self.wanted_by = wanted_by
         self._read = read
         self._done = done
+        self._endpoints = resolvers.endpoints
         self._untried = resolvers.endpoints[::-1]
         self._clock = resolvers.clock
         self._now = resolvers.clock.now
@@ -247,6 +268,11 @@ class LookUp(Generic[Answer]):
         self._sent_at: float | None = None
         self._started = False
         self._hedge_at = self._began + HEDGE_S if self._hurries() else NEVER
+        self.patient = not self._hurries()  # a list wants it: general trouble does not fail it
+        self._judged = False  # an endpoint has had its fair time for the name, or has answered
+        self._tries = 0  # that general trouble ended
+        self._try_s = LOOKUP_S  # from the first query of this try on
+        self._again_at = NEVER  # asks again then; nothing is under way before
 
     def start(self) -> None:
         """Ask. It may be done at once."""
@@ -262,6 +288,13 @@ class LookUp(Generic[Answer]):
             self._clock.watch(self)
         for attempt in list(self._attempts):
             attempt.endpoint.queue.claim(attempt, account, priority)
+        if self._again_at != NEVER and priority < Priority.LIST:
+            self._ask_again(now)
+            self._clock.watch(self)
+
+    def persist(self) -> None:
+        """A list wants the answer as well: from now on general trouble does not fail it."""
+        self.patient = True
 
     def renounce(self, account: str) -> None:
         """An account no longer wants the answer."""
@@ -288,7 +321,12 @@ class LookUp(Generic[Answer]):
         for attempt in self._attempts:
             reason = NO_TURN if attempt.sent_at is None else NO_ANSWER
             reasons.append(f"{attempt.endpoint.name}: {reason}")
-        return LookupFailed("; ".join(reasons))
+        hasty = not self._had_fair_time and self._tries < len(AGAIN_AFTER_S)
+        return LookupFailed("; ".join(reasons), hasty)
+
+    @property
+    def _had_fair_time(self) -> bool:
+        return self._judged or any(attempt.had_fair_time for attempt in self._attempts)
 
     @property
     def over(self) -> bool:
@@ -298,6 +336,8 @@ class LookUp(Generic[Answer]):
     def due(self) -> float:
         if self._answer is not None:
             return min((each.sent_at or 0.0) + LATE_S for each in self._attempts)
+        if self._again_at != NEVER:
+            return self._again_at
         due = self._ends
         if self._untried and self._hedge_at < due:
             due = self._hedge_at
@@ -305,16 +345,18 @@ class LookUp(Generic[Answer]):
 
     @property
     def _ends(self) -> float:
-        line_ends = self._began + LINE_S
-        return line_ends if self._sent_at is None else min(self._sent_at + LOOKUP_S, line_ends)
+        return self._began + LINE_S if self._sent_at is None else self._sent_at + self._try_s
 
     def tick(self, now: float) -> None:
         if self._answer is not None:
             for attempt in list(self._attempts):
                 if attempt.sent_at is None or now >= attempt.sent_at + LATE_S:
                     self._give_up(attempt, now)
+        elif self._again_at != NEVER:
+            if now >= self._again_at:
+                self._ask_again(now)
         elif now >= self._ends:
-            self._finish(self.failure(), now)
+            self._end_try(now)
         elif self._untried and now >= self._hedge_at:
             self._ask_next(now)
 
@@ -336,6 +378,7 @@ class LookUp(Generic[Answer]):
             self._attempts.remove(attempt)
         elif all(each.sent_at is None for each in self._attempts):
             self._sent_at = None
+            self._try_s = LOOKUP_S
 
     def heard(self, attempt: _Attempt, told: DohResponse | TransportFailed) -> None:
         now = self._now()
@@ -343,18 +386,20 @@ class LookUp(Generic[Answer]):
         attempt.over = True
         endpoint = attempt.endpoint
         sent_at = attempt.sent_at
+        assert sent_at is not None
         if isinstance(told, TransportFailed):
-            assert sent_at is not None
             endpoint.after_silence(sent_at)
+            self._judged = self._judged or attempt.had_fair_time
             reason = str(told) or type(told).__name__
         else:
-            endpoint.after_answer(now)
+            endpoint.after_answer(sent_at, now)
             if self._answer is None:
                 answer = self._read(told.octets)
                 if not isinstance(answer, LookupFailed):
                     self._finish(answer, now)
                 else:
                     reason = answer.reason
+                    self._judged = True
         endpoint.release(attempt)
         if self._answer is not None:
             return
@@ -362,7 +407,37 @@ class LookUp(Generic[Answer]):
         if self._untried:
             self._ask_next(now)
         elif not self._attempts:
-            self._finish(self.failure(), now)
+            self._fail(now)
+            self._clock.watch(self)
+
+    def _end_try(self, now: float) -> None:
+        """The time is up; where the endpoints did not work meanwhile, a list waits for them."""
+        must_wait = self.patient and self._sent_at is not None and not self._had_fair_time
+        if must_wait and self._try_s < TRY_S:
+            self._try_s += CHECK_S
+        else:
+            self._fail(now)
+
+    def _fail(self, now: float) -> None:
+        """Nothing came of this try: the end, or for a list in general trouble another try."""
+        failure = self.failure()
+        if not self.patient or not failure.hasty or now >= self._began + LINE_S:
+            self._finish(failure, now)
+            return
+        self._reasons = [failure.reason]
+        for attempt in list(self._attempts):
+            self._give_up(attempt, now)
+        self._again_at = now + AGAIN_AFTER_S[self._tries]
+        self._tries += 1
+
+    def _ask_again(self, now: float) -> None:
+        self._again_at = NEVER
+        self._reasons = []
+        self._untried = self._endpoints[::-1]
+        self._sent_at = None
+        self._try_s = LOOKUP_S
+        self._hedge_at = now + HEDGE_S if self._hurries() else NEVER
+        self._ask_next(now)
 
     def _ask_next(self, now: float) -> None:
         """Ask the next endpoint, and with one that is failing the one after it as well."""

@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 import trio
 
+from engine.clock import NEVER, Clock
 from engine.dns import (
     AddressAnswer,
     Addresses,
@@ -36,7 +37,7 @@ from engine.dns import (
 from engine.doh import DohTransport, check_doh_url, open_transport
 from engine.egress import is_public
 from engine.query_queue import Priority
-from engine.resolver import LOOKUP_S, NEVER, Clock, LookUp, Read, Resolvers
+from engine.resolver import LOOKUP_S, LookUp, Read, Resolvers
 from engine.settings import EngineSettings
 from engine.watcher import NOBODY, Watcher
 
@@ -54,6 +55,7 @@ class UnderWay(Protocol[Part]):
 
     def start(self) -> None: ...
     def claim(self, account: str, priority: Priority) -> None: ...
+    def persist(self) -> None: ...
     def renounce(self, account: str) -> None: ...
     def cancel(self) -> None: ...
 
@@ -156,6 +158,9 @@ class _Flight(Generic[Answer]):
             self.wanted_by[account] = priority
             assert self.look_up is not None
             self.look_up.claim(account, priority)
+        if priority >= Priority.LIST:
+            assert self.look_up is not None
+            self.look_up.persist()
 
     def leave(self, interest: Interest[Answer], *, by_clock: bool) -> Answer | LookupFailed:
         """One caller waits no longer; returns what there is for one whose clock ran out."""
@@ -215,9 +220,12 @@ class Remembered(Generic[Answer]):
         self._answers: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
         self._flights: dict[str, _Flight[Answer]] = {}
 
-    def known(self, name: str) -> Answer | None:
+    def known(self, name: str, *, patient: bool = False) -> Answer | None:
+        """What is remembered; for who is patient, no failure that a second try might mend."""
         until, answer = self._answers.get(name, _NEVER)
-        return answer if self.now() < until else None
+        if self.now() >= until or (patient and isinstance(answer, LookupFailed) and answer.hasty):
+            return None
+        return answer
 
     def want(self, name: str, interest: Interest[Answer]) -> None:
         """Have the interest settled by the one look-up that all who ask now share.
@@ -241,7 +249,7 @@ class Remembered(Generic[Answer]):
         self, name: str, account: str = "", priority: Priority = Priority.REQUEST
     ) -> Answer | LookupFailed:
         """The answer, from memory or from the look-up, within LOOKUP_S where it is no list's."""
-        if (known := self.known(name)) is not None:
+        if (known := self.known(name, patient=priority >= Priority.LIST)) is not None:
             await trio.lowlevel.checkpoint()
             return known
         task = _TaskInterest[Answer](account, priority, self.now)
@@ -329,6 +337,10 @@ class _AddressLookUp:
         elif priority < Priority.LIST:
             self._ask_for_six()
 
+    def persist(self) -> None:
+        for each in self._both():
+            each.persist()
+
     def renounce(self, account: str) -> None:
         for each in self._both():
             each.renounce(account)
@@ -354,6 +366,8 @@ class _AddressLookUp:
     def _ask_for_six(self) -> None:
         if self._six is None and not self._over:
             self._six = self._look_up("AAAA", self._on_six)
+            if self._four.patient:
+                self._six.persist()
             self._six.start()
 
     def _look_up(
@@ -411,9 +425,9 @@ class Routes:
             clock, self._look_up_addresses, watcher=watcher
         )
 
-    def known(self, domain: str) -> RouteAnswer | None:
+    def known(self, domain: str, *, patient: bool = False) -> RouteAnswer | None:
         """What memory holds; None means that `find` will have to ask."""
-        return self._routes.known(domain.lower())
+        return self._routes.known(domain.lower(), patient=patient)
 
     async def find(self, domain: str, account: str = "", *, patient: bool = False) -> RouteAnswer:
         """Where this domain's mail goes. Raises ValueError for what is no domain name.
@@ -424,8 +438,8 @@ class Routes:
         ask(domain, "MX")  # a name that cannot be asked about is its caller's mistake
         return await self._routes.find(domain.lower(), account, _priority(patient))
 
-    def known_addresses(self, name: str) -> AddressAnswer | None:
-        return self._addresses.known(name.lower())
+    def known_addresses(self, name: str, *, patient: bool = False) -> AddressAnswer | None:
+        return self._addresses.known(name.lower(), patient=patient)
 
     async def addresses(
         self, name: str, account: str = "", *, patient: bool = False

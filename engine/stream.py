@@ -287,7 +287,7 @@ class _Errand:
 
     def _open_lane(self, domain: str) -> _Lane | None:
         """A lane from what is remembered; None where that does not do."""
-        known = self._engine.routes.known(domain)
+        known = self._engine.routes.known(domain, patient=self._patient)
         if known is None or not self._knows_exchanges(known):
             return None
         if len(self._lanes) >= LANES_MAX:
@@ -306,7 +306,7 @@ class _Errand:
         if not self._patient or not isinstance(answer, Route):
             return True
         routes = self._engine.routes
-        return all(routes.known_addresses(each.name) for each in self._first(answer))
+        return all(routes.known_addresses(each.name, patient=True) for each in self._first(answer))
 
     def _first(self, route: Route) -> list[MailExchange]:
         return self._order(route)[:FIRST_EXCHANGES]

@@ -5,7 +5,8 @@ import socket
 import threading
 import time
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
 import pytest
 import trio
@@ -70,6 +71,56 @@ async def open_resolver(protocol: str, zone: Zone, folder):
         nursery.cancel_scope.cancel()
 
 
+class Relay:
+    """Between the engine and its resolver: it can stand still, or lose all connections."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._moves = trio.Event()
+        self._moves.set()
+        self._scopes: set[trio.CancelScope] = set()
+        self._gone = False
+
+    async def stand_still(self, lasts_s: float) -> None:
+        self._moves = trio.Event()
+        await trio.sleep(lasts_s)
+        self._moves.set()
+
+    async def be_gone(self, lasts_s: float) -> None:
+        self._gone = True
+        for scope in self._scopes:
+            scope.cancel()
+        await trio.sleep(lasts_s)
+        self._gone = False
+
+    async def serve(self, listener: trio.SocketListener) -> None:
+        async with listener, trio.open_nursery() as nursery:
+            while True:
+                stream = await listener.accept()
+                if self._gone:
+                    await trio.aclose_forcefully(stream)
+                else:
+                    nursery.start_soon(self._carry, stream)
+
+    async def _carry(self, client: trio.SocketStream) -> None:
+        async with client, await trio.open_tcp_stream("127.0.0.1", self._port) as resolver:
+            async with trio.open_nursery() as nursery:
+                both = nursery.cancel_scope
+                self._scopes.add(both)
+                nursery.start_soon(self._pass_on, client, resolver, both)
+                nursery.start_soon(self._pass_on, resolver, client, both)
+            self._scopes.discard(both)
+
+    async def _pass_on(
+        self, source: trio.SocketStream, target: trio.SocketStream, both: trio.CancelScope
+    ) -> None:
+        with suppress(trio.BrokenResourceError):
+            while octets := await source.receive_some():
+                await self._moves.wait()
+                await target.send_all(octets)
+        both.cancel()
+
+
 @asynccontextmanager
 async def open_town(protocol: str, folder, *, healthy: int, hung: int):
     """An engine before a zone with so many domains that live, d…, and that hang, hung…"""
@@ -109,6 +160,46 @@ async def test_a_list_of_which_a_fifth_hangs(protocol, tmp_path):
     random.Random(1).shuffle(domains)
     async with open_town(protocol, tmp_path, healthy=healthy, hung=hung) as engine:
         verdicts = await verify(engine, [f"known@{domain}" for domain in domains], patient=True)
+    assert failed(verdicts) == {domain for domain in domains if domain.startswith("hung")}
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+@pytest.mark.parametrize("trouble", [Relay.stand_still, Relay.be_gone])
+async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(protocol, trouble, tmp_path):
+    """It stands still, or ends its connections and takes no other, for 1.4 s in mid-list."""
+    healthy, hung = 600, 60
+    domains = [f"d{n}.test" for n in range(healthy)] + [f"hung{n}.test" for n in range(hung)]
+    random.Random(1).shuffle(domains)
+    seen = 0
+    async with open_world() as world, trio.open_nursery() as nursery:
+        host = MailHost()
+        for domain in domains:
+            if domain.startswith("hung"):
+                world.zone.mood(domain, Mood.HANG)
+            else:
+                world.add(domain, host, mx="mx.test")
+        async with open_resolver(protocol, world.zone, tmp_path) as settings:
+            [url] = settings.doh_urls
+            port = urlsplit(url).port
+            [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            relay = Relay(port)
+            nursery.start_soon(relay.serve, listener)
+            url = url.replace(str(port), str(listener.socket.getsockname()[1]))
+            texts = [f"known@{domain}" for domain in domains]
+            verdicts = []
+            async with (
+                open_engine(
+                    replace(settings, doh_urls=(url,)), dial=world.dial, rng=random.Random(0)
+                ) as engine,
+                open_answers(engine, texts, asker="me", patient=True) as answers,
+            ):
+                with trio.fail_after(120):
+                    async for answer in answers:
+                        seen += 1
+                        verdicts.append(answer.verdict)
+                        if seen == 50:
+                            nursery.start_soon(trouble, relay, 1.4)
+        nursery.cancel_scope.cancel()
     assert failed(verdicts) == {domain for domain in domains if domain.startswith("hung")}
 
 
