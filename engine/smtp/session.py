@@ -35,6 +35,7 @@ IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back with
 GONE_WRONG = (ReadTimedOut, ConnectionLost, TheirMistake)
 
 _ANOTHER_RECIPIENT = Meaning.ANOTHER_RECIPIENT  # to look each up takes 0.12 µs in Python 3.11
+_NO_MAILBOX = Meaning.NO_MAILBOX
 _TLS_DEMANDED = Meaning.TLS_DEMANDED
 _SENDER_REFUSED = Meaning.SENDER_REFUSED
 
@@ -484,7 +485,7 @@ class Session:
         else:
             reading = self._host.read(Step.RCPT, reply)
             meaning = reading.meaning
-            if (
+            if meaning is not _NO_MAILBOX and (
                 meaning is _ANOTHER_RECIPIENT
                 or meaning is _SENDER_REFUSED
                 or meaning is _TLS_DEMANDED
