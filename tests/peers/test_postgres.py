@@ -47,6 +47,7 @@ PATIENCE_S = 30.0  # for what must come, on a machine however busy
 KILLS = 4
 OF_THE_STORE = re.compile(r"\b(open_shop|open_test_store|make_place|store_settings)\b|\bshop[:,)]")
 ELSEWHERE = {
+    "test_abuse_operations.py",  # ports, signals and memory; its full disk is that of a file
     "test_description_holds.py",  # what is said of bodies, of which 70 s are made up
     "test_fleet_served.py",  # on a server that flushes, below
 }
