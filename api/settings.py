@@ -28,9 +28,7 @@ PROBES_MAX = 100_000  # each is a socket and about 30 KiB: beyond it memory is t
 WEBHOOK_RETRY_S = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
 RETRIES_MAX = 50
 RETRY_S_MAX = 30 * 86400
-SHOWN_MAX = (
-    300  # a path is shown whole: characters of a wrong value that are repeated to the operator
-)
+SHOWN_MAX = 200  # characters of a wrong value that are repeated: a path is shown whole
 SECRET = "***"  # in place of a wrong value that is a secret
 SECRET_KEY_OCTETS = 32  # AES-256
 BIND_TAKES = "an address and a port, such as 127.0.0.1:8080 or [::1]:8080"

@@ -66,7 +66,12 @@ class LazyGroup(click.Group):
 
         A reader that closed our standard output (`| head`) is click's: quiet, exit 1.
         """
-        from api.cli.streams import cannot_say, is_of_stream, open_standard_streams
+        from api.cli.streams import (
+            cannot_say,
+            is_of_stream,
+            let_go_of_output,
+            open_standard_streams,
+        )
 
         extra["standalone_mode"] = False
         open_standard_streams()
@@ -92,7 +97,10 @@ class LazyGroup(click.Group):
             if not sys.stdout.closed:  # as it is after an error that was told
                 sys.stdout.flush()
         except OSError as error:
-            code = code or cannot_say(error)
+            if code:
+                let_go_of_output()  # why it failed was said before
+            else:
+                code = cannot_say(error)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -50,8 +50,14 @@ def is_of_stream(error: OSError) -> bool:
 def cannot_say(error: OSError) -> int:
     """Say that standard output failed, and let go of it; gives the exit code."""
     say(f"standard output cannot be written: {os.strerror(error.errno or 0)}")
-    with suppress(OSError):  # what Python still holds would fail once more at its end
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 1)
-        os.close(nothing)
+    let_go_of_output()
     return 1
+
+
+def let_go_of_output() -> None:
+    """What Python still holds for standard output goes nowhere, and fails no more at its end."""
+    with suppress(OSError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        if nothing != 1:
+            os.dup2(nothing, 1)
+            os.close(nothing)

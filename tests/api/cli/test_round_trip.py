@@ -149,7 +149,8 @@ def cleaned_unless_unsure(path: Path, options: dict[str, Any]) -> tuple[list[str
     try:
         return cleaned(path, Case(path.name, b""))
     except BadList as bad:
-        if "escapechar" not in options or "may be an escape or text" not in bad.message:
+        holds_backslashes = "escapechar" in options or b"\\" in path.read_bytes()
+        if not holds_backslashes or "may be an escape or text" not in bad.message:
             raise
         return None
 
