@@ -41,7 +41,6 @@ class Connection:
         self.said_at = self.heard_at = self._now()  # the last write, the last reply
         self._come_at = self.heard_at  # what was read last
         self._failed = False
-        self._woken = False
 
     @property
     def usable(self) -> bool:
@@ -173,7 +172,7 @@ class Connection:
         except TheirMistake:
             self._failed = True
             raise
-        self._come_at = self._now()
+        self._come_at = self._line.arrived_at
         if turn is not None:
             self.heard_at = self._come_at
         return turn
@@ -187,7 +186,7 @@ class Connection:
         if not octets:
             self._check_open(octets)
             return None
-        self._come_at = self._now()
+        self._come_at = self._line.arrived_at
         return octets
 
     def _check_open(self, octets: bytes | None) -> None:
@@ -199,6 +198,10 @@ class Connection:
         self._failed = True
         return ConnectionLost(words)
 
+    def silent_s(self) -> float:
+        """For how long, at the least, nothing more has come after what was received last."""
+        return self._line.silent_s()
+
     def unread(self) -> bool:
         """Has anything come that belongs to no reply yet?"""
         return self.conversation.unread
@@ -208,34 +211,36 @@ class Connection:
 
         It may be called from another task; it raises nothing.
         """
+        try:
+            await self.listen(go_on, until)
+        except BaseException:
+            self._failed = True
+            raise
+
+    async def listen(self, go_on: OnOctets, until: float) -> None:
+        """As follow() does, while nothing is unanswered: a wait that is cancelled does no harm."""
         self._line.on_octets = go_on
         try:
             further = go_on() if self.conversation.unread else until
             while further is not None and not await self._line.wait(further):
                 further = go_on()
-        except BaseException:
-            self._failed = True
-            raise
         finally:
             self._line.on_octets = None
 
-    async def listen(self, until: float) -> None:
-        """Return at `until`, when woken, or when the server speaks or closes unasked."""
-        self._woken = False
-        octets = None
-        while octets is None and not self._woken and self._now() < until:
-            await self._line.wait(until)
-            try:
-                octets = self._line.receive()
-            except GONE:
-                octets = b""
-        if octets is not None:
-            self.conversation.receive(octets)
-            self._failed = True
+    def spoke(self) -> bool:
+        """Did the server speak or close, of whom nothing was asked? Then nothing may be any more."""
+        try:
+            octets = self._line.receive()
+        except GONE:
+            octets = b""
+        if octets is None:
+            return False
+        self.conversation.receive(octets)
+        self._failed = True
+        return True
 
     def wake(self) -> None:
-        """End listen()."""
-        self._woken = True
+        """End the wait: what it was given is called, and says whether to go on."""
         self._line.wake()
 
     async def start_tls(self, *, until: float = float("inf")) -> str:

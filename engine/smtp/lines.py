@@ -8,10 +8,15 @@ world of the tests, a proxy's tunnel of another kind) is waited for in trio's wa
 
 A line is used by one task at a time; `wake` may come from any. While that task waits,
 `on_octets` may take what comes in its place, so that the usual costs no switch of tasks.
+
+What has come is read as soon as the kernel reports it, and served in the order of its
+coming, a few lines at a time. So a busy engine knows when a reply came, however late it
+gets to it, and that nothing followed meanwhile: see `silent_s`.
 """
 
 import select
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from heapq import heappop, heappush
@@ -20,7 +25,10 @@ from typing import Protocol
 import trio
 
 RECEIVE_OCTETS = 8192  # replies are short; a larger buffer is only dearer to allocate
-EVENTS_MAX = 64  # taken from the kernel before others have their turn: 3 ms of work
+SERVED_MAX = 64  # lines served before others have their turn: 3 ms of work
+EVENTS_MAX = 64  # taken from the kernel at once
+POLLS_MAX = 16  # before lines are served: 1,024 receives are 3 ms
+UNSERVED_OCTETS_MAX = 32 * 1024  # twice what a reply may have; the rest stays in the kernel
 LATE_GRACE_S = 0.01  # where we came late to listen ourselves: one look at what has arrived
 
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
@@ -32,11 +40,18 @@ OnOctets = Callable[[], float | None]
 class Line(Protocol):
     """One connection's octets. Whatever goes wrong with it raises one of GONE.
 
-    `on_octets` is called where octets have come during a wait, if the line can do that:
-    until when to wait on (trio's clock), or None where the wait is over.
+    `on_octets` is called where octets have come during a wait, or its deadline has, if the
+    line can do that: until when to wait on (trio's clock), or None where the wait is over.
     """
 
     on_octets: OnOctets | None
+
+    @property
+    def arrived_at(self) -> float:
+        """What receive() returned last had come by then (trio's clock)."""
+
+    def silent_s(self) -> float:
+        """For so long after `arrived_at` nothing more has come; 0 where that is not known."""
 
     def send_now(self, octets: bytes) -> int:
         """Hand the octets to the system; says how many it took, mostly all."""
@@ -68,10 +83,14 @@ class StreamLine:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.on_octets: OnOctets | None = None  # never called: a task must receive
+        self.arrived_at = trio.current_time()
         self._stream = stream
         self._waiting: trio.CancelScope | None = None
         self._come: bytes | None = None
         self._trouble: Exception | None = None
+
+    def silent_s(self) -> float:
+        return 0.0
 
     def send_now(self, octets: bytes) -> int:
         return 0  # it has no such way
@@ -85,6 +104,7 @@ class StreamLine:
         try:
             with trio.CancelScope(deadline=until) as self._waiting:
                 self._come = bytes(await self._stream.receive_some(RECEIVE_OCTETS))
+                self.arrived_at = trio.current_time()
         except GONE as trouble:
             self._trouble = trouble
         finally:
@@ -117,14 +137,24 @@ class SocketLine:
         self.on_octets: OnOctets | None = None
         self.until = float("inf")  # of the wait that there is
         self.rings_at = float("inf")  # the deadline that is kept for it
+        self.arrived_at = lines.now()
         self._lines = lines
         self._socket = connected
         self._ready = False  # octets may have come since nothing was there last
         self._ending = (
             False  # the server closed or reset it: there is more to be read, if only that
         )
+        self._received: bytes | None = None  # before anybody asked for it
+        self._trouble: OSError | None = None  # met by that, after those octets
+        self.queued = False  # to be served
         self._task: trio.lowlevel.Task | None = None
         self._over = False  # the wait, by the word of on_octets
+
+    def silent_s(self) -> float:
+        """As two looks at the kernel tell, so it is never too long."""
+        if self._ready or self._received is not None:
+            return 0.0
+        return self._lines.polled_at - self.arrived_at
 
     def send_now(self, octets: bytes) -> int:
         try:
@@ -140,7 +170,7 @@ class SocketLine:
                 sent += self.send_now(octets[sent:])
 
     async def wait(self, until: float) -> bool:
-        if self._ready:
+        if self._ready or self._received is not None or self._trouble is not None:
             return False
         self._task = trio.lowlevel.current_task()
         self._wait_on(until)
@@ -158,29 +188,70 @@ class SocketLine:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def receive(self) -> bytes | None:
+        if self._received is None and self._trouble is None:
+            self._receive()
+        octets, self._received = self._received, None
+        if octets is None and self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            raise trouble
+        return octets
+
+    def _receive(self) -> None:
+        """Add to what was received before, if anything has come."""
         try:
             octets = self._socket.recv(RECEIVE_OCTETS)
         except BlockingIOError:
             self._ready = False
-            return None
+            return
+        except OSError as trouble:
+            self._ready, self._trouble = False, trouble
+            return
+        self.arrived_at = self._lines.now()
         # Fewer than there was room for: the socket is drained (epoll(7)), but for its end.
         self._ready = len(octets) == RECEIVE_OCTETS or self._ending
-        return octets
+        if self._received is None:
+            self._received = octets
+        elif octets:  # the end is read once more, by itself
+            self._received += octets
 
-    def arrived(self, events: int) -> None:
+    def arrived(self, events: int) -> bool:
+        """Receive at once what the kernel reports; say whether the line is to be served."""
         self._ready = True
         if events != select.EPOLLIN:
             self._ending = True
-        while self._ready and self._task is not None:
-            if self.on_octets is None:
-                self.wake()
-            elif (until := self.on_octets()) is None:
-                self._over = True
-                self.wake()
-            else:
-                self.until = until
-                if until < self.rings_at:
-                    self._lines.ring(self)
+        if self._task is None:
+            return False
+        if self.on_octets is None:
+            self.wake()
+            return False
+        if self._received is None or len(self._received) < UNSERVED_OCTETS_MAX:
+            self._receive()
+        if self.queued:
+            return False
+        self.queued = True
+        return True
+
+    def serve(self) -> None:
+        """Let the one who waits have what has come."""
+        self.queued = False
+        while self._task is not None and (
+            self._received is not None or self._ready or self._trouble is not None
+        ):
+            self.call()
+
+    def call(self) -> None:
+        """Octets have come, or the deadline has: let `on_octets` go on, or else the task."""
+        if self._task is None:
+            return
+        if self.on_octets is None:
+            self.wake()
+        elif (until := self.on_octets()) is None:
+            self._over = True
+            self.wake()
+        else:
+            self.until = until
+            if until < self.rings_at:
+                self._lines.ring(self)
 
     def wake(self) -> None:
         task, self._task = self._task, None
@@ -205,7 +276,10 @@ class Lines:
     """All sockets that are waited for: one wait in the kernel, one for the next deadline."""
 
     def __init__(self) -> None:
+        self.now = trio.lowlevel.current_clock().current_time
+        self.polled_at = self.now()  # all that had come by then is received
         self._epoll = select.epoll()
+        self._unserved: deque[SocketLine] = deque()
         self._lines: dict[int, SocketLine] = {}  # by descriptor
         self._bells: list[tuple[float, int, SocketLine]] = []  # a heap; one or few for each line
         self._count = 0
@@ -237,26 +311,48 @@ class Lines:
             self._sleeping.deadline = line.until
 
     async def watch(self) -> None:
-        """Wake lines as their octets come. Runs until cancelled."""
+        """Receive what comes, and serve its lines in that order. Runs until cancelled."""
+        unserved = self._unserved
         while True:
-            await trio.lowlevel.wait_readable(self._epoll.fileno())
-            for number, events in self._epoll.poll(0, EVENTS_MAX):
-                if line := self._lines.get(number):
-                    line.arrived(events)
+            if unserved:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+            self._poll()
+            for _ in range(min(len(unserved), SERVED_MAX)):
+                unserved.popleft().serve()
+
+    def _poll(self) -> None:
+        """Receive all that has come, as far as POLLS_MAX goes."""
+        for _ in range(POLLS_MAX):
+            now = self.now()
+            arrivals = self._epoll.poll(0, EVENTS_MAX)
+            for number, events in arrivals:
+                line = self._lines.get(number)
+                if line is not None and line.arrived(events):
+                    self._unserved.append(line)
+            if len(arrivals) < EVENTS_MAX:
+                self.polled_at = now
+                return
 
     async def keep_time(self) -> None:
         """Wake lines at their deadlines. Runs until cancelled."""
         while True:
-            now = trio.current_time()
-            while self._bells and self._bells[0][0] <= now:
+            now, called = self.now(), 0
+            while self._bells and self._bells[0][0] <= now and called < SERVED_MAX:
+                called += 1
                 rang_at, _, line = heappop(self._bells)
                 if rang_at != line.rings_at:
                     continue  # an earlier one took its place
                 line.rings_at = float("inf")
                 if line.until <= now:
-                    line.wake()
+                    if not line.queued:  # else it is served soon, and sets its next deadline
+                        line.call()
                 elif line.until < line.rings_at:
                     self.ring(line)
+            if called == SERVED_MAX:
+                await trio.lowlevel.checkpoint()
+                continue
             next_at = self._bells[0][0] if self._bells else float("inf")
             with trio.CancelScope(deadline=next_at) as self._sleeping:
                 await trio.sleep_forever()

@@ -93,6 +93,8 @@ class Unproven:
         return self._quiet_s
 
     def take_all(self) -> list[tuple[Question, Outcome, str]]:
-        verdicts, self.verdicts = self.verdicts, []
-        self._until, self._quiet_s = float("inf"), QUIET_S
+        self._quiet_s = QUIET_S
+        verdicts = self.verdicts
+        if verdicts:
+            self.verdicts, self._until = [], float("inf")
         return verdicts

@@ -176,6 +176,7 @@ class Session:
         self._unproven = Unproven()
         self._early_s = 0.0  # a reply came sooner than usual, and is not proven yet
         self._quiet_until = 0.0  # of the silence that is to prove them; 0: none
+        self._idle_until = 0.0
         self._late = False
         self._named = False  # the latest reply of a round of one names its recipient
         self._elsewhere: set[Question] = set()  # of the unanswered: asked elsewhere, too
@@ -229,14 +230,19 @@ class Session:
         try:
             while self._may_go_on():
                 if self._host.terms.tls and self._conversation.offer.starttls:
-                    await self._start_tls()
+                    if await self._prove():
+                        await self._start_tls()
                     continue
                 self._put_back_again()
                 asked, self._next = self._next or self._pick(), []
-                if asked:
+                if asked and self._unproven.verdicts and self._needs_transaction(asked):
+                    self._next = asked
+                    await self._prove()
+                elif asked:
                     await self._ask(asked)
                 elif self._leaving or self.spent or not await self._wait():
                     break
+            await self._prove()
             if not self._rounds and self._connection.unread():
                 mistake = TheirMistake("it spoke without being asked")
                 cause = cause_of(mistake, Step.HELLO)
@@ -260,16 +266,30 @@ class Session:
     async def _wait(self) -> bool:
         """Idle until woken; False when the time is up or the server spoke or closed."""
         self._idle, self._woken = True, False
+        self._idle_until = until = self._now() + IDLE_S
+        if self._unproven.verdicts:
+            self._quiet_until = until = self._connection.heard_at + self._unproven.quiet_s
         self._host.is_idle(self)
         try:
-            await self._connection.listen(self._now() + IDLE_S)
+            await self._connection.listen(self._while_idle, until)
         finally:
-            self._idle = False
+            self._idle, self._quiet_until = False, 0.0
             self._host.is_busy(self, woken=self._woken)
         woken = self._woken and self._connection.usable
         if woken and not self._leaving:
             self._host.session_reused()
         return woken
+
+    def _while_idle(self) -> float | None:
+        """Until when to idle on, None where that is over. Silence proves what is held."""
+        if self._woken or self._connection.spoke():
+            return None
+        now = self._now()
+        if self._unproven.verdicts:
+            if now < self._quiet_until:
+                return self._quiet_until
+            self._release()
+        return self._idle_until if now < self._idle_until else None
 
     # -- what is asked next ------------------------------------------------------------------
 
@@ -542,6 +562,10 @@ class Session:
             self._drop_replies(heard)
         turns, now = heard.turns, self._connection.heard_at
         self._expect_surplus(heard.first_at - heard.began, heard.gap_s_max)
+        if turns and self._connection.silent_s() >= self._unproven.quiet_s:
+            self._release()
+            self._take(heard, len(turns))
+            return self._end_round(heard)
         held = 0
         while held < len(turns):
             verdict = None if heard.noted else self._usual(self._unanswered[0], turns[held].reply)
@@ -577,14 +601,13 @@ class Session:
         return self._continue()
 
     def _continue(self) -> float | None:
-        """Begin the next round in this transaction; where that can't be, prove what is held."""
+        """Begin the next round in this transaction, if there is anything to ask and it can be.
+
+        What is held is proven where it must be; else while the session idles.
+        """
         if self._unproven.verdicts and (self._host.wary or self._unproven.is_due(self._now())):
             return self._begin_quiet()
-        if self._begin_next():
-            return self._listen_until()
-        if self._unproven.verdicts and not self._unsaid:
-            return self._begin_quiet()
-        return None
+        return self._listen_until() if self._begin_next() else None
 
     def _begin_next(self) -> bool:
         if self._again or not self._may_go_on():
@@ -600,12 +623,33 @@ class Session:
 
     # -- proof -------------------------------------------------------------------------------
 
+    async def _prove(self) -> bool:
+        """Prove what is held by a silence, before anything else is said; False where it fails."""
+        if self._unproven.verdicts:
+            try:
+                await self._connection.listen(self._while_silent, self._begin_quiet())
+                if self._trouble is not None:
+                    raise self._trouble
+            except GONE_WRONG as error:
+                self._went_wrong(error)
+                return False
+        return True
+
     def _begin_quiet(self) -> float:
         """Say nothing for a moment: a surplus reply would come now."""
-        self._quiet_until = self._now() + self._unproven.quiet_s
+        self._quiet_until = self._connection.heard_at + self._unproven.quiet_s
         return self._quiet_until
 
-    def _await_quiet(self) -> float | None:
+    def _while_silent(self) -> float | None:
+        """Until when to say nothing, None where the silence is over: see _prove()."""
+        try:
+            return self._silent_until()
+        except Exception as trouble:
+            self._trouble = trouble
+            return None
+
+    def _silent_until(self) -> float | None:
+        """None where the silence is over and what is held is proven. Raises OutOfStep."""
         surplus = gone = False
         try:
             surplus = self._connection.unread() or self._connection.receive()
@@ -617,21 +661,26 @@ class Session:
         if self._now() < self._quiet_until and not gone:
             return self._quiet_until
         self._quiet_until = 0.0
-        heard = self._heard
         self._release()
+        return None
+
+    def _await_quiet(self) -> float | None:
+        until, heard = self._silent_until(), self._heard
+        if until is not None:
+            return until
         if heard.turns:
             self._take(heard, len(heard.turns))
             return self._end_round(heard)
-        return None if self._next else self._continue()
+        return self._continue()
 
     def _release(self) -> None:
         """The replies are proven to be in step: what was held back is given out."""
         if self._early_s:
             self._host.learn_quick(self._early_s)
             self._early_s = 0.0
-        if not self._unproven.verdicts:
-            return
         verdicts = self._unproven.take_all()
+        if not verdicts:
+            return
         host = self._host
         host.end_hold(len(verdicts))
         host.begin_answers()
@@ -755,11 +804,15 @@ class Session:
             host.settle_alone(asked, outcome, rule, round_s)
         else:
             self._expect_surplus(round_s, 0.0)
-            unproven.hold((asked, outcome, rule), now)
-            host.hold_back((asked,))
-            host.answered_alone(round_s)
-            if host.wary or unproven.is_due(now):
-                return self._begin_quiet()
+            if self._connection.silent_s() >= unproven.quiet_s:
+                self._release()
+                host.settle_alone(asked, outcome, rule, round_s)
+            else:
+                unproven.hold((asked, outcome, rule), now)
+                host.hold_back((asked,))
+                host.answered_alone(round_s)
+                if host.wary or unproven.is_due(now):
+                    return self._begin_quiet()
         if now > self._turn_ends:
             self._cede_if_wanted(now)
         question = None
@@ -779,9 +832,10 @@ class Session:
         self._unanswered.append(question)
         heard.asked = [question]
         heard.reused, heard.first = True, False
-        heard.began, heard.until = now, question.deadline
+        heard.until = question.deadline
         self._elsewhere.clear()
         self._unsaid = self._connection.say_rcpt_now(question.mailbox)
+        heard.began = self._connection.said_at
         return None if self._unsaid else self._listen_until()
 
     def _is_plain(self, question: Question, now: float) -> bool:

@@ -58,6 +58,13 @@ class TlsLine:
         self._line.on_octets = on_octets
 
     @property
+    def arrived_at(self) -> float:
+        return self._line.arrived_at
+
+    def silent_s(self) -> float:
+        return 0.0 if self._early or self._incoming.pending else self._line.silent_s()
+
+    @property
     def version(self) -> str:
         """The version of the protocol, "TLS 1.3"."""
         return (self._tls.version() or "TLS").replace("TLSv", "TLS ")

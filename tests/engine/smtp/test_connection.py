@@ -371,11 +371,15 @@ async def test_usable_is_what_is_answered_read_and_open(autojump_clock, commands
 # -- idling ----------------------------------------------------------------------------------
 
 
+async def listen(connection: Connection) -> None:
+    await connection.listen(lambda: None if connection.spoke() else float("inf"), float("inf"))
+
+
 @pytest.mark.parametrize("script", [[(0.5, b"421 Timeout\r\n")], [(0.5, b"2")], [(0.5, None)]])
 async def test_listening_ends_when_the_server_speaks_or_closes(autojump_clock, script):
     connection, server = await make_at(Stage.READY)
     async with playing(server, script):
-        await connection.listen(float("inf"))
+        await listen(connection)
         assert trio.current_time() == pytest.approx(0.5)
     assert not connection.usable
 
@@ -384,14 +388,14 @@ async def test_listening_ends_at_a_reset(autojump_clock):
     connection, server = await make_at(Stage.READY)
     server.reset()
     await server.aclose()
-    await connection.listen(float("inf"))
+    await listen(connection)
     assert not connection.usable
 
 
 async def test_who_stops_listening_may_go_on(autojump_clock):
     connection, server = await make_at(Stage.READY)
     with trio.move_on_after(0.5):
-        await connection.listen(float("inf"))
+        await listen(connection)
     assert connection.usable
     await connection.say(MAIL)
     await server.send_all(b"250 Ok\r\n")
