@@ -100,7 +100,7 @@ class Lists:
             local = _unquoted(local)
         if "+" in local:
             local = local.partition("+")[0]
-        return _folded(local) in self.roles
+        return (local.lower() if local.isascii() else _folded(local)) in self.roles
 
     def is_disposable(self, domain: str) -> bool:
         """Is the domain, or one that it belongs to, a throwaway? The allow list wins."""
@@ -185,8 +185,6 @@ def read_roles(path: Path) -> frozenset[str]:
 
 def _folded(text: str) -> str:
     """Lower case, and without accents where there are any: `Приёмная`, `secrétariat`."""
-    if text.isascii():
-        return text.lower()
     decomposed = unicodedata.normalize("NFKD", text.lower())
     return "".join(char for char in decomposed if not unicodedata.combining(char))
 

@@ -377,17 +377,14 @@ class _Errand:
     def _settled(self, question: Question) -> None:
         """Called by whoever settles it, for whom a fault of this stream must be nothing."""
         try:
-            self._take_settled(question)
+            inquiry: Inquiry = question.owner
+            inquiry.question = None  # they need not wait for the collector of cycles
+            if self._watched:
+                self._watcher.question_settled(question.deadline - self._engine.settings.probe_s)
+            inquiry.outcome, inquiry.rule = question.outcome, question.rule
+            self._finish(inquiry)
         except Exception as error:
             self._nursery.start_soon(_fail, error)
-
-    def _take_settled(self, question: Question) -> None:
-        inquiry: Inquiry = question.owner
-        inquiry.question = None  # they need not wait for the collector of cycles
-        if self._watched:
-            self._watcher.question_settled(question.deadline - self._engine.settings.probe_s)
-        inquiry.outcome, inquiry.rule = question.outcome, question.rule
-        self._finish(inquiry)
 
     # -- patience ----------------------------------------------------------------------------
 

@@ -138,7 +138,8 @@ class Connection:
     def deadline(self, until: float) -> float:
         """When the reply to the oldest unanswered command is to be complete."""
         latest = self.said_at if self.said_at > self.heard_at else self.heard_at
-        return min(latest + self._read_s, until)
+        deadline = latest + self._read_s
+        return deadline if deadline < until else until
 
     def check_clock(self, until: float) -> None:
         """Raise ReadTimedOut where the deadline has passed, or Overdue where it was `until`."""

@@ -29,23 +29,21 @@ class AddressLookUps:
         self._routes = routes
         self._found = found
         self._late = late
-        self._pending: dict[Question, dict[int, Interest[AddressAnswer]]] = {}
-
-    def __len__(self) -> int:
-        return len(self._pending)
+        # Looked at for every address that is settled, so it is no property.
+        self.pending: dict[Question, dict[int, Interest[AddressAnswer]]] = {}
 
     def waits(self, question: Question) -> bool:
         """Does it wait for any look-up?"""
-        return question in self._pending
+        return question in self.pending
 
     def begin(self, question: Question, place: int) -> None:
         """Look up the exchange at this place. `found` may be called before this returns."""
 
         def settle(answer: AddressAnswer | LookupFailed) -> None:
-            pending = self._pending.get(question)
+            pending = self.pending.get(question)
             if pending is not None and pending.pop(place, None) is not None:
                 if not pending:
-                    del self._pending[question]
+                    del self.pending[question]
                 self._found(question, place, answer)
 
         others = place + 1 < len(question.exchanges)
@@ -57,10 +55,10 @@ class AddressLookUps:
             late_at=trio.current_time() + EXCHANGE_S if others else float("inf"),
             late=lambda: self._late(question),
         )
-        self._pending.setdefault(question, {})[place] = interest
+        self.pending.setdefault(question, {})[place] = interest
         self._routes.want_addresses(question.exchanges[place].name, interest)
 
     def drop(self, question: Question) -> None:
         """It waits no longer: it is settled, or tries an exchange that was found."""
-        for interest in self._pending.pop(question, {}).values():
+        for interest in self.pending.pop(question, {}).values():
             interest.give_up()

@@ -10,7 +10,7 @@ a verdict is held back. The conversation goes on meanwhile, so the proof costs
 """
 
 import re
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable
 
 from engine.smtp.question import Question
 from engine.smtp.wire import Reply, TheirMistake
@@ -31,50 +31,64 @@ class OutOfStep(TheirMistake):
     """Replies and commands can't be paired any more: what is not proven is not to be trusted."""
 
 
-def names_recipient(reply: Reply, mailbox: str, asked: AbstractSet[str]) -> bool:
-    """Say whether the reply names the recipient that it is taken for.
+class Pairing:
+    """All recipients of one session, to tell whose a reply is by the names in it."""
 
-    `asked` are all recipients of the session, lower case. Raises OutOfStep where it
-    names another one of them in angle brackets, and not this one.
-    """
-    if len(reply.lines) == 1:
-        text = reply.lines[0]
+    __slots__ = ("_asked",)
+
+    def __init__(self) -> None:
+        self._asked: list[str] = []
+
+    def add(self, mailbox: str) -> None:
+        self._asked.append(mailbox)
+
+    def proves(self, reply: Reply, mailbox: str) -> bool:
+        """Say whether the reply to RCPT names the recipient that it is taken for.
+
+        Raises TheirMistake for a code that can't answer RCPT, and OutOfStep where the reply
+        names another recipient of the session in angle brackets, and not this one.
+        """
+        if 300 <= reply.code < 400:
+            raise TheirMistake(f"{reply.code} in answer to RCPT")
+        lines = reply.lines
+        text = lines[0] if len(lines) == 1 else " ".join(lines)
         if "@" not in text:
             return False
-    elif "@" not in (text := " ".join(reply.lines)):
+        text = text.lower()
+        if mailbox.lower() in text:
+            return True
+        if self._names_one(text):
+            raise OutOfStep("it speaks of another recipient")
         return False
-    text = text.lower()
-    if mailbox.lower() in text:
-        return True
-    if not asked.isdisjoint(_NAMED.findall(text)):
-        raise OutOfStep("it speaks of another recipient")
-    return False
 
+    def check_names_nobody(self, reply: Reply, but: Iterable[str]) -> None:
+        """Raise OutOfStep where a reply to RSET or MAIL names a recipient of the session.
 
-def check_names_nobody(reply: Reply, asked: AbstractSet[str]) -> None:
-    """Raise OutOfStep where a reply to RSET or MAIL names a recipient of the session."""
-    if asked and not asked.isdisjoint(_NAMED.findall(" ".join(reply.lines).lower())):
-        raise OutOfStep("it speaks of a recipient before one was asked about")
+        Those in `but` are yet to be asked about, if they weren't before.
+        """
+        if self._names_one(" ".join(reply.lines).lower(), but):
+            raise OutOfStep("it speaks of a recipient before one was asked about")
 
-
-def check_code(reply: Reply) -> None:
-    """Raise TheirMistake for a code that can't answer RCPT."""
-    if 300 <= reply.code < 400:
-        raise TheirMistake(f"{reply.code} in answer to RCPT")
+    def _names_one(self, text: str, but: Iterable[str] = ()) -> bool:
+        names = set(_NAMED.findall(text)) if "<" in text else set()
+        names.difference_update([mailbox.lower() for mailbox in but])
+        return bool(names) and any(mailbox.lower() in names for mailbox in self._asked)
 
 
 class Unproven:
     """Verdicts of one session that are held back until its replies are proven in step."""
 
-    __slots__ = ("_quiet_s", "_until", "verdicts")
+    __slots__ = ("_until", "quiet_s", "verdicts")
 
     def __init__(self) -> None:
         self.verdicts: list[tuple[Question, Outcome, str]] = []
         self._until = float("inf")
-        self._quiet_s = QUIET_S
+        self.quiet_s = QUIET_S  # how long a silence proves what is held
 
     def hold(self, verdict: tuple[Question, Outcome, str], now: float) -> None:
-        until = min(now + HELD_S, verdict[0].deadline - DEADLINE_MARGIN_S)
+        until = verdict[0].deadline - DEADLINE_MARGIN_S
+        if not self.verdicts and now + HELD_S < self._until:
+            self._until = now + HELD_S
         if until < self._until:
             self._until = until
         self.verdicts.append(verdict)
@@ -85,15 +99,10 @@ class Unproven:
 
     def expect_surplus(self, within_s: float) -> None:
         """A surplus reply would come so long after the one before it."""
-        self._quiet_s = max(self._quiet_s, min(QUIET_MARGIN * within_s, QUIET_S_MAX))
-
-    @property
-    def quiet_s(self) -> float:
-        """How long a silence proves what is held."""
-        return self._quiet_s
+        self.quiet_s = max(self.quiet_s, min(QUIET_MARGIN * within_s, QUIET_S_MAX))
 
     def take_all(self) -> list[tuple[Question, Outcome, str]]:
-        self._quiet_s = QUIET_S
+        self.quiet_s = QUIET_S
         verdicts = self.verdicts
         if verdicts:
             self.verdicts, self._until = [], float("inf")

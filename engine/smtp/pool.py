@@ -228,9 +228,11 @@ class Pool:
         if self._pipelines is None:
             return 1 - self.present  # see first how it greets
         # Who waits for a late reply takes no part, and nothing is put behind it.
-        late = len(self._late)
-        capacity = min(self._connections_max(), self.allowed) - late
-        present = self.under_way - late
+        capacity, present = self.throttle.limit, self.present - self._held_back
+        if self._late:
+            late = len(self._late)
+            capacity, present = self._connections_max() - late, present - late
+        capacity = min(capacity, self.allowed - len(self._late))
         if capacity <= 0:
             return 0
         careful = self._depth < REFUSALS_MAX
@@ -262,13 +264,14 @@ class Pool:
     def staff(self, *, hurried: bool = False) -> None:
         """Wake who is idle, or open a connection where what waits is worth one."""
         if not self._idle:
-            if self.connections >= self._connections_max():
+            if self.connections >= self.throttle.limit and not self._late:
                 return
             # _worth_one_more() in short, for it is asked of almost every reply: no, where the
             # sessions soon get through even if each takes one question at a time.
             round_s, backlog = self._pace.round_s or 0.0, self.waiting.count + self._behind
             prompt = len(self.sessions) - len(self._late)
-            if prompt > 0 and backlog * round_s <= self._backlog_s() * prompt:
+            backlog_s = BACKLOG_S if self._depth == REFUSALS_MAX else LATE_BACKLOG_S
+            if prompt > 0 and backlog * round_s <= backlog_s * prompt:
                 return
         if not self.any_waiting():
             return

@@ -214,7 +214,7 @@ class Prober:
         full = len(admitted) >= self._probes_max
         self._clocked.pop(question, None)
         admitted.discard(question)
-        if self._looking_up:
+        if self._looking_up.pending:
             self._looking_up.drop(question)
         pool: Pool | None = question.pool
         if pool is not None:

@@ -27,10 +27,8 @@ from engine.smtp.pairing import (
     EARLY,
     QUIET_S,
     OutOfStep,
+    Pairing,
     Unproven,
-    check_code,
-    check_names_nobody,
-    names_recipient,
 )
 from engine.smtp.question import OBJECTIONS_MAX, Cause, Notes, Question
 from engine.smtp.replies import ACCEPTED, Meaning, Reading, Step
@@ -172,7 +170,7 @@ class Session:
         self._next: list[Asked] = []  # picked already, for a transaction of its own
         self._again: list[Asked] = []  # refused for the terms, to be asked on others
         self._heard = _Heard([], False, False)  # of the round under way
-        self._mailboxes: set[str] = set()  # lower case: every recipient of the session
+        self._pairing = Pairing()
         self._unproven = Unproven()
         self._early_s = 0.0  # a reply came sooner than usual, and is not proven yet
         self._quiet_until = 0.0  # of the silence that is to prove them; 0: none
@@ -412,7 +410,7 @@ class Session:
         heard.began = self._now()
         heard.recipients = [wire.rcpt(each.mailbox) for each in asked]
         for each in asked:
-            self._mailboxes.add(each.mailbox.lower())
+            self._pairing.add(each.mailbox)
             if isinstance(each, Question):
                 each.conversations += 1
                 each.addresses_tried += 1
@@ -432,7 +430,7 @@ class Session:
             if not heard.pipelined:
                 await self._connection.say(command)
             turn = await self._connection.hear(until=heard.until)
-            check_names_nobody(turn.reply, self._asked_before(heard))
+            self._pairing.check_names_nobody(turn.reply, [each.mailbox for each in heard.asked])
             self._note_opening(turn)
             # Only these tell that the server still talks to us: RSET it accepts of anybody.
             heard.first = heard.first or (command.verb == "MAIL" and turn.reply.positive)
@@ -445,9 +443,6 @@ class Session:
                     return False
         heard.transaction = heard.refusal is None
         return True
-
-    def _asked_before(self, heard: "_Heard") -> set[str]:
-        return self._mailboxes - {asked.mailbox.lower() for asked in heard.asked}
 
     def _go_on(self) -> float | None:
         """Take the replies that have come: until when to wait for more, None where that is over.
@@ -479,7 +474,8 @@ class Session:
         """The read clock's end; before that, the moment at which the session becomes late."""
         deadline = self._connection.deadline(self._heard.until)
         if not self._late:
-            return min(deadline, self._connection.since + self._host.late_s)
+            late_at = self._connection.since + self._host.late_s
+            return late_at if late_at < deadline else deadline
         # The host may become blocked only later, so it is looked at now and then.
         gives_way_at = max(self._gives_way_at(), self._now() + GIVE_WAY_LOOK_S)
         return min(deadline, gives_way_at) if self._may_give_way() else deadline
@@ -520,7 +516,7 @@ class Session:
             if turn is None:
                 self._take_proven(heard)
                 return False
-            named = self._check_step(turn.reply, asked[heard.place])
+            named = self._pairing.proves(turn.reply, asked[heard.place].mailbox)
             turns.append(turn)
             heard.place += 1
             if heard.last_at and connection.heard_at - heard.last_at > heard.gap_s_max:
@@ -539,11 +535,6 @@ class Session:
                 raise OutOfStep("more replies than commands")
         self._take_proven(heard)
         return True
-
-    def _check_step(self, reply: Reply, asked: Asked) -> bool:
-        """Does the reply prove that it is this recipient's? Raises TheirMistake, OutOfStep."""
-        check_code(reply)
-        return names_recipient(reply, asked.mailbox, self._mailboxes)
 
     def _take_proven(self, heard: "_Heard") -> None:
         """Give out what a reply has proven that names its recipient: itself and all before it."""
@@ -786,7 +777,7 @@ class Session:
     def _read_alone(self, reply: Reply) -> tuple[Question, Outcome, str] | None:
         """_usual() of a round of one. Raises TheirMistake, OutOfStep."""
         asked = self._heard.asked[0]
-        self._named = self._check_step(reply, asked)
+        self._named = self._pairing.proves(reply, asked.mailbox)
         return self._usual(asked, reply)
 
     def _go_on_alone(
@@ -799,20 +790,18 @@ class Session:
         if self._late:
             self._catch_up()
         self._unanswered.clear()
-        if self._named:
-            self._release()
+        if not self._named and host.usual_s > QUIET_S:
+            self._expect_surplus(round_s, 0.0)
+        if self._named or self._connection.silent_s() >= unproven.quiet_s:
+            if unproven.verdicts or unproven.quiet_s > QUIET_S:
+                self._release()
             host.settle_alone(asked, outcome, rule, round_s)
         else:
-            self._expect_surplus(round_s, 0.0)
-            if self._connection.silent_s() >= unproven.quiet_s:
-                self._release()
-                host.settle_alone(asked, outcome, rule, round_s)
-            else:
-                unproven.hold((asked, outcome, rule), now)
-                host.hold_back((asked,))
-                host.answered_alone(round_s)
-                if host.wary or unproven.is_due(now):
-                    return self._begin_quiet()
+            unproven.hold((asked, outcome, rule), now)
+            host.hold_back((asked,))
+            host.answered_alone(round_s)
+            if host.wary or unproven.is_due(now):
+                return self._begin_quiet()
         if now > self._turn_ends:
             self._cede_if_wanted(now)
         question = None
@@ -828,12 +817,13 @@ class Session:
             return self._continue()
         question.conversations += 1
         question.addresses_tried += 1
-        self._mailboxes.add(question.mailbox.lower())
+        self._pairing.add(question.mailbox)
         self._unanswered.append(question)
         heard.asked = [question]
         heard.reused, heard.first = True, False
         heard.until = question.deadline
-        self._elsewhere.clear()
+        if self._elsewhere:
+            self._elsewhere.clear()
         self._unsaid = self._connection.say_rcpt_now(question.mailbox)
         heard.began = self._connection.said_at
         return None if self._unsaid else self._listen_until()

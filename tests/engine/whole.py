@@ -10,7 +10,7 @@ def assert_whole(engine: Engine) -> None:
     assert not prober._clocked
     assert not len(prober._waiting)
     assert not prober._seats
-    assert not prober._looking_up
+    assert not prober._looking_up.pending
     assert prober._tasks == 0
     for pool in prober._pools.values():
         assert pool.connections == 0
