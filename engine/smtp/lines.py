@@ -150,11 +150,14 @@ class SocketLine:
         self._task: trio.lowlevel.Task | None = None
         self._over = False  # the wait, by the word of on_octets
 
+    @property
+    def unread(self) -> bool:
+        """There is something to receive, or may be."""
+        return self._ready or self._received is not None or self._trouble is not None
+
     def silent_s(self) -> float:
         """As two looks at the kernel tell, so it is never too long."""
-        if self._ready or self._received is not None:
-            return 0.0
-        return self._lines.polled_at - self.arrived_at
+        return 0.0 if self.unread else self._lines.polled_at - self.arrived_at
 
     def send_now(self, octets: bytes) -> int:
         try:
@@ -170,7 +173,7 @@ class SocketLine:
                 sent += self.send_now(octets[sent:])
 
     async def wait(self, until: float) -> bool:
-        if self._ready or self._received is not None or self._trouble is not None:
+        if self.unread:
             return False
         self._task = trio.lowlevel.current_task()
         self._wait_on(until)
@@ -234,9 +237,7 @@ class SocketLine:
     def serve(self) -> None:
         """Let the one who waits have what has come."""
         self.queued = False
-        while self._task is not None and (
-            self._received is not None or self._ready or self._trouble is not None
-        ):
+        while self._task is not None and self.unread:
             self.call()
 
     def call(self) -> None:

@@ -2,12 +2,23 @@
 
 import socket
 import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from engine.smtp.lines import GONE, RECEIVE_OCTETS, Lines, SocketLine, StreamLine, open_lines
+from engine.smtp.lines import (
+    GONE,
+    RECEIVE_OCTETS,
+    SERVED_MAX,
+    UNSERVED_OCTETS_MAX,
+    Lines,
+    SocketLine,
+    StreamLine,
+    open_lines,
+)
 
 LONG_S = 60.0  # a wait that ends before this was ended by something
 FOREVER = float("inf")
@@ -246,3 +257,108 @@ async def test_a_deadline_that_was_moved_delays_no_other_line(autojump_clock, li
     assert woken_at == [6.0]
     for each in (moved, its_peer, other, others_peer):
         await (each.close() if isinstance(each, SocketLine) else each.aclose())
+
+
+class Listener:
+    """Takes what comes on a line, as a session does that waits for a reply."""
+
+    def __init__(self, line: SocketLine) -> None:
+        self.line = line
+        self.octets = b""
+        self.came = trio.Event()
+        line.on_octets = self.take
+
+    def take(self) -> float:
+        if octets := self.line.receive():
+            self.octets += octets
+            self.came.set()
+        return FOREVER
+
+    async def wait(self) -> None:
+        await self.line.wait(FOREVER)
+
+
+@asynccontextmanager
+async def listening(lines: Lines) -> AsyncIterator[tuple[Listener, trio.SocketStream]]:
+    line, theirs = await connect(lines)
+    listener = Listener(line)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.wait)
+        await wait_all_tasks_blocked()
+        yield listener, theirs
+        nursery.cancel_scope.cancel()
+    await line.close()
+    await theirs.aclose()
+
+
+async def test_silence_counts_from_the_last_octets_to_the_last_look_at_the_kernel(
+    mock_clock, lines
+):
+    async with listening(lines) as (asked, theirs), listening(lines) as (other, others_peer):
+        await theirs.send_all(b"250 Ok\r\n")
+        await asked.came.wait()
+        assert asked.line.silent_s() == 0
+        mock_clock.jump(0.5)
+        assert asked.line.silent_s() == 0  # the kernel was not looked at since
+        await others_peer.send_all(b"250 Ok\r\n")
+        await other.came.wait()
+        assert asked.line.silent_s() == 0.5
+        assert asked.line.arrived_at == 0
+        assert other.line.silent_s() == 0
+        asked.came = trio.Event()
+        await theirs.send_all(b"250 Ok\r\n")
+        await asked.came.wait()
+        assert asked.line.silent_s() == 0
+        assert asked.line.arrived_at == 0.5
+
+
+async def test_a_line_is_not_silent_whose_octets_nobody_has_taken(mock_clock, lines):
+    """Neither those in the kernel, nor those that were received while others were served."""
+    async with listening(lines) as (asked, theirs), listening(lines) as (other, others_peer):
+        await theirs.send_all(b"250 Ok\r\n")
+        await asked.came.wait()
+        asked.line.wake()  # the one who waits is gone
+        asked.line.on_octets = None
+        await theirs.send_all(b"250 Ok\r\n")
+        while not asked.line.unread:
+            await trio.lowlevel.checkpoint()
+        mock_clock.jump(0.5)
+        await others_peer.send_all(b"250 Ok\r\n")
+        await other.came.wait()
+        assert asked.line.silent_s() == 0
+
+
+async def test_every_line_is_served_however_much_one_says(lines):
+    """More lines than are served at once, one of which says more than is received ahead."""
+    async with AsyncExitStack() as stack:
+        listeners = [
+            await stack.enter_async_context(listening(lines)) for _ in range(2 * SERVED_MAX + 1)
+        ]
+        long = b"2" * 3 * UNSERVED_OCTETS_MAX
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listeners[0][1].send_all, long)
+            for _, theirs in listeners[1:]:
+                await theirs.send_all(b"250 Ok\r\n")
+        with trio.fail_after(LONG_S):
+            for listener, _ in listeners:
+                await listener.came.wait()
+            while listeners[0][0].octets != long:
+                listeners[0][0].came = trio.Event()
+                await listeners[0][0].came.wait()
+        assert {listener.octets for listener, _ in listeners[1:]} == {b"250 Ok\r\n"}
+
+
+async def test_a_deadline_calls_whoever_takes_octets_without_waking_it(mock_clock, lines):
+    line, theirs = await connect(lines)
+    called_at: list[float] = []
+
+    def take() -> float | None:
+        called_at.append(trio.current_time())
+        return None if len(called_at) == 3 else trio.current_time() + 1
+
+    line.on_octets = take
+    mock_clock.autojump_threshold = 0
+    assert await line.wait(1)
+    assert called_at == [1, 2, 3]
+    await line.close()
+    await theirs.aclose()
