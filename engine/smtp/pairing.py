@@ -10,13 +10,12 @@ a verdict is held back. The conversation goes on meanwhile, so the proof costs
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from engine.smtp.question import Question
 from engine.smtp.wire import Reply, TheirMistake
 from engine.verdict import Outcome
 
-HELD_MAX = 32  # verdicts that one silence proves
 HELD_S = 0.5  # a verdict is not kept from its caller for longer, if more can be asked
 QUIET_S = 0.01  # a doubled reply follows at once; networks between reorder within 10 ms
 QUIET_S_MAX = 0.3
@@ -85,17 +84,17 @@ class Unproven:
         self._until = float("inf")
         self.quiet_s = QUIET_S  # how long a silence proves what is held
 
-    def hold(self, verdict: tuple[Question, Outcome, str], now: float) -> None:
-        until = verdict[0].deadline - DEADLINE_MARGIN_S
-        if not self.verdicts and now + HELD_S < self._until:
-            self._until = now + HELD_S
-        if until < self._until:
-            self._until = until
-        self.verdicts.append(verdict)
+    def hold(self, verdicts: Sequence[tuple[Question, Outcome, str]], now: float) -> None:
+        until = self._until if self.verdicts else now + HELD_S
+        for question, _, _ in verdicts:
+            if question.deadline - DEADLINE_MARGIN_S < until:
+                until = question.deadline - DEADLINE_MARGIN_S
+        self._until = until
+        self.verdicts += verdicts
 
     def is_due(self, now: float) -> bool:
         """Is it time for a silence?"""
-        return len(self.verdicts) >= HELD_MAX or now >= self._until
+        return now >= self._until
 
     def expect_surplus(self, within_s: float) -> None:
         """A surplus reply would come so long after the one before it."""

@@ -557,18 +557,18 @@ class Session:
             self._release()
             self._take(heard, len(turns))
             return self._end_round(heard)
-        held = 0
-        while held < len(turns):
-            verdict = None if heard.noted else self._usual(self._unanswered[0], turns[held].reply)
+        held = []
+        for turn in () if heard.noted else turns:
+            verdict = self._usual(self._unanswered[0], turn.reply)
             if verdict is None:
                 break
             heard.first = True
             self._unanswered.popleft()
-            self._unproven.hold(verdict, now)
-            held += 1
+            held.append(verdict)
         if held:
-            del turns[:held]
-            self._host.hold_back([verdict[0] for verdict in self._unproven.verdicts[-held:]])
+            del turns[: len(held)]
+            self._unproven.hold(held, now)
+            self._host.hold_back([question for question, _, _ in held])
         return self._begin_quiet() if turns else self._end_round(heard)
 
     def _expect_surplus(self, first_s: float, gap_s: float) -> None:
@@ -797,7 +797,7 @@ class Session:
                 self._release()
             host.settle_alone(asked, outcome, rule, round_s)
         else:
-            unproven.hold((asked, outcome, rule), now)
+            unproven.hold([(asked, outcome, rule)], now)
             host.hold_back((asked,))
             host.answered_alone(round_s)
             if host.wary or unproven.is_due(now):
