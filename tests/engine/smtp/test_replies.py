@@ -23,7 +23,7 @@ from engine.smtp.replies import (
     parse_rules,
 )
 from engine.smtp.wire import Reply, ReplyReader
-from tests.engine.smtp.reply_rows import ALL_ROWS, COLLECTIONS, ROWS, reply_of
+from tests.engine.smtp.reply_rows import ALL_ROWS, COLLECTIONS, ROWS, VERDICTS, reply_of
 
 RULES = load_rules()
 CONDEMNS = {Meaning.NO_MAILBOX, Meaning.DISABLED}
@@ -146,6 +146,35 @@ def test_no_other_class_condemns_an_address(name: str):
         and condemns(reply_of(row), RULES.read(Step.RCPT, reply_of(row)))
     ]
     assert wrong == []
+
+
+def test_lines_that_mislead_condemn_nobody_else():
+    wrong = [
+        (row["code"], row["enhanced_code"], row["text"])
+        for row in VERDICTS
+        if row["condemns"] == "no" and condemns(reply_of(row), RULES.read(Step.RCPT, reply_of(row)))
+    ]
+    assert wrong == []
+
+
+def test_lines_that_resemble_those_condemn_where_they_should():
+    should = [row for row in VERDICTS if row["condemns"] == "yes"]
+    missed = [
+        (row["code"], row["enhanced_code"], row["text"])
+        for row in should
+        if not condemns(reply_of(row), RULES.read(Step.RCPT, reply_of(row)))
+    ]
+    assert len(missed) <= 0.05 * len(should), missed
+
+
+@pytest.mark.parametrize("code", range(500, 600))
+@pytest.mark.parametrize(
+    "line", ["User unknown", "5.1.1 User unknown", "5.1.1", "", "Das Konto wurde gelöscht"]
+)
+def test_only_the_codes_of_a_mailbox_condemn(code: int, line: str):
+    reply = Reply(code, (line,))
+    if not 550 <= code <= 556:
+        assert not condemns(reply, RULES.read(Step.RCPT, reply))
 
 
 @pytest.mark.parametrize("step", [Step.BANNER, Step.HELLO, Step.MAIL])
