@@ -167,16 +167,6 @@ def test_lines_that_resemble_those_condemn_where_they_should():
     assert len(missed) <= 0.05 * len(should), missed
 
 
-@pytest.mark.parametrize("code", range(500, 600))
-@pytest.mark.parametrize(
-    "line", ["User unknown", "5.1.1 User unknown", "5.1.1", "", "Das Konto wurde gelöscht"]
-)
-def test_only_the_codes_of_a_mailbox_condemn(code: int, line: str):
-    reply = Reply(code, (line,))
-    if not 550 <= code <= 556:
-        assert not condemns(reply, RULES.read(Step.RCPT, reply))
-
-
 @pytest.mark.parametrize("step", [Step.BANNER, Step.HELLO, Step.MAIL])
 def test_before_rcpt_no_reply_speaks_of_a_mailbox(step: Step):
     for row in ALL_ROWS:
