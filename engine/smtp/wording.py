@@ -293,4 +293,4 @@ class Subjects:
             return at, True
         if at == len(words) or words[at] not in self.others or words[at] in POSSESSIVES:
             return at, False
-        return at, words[at - 1] != "or"
+        return at, words[at - 1] != "or" and words[at - 1 : at + 1] != ["in", "reply"]
