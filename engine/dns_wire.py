@@ -16,7 +16,9 @@ A, NS, CNAME, SOA, PTR, MX, AAAA, OPT = 1, 2, 5, 6, 12, 15, 28, 41
 INTERNET = 1
 PADDING = 12
 EDE = 15  # the one EDNS option that matters here: an extended error (RFC 8914)
-FILTERED = {15: "blocked", 16: "censored", 17: "filtered"}  # by the resolver, not by the domain
+# Said by the resolver of its own answer: it is not the domain's, or not for certain (19: of
+# a domain that it could not ask).
+FILTERED = {4: "forged", 15: "blocked", 16: "censored", 17: "filtered", 19: "kept past its time"}
 UNSIGNED_NXDOMAIN = "NXDOMAIN without an SOA record: the resolver filters"
 LABELS_MAX = 16_384  # of all names together: 2 ms; 300 exchanges have 1,500
 

@@ -89,6 +89,9 @@ class Reading:
 CONDEMNING = ("4", "550", "551", "552", "553", "554", "555", "556")
 CONDEMNS = frozenset({Meaning.NO_MAILBOX, Meaning.DISABLED})
 
+# These say it themselves, whatever the words (RFC 3463 3.2, 3.3).
+SAYS_SO = frozenset({"5.1.1", "5.1.6", "5.1.10", "5.2.1", "4.1.1"})
+
 ACCEPTED = Reading(Meaning.ACCEPTED, "accepted")
 NOT_UNDERSTOOD = Reading(Meaning.UNKNOWN, "not-understood")
 
@@ -256,7 +259,7 @@ class Rules:
 
     def _search(self, asked: Asked, text: str) -> Reading:
         words = fold(text, self._table.lexicon)
-        search = Search(self.rules, asked, joined(words))
+        search = Search(self.rules, asked, joined(words), self._table.doubt)
         spoken = self._table.subjects.speak_of(words)
         try:
             search.by_words(search.words, self._table.text_index)
@@ -274,8 +277,11 @@ class TooManyTriesError(Exception):
 class Search:
     """Which rule is the first to claim a reply."""
 
-    def __init__(self, rules: tuple[Rule, ...], asked: Asked, words: str) -> None:
+    def __init__(
+        self, rules: tuple[Rule, ...], asked: Asked, words: str, doubt: Pattern | None
+    ) -> None:
         self.words = words
+        self._doubt = doubt
         self.tries = 0
         self._rules = rules
         self._asked = asked
@@ -320,10 +326,20 @@ class Search:
                 self._claimed(number)
 
     def _claimed(self, number: int) -> None:
-        if self._rules[number].allows(self.words):
+        rule = self._rules[number]
+        if rule.allows(self.words) and not self._is_doubtful(rule):
             self._first = number
         else:
             self._fits[number] = False
+
+    def _is_doubtful(self, rule: Rule) -> bool:
+        """Would it condemn by words alone, and is there one that speaks of something else?"""
+        return (
+            self._doubt is not None
+            and rule.reading.meaning in CONDEMNS
+            and self._asked.enhanced not in SAYS_SO
+            and self._doubt.search(self.words) is not None
+        )
 
 
 class Table:
@@ -348,6 +364,11 @@ class Table:
     @cached_property
     def subjects(self) -> Subjects:
         return Subjects.of(self._data.get("subjects", {}))
+
+    @cached_property
+    def doubt(self) -> Pattern | None:
+        words = self._data.get("doubt", {}).get("words")
+        return Pattern(rf"\b(?:{words})(?!\w)") if words else None
 
     @cached_property
     def text_index(self) -> Index:

@@ -42,6 +42,9 @@ _NAME = re.compile(
     re.VERBOSE,
 )
 _MARKED = re.compile(r"[@./:<\[]")  # a word without any of these holds no name
+_IP_AFTER = re.compile(
+    r"\baddress(?= [\[(<]?(?:(?:\d{1,3}\.){3}\d|(?:[0-9a-f]{0,4}:){2}))", re.IGNORECASE
+)
 _QUOTED = re.compile(r'<?"[^"]{1,64}"@[\w.*-]+>?')
 # Sendmail names the user so: `spam... User unknown`.
 _DOTTED = re.compile(r"^(?:[245]\.\d{1,3}\.\d{1,3} )?[^\s<>@]{1,64}\.\.\.(?= )")
@@ -59,6 +62,7 @@ class Names:
         """The text without them: `@` stands for an address, `%` for a host."""
         if "..." in text:
             text = _DOTTED.sub(self._dotted, text)
+        text = _IP_AFTER.sub("IP address", text)
         if '"' in text:
             text = _QUOTED.sub(" @ ", text)
         words = text.split(None, WORDS_MAX)[:WORDS_MAX]
@@ -201,6 +205,19 @@ def joined(words: list[str]) -> str:
 
 # ------------------------------------------------ who is spoken of
 
+SENDING = frozenset({"send", "sending", "sent", "use", "using"})
+FROM = frozenset({"from", "as"})
+
+
+def _is_sent_from(clause: list[str], behind: list[str]) -> bool:
+    """Is what `you are sending from` meant, `as`, or `account de envío`? That is the sender."""
+    sending = False
+    for word in clause + behind:
+        if sending and word in FROM:
+            return True
+        sending = sending or word in SENDING
+    return bool(clause) and clause[-1] == "sending"
+
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
@@ -209,6 +226,7 @@ class Subjects:
     mailbox: frozenset[str]  # names a mailbox
     recipient: frozenset[str]  # and surely the recipient's
     about: frozenset[str]  # stands before a noun and changes nothing: `local user`
+    stores: frozenset[str]  # before a noun: a part of the host that keeps such
     others: frozenset[str]  # the sender, the client, the host: what they own is not the mailbox
     machinery: frozenset[str]  # after a noun makes it a part of the host: `user database`
     auxiliary: frozenset[str]  # left out
@@ -228,9 +246,9 @@ class Subjects:
                 continue
             noun, end = self._phrase(words, at)
             if noun > at:
-                mark = self._mark(words[at:noun])
+                start, mark = at, self._mark(words[at:noun])
                 at, owned = self._after(words, noun)
-                owned = owned or self._is_of_another(spoken)
+                owned = owned or self._is_of_another(spoken) or self._keeps(words, start)
                 spoken.append(ANOTHER if owned else mark)
             else:
                 spoken += words[at:end]
@@ -260,12 +278,19 @@ class Subjects:
         owner = spoken[-2]
         return owner == ANOTHER or owner in self.machinery or owner in self.others
 
+    def _keeps(self, words: list[str], start: int) -> bool:
+        """Is the phrase that begins here `directory users`, `database user`?"""
+        return start > 0 and words[start - 1] in self.stores
+
     def _after(self, words: list[str], at: int) -> tuple[int, bool]:
         """Behind the clauses that follow a phrase, and whether they give it to another."""
         if at < len(words) and words[at] in self.machinery:
             return at + 1, True
+        begin = at
         while at < len(words) and (words[at] in self.clause or words[at] in self.auxiliary):
             at += 1
+        if _is_sent_from(words[begin:at], words[at : at + 1]):
+            return at, True
         if at == len(words) or words[at] not in self.others or words[at] in POSSESSIVES:
             return at, False
-        return at, words[at - 1] != "or"
+        return at, words[at - 1] != "or" and words[at - 1 : at + 1] != ["in", "reply"]

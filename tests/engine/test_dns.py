@@ -143,6 +143,8 @@ NOT_CERTAIN = {
     "NXDOMAIN with NS alone": answer(rcode="NXDOMAIN", authority=("test 60 NS ns.test.",)),
     "blocked": answer(rcode="NXDOMAIN", errors=(15,)),
     "censored": answer(errors=(16,)),
+    "forged": answer(*mx((10, "a.test")), errors=(4,)),
+    "a stale NXDOMAIN": answer(rcode="NXDOMAIN", errors=(19,)),
     "filtered": answer(*mx((10, "a.test")), errors=(17,)),
     "filtered, and more": answer(*mx((10, "a.test")), errors=(3, 17, 3)),
     "another rcode, in EDNS": answer(*mx((10, "a.test"))).replace(b"!", b"")[:10]

@@ -2,7 +2,8 @@
 
 `replies.tsv` and `replies_more.tsv` come from bounce parsers and mail servers;
 `replies_subjects.tsv` has pairs in many languages whose words differ in little but whom
-they speak of.
+they speak of. `replies_verdicts.tsv` says of lines like those, made up to mislead,
+only whether they condemn the address.
 """
 
 import csv
@@ -20,6 +21,7 @@ def rows_of(name: str) -> list[Row]:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
+VERDICTS = rows_of("replies_verdicts.tsv")
 ROWS = {name: rows_of(name) for name in COLLECTIONS}
 ALL_ROWS = [row for rows in ROWS.values() for row in rows]
 
