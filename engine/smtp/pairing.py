@@ -23,7 +23,9 @@ QUIET_MARGIN = 1.5  # times as long as this host takes for one more reply
 DEADLINE_MARGIN_S = 0.3  # a held verdict is proven so long before its address's clock ends
 EARLY = 0.5  # of the usual time: a reply that comes sooner may answer an earlier command
 
-_NAMED = re.compile(r"<([^<>\s]+@[^<>\s]+)>")
+# Each octet is looked at for one "<" at the most, so the search is linear.
+_IN_BRACKETS = re.compile(r"<([^<>\s@]{1,64}@[^<>\s@]{1,255})>")
+_APART = re.compile(r'[\s<>()\[\],;:"]+')  # none of them is in a local part that isn't quoted
 
 
 class OutOfStep(TheirMistake):
@@ -33,16 +35,18 @@ class OutOfStep(TheirMistake):
 class Pairing:
     """All recipients of one session, to tell whose a reply is by the names in it."""
 
-    __slots__ = ("_asked",)
+    __slots__ = ("_asked", "_new", "_quoted")
 
     def __init__(self) -> None:
-        self._asked: list[str] = []
+        self._asked: set[str] = set()  # lower case
+        self._new: list[str] = []  # not among them yet: few replies name anybody
+        self._quoted = False  # a local part is: it may contain another one's whole address
 
     def add(self, mailbox: str) -> None:
-        self._asked.append(mailbox)
+        self._new.append(mailbox)
 
     def proves(self, reply: Reply, mailbox: str) -> bool:
-        """Say whether the reply to RCPT names the recipient that it is taken for.
+        """Say whether the reply to RCPT names the recipient that it is taken for, and no other.
 
         Raises TheirMistake for a code that can't answer RCPT, and OutOfStep where the reply
         names another recipient of the session in angle brackets, and not this one.
@@ -53,10 +57,13 @@ class Pairing:
         text = lines[0] if len(lines) == 1 else " ".join(lines)
         if "@" not in text:
             return False
-        text = text.lower()
-        if mailbox.lower() in text:
-            return True
-        if self._names_one(text):
+        text, mailbox = text.lower(), mailbox.lower()
+        asked = self._all_asked()
+        in_brackets = asked.intersection(_IN_BRACKETS.findall(text))
+        named = in_brackets or asked.intersection(_words(text))
+        if mailbox in named or f"<{mailbox}>" in text:
+            return len(named) <= 1 and not self._quoted
+        if in_brackets:
             raise OutOfStep("it speaks of another recipient")
         return False
 
@@ -65,13 +72,24 @@ class Pairing:
 
         Those in `but` are yet to be asked about, if they weren't before.
         """
-        if self._names_one(" ".join(reply.lines).lower(), but):
+        text = " ".join(reply.lines)
+        if "<" not in text or "@" not in text:
+            return
+        named = self._all_asked().intersection(_IN_BRACKETS.findall(text.lower()))
+        if named.difference(mailbox.lower() for mailbox in but):
             raise OutOfStep("it speaks of a recipient before one was asked about")
 
-    def _names_one(self, text: str, but: Iterable[str] = ()) -> bool:
-        names = set(_NAMED.findall(text)) if "<" in text else set()
-        names.difference_update([mailbox.lower() for mailbox in but])
-        return bool(names) and any(mailbox.lower() in names for mailbox in self._asked)
+    def _all_asked(self) -> set[str]:
+        for mailbox in self._new:
+            self._asked.add(mailbox.lower())
+            self._quoted = self._quoted or '"' in mailbox
+        self._new.clear()
+        return self._asked
+
+
+def _words(text: str) -> list[str]:
+    """What may be an address in the text: whole words, so that none is part of a longer one."""
+    return [word.rstrip(".") for word in _APART.split(text) if "@" in word]
 
 
 class Unproven:
