@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
-from api.cli.listfile.dialect import Dialect, find_delimiter, find_dialect, said_delimiter
+from api.cli.listfile.dialect import Dialect, Said, find_delimiter, find_dialect, said_delimiter
 from api.cli.listfile.objects import Objects
 from api.cli.listfile.sheets import Sheet
 from api.cli.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
@@ -32,7 +32,8 @@ class Reading:
     encoding: str | None = None
     errors: Literal["strict", "replace"] = "strict"
     skip_lines: int = 0
-    quotes: bool = True
+    quotes: bool | None = None  # whether quotes stand around cells, or are text
+    backslash: Literal["text", "escape"] | None = None
 
 
 class Row(Protocol):
@@ -219,7 +220,8 @@ def _read_text(file: BinaryIO, found: Survey, ending: str, reading: Reading, nam
         manner = Manner("csv", ",", line_end, found.bom)
         return List(name, found, manner, read_lines(records, reading.column))
     delimiter = delimiter or TABLE_ENDINGS.get(ending) or ","
-    dialect, line_end = find_dialect(file, found, delimiter, name, quotes=reading.quotes, skip=skip)
+    marks = Said(reading.quotes, reading.backslash)
+    dialect, line_end = find_dialect(file, found, delimiter, name, marks, skip)
     manner = Manner("csv", delimiter, line_end, found.bom)
     table = read_table(csv_records(file, found, dialect, name, skip), reading.column)
     return List(name, found, manner, table, dialect)

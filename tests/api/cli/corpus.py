@@ -74,6 +74,43 @@ CORPUS: dict[str, Case] = {
     "escaped line end without quotes": table(
         "a.csv", f"n,email\n1\\\n2,{A}\n3,{B}\n", [H, ["1\n2", A], ["3", B]], AB,
         reader={"quoting": 3, "escapechar": "\\"}),
+    "a backslash in a cell of its own": table(
+        "a.csv", f'"n","m","email"\n"\\","","{A}"\n"\\","\\","{B}"\n',
+        [["n", "m", "email"], ["\\", "", A], ["\\", "\\", B]], AB),
+    "a path that ends a line": table(
+        "a.csv", f"email,n\n{A},C:\\\n{B},x\n", [["email", "n"], [A, "C:\\"], [B, "x"]], AB),
+    "an escaped quote, then a line end within quotes": table(
+        "a.csv", f'email,n\n{A},"\\""\n{B},"\n"\n', [["email", "n"], [A, '"'], [B, "\n"]], AB,
+        reader={"escapechar": "\\"}),
+    "escaped in some cells, doubled in others": table(
+        "a.csv", f'n,email\n"say \\"hi\\", ok",{A}\n"say ""hi"", ok",{B}\n',
+        [H, ['say "hi", ok', A], ['say "hi", ok', B]], AB, reader={"escapechar": "\\"}),
+    "a backslash that may be either": refused(
+        "a.csv", f"Doe\\, Ann,{A}\nRoe\\, Bob,{B}\n", "line 1: a backslash there may be text or an"),
+    "a backslash that is text by word": table(
+        "a.csv", f"Doe\\, Ann,{A}\nRoe\\, Bob,{B}\n",
+        [["Doe\\", " Ann", A], ["Roe\\", " Bob", B]], AB, header=False,
+        said={"backslash": "text"}),
+    "a backslash that escapes by word": table(
+        "a.csv", f"Doe\\, Ann,{A}\nRoe\\, Bob,{B}\n", [["Doe, Ann", A], ["Roe, Bob", B]], AB,
+        header=False, said={"backslash": "escape"}, reader={"escapechar": "\\"}),
+    "a backslash in rows of different widths": refused(
+        "a.csv", f"n,email\n1\nDoe\\, Ann,{A}\n", "line 3: a backslash there may be text or an"),
+    "a quote after a space that may be either": refused(
+        "a.csv", f'n,x,email\n1, "2,\n3, 4",{A}\n', "line 2: a quote there may open"),
+    "a quote after a space that opens nothing": table(
+        "a.csv", f'n,x,email\n1, "2,{A}\n3, 4","{B}"\n',
+        [["n", "x", "email"], ["1", ' "2', A], ["3", ' 4"', B]], AB),
+    "quotes in a TSV that may be either": refused(
+        "a.tsv", f'n\tc\temail\n1\t"a\t\n2\tb"\t{A}\n', "line 2: a quote there may open"),
+    "quotes in a TSV that are quotes by word": table(
+        "a.tsv", f'n\tc\temail\n1\t"a\t\n2\tb"\t{A}\n',
+        [["n", "c", "email"], ["1", "a\t\n2\tb", A]], [A], said={"quotes": True}, reader=TAB),
+    "lines like rows in a cell, by word": table(
+        "a.csv", f'n,email,c\n1,{A},"x\n2,{B},y"\n',
+        [["n", "email", "c"], ["1", A, f"x\n2,{B},y"]], [A], said={"quotes": True}),
+    "stray quotes over three rows, one without an address": refused(
+        "a.csv", f'n,email,c\n1,{A},"x\n2,,z\n3,{B},y"\n', "line 2: a quote opens"),
     "spaces after delimiters": table("a.csv", f'n, email\n"Doe, Ann", "{A}"\n"Roe, Bob", "{B}"\n',
                                      [H, ["Doe, Ann", A], ["Roe, Bob", B]], AB,
                                      reader={"skipinitialspace": True}),
@@ -85,6 +122,9 @@ CORPUS: dict[str, Case] = {
         "a.csv", f'n,email,c\n1,{A},"x\n2,{B},y"\n', "line 2: a quote opens"),
     "text after a closing quote": refused(
         "a.csv", f'n,email\n"Ann" Lee,{A}\n', "line 2: a quote opens"),
+    "quotes and escapes by word": table(
+        "a.csv", f'n,email\n"Ann\\, Lee,{A}\n', [H, ['"Ann, Lee', A]], [A],
+        said={"quotes": False, "backslash": "escape"}, reader={"quoting": 3, "escapechar": "\\"}),
     "quotes are text by word": table(
         "a.csv", f'n,email\n"Ann" Lee,{A}\n"x,{B}\n', [H, ['"Ann" Lee', A], ['"x', B]], AB,
         said={"quotes": False}, reader={"quoting": 3}),
