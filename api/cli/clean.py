@@ -87,6 +87,8 @@ def clean(
     reading = Reading(column, named, errors, skip_lines, quotes, backslash)
     raise_open_files()
     source = None if input_ == "-" else Path(input_)
+    if source is not None and not source.name:
+        raise Misuse(f"{input_} is a directory; it takes a file")
     target = source and output_path(source)
     if output is not None:
         target = None if output == "-" else Path(os.path.realpath(output))

@@ -24,10 +24,14 @@ DELIMITERS = ",;\t|"
 SEP_LINE = re.compile(r'"?sep=([,;\t|])"?[\r\n]', re.IGNORECASE)
 DELIMITER_ROWS = 100  # of the sample, that must agree
 CELL_CHARACTERS_MAX = 1 << 20  # a longer one is a quote that nobody closed
+WITHIN = "a quote within a cell"
+ENDS = "ends in an escape"
+TOO_LONG = "larger than field limit"  # csv's words
 WIDTHS_MAX = 64  # different ones that are counted; more is no table
 
 ADDRESS = re.compile(r'[^\s@,;|<>"\\]+@[^\s@,;|<>"\\]+')
 ESCAPE = re.compile(r"\\.", re.DOTALL)
+ENDS_IN_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[\r\n]*\Z")
 LINE_ENDS = re.compile(r"\r\n|\r|\n")
 MAILBOX_LINE = re.compile(r"\s*[^<>]*<[^<>\s@]+@[^<>\s@]+>\s*[,;]?\s*")
 
@@ -55,10 +59,17 @@ class Dialect:
             strict=strict,
         )
 
-    def has_no_doubled(self, raw: str) -> bool:
-        """Does each quoted cell of a record, escapes aside, end at its second quote?"""
+    def misfit(self, raw: str) -> str:
+        """What csv allows in a record with escapes, and no writer of escapes writes."""
+        if ENDS_IN_ESCAPE.search(raw):
+            return ENDS
+        strictly = self.quoted and not self.doubled and '"' in raw
+        return WITHIN if strictly and not self.quotes_whole(raw) else ""
+
+    def quotes_whole(self, raw: str) -> bool:
+        """Does a record, escapes aside, have quotes around cells and nowhere else?"""
         mark, space = re.escape(self.delimiter), " *" if self.spaced else ""
-        cell = f'{space}(?:"[^"]*"|[^"{mark}][^{mark}]*|)' if self.quoted else f"[^{mark}]*"
+        cell = f'(?:{space}"[^"]*"|[^"{mark}]*)'
         text = ESCAPE.sub("_", raw).rstrip("\r\n")
         return re.fullmatch(f"{cell}(?:{mark}{cell})*", text) is not None
 
@@ -102,19 +113,22 @@ class Reading:
         csv.field_size_limit(CELL_CHARACTERS_MAX)
         reader = self._dialect.reader(feed())
         before = self._before
-        escapes_alone = self._dialect.escaped and not self._dialect.doubled
+        dialect = self._dialect
+        escaped = dialect.escaped
         while True:
             self.started = before + reader.line_num + 1
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                raise Misfit(self.started, before + reader.line_num, str(error)) from None
+                torn = escaped and taken and ENDS_IN_ESCAPE.search(taken[-1])
+                what = ENDS if torn else str(error)
+                raise Misfit(self.started, before + reader.line_num, what) from None
             if cells is None:
                 return
             raw = taken[0] if len(taken) == 1 else "".join(taken)
             taken.clear()
-            if escapes_alone and '""' in raw and not self._dialect.has_no_doubled(raw):
-                raise Misfit(self.started, before + reader.line_num, "a quote is doubled")
+            if escaped and (what := dialect.misfit(raw)):
+                raise Misfit(self.started, before + reader.line_num, what)
             yield cells, raw
 
 
@@ -234,14 +248,16 @@ class Clues:
         return self.ends.most_common(1)[0][0] if self.ends else "\n"
 
 
-def look(lines: Iterable[str], delimiter: str) -> Clues:
-    """Gather the clues, in one pass."""
+def look(lines: Iterable[str], delimiter: str, first_line: int) -> Clues:
+    """Gather the clues, in one pass; raises Misfit."""
     clues = Clues()
     mark = re.escape(delimiter)
     space_led = re.compile(rf'(?:^|{mark})[ ]+"[^"]')
     whole = re.compile(rf'(?:^|{mark})[ ]*"[^"]*(?:""[^"]*)*"[ ]*(?={mark}|[\r\n]|$)')
     escaped = re.compile(rf"\\(?:{mark}|[\r\n])")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first_line):
+        if len(line) > CELL_CHARACTERS_MAX and _has_long_cell(line, delimiter):
+            raise Misfit(number, number, TOO_LONG)
         if line.endswith("\r\n"):
             clues.ends["\r\n"] += 1
         elif line.endswith("\n"):
@@ -259,6 +275,10 @@ def look(lines: Iterable[str], delimiter: str) -> Clues:
             clues.escaped_quotes = clues.escaped_quotes or '\\"' in line
             clues.escaped_others = clues.escaped_others or bool(escaped.search(line))
     return clues
+
+
+def _has_long_cell(line: str, delimiter: str) -> bool:
+    return any(len(cell) > CELL_CHARACTERS_MAX for cell in line.split(delimiter))
 
 
 def shape_of(lines: Iterable[str], dialect: Dialect, plain_width: int, first_line: int) -> Shape:
@@ -298,7 +318,10 @@ def find_dialect(
             next(every, None)
         return every
 
-    clues = look(lines(), delimiter)
+    try:
+        clues = look(lines(), delimiter, skip + 1)
+    except Misfit as misfit:
+        raise BadList(_misfit(name, misfit)) from None
     escaped = said.backslash == "escape"
     found = Dialect(delimiter, quoted=said.quotes is not False, escaped=escaped)
     shape = clues.plain
@@ -339,7 +362,7 @@ class _Choice:
             self._check_only_one(likely)
             dialect, shape = likely[0]
         else:
-            dialect, shape = self._mixed() or readings[0]
+            dialect, shape = self._mixed() or max(readings, key=_fitting_lines)
         if shape.overgrown and self.said.quotes is None:
             raise BadList(_overgrown(self.name, shape.overgrown))
         if shape.misfit is not None:
@@ -406,6 +429,11 @@ class _Choice:
                 )
 
 
+def _fitting_lines(reading: tuple[Dialect, Shape]) -> int:
+    """How far a reading came that does not fit."""
+    return reading[1].misfit.started if reading[1].misfit else 0
+
+
 def first_difference(
     lines: Callable[[], Iterator[str]], one: Dialect, other: Dialect, first_line: int
 ) -> int:
@@ -437,8 +465,19 @@ MARKS = str.maketrans("", "", '\\"')
 
 
 def _misfit(name: str, misfit: Misfit) -> str:
+    if TOO_LONG in misfit.what:
+        what = "a cell is" if misfit.line == misfit.started else "a quote opens a cell that is"
+        return (
+            f"{name}, line {misfit.started}: {what} longer than {CELL_CHARACTERS_MAX:,} characters; "
+            "put that right first, or take all quotes as text with --no-quotes"
+        )
+    if misfit.what == ENDS:
+        return (
+            f"{name}, line {misfit.started}: a backslash stands at the end of a row; put that right "
+            "first, or take all backslashes as text with --backslash text"
+        )
     where = f"{name}, line {misfit.started}: a quote opens a cell and "
-    if "expected after" in misfit.what or "doubled" in misfit.what:
+    if "expected after" in misfit.what or misfit.what == WITHIN:
         return (
             f"{where}closes in the middle of one"
             f"{f' at line {misfit.line}' if misfit.line > misfit.started else ''}; double the "

@@ -1,6 +1,7 @@
 """A file, or standard input, opened as a list: what kind it is, and its rows."""
 
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -135,13 +136,14 @@ def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
             yield spool
         return
     try:
-        if path.is_dir():
-            raise BadList(f"{name} is a directory; it takes a file")
-        file = path.open("rb")
+        # A pipe that nobody writes to does not make us wait here.
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except IsADirectoryError:
+        raise BadList(f"{name} is a directory; it takes a file") from None
     except OSError as error:
         raise BadList(f"{name} cannot be read: {os.strerror(error.errno or 0)}") from None
     with file:
-        if not file.seekable():
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise BadList(f"{name} is no regular file; pipe it in and name it - instead")
         yield file
 

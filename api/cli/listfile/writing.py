@@ -314,13 +314,20 @@ def check_header(source: List) -> None:
         )
 
 
+def _sheet_characters(cell: str) -> int:
+    """A cell's length as spreadsheets count it, in UTF-16."""
+    if 2 * len(cell) <= SHEET_CELL_CHARACTERS_MAX:
+        return len(cell)
+    return len(cell.encode("utf-16-le", "surrogatepass")) // 2
+
+
 def check_fits_sheet(row: Row, number: int, name: str) -> None:
     """Say before anything is asked that a workbook could not hold the output."""
     cells = row.cells()
     if (
         number >= SHEET_ROWS_MAX
         or len(cells) + len(RESULT_FIELDS) > SHEET_COLUMNS_MAX
-        or any(len(cell) > SHEET_CELL_CHARACTERS_MAX for cell in cells)
+        or any(_sheet_characters(cell) > SHEET_CELL_CHARACTERS_MAX for cell in cells)
     ):
         raise BadList(
             f"{name}, row {number}: more than a workbook holds; name an output that ends in .csv"
