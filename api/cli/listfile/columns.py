@@ -195,7 +195,7 @@ def has_address(cell: str) -> bool:
 
 def is_address(cell: str) -> bool:
     """Is it one word that has the form of an address?"""
-    return has_address(cell) and len(address_in(cell).split()) == 1
+    return has_address(cell) and re.search(r"[\s<>]", address_in(cell)) is None
 
 
 def _listed(names: Sequence[str], places: Sequence[int]) -> str:

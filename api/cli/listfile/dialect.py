@@ -33,7 +33,7 @@ ADDRESS = re.compile(r'[^\s@,;|<>"\\]+@[^\s@,;|<>"\\]+')
 ESCAPE = re.compile(r"\\.", re.DOTALL)
 ENDS_IN_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[\r\n]*\Z")
 LINE_ENDS = re.compile(r"\r\n|\r|\n")
-MAILBOX_LINE = re.compile(r"\s*[^<>]*<[^<>\s@]+@[^<>\s@]+>\s*[,;]?\s*")
+MAILBOX_LINE = re.compile(r"[^<>]*<[^<>\s@]+@[^<>\s@]+>\s*(?:[,;]\s*)?")
 
 Cells = list[str]
 RawRecord = tuple[Cells, Any]  # its cells, and its text as it stands, line end included

@@ -191,13 +191,14 @@ def read_lines(records: Records, wanted: str | None) -> Table:
     filled = [cells[0] for cells, _ in sample if not _blank(cells)]
     if not filled:
         raise BadList(f"{records.name} holds nothing but blank rows")
-    first = next((cell for cell in filled if not cell.lstrip().startswith("#")), "")
+    said = [cell for cell in filled if not cell.lstrip().startswith("#")]
+    first = said[0] if said else ""
     mailboxes = any(address_in(cell) != cell.strip() for cell in filled)
     if names_addresses(first) or first == wanted or mailboxes:
         return read_table(records, wanted)
     if wanted is not None:
         find_column(["column_1"], [], wanted, records.name)
-    elif 2 * sum(map(is_address, filled)) < len(filled):
+    elif 2 * sum(map(is_address, said)) < len(said):
         raise BadList(
             f"{records.name}: most of its lines are no addresses; save the list as CSV, or take each "
             "line for an address with --column 1"

@@ -279,7 +279,7 @@ CORPUS: dict[str, Case] = {
         "a.csv", f'n,email,m\r\n"say \\"hi\\", x",{A},1\r\n2,{B},x\\\r\n3,{C},y\r\n',
         "line 3: a backslash stands at the end of a row"),
     "a line of many spaces": Case(
-        "a.txt", (" " * 60_000 + f"\n{A}\n").encode(), addresses=["", A], reader=None),
+        "a.txt", (" " * 60_000 + f"{A}\n{B}\n").encode(), addresses=AB, reader=None),
     "many at signs in brackets": table(
         "a.csv", f"n,email\n1,{A}\n2,<{'@' * 100_000} x>\n",
         [H, ["1", A], ["2", f"<{'@' * 100_000} x>"]], [A, f"<{'@' * 100_000} x>"]),
@@ -287,6 +287,11 @@ CORPUS: dict[str, Case] = {
         "a.vcf", f"BEGIN:VCARD\nVERSION:3.0\nEMAIL:{A}\nEND:VCARD\n", "most of its lines are no"),
     "a web page": refused(
         "a.xls", f"<html>\n<td>email</td>\n<td>{A}</td>\n</html>\n", "most of its lines are no"),
+    "a web page on one line": refused(
+        "a.xls", f"<html><td>email</td><td>{A}</td></html>\n", "most of its lines are no"),
+    "lines under comments": Case(
+        "a.txt", f"# one\n# two\n# three\n{A}\n{B}\n".encode(),
+        addresses=["# one", "# two", "# three", A, B], reader=None),
     "lines that are no addresses, by word": Case(
         "a.txt", b"Ann\nBob\n", addresses=["Ann", "Bob"], said={"column": "1"}, reader=None),
     "an array over several lines": refused(
