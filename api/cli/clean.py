@@ -42,7 +42,16 @@ if TYPE_CHECKING:
     default=0,
     help="So many lines above the header are a title or notes.",
 )
-@click.option("--no-quotes", is_flag=True, help="A quote is text, and no cell stands in quotes.")
+@click.option(
+    "--quotes/--no-quotes",
+    default=None,
+    help="Quotes stand around cells, or are text like other characters.",
+)
+@click.option(
+    "--backslash",
+    type=click.Choice(["text", "escape"]),
+    help="A backslash is text, or takes the next character as it is.",
+)
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run ended.")
 @collector_held()
 def clean(
@@ -54,7 +63,8 @@ def clean(
     encoding: str | None,
     errors: Literal["strict", "replace"],
     skip_lines: int,
-    no_quotes: bool,
+    quotes: bool | None,
+    backslash: Literal["text", "escape"] | None,
     resume: bool,
 ) -> None:
     """Verify every address of a list: CSV, TSV, XLSX, NDJSON or plain lines.
@@ -73,11 +83,12 @@ def clean(
         from api.cli.report import print_summary
 
         open_source = _source(server, key)
-    reading = Reading(
-        column, encoding and known_encoding(encoding), errors, skip_lines, not no_quotes
-    )
+    named = encoding and known_encoding(encoding)
+    reading = Reading(column, named, errors, skip_lines, quotes, backslash)
     raise_open_files()
     source = None if input_ == "-" else Path(input_)
+    if source is not None and not source.name:
+        raise Misuse(f"{input_} is a directory; it takes a file")
     target = source and output_path(source)
     if output is not None:
         target = None if output == "-" else Path(os.path.realpath(output))
@@ -124,6 +135,8 @@ def _command(input_: str, output: str | None, server: str | None, reading: "Read
         words += ["--errors", reading.errors]
     if reading.skip_lines:
         words += ["--skip-lines", str(reading.skip_lines)]
-    if not reading.quotes:
-        words += ["--no-quotes"]
+    if reading.quotes is not None:
+        words += ["--quotes" if reading.quotes else "--no-quotes"]
+    if reading.backslash is not None:
+        words += ["--backslash", reading.backslash]
     return shlex.join([*words, "--resume"])

@@ -6,6 +6,7 @@ trio they are KeyboardInterrupt.
 """
 
 import contextlib
+import errno
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
@@ -48,6 +49,10 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
         return trio.run(until_signal)
     except BaseExceptionGroup as group:
         _raise_foremost(group)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise Trouble("too many files are open; raise the limit (ulimit -n)") from error
+        raise
 
 
 def _raise_foremost(group: BaseExceptionGroup[BaseException]) -> NoReturn:

@@ -37,15 +37,20 @@ OTHER_WORDS = """
 OTHER_NAMES = frozenset(OTHER_WORDS.split())
 
 # `Ann Lee <ann@shop.test>`, RFC 5322's name-addr: the address is what the brackets hold.
-MAILBOX = re.compile(r"[^<>]*<\s*([^<>\s]*@[^<>\s]*)\s*>[\s,;]*")
+MAILBOX = re.compile(r"[^<>]*<\s*([^<>\s]+)\s*>[\s,;]*")
+# White space that Unicode does not count as such: a byte order mark within a file, and a
+# space without width, which a browser's or a document's text brings along.
+INVISIBLE = "\ufeff\u200b"
 WORD_ENDS = re.compile(r"[\s(\[{<:/,;*]+")
 
 
 def address_in(cell: str) -> str:
     """What a cell says to ask about: its text without white space, or a mailbox's address."""
     text = cell.strip()
+    if not text.isascii():
+        text = text.strip(INVISIBLE).strip()
     if text.endswith((">", ",", ";")) and (mailbox := MAILBOX.fullmatch(text)) is not None:
-        return mailbox[1]
+        return mailbox[1] if "@" in mailbox[1] else text
     return text
 
 
@@ -186,6 +191,11 @@ def _is_full(rows: Sequence[Sequence[str]], place: int) -> bool:
 def has_address(cell: str) -> bool:
     before, at, after = address_in(cell).partition("@")
     return bool(before and at and after) and "@" not in after
+
+
+def is_address(cell: str) -> bool:
+    """Is it one word that has the form of an address?"""
+    return has_address(cell) and re.search(r"[\s<>]", address_in(cell)) is None
 
 
 def _listed(names: Sequence[str], places: Sequence[int]) -> str:

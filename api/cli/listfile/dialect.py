@@ -2,16 +2,17 @@
 
 A file is read strictly: what does not fit its dialect is refused with the line, since a
 stray quote may swallow the rows after it. Several dialects may fit one file. The order
-of preference is that of `_candidates`; the number of cells in each row decides first.
+of preference is that of `_Choice`; the number of cells in each row decides first.
 Each reading is one pass with bounded memory.
 """
 
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from api.cli.listfile.survey import BadList, Survey
 from api.cli.listfile.text import text_lines
@@ -23,11 +24,16 @@ DELIMITERS = ",;\t|"
 SEP_LINE = re.compile(r'"?sep=([,;\t|])"?[\r\n]', re.IGNORECASE)
 DELIMITER_ROWS = 100  # of the sample, that must agree
 CELL_CHARACTERS_MAX = 1 << 20  # a longer one is a quote that nobody closed
+WITHIN = "a quote within a cell"
+ENDS = "ends in an escape"
+TOO_LONG = "larger than field limit"  # csv's words
 WIDTHS_MAX = 64  # different ones that are counted; more is no table
 
 ADDRESS = re.compile(r'[^\s@,;|<>"\\]+@[^\s@,;|<>"\\]+')
+ESCAPE = re.compile(r"\\.", re.DOTALL)
+ENDS_IN_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[\r\n]*\Z")
 LINE_ENDS = re.compile(r"\r\n|\r|\n")
-MAILBOX_LINE = re.compile(r"\s*[^<>]*<[^<>\s@]+@[^<>\s@]+>\s*[,;]?\s*")
+MAILBOX_LINE = re.compile(r"[^<>]*<[^<>\s@]+@[^<>\s@]+>\s*(?:[,;]\s*)?")
 
 Cells = list[str]
 RawRecord = tuple[Cells, Any]  # its cells, and its text as it stands, line end included
@@ -40,6 +46,7 @@ class Dialect:
     delimiter: str
     quoted: bool = True
     escaped: bool = False  # a backslash takes the next character as it is
+    doubled: bool = False  # with escapes: two quotes in a quoted cell are one as well
     spaced: bool = False  # white space after a delimiter is no part of a cell
 
     def reader(self, lines: Iterable[str], *, strict: bool = True) -> "Reader":
@@ -51,6 +58,28 @@ class Dialect:
             skipinitialspace=self.spaced,
             strict=strict,
         )
+
+    def misfit(self, raw: str) -> str:
+        """What csv allows in a record with escapes, and no writer of escapes writes."""
+        if ENDS_IN_ESCAPE.search(raw):
+            return ENDS
+        strictly = self.quoted and not self.doubled and '"' in raw
+        return WITHIN if strictly and not self.quotes_whole(raw) else ""
+
+    def quotes_whole(self, raw: str) -> bool:
+        """Does a record, escapes aside, have quotes around cells and nowhere else?"""
+        mark, space = re.escape(self.delimiter), " *" if self.spaced else ""
+        cell = f'(?:{space}"[^"]*"|[^"{mark}]*)'
+        text = ESCAPE.sub("_", raw).rstrip("\r\n")
+        return re.fullmatch(f"{cell}(?:{mark}{cell})*", text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a person said of quotes and backslashes; None: the file decides."""
+
+    quotes: bool | None = None  # do they stand around cells, or are they text?
+    backslash: Literal["text", "escape"] | None = None
 
 
 class Misfit(Exception):
@@ -84,16 +113,22 @@ class Reading:
         csv.field_size_limit(CELL_CHARACTERS_MAX)
         reader = self._dialect.reader(feed())
         before = self._before
+        dialect = self._dialect
+        escaped = dialect.escaped
         while True:
             self.started = before + reader.line_num + 1
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                raise Misfit(self.started, before + reader.line_num, str(error)) from None
+                torn = escaped and taken and ENDS_IN_ESCAPE.search(taken[-1])
+                what = ENDS if torn else str(error)
+                raise Misfit(self.started, before + reader.line_num, what) from None
             if cells is None:
                 return
             raw = taken[0] if len(taken) == 1 else "".join(taken)
             taken.clear()
+            if escaped and (what := dialect.misfit(raw)):
+                raise Misfit(self.started, before + reader.line_num, what)
             yield cells, raw
 
 
@@ -200,24 +235,29 @@ class Clues:
     space_led: bool = False  # a quote after a delimiter and white space
     escaped_quotes: bool = False
     escaped_others: bool = False  # a delimiter or a line end after a backslash
-    first_escape: int = 0  # the line of either
     plain: Shape = field(default_factory=Shape)  # the lines taken without quoting
     ends: Counter[str] = field(default_factory=Counter)
     lone_return: int = 0  # the first line that ends so
+
+    @property
+    def escapes(self) -> bool:
+        return self.escaped_quotes or self.escaped_others
 
     @property
     def line_end(self) -> str:
         return self.ends.most_common(1)[0][0] if self.ends else "\n"
 
 
-def look(lines: Iterable[str], delimiter: str) -> Clues:
-    """Gather the clues, in one pass."""
+def look(lines: Iterable[str], delimiter: str, first_line: int) -> Clues:
+    """Gather the clues, in one pass; raises Misfit."""
     clues = Clues()
     mark = re.escape(delimiter)
     space_led = re.compile(rf'(?:^|{mark})[ ]+"[^"]')
     whole = re.compile(rf'(?:^|{mark})[ ]*"[^"]*(?:""[^"]*)*"[ ]*(?={mark}|[\r\n]|$)')
     escaped = re.compile(rf"\\(?:{mark}|[\r\n])")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first_line):
+        if len(line) > CELL_CHARACTERS_MAX and _has_long_cell(line, delimiter):
+            raise Misfit(number, number, TOO_LONG)
         if line.endswith("\r\n"):
             clues.ends["\r\n"] += 1
         elif line.endswith("\n"):
@@ -234,9 +274,11 @@ def look(lines: Iterable[str], delimiter: str) -> Clues:
         if "\\" in line and not (clues.escaped_quotes and clues.escaped_others):
             clues.escaped_quotes = clues.escaped_quotes or '\\"' in line
             clues.escaped_others = clues.escaped_others or bool(escaped.search(line))
-            if clues.escaped_quotes or clues.escaped_others:
-                clues.first_escape = clues.first_escape or number
     return clues
+
+
+def _has_long_cell(line: str, delimiter: str) -> bool:
+    return any(len(cell) > CELL_CHARACTERS_MAX for cell in line.split(delimiter))
 
 
 def shape_of(lines: Iterable[str], dialect: Dialect, plain_width: int, first_line: int) -> Shape:
@@ -257,16 +299,16 @@ def shape_of(lines: Iterable[str], dialect: Dialect, plain_width: int, first_lin
 
 
 def _looks_like_rows(raw: str, delimiter: str, width: int) -> bool:
-    """Is each line of the record as wide as a row, with an address in it?"""
-    return width > 1 and all(
-        line.count(delimiter) + 1 == width
-        and any(ADDRESS.fullmatch(cell.strip(' "\r\n')) for cell in line.split(delimiter))
-        for line in LINE_ENDS.split(raw.rstrip("\r\n"))
-    )
+    """Is each line of the record as wide as a row, and do several hold an address?"""
+    lines = [line.split(delimiter) for line in LINE_ENDS.split(raw.rstrip("\r\n"))]
+    if width < 2 or any(len(line) != width for line in lines):
+        return False
+    holding = sum(any(ADDRESS.fullmatch(cell.strip(' "')) for cell in line) for line in lines)
+    return holding > 1
 
 
 def find_dialect(
-    file: BinaryIO, survey: Survey, delimiter: str, name: str, *, quotes: bool, skip: int = 0
+    file: BinaryIO, survey: Survey, delimiter: str, name: str, said: Said, skip: int = 0
 ) -> tuple[Dialect, str]:
     """The dialect of a file, and its usual line end; BadList where none fits for certain."""
 
@@ -276,68 +318,166 @@ def find_dialect(
             next(every, None)
         return every
 
-    clues = look(lines(), delimiter)
-    found = Dialect(delimiter, quoted=quotes)
+    try:
+        clues = look(lines(), delimiter, skip + 1)
+    except Misfit as misfit:
+        raise BadList(_misfit(name, misfit)) from None
+    escaped = said.backslash == "escape"
+    found = Dialect(delimiter, quoted=said.quotes is not False, escaped=escaped)
     shape = clues.plain
-    if quotes and (clues.quotes or clues.escaped_others):
-        found, shape = _choose(lines, clues, delimiter, name, skip + 1)
+    if said.quotes is False and escaped:
+        shape = shape_of(lines(), found, clues.plain.width, skip + 1)
+    elif found.quoted and (escaped or clues.quotes or clues.escaped_others):
+        found, shape = _Choice(lines, clues, delimiter, name, skip + 1, said).made()
     if clues.lone_return and len(clues.ends) > 1:
         _check_returns(lines(), found, shape.width, name, skip + 1)
     return found, clues.line_end
 
 
-def _choose(
-    lines: Any, clues: Clues, delimiter: str, name: str, first_line: int
-) -> tuple[Dialect, Shape]:
-    unquoted = Dialect(delimiter, quoted=False)
-    # Databases write tabs without any quoting: there a quote is a character like others.
-    bare = delimiter == "\t" and not clues.whole_quoted and not clues.plain.ragged
-    found: list[tuple[Dialect, Shape]] = []
-    refusal: Misfit | None = None
-    for dialect in _candidates(clues, delimiter):
-        shape = shape_of(lines(), dialect, clues.plain.width, first_line)
-        if shape.overgrown and dialect.escaped and found:
-            continue  # backslashes that join rows are text: another reading fits
-        if shape.overgrown and not bare:
-            raise BadList(_overgrown(name, shape.overgrown))
-        if shape.overgrown:
-            return unquoted, clues.plain
-        if shape.misfit is None:
-            found.append((dialect, shape))
-        refusal = refusal or shape.misfit
-    even = [one for one in found if not one[1].ragged]
-    if even:
-        if any(shape.rows != even[0][1].rows for _, shape in even):
-            raise BadList(
-                f"{name}, line {first_line - 1 + clues.first_escape}: a backslash there may be an "
-                "escape or text, and the rows after it depend on that; double the quotes within "
-                "cells instead, or save the list as XLSX"
-            )
-        return even[0]
-    if bare:
-        return unquoted, clues.plain
-    if found:
-        return min(found, key=lambda one: one[1].ragged)
-    assert refusal is not None  # a candidate that fits is in `found`
-    raise BadList(_misfit(name, refusal))
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Which dialect quotes and backslashes are to be read by.
+
+    A reading is even when it fits every line and all rows are equally wide. The standard
+    reading (RFC 4180: a backslash is a character like others) wins unless another even
+    one gives other rows or cells: then only a person can tell, and the list is refused.
+    """
+
+    lines: Callable[[], Iterator[str]]
+    clues: Clues
+    delimiter: str
+    name: str
+    first_line: int
+    said: Said
+
+    def made(self) -> tuple[Dialect, Shape]:
+        readings = [(dialect, self._shape(dialect)) for dialect in self._candidates()]
+        if self._may_be_bare():
+            readings.append((Dialect(self.delimiter, quoted=False), self.clues.plain))
+        fitting = [reading for reading in readings if reading[1].misfit is None]
+        even = [reading for reading in fitting if not reading[1].ragged]
+        # A cell over what looks like rows speaks for another reading, where there is one.
+        likely = [one for one in even or fitting if not one[1].overgrown] or even or fitting
+        if likely:
+            self._check_only_one(likely)
+            dialect, shape = likely[0]
+        else:
+            dialect, shape = self._mixed() or max(readings, key=_fitting_lines)
+        if shape.overgrown and self.said.quotes is None:
+            raise BadList(_overgrown(self.name, shape.overgrown))
+        if shape.misfit is not None:
+            raise BadList(_misfit(self.name, shape.misfit))
+        return dialect, shape
+
+    def _shape(self, dialect: Dialect) -> Shape:
+        return shape_of(self.lines(), dialect, self.clues.plain.width, self.first_line)
+
+    def _candidates(self) -> list[Dialect]:
+        """What the clues allow, the likeliest first."""
+        clues, delimiter = self.clues, self.delimiter
+        unescaped = [Dialect(delimiter)]
+        if clues.space_led:
+            unescaped.insert(0, Dialect(delimiter, spaced=True))
+        escaped = [replace(dialect, escaped=True) for dialect in unescaped]
+        if not clues.whole_quoted and self.said.quotes is None:
+            escaped.append(Dialect(delimiter, quoted=False, escaped=True))
+        match self.said.backslash:
+            case "escape":
+                return escaped
+            case "text":
+                return unescaped
+        return [*unescaped, *(escaped if clues.escapes else [])]
+
+    def _may_be_bare(self) -> bool:
+        """Databases write tabs without any quoting: there a quote is a character like others."""
+        clues = self.clues
+        unsaid = self.said.quotes is None and self.said.backslash != "escape"
+        return (
+            unsaid and self.delimiter == "\t" and not clues.whole_quoted and not clues.plain.ragged
+        )
+
+    def _mixed(self) -> tuple[Dialect, Shape] | None:
+        """Quotes doubled in some cells and escaped in others: only where nothing else fits."""
+        if self.said.backslash == "text" or not self.clues.escaped_quotes:
+            return None
+        dialect = Dialect(self.delimiter, escaped=True, doubled=True)
+        shape = self._shape(dialect)
+        return None if shape.misfit or shape.ragged or shape.overgrown else (dialect, shape)
+
+    def _check_only_one(self, readings: Sequence[tuple[Dialect, Shape]]) -> None:
+        """BadList where a reading that fits no worse than the first gives other rows or cells.
+
+        Among readings that are not even one must fit better to count.
+        """
+        first, shape = readings[0]
+        for other, its_shape in readings[1:]:
+            if shape.ragged and its_shape.ragged >= shape.ragged:
+                continue
+            if self.said.quotes and other.escaped == first.escaped:
+                continue  # they differ in which quotes open a cell
+            line = first_difference(self.lines, first, other, self.first_line)
+            if line and other.escaped != first.escaped:
+                raise BadList(
+                    f"{self.name}, line {line}: a backslash there may be text or an escape, and "
+                    "its cells depend on that; say which with --backslash text or "
+                    "--backslash escape"
+                )
+            if line:
+                raise BadList(
+                    f"{self.name}, line {line}: a quote there may open a cell or be text, and its "
+                    "cells depend on that; say which with --quotes or --no-quotes"
+                )
 
 
-def _candidates(clues: Clues, delimiter: str) -> list[Dialect]:
-    """What the clues allow, the likeliest first."""
-    plain = Dialect(delimiter)
-    likely = [plain]
-    if clues.space_led:
-        likely.insert(0, Dialect(delimiter, spaced=True))
-    if clues.escaped_quotes or clues.escaped_others:
-        likely += [Dialect(delimiter, escaped=True, spaced=dialect.spaced) for dialect in likely]
-    if clues.escaped_others and not clues.whole_quoted:
-        likely.append(Dialect(delimiter, quoted=False, escaped=True))
-    return likely
+def _fitting_lines(reading: tuple[Dialect, Shape]) -> int:
+    """How far a reading came that does not fit."""
+    return reading[1].misfit.started if reading[1].misfit else 0
+
+
+def first_difference(
+    lines: Callable[[], Iterator[str]], one: Dialect, other: Dialect, first_line: int
+) -> int:
+    """The line from which on two dialects give other rows or cells; 0 where there is none."""
+    reading, another = (Reading(lines(), dialect, first_line) for dialect in (one, other))
+    for left, right in zip_longest(reading, another):
+        if (
+            left is None
+            or right is None
+            or left[1] != right[1]
+            or not _same_cells(left[0], right[0])
+        ):
+            return min(reading.started, another.started)
+    return 0
+
+
+def _same_cells(one: Cells, other: Cells) -> bool:
+    """Have the cells the same places in their text? Marks that a dialect undoes do not count."""
+    return one == other or (
+        len(one) == len(other)
+        and all(
+            cell == its or cell.translate(MARKS).strip() == its.translate(MARKS).strip()
+            for cell, its in zip(one, other, strict=True)
+        )
+    )
+
+
+MARKS = str.maketrans("", "", '\\"')
 
 
 def _misfit(name: str, misfit: Misfit) -> str:
+    if TOO_LONG in misfit.what:
+        what = "a cell is" if misfit.line == misfit.started else "a quote opens a cell that is"
+        return (
+            f"{name}, line {misfit.started}: {what} longer than {CELL_CHARACTERS_MAX:,} characters; "
+            "put that right first, or take all quotes as text with --no-quotes"
+        )
+    if misfit.what == ENDS:
+        return (
+            f"{name}, line {misfit.started}: a backslash stands at the end of a row; put that right "
+            "first, or take all backslashes as text with --backslash text"
+        )
     where = f"{name}, line {misfit.started}: a quote opens a cell and "
-    if "expected after" in misfit.what:
+    if "expected after" in misfit.what or misfit.what == WITHIN:
         return (
             f"{where}closes in the middle of one"
             f"{f' at line {misfit.line}' if misfit.line > misfit.started else ''}; double the "
@@ -351,7 +491,8 @@ def _misfit(name: str, misfit: Misfit) -> str:
 def _overgrown(name: str, line: int) -> str:
     return (
         f"{name}, line {line}: a quote opens a cell that goes on over lines which look like rows; "
-        "put that right first, or take all quotes as text with --no-quotes"
+        "put that right first, or take all quotes as text with --no-quotes, or the lines as one "
+        "cell with --quotes"
     )
 
 

@@ -46,6 +46,12 @@ SIGN_IN_WORD = re.compile(r"[£¹³¼½¾¯][^\W\d_]|[^\W\d_]{2}[£¹³¼½¾¡�
 WORD = re.compile(r"[^\W\d_]+")
 
 
+def line_ends(text: str) -> int:
+    """How many lines end in a text: with a line feed, a carriage return or both."""
+    returns = text.count("\r")
+    return text.count("\n") + (returns - text.count("\r\n") if returns else 0)
+
+
 @dataclass(slots=True)
 class Octets:
     """What was seen of a file that may be UTF-8; fed with its pieces in order."""
@@ -64,18 +70,18 @@ class Octets:
         text = self._decoder.decode(piece, final)
         if not text.isascii():
             self._count(text, piece)
-        self._line += text.count("\n")
+        self._line += line_ends(text)
 
     def _count(self, text: str, piece: bytes) -> None:
         if self.invalid or INVALID.search(text):
             found = [match.start() for match in INVALID.finditer(text)]
             if found and not self.invalid:
-                self.first_invalid_line = self._line + text.count("\n", 0, found[0])
+                self.first_invalid_line = self._line + line_ends(text[: found[0]])
             self.invalid += len(found)
         if (first := HIGH.search(text)) is not None:
             self.valid += len(text.encode("utf-8", "ignore")) - sum(map(len, _ASCII.findall(text)))
             self.first_valid_line = self.first_valid_line or (
-                self._line + text.count("\n", 0, first.start())
+                self._line + line_ends(text[: first.start()])
             )
         room = min(SAMPLE_PIECE_OCTETS, SAMPLE_OCTETS_MAX - len(self.sample))
         for line in HIGH_LINES.finditer(piece):

@@ -22,13 +22,19 @@ COLUMNS_MAX = 1000  # names over all objects: more is data used as names
 NESTED_SAMPLE = 20  # lines that are searched for addresses inside of fields
 DEPTH_MAX = 5  # and so deep
 PATHS_MAX = 5  # that are named in a message
+TEXT = "text"  # the name of a string that is more than its address
+
+FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 Path = tuple[str, ...]  # the names on the way to a field
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
-    """One line; `line` is its text, `fields` what it says (nothing for a string)."""
+    """One line; `line` is its text as an object, `fields` what it says.
+
+    A string that is an address has no fields: the result holds it.
+    """
 
     address: str
     line: str
@@ -36,10 +42,21 @@ class ObjectRow:
     objects: "Objects"
 
     def cells(self) -> list[str]:
-        return [_cell_text(self.fields.get(column)) for column in self.objects.columns]
+        own = FIELDS.decode(self.line) if self.fields else {}
+        return [_cell_of(own.get(column)) for column in self.objects.columns]
 
     def members(self) -> bytes:
         return self.line.strip().encode() if self.fields else b"{}"
+
+
+def _cell_of(raw: msgspec.Raw | None) -> str:
+    """A value as a cell: a text's characters, and of all else what stands in the line."""
+    if raw is None:
+        return ""
+    octets = bytes(raw).strip()
+    if octets.startswith(b'"'):
+        return msgspec.json.decode(octets, type=str)
+    return "" if octets == b"null" else octets.decode()
 
 
 def _cell_text(value: Any) -> str:
@@ -66,8 +83,11 @@ class Objects:
                 case dict():
                     self._learn(value)
                     yield ObjectRow(self._address_of(value, number), line, value, self)
+                case str() if value != (address := address_in(value)):
+                    self._learn(fields := {TEXT: value})
+                    yield ObjectRow(address, f'{{"{TEXT}":{line.strip()}}}', fields, self)
                 case str():
-                    yield ObjectRow(address_in(value), line, {}, self)
+                    yield ObjectRow(value, line, {}, self)
                 case _:
                     yield ObjectRow("", line, {}, self)
 
@@ -98,12 +118,14 @@ class Objects:
         try:
             value = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError):
-            raise BadList(f"{where}: is no JSON; each line takes one object or string") from None
-        if isinstance(value, list) and number == 1:
+            value = None
+        if number == 1 and line.lstrip().startswith("["):
             raise BadList(
                 f"{self._name} is a JSON array; make each item a line (jq -c '.[]') and give it "
                 "the ending .ndjson"
             )
+        if value is None:
+            raise BadList(f"{where}: is no JSON; each line takes one object or string")
         if not isinstance(value, dict | str):
             raise BadList(f"{where}: is neither an object nor a string")
         return value

@@ -1,6 +1,7 @@
 """A file, or standard input, opened as a list: what kind it is, and its rows."""
 
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
-from api.cli.listfile.dialect import Dialect, find_delimiter, find_dialect, said_delimiter
+from api.cli.listfile.dialect import Dialect, Said, find_delimiter, find_dialect, said_delimiter
 from api.cli.listfile.objects import Objects
 from api.cli.listfile.sheets import Sheet
 from api.cli.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
@@ -32,7 +33,8 @@ class Reading:
     encoding: str | None = None
     errors: Literal["strict", "replace"] = "strict"
     skip_lines: int = 0
-    quotes: bool = True
+    quotes: bool | None = None  # whether quotes stand around cells, or are text
+    backslash: Literal["text", "escape"] | None = None
 
 
 class Row(Protocol):
@@ -134,13 +136,14 @@ def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
             yield spool
         return
     try:
-        if path.is_dir():
-            raise BadList(f"{name} is a directory; it takes a file")
-        file = path.open("rb")
+        # A pipe that nobody writes to does not make us wait here.
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except IsADirectoryError:
+        raise BadList(f"{name} is a directory; it takes a file") from None
     except OSError as error:
         raise BadList(f"{name} cannot be read: {os.strerror(error.errno or 0)}") from None
     with file:
-        if not file.seekable():
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise BadList(f"{name} is no regular file; pipe it in and name it - instead")
         yield file
 
@@ -219,7 +222,8 @@ def _read_text(file: BinaryIO, found: Survey, ending: str, reading: Reading, nam
         manner = Manner("csv", ",", line_end, found.bom)
         return List(name, found, manner, read_lines(records, reading.column))
     delimiter = delimiter or TABLE_ENDINGS.get(ending) or ","
-    dialect, line_end = find_dialect(file, found, delimiter, name, quotes=reading.quotes, skip=skip)
+    marks = Said(reading.quotes, reading.backslash)
+    dialect, line_end = find_dialect(file, found, delimiter, name, marks, skip)
     manner = Manner("csv", delimiter, line_end, found.bom)
     table = read_table(csv_records(file, found, dialect, name, skip), reading.column)
     return List(name, found, manner, table, dialect)

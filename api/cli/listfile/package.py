@@ -56,6 +56,8 @@ class Package:
             raise NotAWorkbook("is protected by a password; save it without one")
         if "mimetype" in self._infos and "content.xml" in self._infos:
             raise NotAWorkbook("is in OpenDocument's format; save it as XLSX or CSV")
+        if "[Content_Types].xml" not in self._infos:
+            raise NotAWorkbook("is a ZIP archive and no workbook; unpack it first (unzip)")
         if "xl/workbook.bin" in self._infos:
             raise NotAWorkbook("is in Excel's binary format; save it as XLSX or CSV")
         if len(self._infos) != len(infos) or sum(i.file_size for i in infos) > OCTETS_MAX:

@@ -229,6 +229,8 @@ class _SheetParser:
             text = self._value(self._kind, self._style, "".join(self._text), self._formula)
             if self._place >= len(row):
                 row += [""] * (self._place + 1 - len(row))
+            elif row[self._place]:
+                raise ValueError("two cells in one place")
             row[self._place] = text
         elif local == "row":
             self._around.rows += 1

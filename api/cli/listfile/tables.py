@@ -14,6 +14,7 @@ from api.cli.listfile.columns import (
     find_column,
     has_address,
     header_place,
+    is_address,
     is_surely_header,
     names_addresses,
 )
@@ -98,6 +99,10 @@ class Table:
             if len(cells) > self._width and not self.bare:
                 self._widen(len(cells), number)
             cell = cells[place] if place < len(cells) else ""
+            if self.bare and address_in(cell) != cell.strip():
+                self.bare = False  # a mailbox is more than its address, and comes back whole
+                self._widen(1, number)
+                self.wide = Wide()
             if type(cell) is Unvalued:
                 raise BadList(
                     f"{self._records.name}, row {number} under the header: the address is a formula "
@@ -119,12 +124,12 @@ class Table:
     def unique_columns(self) -> list[str]:
         """A name for each column that no other has; to be asked for once all rows were read."""
         names: dict[str, None] = {}
+        counts: dict[str, int] = {}  # how far each name was numbered
         for place, column in enumerate(self.columns):
             wanted = name = column or f"column_{place + 1}"
-            count = 1
             while name in names:
-                count += 1
-                name = f"{wanted}_{count}"
+                counts[wanted] = counts.get(wanted, 1) + 1
+                name = f"{wanted}_{counts[wanted]}"
             names[name] = None
         return list(names)
 
@@ -186,12 +191,18 @@ def read_lines(records: Records, wanted: str | None) -> Table:
     filled = [cells[0] for cells, _ in sample if not _blank(cells)]
     if not filled:
         raise BadList(f"{records.name} holds nothing but blank rows")
-    first = next((cell for cell in filled if not cell.lstrip().startswith("#")), "")
+    said = [cell for cell in filled if not cell.lstrip().startswith("#")]
+    first = said[0] if said else ""
     mailboxes = any(address_in(cell) != cell.strip() for cell in filled)
     if names_addresses(first) or first == wanted or mailboxes:
         return read_table(records, wanted)
     if wanted is not None:
         find_column(["column_1"], [], wanted, records.name)
+    elif 2 * sum(map(is_address, said)) < len(said):
+        raise BadList(
+            f"{records.name}: most of its lines are no addresses; save the list as CSV, or take each "
+            "line for an address with --column 1"
+        )
     return Table(records, [], 0, bare=True)
 
 

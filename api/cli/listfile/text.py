@@ -26,13 +26,13 @@ class Watched(io.RawIOBase):
         self._file = file
         self._octets = 0
         self._digest = hashlib.sha256()
-        file.seek(0)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
         view = memoryview(buffer).cast("B")
+        self._file.seek(self._octets)  # others may read the file between
         octets = self._file.read(len(view))
         view[: len(octets)] = octets
         self._octets += len(octets)

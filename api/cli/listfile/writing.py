@@ -8,6 +8,8 @@ apostrophe before it.
 """
 
 import csv
+import fcntl
+import hashlib
 import io
 import itertools
 import os
@@ -38,6 +40,8 @@ RESULT_FIELDS = (*FIELDS, LIGHT)
 HOST = RESULT_FIELDS.index("mx_host")
 PREFIX = "mailprobe_"
 FORMULA_MARKS = ("=", "+", "-", "@", "\t", "\r")
+
+PART_NAME_OCTETS_MAX = 180  # of the output's name, in the name of what is written for it
 
 SHEET_ROWS_MAX = 1_048_576  # the format's own limits
 SHEET_COLUMNS_MAX = 16_384
@@ -310,13 +314,20 @@ def check_header(source: List) -> None:
         )
 
 
+def _sheet_characters(cell: str) -> int:
+    """A cell's length as spreadsheets count it, in UTF-16."""
+    if 2 * len(cell) <= SHEET_CELL_CHARACTERS_MAX:
+        return len(cell)
+    return len(cell.encode("utf-16-le", "surrogatepass")) // 2
+
+
 def check_fits_sheet(row: Row, number: int, name: str) -> None:
     """Say before anything is asked that a workbook could not hold the output."""
     cells = row.cells()
     if (
         number >= SHEET_ROWS_MAX
         or len(cells) + len(RESULT_FIELDS) > SHEET_COLUMNS_MAX
-        or any(len(cell) > SHEET_CELL_CHARACTERS_MAX for cell in cells)
+        or any(_sheet_characters(cell) > SHEET_CELL_CHARACTERS_MAX for cell in cells)
     ):
         raise BadList(
             f"{name}, row {number}: more than a workbook holds; name an output that ends in .csv"
@@ -328,31 +339,82 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that appears under its name when all of it is on disk, or not at all.
 
     It is written under a fresh name in the same folder, so that no file that exists is
-    opened. A file that it replaces hands its mode on.
+    opened. A file that it replaces hands its mode on. What a killed run left behind of
+    the same output is removed first.
     """
     with writing_to(plain(str(path))):
         mode = _mode_for(path)
-        part, file = _fresh_file(path.parent)
+        _remove_leftovers(path)
+        part, file = _fresh_file(path)
         try:
             with file:
                 yield file
                 file.flush()
                 os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
-            part.replace(path)
+                part.replace(path)  # while it is open, and so locked
         except BaseException:
             part.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
 
 
-def _fresh_file(folder: Path) -> tuple[Path, BinaryIO]:
-    """A new file in the folder, under a name that no other has; nobody else may read it yet."""
+def _part_stem(path: Path) -> str:
+    """How the name begins of what is written for an output; long names are cut."""
+    octets, name = os.fsencode(path.name), path.name
+    if len(octets) > PART_NAME_OCTETS_MAX:
+        begin = octets[:PART_NAME_OCTETS_MAX].decode("utf-8", "ignore")
+        name = begin + hashlib.sha256(octets).hexdigest()[:16]
+    return f".{name}.mailprobe-"
+
+
+def _fresh_file(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside the output, under a name that no other has, locked while it is open.
+
+    Nobody else may read it yet.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
-        part = folder / f".mailprobe-{secrets.token_hex(8)}.part"
+        part = path.with_name(f"{_part_stem(path)}{secrets.token_hex(8)}.part")
         with suppress(FileExistsError):
-            return part, os.fdopen(os.open(part, flags, 0o600), "wb")
+            file = os.fdopen(os.open(part, flags, 0o600), "wb")
+            if _lock(file.fileno(), part) is not False:
+                return part, file
+            file.close()  # another run took it for a leftover, before it was locked
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what a killed run wrote for the same output.
+
+    Only a file of our own, by its whole name, that no process holds the lock of.
+    """
+    ours = re.compile(re.escape(_part_stem(path)) + r"[0-9a-f]{16}\.part")
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        for name in [entry.name for entry in entries if ours.fullmatch(entry.name)]:
+            with suppress(OSError):
+                _remove_leftover(path.with_name(name))
+
+
+def _remove_leftover(part: Path) -> None:
+    descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if own and status.st_nlink == 1 and _lock(descriptor, part):
+            part.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> bool | None:
+    """True: the file is locked, and has its name still. None: the disk knows no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError:
+        return None
 
 
 def _mode_for(path: Path) -> int:

@@ -74,6 +74,43 @@ CORPUS: dict[str, Case] = {
     "escaped line end without quotes": table(
         "a.csv", f"n,email\n1\\\n2,{A}\n3,{B}\n", [H, ["1\n2", A], ["3", B]], AB,
         reader={"quoting": 3, "escapechar": "\\"}),
+    "a backslash in a cell of its own": table(
+        "a.csv", f'"n","m","email"\n"\\","","{A}"\n"\\","\\","{B}"\n',
+        [["n", "m", "email"], ["\\", "", A], ["\\", "\\", B]], AB),
+    "a path that ends a line": table(
+        "a.csv", f"email,n\n{A},C:\\\n{B},x\n", [["email", "n"], [A, "C:\\"], [B, "x"]], AB),
+    "an escaped quote, then a line end within quotes": table(
+        "a.csv", f'email,n\n{A},"\\""\n{B},"\n"\n', [["email", "n"], [A, '"'], [B, "\n"]], AB,
+        reader={"escapechar": "\\"}),
+    "escaped in some cells, doubled in others": table(
+        "a.csv", f'n,email\n"say \\"hi\\", ok",{A}\n"say ""hi"", ok",{B}\n',
+        [H, ['say "hi", ok', A], ['say "hi", ok', B]], AB, reader={"escapechar": "\\"}),
+    "a backslash that may be either": refused(
+        "a.csv", f"Doe\\, Ann,{A}\nRoe\\, Bob,{B}\n", "line 1: a backslash there may be text or an"),
+    "a backslash that is text by word": table(
+        "a.csv", f"Doe\\, Ann,{A}\nRoe\\, Bob,{B}\n",
+        [["Doe\\", " Ann", A], ["Roe\\", " Bob", B]], AB, header=False,
+        said={"backslash": "text"}),
+    "a backslash that escapes by word": table(
+        "a.csv", f"Doe\\, Ann,{A}\nRoe\\, Bob,{B}\n", [["Doe, Ann", A], ["Roe, Bob", B]], AB,
+        header=False, said={"backslash": "escape"}, reader={"escapechar": "\\"}),
+    "a backslash in rows of different widths": refused(
+        "a.csv", f"n,email\n1\nDoe\\, Ann,{A}\n", "line 3: a backslash there may be text or an"),
+    "a quote after a space that may be either": refused(
+        "a.csv", f'n,x,email\n1, "2,\n3, 4",{A}\n', "line 2: a quote there may open"),
+    "a quote after a space that opens nothing": table(
+        "a.csv", f'n,x,email\n1, "2,{A}\n3, 4","{B}"\n',
+        [["n", "x", "email"], ["1", ' "2', A], ["3", ' 4"', B]], AB),
+    "quotes in a TSV that may be either": refused(
+        "a.tsv", f'n\tc\temail\n1\t"a\t\n2\tb"\t{A}\n', "line 2: a quote there may open"),
+    "quotes in a TSV that are quotes by word": table(
+        "a.tsv", f'n\tc\temail\n1\t"a\t\n2\tb"\t{A}\n',
+        [["n", "c", "email"], ["1", "a\t\n2\tb", A]], [A], said={"quotes": True}, reader=TAB),
+    "lines like rows in a cell, by word": table(
+        "a.csv", f'n,email,c\n1,{A},"x\n2,{B},y"\n',
+        [["n", "email", "c"], ["1", A, f"x\n2,{B},y"]], [A], said={"quotes": True}),
+    "stray quotes over three rows, one without an address": refused(
+        "a.csv", f'n,email,c\n1,{A},"x\n2,,z\n3,{B},y"\n', "line 2: a quote opens"),
     "spaces after delimiters": table("a.csv", f'n, email\n"Doe, Ann", "{A}"\n"Roe, Bob", "{B}"\n',
                                      [H, ["Doe, Ann", A], ["Roe, Bob", B]], AB,
                                      reader={"skipinitialspace": True}),
@@ -85,6 +122,9 @@ CORPUS: dict[str, Case] = {
         "a.csv", f'n,email,c\n1,{A},"x\n2,{B},y"\n', "line 2: a quote opens"),
     "text after a closing quote": refused(
         "a.csv", f'n,email\n"Ann" Lee,{A}\n', "line 2: a quote opens"),
+    "quotes and escapes by word": table(
+        "a.csv", f'n,email\n"Ann\\, Lee,{A}\n', [H, ['"Ann, Lee', A]], [A],
+        said={"quotes": False, "backslash": "escape"}, reader={"quoting": 3, "escapechar": "\\"}),
     "quotes are text by word": table(
         "a.csv", f'n,email\n"Ann" Lee,{A}\n"x,{B}\n', [H, ['"Ann" Lee', A], ['"x', B]], AB,
         said={"quotes": False}, reader={"quoting": 3}),
@@ -174,6 +214,22 @@ CORPUS: dict[str, Case] = {
                                    "cannot be told"),
     "cut in a character": refused("a.csv", f"n,email\nJürgen,{A}\nü".encode()[:-1],
                                   "line 3: is no UTF-8"),
+    "a mark within the file": table(
+        "a.csv", f"\ufeffemail,n\n{A},1\n\ufeff{B},2\n",
+        [["email", "n"], [A, "1"], [f"\ufeff{B}", "2"]], AB),
+    "spaces without width": table(
+        "a.csv", f"n,email\n1,\u200b{A} \u200b\n", [H, ["1", f"\u200b{A} \u200b"]], [A]),
+    "UTF-16 with an octet more": refused(
+        "a.csv", f"n,email\n1,{A}\n".encode("utf-16") + b"x", "line 3 or soon after"),
+    "half a character in UTF-16": refused(
+        "a.csv", b"\xff\xfe" + f"n,email\n1,{A}\n".encode("utf-16-le") + b"\0\xd8x\0",
+        "cannot be decoded"),
+    "UTF-8 but for one octet, lines that end in CR": refused(
+        "a.csv", f"n,email\rJürgen,{A}\rRené,{B}\r".encode() + b"J\xfcrgen,c@shop.test\r",
+        "line 4: is no UTF-8"),
+    "control characters that end no line": table(
+        "a.csv", f"n,email\na\x0bb\x0cc\x85d\u2028e\x1cf,{A}\n",
+        [H, ["a\x0bb\x0cc\x85d\u2028e\x1cf", A]], [A]),
     # Headers
     "an example in the header": table("a.csv", f"n,email (you@x.com)\n1,{A}\n",
                                       [["n", "email (you@x.com)"], ["1", A]], [A]),
@@ -209,6 +265,47 @@ CORPUS: dict[str, Case] = {
         "a.csv", f'n,email\n1,"Doe, Ann <{A}>"\n2,Bob <{B}>\n',
         [H, ["1", f"Doe, Ann <{A}>"], ["2", f"Bob <{B}>"]], AB),
     # Other files
+    "a long bare cell": refused(
+        "a.csv", f"n,email\n{'x' * 1_100_000},{A}\n", "line 2: a cell is longer than"),
+    "a long quoted cell": refused(
+        "a.csv", f'n,email\n"{"x" * 1_100_000}",{A}\n', "line 2: a cell is longer than"),
+    "a quoted cell over many lines": refused(
+        "a.csv", f'n,email\n"{("x" * 99 + chr(10)) * 11_000}",{A}\n',
+        "line 2: a quote opens a cell that is longer than"),
+    "a backslash that ends a list with escapes": refused(
+        "a.csv", f'n,email,m\n"say \\"hi\\", x",{A},1\n2,{B},x\\',
+        "line 3: a backslash stands at the end of a row"),
+    "a backslash that ends a row before CRLF, with escapes": refused(
+        "a.csv", f'n,email,m\r\n"say \\"hi\\", x",{A},1\r\n2,{B},x\\\r\n3,{C},y\r\n',
+        "line 3: a backslash stands at the end of a row"),
+    "a line of many spaces": Case(
+        "a.txt", (" " * 60_000 + f"{A}\n{B}\n").encode(), addresses=AB, reader=None),
+    "many at signs in brackets": table(
+        "a.csv", f"n,email\n1,{A}\n2,<{'@' * 100_000} x>\n",
+        [H, ["1", A], ["2", f"<{'@' * 100_000} x>"]], [A, f"<{'@' * 100_000} x>"]),
+    "lines that are no addresses": refused(
+        "a.vcf", f"BEGIN:VCARD\nVERSION:3.0\nEMAIL:{A}\nEND:VCARD\n", "most of its lines are no"),
+    "a web page": refused(
+        "a.xls", f"<html>\n<td>email</td>\n<td>{A}</td>\n</html>\n", "most of its lines are no"),
+    "a web page on one line": refused(
+        "a.xls", f"<html><td>email</td><td>{A}</td></html>\n", "most of its lines are no"),
+    "lines under comments": Case(
+        "a.txt", f"# one\n# two\n# three\n{A}\n{B}\n".encode(),
+        addresses=["# one", "# two", "# three", A, B], reader=None),
+    "lines that are no addresses, by word": Case(
+        "a.txt", b"Ann\nBob\n", addresses=["Ann", "Bob"], said={"column": "1"}, reader=None),
+    "an array over several lines": refused(
+        "a.json", f'[\n {{"email":"{A}"}}\n]\n', "is a JSON array"),
+    "an object over several lines": refused(
+        "a.json", f'{{\n "email":"{A}"\n}}\n', "line 1: is no JSON"),
+    "objects with a name twice": Case(
+        "a.ndjson", f'{{"email":"{A}","email":"{B}"}}\n'.encode(), addresses=[B], reader=None),
+    "objects with large numbers": Case(
+        "a.ndjson", f'{{"email":"{A}","id":{10**30},"f":1.10,"e":1E2}}\n'.encode(), addresses=[A],
+        reader=None),
+    "a header alone": refused("a.csv", "n,email\n", "a header and no rows"),
+    "formulas": table("a.csv", f"n,email\n=cmd|' /C calc'!A0,{A}\n",
+                      [H, ["=cmd|' /C calc'!A0", A]], [A]),
     "lines": Case("a.txt", f"{A}\n\n {B} \n".encode(), addresses=[A, "", B], reader=None),
     "lines of mailboxes": Case(
         "a.txt", f'"Doe, Ann" <{A}>\nRoe, Bob <{B}>\n'.encode(), addresses=AB, reader=None),

@@ -12,7 +12,7 @@ them; then it runs again and again with the fault before one of them:
     rename    another file gets the list's name
 
 After each run the list, its neighbours and the output are checked, and --resume has to
-bring the run to its end where the list is as it was. Prints how many steps were tried.
+bring the run to its end where the list is as it was, and to leave nothing else behind. Prints how many steps were tried.
 """
 
 import io
@@ -189,6 +189,7 @@ def main(name: str, fault: str, folder: str) -> None:
     steps = count_steps(place)
     assert place.output.exists(), "the run without a fault failed"
     wanted = place.output.read_bytes()
+    names = sorted(path.name for path in place.folder.iterdir())
     rights = {wanted, *(outputs_of(place, octets) for octets in changed(place.octets))}
     act = faults(place)[fault]
     tried = range(1, steps + 1, max(1, steps // STEPS_MAX))
@@ -201,6 +202,8 @@ def main(name: str, fault: str, folder: str) -> None:
             if place.list.read_bytes() == place.octets:
                 assert place.apart(lambda: None, resume=True) == 0, "--resume failed"
                 assert place.output.read_bytes() == wanted, "--resume gave another output"
+                left = sorted(path.name for path in place.folder.iterdir())
+                assert left == names, f"left behind: {left}"
         except AssertionError as error:
             raise AssertionError(f"{fault} before step {step} of {steps}: {error}") from error
     print(len(tried))

@@ -96,3 +96,44 @@ def test_nobody_else_reads_an_output_while_it_is_written(tmp_path: Path) -> None
         assert stat.S_IMODE(part.stat().st_mode) == 0o600
         file.write(b"x")
     assert names_in(tmp_path) == ["o"]
+
+
+def leftover_of(output: Path) -> Path:
+    """What a run that is killed while it writes the output leaves behind."""
+    with replacing(output):
+        (part,) = output.parent.glob(f".{output.name[:50]}*.mailprobe-*.part")
+        (output.parent / "copy").write_bytes(b"half")
+    return (output.parent / "copy").rename(part)
+
+
+def test_what_a_killed_run_left_behind_goes_with_the_next_run(tmp_path: Path) -> None:
+    for name in ("o.csv", "é" * 120 + ".csv"):
+        leftover = leftover_of(tmp_path / name)
+        assert leftover.name.startswith(f".{name[:80]}")
+        clean(Order(written(tmp_path / "list.csv"), tmp_path / name))
+        assert names_in(tmp_path) == ["list.csv", name]
+        (tmp_path / name).unlink()
+
+
+def test_what_another_run_writes_or_somebody_else_owns_stays(tmp_path: Path) -> None:
+    output = tmp_path / "o.csv"
+    leftover = leftover_of(output)
+    others = [
+        leftover_of(tmp_path / "p.csv"),
+        written(tmp_path / f"{leftover.name}x"),
+        written(tmp_path / leftover.name.replace(".o.csv", "o.csv")),
+    ]
+    link, fifo, linked = (tmp_path / f".o.csv.mailprobe-{n:016x}.part" for n in range(3))
+    link.symlink_to(others[0])
+    os.mkfifo(fifo)
+    linked.hardlink_to(others[1])
+    with replacing(output) as file:
+        file.write(b"first")
+        file.flush()
+        with replacing(output) as second:
+            second.write(b"second")
+        assert output.read_bytes() == b"second"
+    assert output.read_bytes() == b"first"
+    assert not leftover.exists()
+    assert all(path.exists() for path in [*others, fifo, linked])
+    assert link.is_symlink()

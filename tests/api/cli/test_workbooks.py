@@ -200,7 +200,7 @@ def test_text_that_xml_cannot_hold_is_escaped(tmp_path: Path) -> None:
     ("octets", "words"),
     [
         (workbook({"s": SIMPLE})[:-30], "can be read"),
-        (packed({"a.txt": "x"}), "can be read"),
+        (packed({"a.txt": "x"}), "unpack it first"),
         (packed({"mimetype": "x", "content.xml": "x"}), "OpenDocument"),
         (packed({"xl/workbook.bin": "x", "[Content_Types].xml": "<x/>"}), "binary format"),
         (workbook({"s": SIMPLE[:-30]}), "can be read"),
