@@ -27,7 +27,7 @@ from api.errors import Places
 from api.plans import Plans
 from api.relay import Fate, Mailer, Relay, RelayMailer, read_relay, shortened
 from api.settings import WrongSetting, host_name
-from engine.background import contained
+from engine.background import contained, supervised
 from storage.records import Account, Caller, Key, Letter, Tier
 from storage.store import Store, StoreUnavailable
 
@@ -291,10 +291,10 @@ async def open_alerts(
         )
     alerts = Alerts(store, plans, now=now, tell_postman=postman.ring if postman else None)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(alerts.look_at_changed)
-        nursery.start_soon(alerts.sweep)
+        nursery.start_soon(supervised, alerts.look_at_changed)
+        nursery.start_soon(supervised, alerts.sweep)
         if postman:
-            nursery.start_soon(postman.send_due)
+            nursery.start_soon(supervised, postman.send_due)
         try:
             yield alerts
         finally:

@@ -22,6 +22,8 @@ import h11
 import trio
 from h11._receivebuffer import ReceiveBuffer  # no public way to see the octets of a head
 
+from engine.background import separate
+
 logger = logging.getLogger("mailprobe.http")
 
 Message = MutableMapping[str, Any]
@@ -348,21 +350,9 @@ def headers_of_scope(scope: Scope) -> dict[str, str]:
     return headers
 
 
-_FATAL = (trio.Cancelled, KeyboardInterrupt, SystemExit)
-
-
 def contain(error: BaseException, what: str) -> BaseException | None:
-    """Log what is a crash; return what must travel on, if anything.
-
-    A group may hold both, and a GeneratorExit beside: async generators around
-    nurseries leave one behind, and it would end the process.
-    """
-    if isinstance(error, _FATAL):
-        return error
-    if not isinstance(error, BaseExceptionGroup):
-        logger.error(what, exc_info=error)
-        return None
-    fatal, crash = error.split(_FATAL)
+    """Log what is a crash; return what must travel on, if anything."""
+    fatal, crash = separate(error)
     if crash is not None:
         logger.error(what, exc_info=crash)
     return fatal

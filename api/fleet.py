@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import trio
 
-from engine.background import log_fault
+from engine.background import log_fault, supervised
 from engine.smtp.seats import Sitter
 from storage.seats import SeatsAsked
 from storage.store import StoreUnavailable
@@ -301,8 +301,8 @@ async def open_seats(store: Ledger, limit: int) -> AsyncIterator[LeasedSeats]:
     seats = LeasedSeats(store, limit)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(seats.keep_time)
-            nursery.start_soon(seats.deal)
+            nursery.start_soon(supervised, seats.keep_time)
+            nursery.start_soon(supervised, seats.deal)
             try:
                 yield seats
             finally:

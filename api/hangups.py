@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import trio
 
+from engine.background import log_fault
+
 HungUp = Callable[[bool], None]  # True: both ways; False: it sends no more, and may still read
 
 
@@ -22,7 +24,7 @@ class HangUps:
         self._watched: dict[int, HungUp] = {}
 
     def watch(self, number: int, hung_up: HungUp) -> None:
-        """Call this when the client of that socket hangs up; it must not raise."""
+        """Call this when the client of that socket hangs up."""
         self._watched[number] = hung_up
         self._epoll.register(number, select.EPOLLRDHUP | select.EPOLLET)
 
@@ -38,7 +40,15 @@ class HangUps:
             for number, events in self._epoll.poll(0):
                 hung_up = self._watched.get(number)
                 if hung_up is not None:
-                    hung_up(bool(events & (select.EPOLLHUP | select.EPOLLERR)))
+                    _tell(hung_up, both_ways=bool(events & (select.EPOLLHUP | select.EPOLLERR)))
 
     def close(self) -> None:
         self._epoll.close()
+
+
+def _tell(hung_up: HungUp, *, both_ways: bool) -> None:
+    """Each event comes once: a connection's fault must not lose the others theirs."""
+    try:
+        hung_up(both_ways)
+    except Exception:
+        log_fault(hung_up)

@@ -3,7 +3,7 @@
 Store, payments, alerts, recorder, seats, engine, courier, jobs, then the doors: each is
 open as long as those after it need it, so that reading upwards gives the order of the
 shutdown. What runs in the background runs in nurseries around the doors, never in the
-web framework's: where it crashes, the process ends with its traceback.
+web framework's; where it crashes, it begins anew (`engine/background.py`).
 """
 
 import logging
@@ -41,6 +41,7 @@ from api.sockets import listeners_on
 from api.tools_app import create_tools_app
 from api.visits import Crowd, turned_away
 from engine import open_engine, watcher
+from engine.background import contained, supervised
 from engine.smtp.seats import Seats
 from storage import open_store
 from storage.store import Store, StoreUnavailable
@@ -198,7 +199,7 @@ async def serve_service(
 
     app, listeners = create_app(service), listeners_on(sockets)
     async with trio.open_nursery() as background:
-        background.start_soon(_tidy, service)
+        background.start_soon(supervised, _tidy, service)
         await serve_app(
             app,
             listeners,
@@ -243,7 +244,7 @@ async def serve_metrics(
 ) -> None:
     """What all workers count, this one's states among it."""
     async with trio.open_nursery() as background:
-        background.start_soon(metrics.watch, service)
+        background.start_soon(supervised, metrics.watch, service)
         await serve_page(
             partial(metrics.look, service),
             partial(page, board, release()),
@@ -268,10 +269,14 @@ async def _stop_jobs(service: Service, drain: trio.Event) -> None:
 async def _tidy(service: Service) -> None:
     """Every minute: rows past their retention, leases that have ended."""
     while True:
-        try:
-            await service.store.tidy(
-                {tier: plan.retention_days for tier, plan in service.plans.items()}
-            )
-        except StoreUnavailable:
-            log.warning("the store was not tidied: it cannot be asked")
+        await contained(_tidy_once, service)
         await trio.sleep(TIDY_EVERY_S)
+
+
+async def _tidy_once(service: Service) -> None:
+    try:
+        await service.store.tidy(
+            {tier: plan.retention_days for tier, plan in service.plans.items()}
+        )
+    except StoreUnavailable:
+        log.warning("the store was not tidied: it cannot be asked")

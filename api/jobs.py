@@ -28,7 +28,7 @@ from api.metering import row_of
 from api.schema import VerifyEmailCallback
 from api.webhooks import NotAWebhook, callback_headers, check_webhook, verdict_on
 from engine import Answer, open_answers
-from engine.background import contained, log_fault
+from engine.background import contained, log_fault, supervised
 from storage.records import Attempt, Caller, Claim, FirstAnswer, Job, JobOrder, Work
 from storage.store import Store, StoreUnavailable
 
@@ -116,11 +116,10 @@ class JobBoard:
 
     # working
 
-    async def work_off(self, work: Work, *, task_status: trio.TaskStatus[None]) -> None:
+    async def work_off(self, work: Work) -> None:
         """Claim what is due and do it, until told to stop; then finish what is under way."""
         act = {"verify": self._verify, "deliver": self._deliver}[work]
         async with trio.open_nursery() as nursery:
-            task_status.started()
             while not self._stopping:
                 bell = self._bells[work]
                 for claim in await self._claim(work):
@@ -280,7 +279,7 @@ async def open_jobs(
     board = JobBoard(store, meter, courier, retry_s=retry_s, now=now, rng=rng)
     async with trio.open_nursery() as nursery:
         for work in BOUNDS:
-            await nursery.start(board.work_off, work)
+            nursery.start_soon(supervised, board.work_off, work)
         try:
             yield board
         finally:

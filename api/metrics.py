@@ -15,6 +15,7 @@ import trio
 from api.metrics_board import Board, Row, open_board
 from api.metrics_table import GONE, families, rung_labels
 from api.visits import Visit
+from engine.background import log_fault
 from engine.verdict import Outcome
 from storage.store import Store, StoreUnavailable
 
@@ -131,7 +132,10 @@ class Metrics:
         """Look at the service now and then, until cancelled; its states end with that."""
         try:
             while True:
-                self.look(service)
+                try:
+                    self.look(service)
+                except Exception:  # the row is this process's as long as it lives
+                    log_fault(self.look)
                 await trio.sleep(LOOK_EVERY_S)
         finally:
             self._row.leave()

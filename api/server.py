@@ -26,6 +26,7 @@ from api.plain import head_of
 from api.shedding import Anteroom
 from api.signals import drain_signals
 from api.sockets import accept, accept_now
+from engine.background import contained, supervised
 
 logger = logging.getLogger("mailprobe.http")
 
@@ -82,14 +83,14 @@ async def serve_app(
 
     Draining closes the listeners and what idles at once, lets open requests end for
     `limits.drain_s`, then cancels them. What a client sends or an application raises
-    ends a connection at most; only a failure of accepting is raised. The ASGI
+    ends a connection at most, and so does a bug in this server's own code. The ASGI
     lifespan is not spoken: the caller nests what the application needs around this.
     """
     server = Server(app, error_body, limits or Limits(), anteroom, intake or Intake(), vital)
     try:
         async with trio.open_nursery() as beside:
-            beside.start_soon(server.hang_ups.run)
-            beside.start_soon(server.read_the_unread)
+            beside.start_soon(supervised, server.hang_ups.run)
+            beside.start_soon(supervised, server.read_the_unread)
             await _serve_until_drained(server, listeners, drain, task_status)
             beside.cancel_scope.cancel()
     finally:
@@ -106,7 +107,7 @@ async def _serve_until_drained(
         try:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    accepting.start_soon(server.accept, listener, connections)
+                    accepting.start_soon(supervised, server.accept, listener, connections)
                 task_status.started()
                 await drain.wait()
                 accepting.cancel_scope.cancel()
@@ -166,10 +167,10 @@ class Server:
             if self._room.value == 0:
                 self._make_room()
             await self._enter()
-        except trio.Cancelled:
+        except BaseException:
             wire.socket.close()
             raise
-        nursery.start_soon(self._hold, wire)
+        nursery.start_soon(contained, self._hold, wire)
 
     def _make_room(self) -> None:
         if self.idle:
@@ -208,21 +209,22 @@ class Server:
         self.slow.pop(connection, None)
 
     async def _hold(self, wire: trio.SocketStream) -> None:
+        connection: Connection | None = None
         try:
             connection = Connection(self, wire)
-        except OSError:  # gone already
-            wire.socket.close()
-            self._room.release()
-            return
-        self.connections.add(connection)
-        self.idle[connection] = None
-        if self.draining:  # accepted just before
-            connection.drain()
-        try:
+            self.connections.add(connection)
+            self.idle[connection] = None
+            if self.draining:  # accepted just before
+                connection.drain()
             await connection.run()
+        except OSError:
+            if connection is not None:
+                raise  # else it is gone already
         finally:
-            self.connections.discard(connection)
-            self.forget(connection)
+            wire.socket.close()  # where the connection has not: by a fault of ours
+            if connection is not None:
+                self.connections.discard(connection)
+                self.forget(connection)
             self._room.release()
 
     # requests

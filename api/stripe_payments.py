@@ -37,7 +37,7 @@ from api.payments import (
 )
 from api.refusals import NoSuchRoute, ProviderUnavailable
 from api.stripe_border import PACE, CustomerMissing, Pace, Stripe, StripeFailed
-from engine.background import contained, log_fault
+from engine.background import contained, log_fault, supervised
 from storage.records import Account, Letter
 from storage.store import Store, StoreUnavailable
 
@@ -431,7 +431,7 @@ async def open_stripe_payments(
     del webhook_secret  # a traceback may show what its frames hold
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(postman.go_round)
+            nursery.start_soon(supervised, postman.go_round)
             yield payments
             nursery.cancel_scope.cancel()
     finally:

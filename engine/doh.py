@@ -7,6 +7,9 @@ Servers end connections with too many resets, so a connection that has used up
 RESETS_MAX is replaced first. Questions that are put at one time share a write, and one
 read settles all that it answers: there is no task for a question. Endpoints are named
 by address, for the system's resolver is never asked.
+
+A bug in the code of a connection fails the questions under way there, as a resolver's
+failure, and ends that connection. The others, and those who wait, do not notice.
 """
 
 import select
@@ -20,6 +23,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from engine.background import contained, log_fault, separate, supervised
 from engine.dns import MESSAGE_OCTETS_MAX
 from engine.egress import numeric
 from engine.http import one
@@ -118,7 +122,10 @@ class _Question:
         self.line = None
         if (settle := self.settle) is not None:
             self.settle = None
-            settle(told)
+            try:
+                settle(told)
+            except Exception:  # of its asker's: the connection has others to serve
+                log_fault(settle)
 
     def give_up(self) -> None:
         """Free what it holds: nobody wants the answer."""
@@ -132,6 +139,7 @@ class _Question:
 _DNS_MESSAGE = "application/dns-message"
 _SLOW = "the answer was too slow"
 _CLOSED = "the transport is closed"
+_FAULT = "the transport failed by a fault of ours"
 
 
 def _answer(reply: Reply) -> DohResponse | TransportFailed:
@@ -161,16 +169,34 @@ class _Line(ABC):
         self.answered = False  # any question
         self._opened_at = self._heard_at
         self.barren = False  # the endpoint ended it soon and without an answer
+        self.faulty = False  # our own code has failed
 
     async def run(self) -> None:
-        """Carry questions until the connection ends; then those left are asked elsewhere."""
+        """Carry questions until the connection ends; then those left are asked elsewhere.
+
+        Where our own code fails they have failed: asked again, they might fail it again.
+        """
         try:
             with self._scope:
+                self._endpoint.look_at_capacity()
+                self._endpoint.ask_waiting()
                 await self._carry()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._end("the endpoint disconnected", by_us=False)
+        except BaseException as error:
+            fatal, fault = separate(error)
+            if fault is not None:
+                log_fault(self._carry, fault)
+                self.fail()
+            if fatal is not None:
+                raise fatal from None
         finally:
             self._let_go()
+
+    def fail(self) -> None:
+        """End it for a fault of ours."""
+        self.faulty = True
+        self._end(_FAULT)
 
     @property
     def leaving(self) -> bool:
@@ -221,7 +247,7 @@ class _Line2(_Line):
 
     @property
     def room(self) -> bool:
-        return self._http.room
+        return self._http.room and not self._ended
 
     @property
     def places(self) -> int:
@@ -308,6 +334,13 @@ class _Line2(_Line):
             self._end("the endpoint disconnected", by_us=False)
 
     def _settle(self, question: _Question, told: "two.Outcome") -> None:
+        try:
+            self._take(question, told)
+        except BaseException:  # it is no longer among those that the connection gives back
+            question.tell(TransportFailed(_FAULT))
+            raise
+
+    def _take(self, question: _Question, told: "two.Outcome") -> None:
         two = self._two
         if self._dropped:
             self._dropped.discard(question)
@@ -588,14 +621,14 @@ class _Endpoint:
             self._fail_waiting("the endpoint ends its connections")
             return
         self._opening += 1
-        self._nursery.start_soon(self._run_line)
+        self._nursery.start_soon(contained, self._run_line)
         if not self._watched:
             self._watched = True
-            self._nursery.start_soon(self._watch)
+            self._nursery.start_soon(supervised, self._watch)
 
     async def _run_line(self) -> None:
         """Connect, and carry questions as long as the connection holds."""
-        trouble = _CLOSED
+        trouble = _FAULT
         stream: trio.abc.Stream | None = None
         line: _Line | None = None
         try:
@@ -604,18 +637,26 @@ class _Endpoint:
                 line = self._line_over(stream)
             except (OSError, trio.BrokenResourceError) as error:
                 trouble = _reason(error)
+            except trio.Cancelled:
+                trouble = _CLOSED
+                raise
             finally:
                 self._opening -= 1
                 if line is None and all(other.leaving for other in self._lines):
                     self._fail_waiting(trouble)
             if line is not None:
-                self.look_at_capacity()
-                self.ask_waiting()
                 await line.run()
         finally:
+            if line in self._lines:  # it could not even leave
+                self._remove(line)
             if stream is not None:
                 with trio.CancelScope(shield=True):
                     await trio.aclose_forcefully(stream)
+
+    def _remove(self, line: _Line) -> None:
+        self._lines.discard(line)
+        if self._current is line:
+            self._current = None
 
     def _line_over(self, stream: trio.abc.Stream) -> _Line:
         line: _Line
@@ -651,16 +692,17 @@ class _Endpoint:
 
     def leave(self, line: _Line, left: list[_Question], why: str) -> None:
         """A connection has ended: what it left unanswered is asked again."""
-        self._lines.discard(line)
-        if self._current is line:
-            self._current = None
+        self._remove(line)
         if line.answered:
             self._barren = 0
         elif line.barren:
             self._barren += 1
             self._barren_at = trio.current_time()
         for question in reversed(left):
-            self.ask_again(question, why or _CLOSED)
+            if line.faulty:
+                question.tell(TransportFailed(why))
+            else:
+                self.ask_again(question, why or _CLOSED)
         if self._closed:
             self._fail_waiting(_CLOSED)
         else:
@@ -677,7 +719,11 @@ class _Endpoint:
             await trio.sleep(TICK_S)
             now = trio.current_time()
             for line in list(self._lines):
-                line.tick(now)
+                try:
+                    line.tick(now)
+                except Exception:
+                    log_fault(line.tick)
+                    line.fail()
             while self.waiting and now - self.waiting[0].asked_at > EXCHANGE_S:
                 self.waiting.popleft().tell(TransportFailed(_SLOW))
         self._watched = False

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from engine.background import contained, log_fault
+from engine.background import contained, log_fault, supervised
 from engine.clock import NEVER, Clock
 from engine.dns import ROOT_QUESTION, LookupFailed
 from engine.doh import DohResponse, DohTransport, Transport, TransportFailed
@@ -530,4 +530,4 @@ class Resolvers:
         if isinstance(carrier, Transport):
             for endpoint in self.endpoints:
                 carrier.listen_for_capacity(endpoint.url, endpoint.has_capacity)
-        nursery.start_soon(self.clock.run)
+        nursery.start_soon(supervised, self.clock.run)

@@ -17,6 +17,7 @@ from functools import cache
 import msgspec
 import trio
 
+from engine.background import contained
 from engine.dns import MailExchange, Route, RouteAnswer
 from engine.doh import DohTransport
 from engine.egress import Dial, Dialer
@@ -644,7 +645,7 @@ async def open_engine(
             ) as prober,
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(_compile, rules)
+            nursery.start_soon(contained, _compile, rules)
             yield Engine(settings, lists, routes, prober, rng, watcher)
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:

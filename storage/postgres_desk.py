@@ -126,9 +126,13 @@ class Desk(Generic[Q]):
         clerk: Clerk[Q] = Clerk(self._server, self._now, self._partitions)
         while group := self._next_group():
             until = min(asked.until for asked in group)
-            outcomes = clerk.do(self._work, [asked.what for asked in group], until)
-            for asked, outcome in zip(group, outcomes, strict=True):
-                asked.outcome = outcome
+            try:
+                outcomes = clerk.do(self._work, [asked.what for asked in group], until)
+                for asked, outcome in zip(group, outcomes, strict=True):
+                    asked.outcome = outcome
+            except Exception as error:  # a bug of ours ends the group, never the thread
+                for asked in group:
+                    asked.outcome = Raised(error)
             with suppress(trio.RunFinishedError):
                 self._trio.run_sync_soon(wake, group)
         clerk.leave()

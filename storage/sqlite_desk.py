@@ -8,6 +8,7 @@ something, all are done again, each in a savepoint of its own: that is rare, and
 savepoints cost each of them copies of the pages that it changes.
 """
 
+import logging
 import sqlite3
 import threading
 import time
@@ -32,6 +33,8 @@ from storage.sqlite_file import (
 )
 from storage.store import StoreUnavailable
 from storage.waiting import Waiting, wake
+
+log = logging.getLogger("mailprobe.store")
 
 T = TypeVar("T")
 Act = Callable[[sqlite3.Connection, datetime], T]
@@ -126,7 +129,10 @@ class Desk(ABC):
 
     def _run(self) -> None:
         while self._await_work():
-            self._serve()
+            try:
+                self._serve()
+            except Exception:  # a bug of ours: those it took give up in time, the others go on
+                log.exception("the store's thread failed")
         self._disconnect()
         with suppress(trio.RunFinishedError):
             self._trio.run_sync_soon(self._ended.set)

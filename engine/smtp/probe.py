@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from engine.background import contained, log_fault
+from engine.background import contained, log_fault, supervised
 from engine.dns import AddressAnswer, Addresses, MailExchange, NoAddress
 from engine.egress import Dial, is_public
 from engine.evidence import Tried
@@ -194,7 +194,10 @@ class Prober:
             outcome, rule = Outcome.DELIVERABLE_UNTESTED, question.rule
         question.outcome = outcome
         question.rule = rule
-        self._leave(question)
+        try:
+            self._leave(question)
+        except Exception:  # of the books of a host; the asker has an answer all the same
+            log_fault(self._leave)
         try:
             question.on_settled(question)
         except Exception:  # of its asker's, whose trouble may not be that of all who ask
@@ -683,7 +686,12 @@ class Prober:
             elif first.deadline > self._now():
                 await trio.sleep_until(first.deadline)
             else:
-                self._expire(first)
+                try:
+                    self._expire(first)
+                except Exception:
+                    log_fault(self._expire)
+                    self._clocked.pop(first, None)
+                    self.settle(first, Outcome.TIMED_OUT, "clock.overall")
 
     def _expire(self, question: Question) -> None:
         if self._looking_up.waits(question) and question.cause in NEVER_TRIED:
@@ -729,7 +737,7 @@ async def open_prober(
     async with open_lines() as lines, trio.open_nursery() as nursery:
         mint = mint or random_local
         prober = Prober(settings, routes, dial, rules, sites, nursery, mint, watcher, lines, seats)
-        nursery.start_soon(prober.keep_time)
+        nursery.start_soon(supervised, prober.keep_time)
         try:
             yield prober
             await prober.part()

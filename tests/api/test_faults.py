@@ -1,0 +1,201 @@
+"""Bugs of our own in what serves all clients: they end one connection, or one round of a loop.
+
+Each place fails once, in a server on real sockets; then the next client is answered.
+"""
+
+import socket
+import struct
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import trio
+
+from api import connection, server
+from api.asgi import Exchange
+from api.connection import Connection
+from api.hangups import HangUps
+from api.intake import Arrival, Intake
+from api.server import Server
+from api.shedding import Anteroom, Place, let_in
+from tests.api.raw_http import Serving, connected, echo, error_body, serving
+from tests.engine.test_faults import failing
+
+POST = "POST /a HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\n\r\nbody"
+GET = "GET /a HTTP/1.1\r\nHost: a.test\r\n\r\n"
+CHUNKED = "POST /a HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n"
+CONTINUED = POST.replace("Host", "Expect: 100-continue\r\nHost").removesuffix("body")
+
+PLACES: list[tuple[Any, str]] = [
+    (server, "accept"),
+    (server, "accept_now"),
+    (server, "Connection"),
+    (Server, "_make_room"),
+    (Server, "_enter"),
+    (Server, "rest"),
+    (Server, "wait_for"),
+    (Server, "forget"),
+    (Server, "let_work"),
+    (Server, "end"),
+    (HangUps, "run"),
+    (HangUps, "watch"),
+    (HangUps, "forget"),
+    (Connection, "run"),
+    (Connection, "_read"),
+    (Connection, "_plain_in"),
+    (Connection, "_begin_plain"),
+    (Connection, "_new_turn"),
+    (Connection, "_say"),
+    (Connection, "_rest"),
+    (Connection, "_work"),
+    (Connection, "_on_hang_up"),
+    (Connection, "_hang_up"),
+    (Connection, "_half_close"),
+    (Connection, "_answer_the_last"),
+    (Connection, "_give_up_waiting"),
+    (Connection, "_end"),
+    (Connection, "_linger"),
+    (Connection, "_handle_events"),
+    (Connection, "_end_of_body"),
+    (Connection, "_watch"),
+    (Connection, "_begin"),
+    (Connection, "_until_wanted"),
+    (Connection, "_take"),
+    (Connection, "_refuse"),
+    (Connection, "_on_event"),
+    (Connection, "spawn_app"),
+    (Connection, "settle"),
+    (Connection, "flush"),
+    (Connection, "_send_now"),
+    (Connection, "_close"),
+    (Exchange, "put"),
+    (Exchange, "run"),
+    (Exchange, "receive"),
+    (Exchange, "send"),
+    (Exchange, "_send_start"),
+    (Exchange, "answer"),
+    (Exchange, "hang_up"),
+    (Exchange, "refuse"),
+    (Intake, "try_hold"),
+    (Intake, "release"),
+    (Arrival, "hold"),
+    (Arrival, "complete"),
+    (Arrival, "end"),
+    (Anteroom, "enter"),
+    (Anteroom, "leave"),
+    (Anteroom, "_look"),
+    (Place, "take"),
+    (Place, "turn"),
+    (Place, "begin"),
+    (Place, "leave"),
+    (connection, "admit"),
+    (connection, "read_plain"),
+]
+
+
+async def application(scope, receive, send):
+    if scope["path"] == "/crash":
+        raise ZeroDivisionError("the application's own")
+    let_in()
+    await echo(scope, receive, send)
+
+
+async def all_kinds(serving: Serving) -> None:
+    """Clients of every kind, so that each part of the server has something to do."""
+
+    async def say(*parts: str, reset: bool = False, half: bool = False) -> None:
+        with trio.move_on_after(1.0):
+            async with connected(serving.port) as raw:
+                try:
+                    for part in parts:
+                        await raw.say(part)
+                        await trio.sleep(0.01)
+                    if half:
+                        await raw.stream.send_eof()
+                    if reset:
+                        linger = struct.pack("ii", 1, 0)
+                        raw.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                        return
+                    with trio.move_on_after(0.2):
+                        await raw.rest()
+                except trio.BrokenResourceError:
+                    pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(say, POST)
+        nursery.start_soon(say, GET, GET)
+        nursery.start_soon(say, POST + POST)
+        nursery.start_soon(say, CHUNKED, "4\r\nbody\r\n", "0\r\n\r\n")
+        nursery.start_soon(say, CONTINUED, "body")
+        nursery.start_soon(say, POST.replace("/a", "/crash"))
+        nursery.start_soon(say, POST[:-2], "dy")
+        nursery.start_soon(say, POST[:-2])  # and no more
+        nursery.start_soon(say, "GET / what is this\r\n\r\n")
+        nursery.start_soon(lambda: say(POST, half=True))
+        nursery.start_soon(lambda: say(POST[:-2], half=True))
+        nursery.start_soon(lambda: say(POST[:-2], reset=True))
+        nursery.start_soon(lambda: say(GET, reset=True))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), PLACES, ids=[f"{getattr(o, '__name__', o)}.{n}" for o, n in PLACES]
+)
+async def test_a_fault_in_the_server_ends_a_connection_at_most(owner, name, faults, caplog):
+    limits: dict[str, Any] = {"head_s": 0.2, "body_s": 0.2, "keep_alive_s": 0.3}
+    if name in ("_make_room", "_enter"):
+        limits["connections_max"] = 4
+    logged = ""
+    with failing(owner, name) as has_failed:
+        async with serving(application, Anteroom(), intake=Intake(), **limits) as served:
+            with trio.fail_after(20):
+                for _ in range(5):
+                    await all_kinds(served)
+                    if has_failed():
+                        break
+            assert has_failed()
+            for request in (POST, GET, POST):
+                with trio.fail_after(5):
+                    assert (await served.ask(request)).status == 200
+            await served.assert_ends()
+    logged = caplog.text
+    assert f"Fault: {name}" in logged
+    assert "Traceback" in logged
+
+
+async def test_the_room_of_connections_that_failed_is_free_again(faults, caplog):
+    """Each of them would take one place for ever."""
+    async with serving(application, connections_max=3) as served:
+        for name in ("__init__", "run", "_read", "_close", "flush") * 3:
+            with failing(Connection, name):
+                async with connected(served.port) as raw:
+                    with suppress(trio.BrokenResourceError):  # a reset
+                        await raw.say(GET)
+                        await raw.rest()
+        for _ in range(5):
+            assert (await served.ask(GET)).status == 200
+
+
+async def test_a_fault_in_the_words_of_a_refusal_ends_its_connection_alone(faults, caplog):
+    broken = [True]
+
+    def faulty(code: str) -> bytes:
+        if broken.pop() if broken else False:
+            raise ZeroDivisionError(code)
+        return error_body(code)
+
+    async with serving(application, error_body=faulty) as served:
+        async with connected(served.port) as raw:
+            await raw.say("GET / what is this\r\n\r\n")
+            await raw.assert_closed()
+        assert (await served.ask("GET / what is this\r\n\r\n")).status == 400
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+async def test_the_end_gets_through_the_server(end):
+    with (
+        failing(server, "accept", error=end()),
+        pytest.RaisesGroup(end, flatten_subgroups=True, allow_unwrapped=True),
+    ):
+        async with serving(application):
+            await trio.sleep(5)

@@ -1,0 +1,214 @@
+"""Bugs of our own in what serves all questions: those under way may fail, the next are answered."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from engine import EngineSettings, doh, open_answers, open_engine
+from engine.doh import TransportFailed, open_transport
+from engine.http import one, two
+from engine.smtp.probe import Prober
+from engine.testing.hosts import MailHost
+from engine.testing.world import open_world
+from tests.engine.test_doh import QUESTION, ask_many, authority, ca_file, open_server, quick_clocks
+
+__all__ = ["authority", "ca_file", "quick_clocks"]  # fixtures
+
+
+class Fault(Exception):
+    """A bug of ours."""
+
+
+@contextmanager
+def failing(owner: Any, name: str, error: BaseException | None = None) -> Iterator[Callable]:
+    """Let the next call of this fail; gives what tells whether it has."""
+    original = getattr(owner, name)
+    failed: list[bool] = []
+
+    def fail_once(*arguments: Any, **named: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise error or Fault(name)
+        return original(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, fail_once)
+        yield lambda: bool(failed)
+
+
+# What fails, for a connection of each protocol.
+BOTH = [
+    (doh._Endpoint, "_connect"),
+    (doh._Endpoint, "_line_over"),
+    (doh._Endpoint, "look_at_capacity"),
+    (doh._Endpoint, "leave"),
+    (doh._Line, "run"),
+    (doh, "_answer"),
+]
+TWO = [
+    (doh._Line2, "_carry"),
+    (doh._Line2, "_read"),
+    (doh._Line2, "_write"),
+    (doh._Line2, "_take"),
+    (doh._Line2, "_let_go"),
+    (doh._Line2, "tick"),
+    (two.Connection, "take"),
+]
+ONE = [
+    (doh._Line1, "_carry"),
+    (doh._Line1, "_ask"),
+    (doh._Line1, "_let_go"),
+    (doh._Line1, "tick"),
+    (one, "request"),
+    (one.Answer, "take"),
+]
+CONNECTIONS = [("h2", *place) for place in BOTH + TWO] + [
+    ("http/1.1", *place) for place in BOTH + ONE
+]
+
+
+@pytest.mark.parametrize(("protocol", "owner", "name"), CONNECTIONS)
+async def test_a_fault_in_a_connection_fails_its_questions_alone(
+    authority, ca_file, quick_clocks, faults, protocol, owner, name
+):
+    """They fail as when the resolver does; whoever asks next gets a connection and an answer."""
+    outcomes: list[bytes | TransportFailed] = []
+
+    async def ask(transport, url: str) -> None:
+        with trio.move_on_after(5) as patience:  # a look-up has a clock of its own
+            try:
+                outcomes.append(await transport.exchange(url, QUESTION))
+            except TransportFailed as failed:
+                outcomes.append(failed)
+        assert not patience.cancelled_caught or name == "run"  # which knows its questions
+
+    async with open_server(authority, protocol) as server, open_transport(ca_file) as transport:
+        with failing(owner, name) as has_failed:
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(ask, transport, server.url)
+            await _cut_connections(transport)
+            with trio.fail_after(5):
+                while not has_failed():
+                    await ask(transport, server.url)
+                    await trio.sleep(0.02)
+        with trio.fail_after(5):
+            while not faults:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert await ask_many(transport, server, 20) == 20
+    assert len(faults) == 1
+    assert f"Fault: {name}" in faults[0]
+    assert "Traceback" in faults[0]
+
+
+async def _cut_connections(transport: Any) -> None:
+    """As a resolver does now and then: what ends a connection has its turn."""
+    for endpoint in set(transport._endpoints.values()):
+        for line in list(endpoint._lines):
+            line._end("idle")
+    await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_a_faulty_connections_questions_fail_at_once_and_are_not_asked_again(
+    authority, ca_file, faults, protocol
+):
+    """Asked again they might have every connection fail."""
+    async with open_server(authority, protocol) as server, open_transport(ca_file) as transport:
+        await transport.exchange(server.url, QUESTION)
+        asked = server.questions
+        carrier = (two.Connection, "take") if protocol == "h2" else (one.Answer, "take")
+        with failing(*carrier), pytest.raises(TransportFailed, match="a fault of ours"):
+            await transport.exchange(server.url, QUESTION)
+        assert server.questions == asked + 1
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
+        assert server.connections == 2
+
+
+async def test_whoever_is_told_may_fail_and_the_connection_goes_on(authority, ca_file, faults):
+    async with open_server(authority, "h2") as server, open_transport(ca_file) as transport:
+
+        def settle(told: Any) -> None:
+            raise Fault
+
+        transport.begin(server.url, QUESTION, settle)
+        assert await ask_many(transport, server, 20) == 20
+        assert server.connections == 1
+    assert len(faults) == 1
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+async def test_the_end_gets_through_a_connection(authority, ca_file, protocol, end):
+    with pytest.RaisesGroup(end, flatten_subgroups=True, allow_unwrapped=True):
+        async with open_server(authority, protocol) as server, open_transport(ca_file) as transport:
+            carrier = (two.Connection, "take") if protocol == "h2" else (one.Answer, "take")
+            with failing(*carrier, error=end()):
+                await transport.exchange(server.url, QUESTION)
+
+
+# == tasks that last as long as the engine ======================================================
+
+ENGINE = [
+    ("engine.clock.Clock._tick", "deliverable"),
+    ("engine.clock.Clock.run", "deliverable"),
+    ("engine.smtp.probe.Prober.keep_time", "deliverable"),
+    ("engine.smtp.probe.Prober._leave", "deliverable"),
+    ("engine.stream._compile", "deliverable"),
+    ("engine.smtp.replies.Rules.compile_rest", "deliverable"),
+]
+
+
+def _owner(path: str) -> tuple[Any, str]:
+    parts = path.split(".")
+    for count in range(len(parts) - 1, 0, -1):
+        try:
+            owner: Any = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[count:-1]:
+            owner = getattr(owner, part)
+        return owner, parts[-1]
+    raise AssertionError(path)
+
+
+@pytest.mark.parametrize(("path", "status"), ENGINE)
+async def test_a_fault_in_a_task_of_the_engine_ends_no_question(
+    autojump_clock, faults, path, status
+):
+    owner, name = _owner(path)
+    async with open_world() as world:
+        world.add("shop.test", MailHost())
+        world.add("other.test", MailHost())
+        with failing(owner, name) as has_failed:
+            async with open_engine(
+                EngineSettings(), transport=world.transport, dial=world.dial
+            ) as engine:
+                await trio.sleep(1)
+                for text in ("known@shop.test", "known@other.test"):
+                    async with open_answers(engine, [text], asker="a") as answers:
+                        with trio.fail_after(5):
+                            assert (await anext(answers)).verdict.status == status
+                assert has_failed()
+    assert len(faults) == 1
+
+
+async def test_a_fault_at_a_questions_deadline_is_its_own(autojump_clock, faults):
+    """The clock of all questions goes on, and even that one has its answer in time."""
+    async with open_world() as world:
+        world.add("silent.test", MailHost(latency_s=60))
+        async with open_engine(
+            EngineSettings(), transport=world.transport, dial=world.dial
+        ) as engine:
+            with failing(Prober, "_expire") as has_failed:
+                texts = [f"known{n}@silent.test" for n in range(5)]
+                began = trio.current_time()
+                async with open_answers(engine, texts, asker="a") as answers:
+                    statuses = [answer.verdict.failed_check async for answer in answers]
+                assert trio.current_time() - began < 3.2
+            assert statuses == ["smtp_timeout"] * 5
+            assert has_failed() == bool(faults)
