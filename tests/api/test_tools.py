@@ -771,6 +771,60 @@ async def test_a_call_is_repeated_by_its_idempotency_key(autojump_clock, door: D
     assert (other.status, upstream(other)["error"]) == (422, "idempotency_key_reused")
 
 
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize(
+    ("email", "billable"), [("known@friendly.test", 1), ("a@mailinator.com", 1), ("bad", 0), (5, 0)]
+)
+async def test_a_repeated_verification_is_the_first_answer_and_billed_once(
+    autojump_clock, kind, email, billable
+):
+    """Whatever it is: asked of a host, known, wrong, malformed."""
+    once = {"idempotency-key": "once"}
+    async with open_shop(kind=kind) as shop:
+        door = door_of(shop)
+        first, *others = [
+            await door.call("verify_email", {"email": email}, headers=once) for _ in range(3)
+        ]
+        for again in others:
+            assert (again.status, again.octets) == (first.status, first.octets)
+            assert again.headers["idempotency-replayed"] == "true"
+        rows = await shop.rows()
+        assert [(row.units, row.billable) for row in rows] == [(1, bool(billable))]
+        ledger = await shop.store.ledger(await shop.caller())
+        assert (ledger.month_units, ledger.month_billable) == (1, billable)
+        assert sum(units for _, units in ledger.window) == 1
+        other = await door.call("verify_email", {"email": "other"}, headers=once)
+        assert (other.status, upstream(other)["error"]) == (422, "idempotency_key_reused")
+        assert await shop.rows() == rows
+
+
+async def test_a_repeat_by_the_other_door_is_the_same_request(autojump_clock, door: Door):
+    """Where its octets are: one key, one answer, one unit."""
+    headers = {"idempotency-key": "once"}
+    octets = json.dumps({"email": "known@friendly.test"}).encode()
+    there = await door.shop.ask("POST", "/v1/email/verify", octets=octets, headers=headers)
+    here = await door.call("verify_email", json.loads(octets), headers=headers)
+    assert structured(here) == there.body
+    assert here.headers["idempotency-replayed"] == "true"
+    assert len(await door.shop.rows()) == 1
+
+
+@pytest.mark.parametrize("away", [{"begin_once"}, {"spend"}])
+async def test_malformed_arguments_that_could_not_be_counted_are_told_so(
+    autojump_clock, door: Door, away
+):
+    """They were told that they are malformed, uncounted; the API says 503, 409 or 422 too."""
+    headers = {"idempotency-key": "once"}
+    door.shop.store.away = away
+    got = await door.call("verify_email", {"email": 5}, headers=headers)
+    assert (got.status, upstream(got)["error"]) == (503, "quota_check_failed")
+    door.shop.store.away = False
+    assert code_of(await door.call("verify_email", {"email": 5}, headers=headers)) == -32602
+    got = await door.call("verify_email", {"email": 6}, headers=headers)
+    assert (got.status, upstream(got)["error"]) == (422, "idempotency_key_reused")
+    assert len(await door.shop.rows()) == 1
+
+
 async def test_the_log_tells_the_operation_and_no_key(autojump_clock, door: Door, caplog):
     with caplog.at_level(logging.INFO, "mailprobe"):
         await door.call("get_account")
