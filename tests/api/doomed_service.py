@@ -9,6 +9,7 @@ its commit. What a killed process had leased is free after half a second, not a 
 
 import mmap
 import os
+import re
 import signal
 import struct
 import sys
@@ -26,7 +27,7 @@ from storage.postgres_server import Session
 from storage.sqlite_desk import Writer
 from tests.api import forking_service
 
-WRITES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "COMMIT")
+WRITES = re.compile(r"\s*(WITH\b.*\b)?(INSERT|UPDATE|DELETE|REPLACE|COMMIT)\b", re.I | re.S)
 LEASE_S = 0.5
 OFF, REACHED = -1, -2
 FORMAT = "q"
@@ -51,6 +52,12 @@ class Countdown:
     def left(self, left: int) -> None:
         self._memory[:] = struct.pack(FORMAT, left)
 
+    def stop(self) -> bool:
+        """No write is counted any more; True where the service has been killed."""
+        was_reached = self.left == REACHED
+        self.left = OFF
+        return was_reached
+
     def count(self) -> None:
         """A write comes next."""
         with self._lock:
@@ -62,7 +69,7 @@ class Countdown:
                 self.left = left - 1
 
     def count_statement(self, statement: Any) -> None:
-        if isinstance(statement, str) and statement.lstrip().upper().startswith(WRITES):
+        if isinstance(statement, str) and WRITES.match(statement):
             self.count()
 
 
