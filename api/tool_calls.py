@@ -191,6 +191,8 @@ class ToolServer:
         except Fault as fault:
             if operation.counts_malformed and fault.code == INVALID_PARAMS:
                 counted = await self._ask(operation, authorization, {}, octets, posted)
+                if counted.status != 400:  # it was not counted: a repeat too early, a store away
+                    raise _upstream(counted) from None
                 fault.headers = counted.headers
             raise
         path = {"id": taken.id} if isinstance(taken, KeyId) else {}

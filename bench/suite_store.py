@@ -29,6 +29,7 @@ from api.plans import PLANS, Plan
 from api.policy import weigh
 from bench.figures import RESULTS, Figure
 from bench.private_postgres import NoPostgres, drop_database, new_database, private_postgres
+from bench.revoked import fill_postgres, fill_sqlite, measure_revoked
 from storage import open_store, sqlite_metering
 from storage.records import EPOCH, Caller, Ledger, Reservation, UsageRow
 from storage.sqlite_file import connect, prepare
@@ -71,6 +72,9 @@ async def _run(folder: Path, rows: int) -> list[Figure]:
     figures = await measure("memory", "memory:")
     figures += await measure("SQLite", str(folder / "empty.db"))
     figures += await measure_postgres()
+    figures += await beside_revoked_keys(
+        "SQLite", str(folder / "none.db"), str(folder / "revoked.db"), fill_sqlite
+    )
     figures += await against_a_hop_each(folder)
     figures += await trio.to_thread.run_sync(decisions, folder / "windows.db")
     figures += await measure_full(folder, rows)
@@ -197,10 +201,13 @@ async def measure_postgres() -> list[Figure]:
             except NoPostgres as none:
                 print(f"PostgreSQL was not measured: {none}", file=sys.stderr)
                 return []
-        name = f"mailprobe_bench_{os.getpid()}"
-        url = new_database(server, name)
-        stack.callback(drop_database, server, name)
-        return await measure("PostgreSQL", url)
+        urls = []
+        for number in range(3):
+            name = f"mailprobe_bench_{os.getpid()}_{number}"
+            urls.append(new_database(server, name))
+            stack.callback(drop_database, server, name)
+        figures = await measure("PostgreSQL", urls[0])
+        return figures + await beside_revoked_keys("PostgreSQL", urls[1], urls[2], fill_postgres)
 
 
 # -- any store -------------------------------------------------------------------------------
@@ -259,6 +266,18 @@ async def _part(name: str, customers: Customers, rows: int, parts: int) -> list[
         Figure(f"{name}: rows in parts of {rows}", cost.rate * rows, "a second"),
         Figure(f"{what}, processor time", cost.cpu_us / rows, "µs each"),
     ]
+
+
+# -- beside an account with very many revoked keys --------------------------------------------
+
+
+async def beside_revoked_keys(
+    name: str, before: str, after: str, fill: Callable[[str], None]
+) -> list[Figure]:
+    """On two new stores; `fill` gives the first account of one its revoked keys."""
+    async with open_customers(before) as one, open_customers(after) as other:
+        await trio.to_thread.run_sync(fill, after)
+        return await measure_revoked(name, one, other)
 
 
 # -- beside the simplest thing that works ----------------------------------------------------

@@ -2,9 +2,10 @@
 
     python -m tests.api.forking_service
 
-Settings come from the environment. It says its port, then for each line that it
-reads it forks a service and says its pid once that serves; it reaps what was
-killed, and kills the last one when there are no more lines. The listening socket is its own, so the port stays when a service dies.
+Settings come from the environment. It says its port, and the tool server's where it
+has one, then for each line that it reads it forks a service and says its pid once that
+serves; it reaps what was killed, and kills the last one when there are no more lines.
+The listening sockets are its own, so the ports stay when a service dies.
 """
 
 import os
@@ -23,9 +24,15 @@ def main() -> None:
     load_rules_and_lists()
     settings = read_settings()
     plans = read_plans(settings.plans_file)
-    sockets = open_sockets(settings.bind.host, settings.bind.port)
+    doors = Doors(
+        *(
+            open_sockets(bind.host, bind.port)
+            for bind in (settings.bind, settings.tools_bind)
+            if bind
+        )
+    )
     prepare_store(settings, apart=True)
-    print(sockets[0].getsockname()[1], flush=True)
+    print(*(sock.getsockname()[1] for sock in doors.all()), flush=True)
     service = 0
     for _ in sys.stdin:
         if service:
@@ -33,9 +40,7 @@ def main() -> None:
         service = os.fork()
         if service == 0:
             try:
-                serve_until_told(
-                    settings, plans, Doors(sockets), lambda: print(os.getpid(), flush=True)
-                )
+                serve_until_told(settings, plans, doors, lambda: print(os.getpid(), flush=True))
             finally:
                 os._exit(1)
     if service:

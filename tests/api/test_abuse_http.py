@@ -217,6 +217,23 @@ async def test_beyond_the_sum_of_all_bodies_the_youngest_without_a_key_is_refuse
         assert intake.octets == 0
 
 
+async def test_bodies_on_their_way_leave_room_for_requests_that_come_in_one_piece():
+    """They filled the bound to its last octet, and the smallest request of another got 503."""
+    intake = Intake(octets_max=MEBIBYTE)
+    async with open_doors(intake=intake, body_s=30.0) as doors, AsyncExitStack() as stack:
+        neighbour = await doors.shop.new_key("sk_live_")
+        head = doors.head(VERIFY, f"Content-Length: {MEBIBYTE // 4 + 1}", key=neighbour)
+        slow = []
+        for _ in range(4):
+            slow += await crowd(stack, doors.api, head.encode(), 1)
+            await settled()
+            await slow[-1].say(bytes(MEBIBYTE // 4))
+            await settled()
+        assert 0 < intake.octets <= MEBIBYTE
+        answer = await doors.api.ask(doors.single())
+        assert answer.status == 200, answer.body
+
+
 async def test_of_one_address_and_of_one_key_the_body_awaited_longest_is_refused():
     intake = Intake(address_bodies_max=2, key_bodies_max=3)
     opened = open_doors(TakesEvents(), intake=intake, body_s=30.0)

@@ -102,9 +102,9 @@ async def host_names(lab: Lab) -> dict[str, str]:
 
 
 @contextmanager
-def forking(env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def forking(env: dict[str, str], *module: str | Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.api.forking_service"],
+        [sys.executable, "-m", *(module or ["tests.api.forking_service"])],
         env={**os.environ, **env},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -123,13 +123,21 @@ async def started(process: subprocess.Popen[str]) -> int:
     return int(await trio.to_thread.run_sync(process.stdout.readline))
 
 
-async def make_accounts(database: str, secret_key: bytes | None) -> list[dict[str, str]]:
+async def make_accounts(
+    database: str, secret_key: bytes | None, count: int = ACCOUNTS
+) -> list[dict[str, str]]:
     async with open_store(database, secret_key=secret_key) as store:
-        return [await new_account(store, "ops@shop.test", "scale") for _ in range(ACCOUNTS)]
+        return [await new_account(store, "ops@shop.test", "scale") for _ in range(count)]
 
 
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[tuple[dict[str, str], Lab, trustme.CA]]:
+    with environment(tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def environment(tmp_path: Path) -> Iterator[tuple[dict[str, str], Lab, trustme.CA]]:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     with start_lab() as lab:

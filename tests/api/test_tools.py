@@ -18,6 +18,7 @@ from api.schema import AsyncVerifyResponse, BillingPortalRequest, CreateKeyReque
 from api.tools import PROVISIONING_HEADER, TELLINGS
 from api.tools_app import create_tools_app, origin_of
 from engine.verdict import FIELDS
+from storage.records import Tier
 from tests.api.asking import PLACES, Got, Shop, open_shop
 
 TOOLS_URL = "https://tools.test"
@@ -722,24 +723,34 @@ async def test_a_bug_of_the_tool_server_is_an_internal_error(autojump_clock, doo
 EMAILS: list[Any] = ["known@friendly.test", 5, "no@friendly.test", "bad", None, "a@mailinator.com"]
 
 
+LIMITS = ("ratelimit", "ratelimit-policy", "retry-after")
+
+
+async def told_and_kept(tier: Tier, *, by_the_tool: bool) -> tuple[Any, ...]:
+    """What a new shop tells of the limits, request by request; the rows and the ledger it keeps."""
+    async with open_shop(tier) as shop:
+        door, told = door_of(shop), []
+        for email in EMAILS * 3:
+            if by_the_tool:
+                got = await door.call("verify_email", {"email": email})
+            else:
+                got = await shop.verify(email)
+            told.append([got.headers.get(name) for name in LIMITS])
+        return told, await shop.rows(), await shop.store.ledger(await shop.caller())
+
+
 @pytest.mark.parametrize("tier", ["free", "builder"])
 async def test_limits_quota_and_rows_are_the_same_by_either_door(autojump_clock, tier):
-    async with open_shop(tier) as one, open_shop(tier) as other:
-        door = door_of(other)
-        for email in EMAILS * 3:
-            there = await one.verify(email)
-            here = await door.call("verify_email", {"email": email})
-            for name in ("ratelimit", "ratelimit-policy", "retry-after"):
-                assert here.headers.get(name) == there.headers.get(name)
-        there, here = [
-            [(row.operation, row.status, row.failed_check, row.units, row.billable) for row in rows]
-            for rows in (await one.rows(), await other.rows())
-        ]
-        assert sorted(here, key=str) == sorted(there, key=str)
-        ours, theirs = [await shop.store.ledger(await shop.caller()) for shop in (other, one)]
-        assert ours.month_units == theirs.month_units
-        assert ours.month_billable == theirs.month_billable
-        assert sum(units for _, units in ours.window) == sum(units for _, units in theirs.window)
+    """To the microsecond, and in their order.
+
+    The shops are open one after the other, each from the same instant on. Were they open
+    at once and asked in turns, each would stand still while the other verifies: then the
+    instants of the grants, and the order of rows of one instant, tell whose turn it was.
+    """
+    there = await told_and_kept(tier, by_the_tool=False)
+    here = await told_and_kept(tier, by_the_tool=True)
+    assert len(there[1]) == 3 * len(EMAILS)
+    assert here == there
 
 
 async def test_both_doors_share_one_limit(autojump_clock):
@@ -758,6 +769,60 @@ async def test_a_call_is_repeated_by_its_idempotency_key(autojump_clock, door: D
     assert again.headers["idempotency-replayed"] == "true"
     other = await door.call("create_api_key", {"label": "y"}, headers=headers)
     assert (other.status, upstream(other)["error"]) == (422, "idempotency_key_reused")
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize(
+    ("email", "billable"), [("known@friendly.test", 1), ("a@mailinator.com", 1), ("bad", 0), (5, 0)]
+)
+async def test_a_repeated_verification_is_the_first_answer_and_billed_once(
+    autojump_clock, kind, email, billable
+):
+    """Whatever it is: asked of a host, known, wrong, malformed."""
+    once = {"idempotency-key": "once"}
+    async with open_shop(kind=kind) as shop:
+        door = door_of(shop)
+        first, *others = [
+            await door.call("verify_email", {"email": email}, headers=once) for _ in range(3)
+        ]
+        for again in others:
+            assert (again.status, again.octets) == (first.status, first.octets)
+            assert again.headers["idempotency-replayed"] == "true"
+        rows = await shop.rows()
+        assert [(row.units, row.billable) for row in rows] == [(1, bool(billable))]
+        ledger = await shop.store.ledger(await shop.caller())
+        assert (ledger.month_units, ledger.month_billable) == (1, billable)
+        assert sum(units for _, units in ledger.window) == 1
+        other = await door.call("verify_email", {"email": "other"}, headers=once)
+        assert (other.status, upstream(other)["error"]) == (422, "idempotency_key_reused")
+        assert await shop.rows() == rows
+
+
+async def test_a_repeat_by_the_other_door_is_the_same_request(autojump_clock, door: Door):
+    """Where its octets are: one key, one answer, one unit."""
+    headers = {"idempotency-key": "once"}
+    octets = json.dumps({"email": "known@friendly.test"}).encode()
+    there = await door.shop.ask("POST", "/v1/email/verify", octets=octets, headers=headers)
+    here = await door.call("verify_email", json.loads(octets), headers=headers)
+    assert structured(here) == there.body
+    assert here.headers["idempotency-replayed"] == "true"
+    assert len(await door.shop.rows()) == 1
+
+
+@pytest.mark.parametrize("away", [{"begin_once"}, {"spend"}])
+async def test_malformed_arguments_that_could_not_be_counted_are_told_so(
+    autojump_clock, door: Door, away
+):
+    """They were told that they are malformed, uncounted; the API says 503, 409 or 422 too."""
+    headers = {"idempotency-key": "once"}
+    door.shop.store.away = away
+    got = await door.call("verify_email", {"email": 5}, headers=headers)
+    assert (got.status, upstream(got)["error"]) == (503, "quota_check_failed")
+    door.shop.store.away = False
+    assert code_of(await door.call("verify_email", {"email": 5}, headers=headers)) == -32602
+    got = await door.call("verify_email", {"email": 6}, headers=headers)
+    assert (got.status, upstream(got)["error"]) == (422, "idempotency_key_reused")
+    assert len(await door.shop.rows()) == 1
 
 
 async def test_the_log_tells_the_operation_and_no_key(autojump_clock, door: Door, caplog):
