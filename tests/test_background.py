@@ -24,9 +24,6 @@ ENDS_WITH = {
     ("api/jobs.py", "self._keep_claim"): "its job",
     ("api/recorder.py", "self._run"): "itself: it runs `contained` in a scope of its own",
     ("api/relay.py", "self._cut_in_time"): "its mail",
-    # Not right yet: what fails in a session's `on_octets` ends the engine.
-    ("engine/smtp/lines.py", "lines.watch"): "its engine",
-    ("engine/smtp/lines.py", "lines.keep_time"): "its engine",
     # The process ends with these, and should: nothing of a request runs in them.
     ("api/house.py", "drain_on_signals"): "it sets an event",
     ("api/house.py", "_stop_jobs"): "it sets an event",

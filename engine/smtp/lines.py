@@ -24,6 +24,8 @@ from typing import Protocol
 
 import trio
 
+from engine.background import log_fault, supervised
+
 RECEIVE_OCTETS = 8192  # replies are short; a larger buffer is only dearer to allocate
 SERVED_MAX = 64  # lines served before others have their turn: 3 ms of work
 EVENTS_MAX = 64  # taken from the kernel at once
@@ -246,7 +248,14 @@ class SocketLine:
             return
         if self.on_octets is None:
             self.wake()
-        elif (until := self.on_octets()) is None:
+            return
+        try:
+            until = self.on_octets()
+        except Exception:  # a bug ends the one who waits, and not those who wait elsewhere
+            log_fault(self.on_octets)
+            self.wake()  # it goes on by itself, and meets the bug there
+            return
+        if until is None:
             self._over = True
             self.wake()
         else:
@@ -371,8 +380,8 @@ async def open_lines() -> AsyncIterator[Lines | None]:
     lines = Lines()
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lines.watch)
-            nursery.start_soon(lines.keep_time)
+            nursery.start_soon(supervised, lines.watch)
+            nursery.start_soon(supervised, lines.keep_time)
             yield lines
             nursery.cancel_scope.cancel()
     finally:

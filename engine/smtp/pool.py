@@ -599,8 +599,12 @@ class Pool:
         try:
             refusal = await start_tls(connection, self.helo_name, preamble)
         except GONE_WRONG as error:
+            self.terms.tls_failed()
             return cause_of(error, Step.STARTTLS)
-        return None if refusal is None else self._refused(Step.STARTTLS, refusal)
+        if refusal is None:
+            return None
+        self.terms.tls_failed()
+        return self._refused(Step.STARTTLS, refusal)
 
     def _refused(self, step: Step, turn: wire.Turn) -> Cause:
         reading = self.read(step, turn.reply)

@@ -169,6 +169,8 @@ class Session:
         self._seat_lost = False
         self._next: list[Asked] = []  # picked already, for a transaction of its own
         self._again: list[Asked] = []  # refused for the terms, to be asked on others
+        self._tls_wanted = False  # a reply demanded it
+        self._tls_of_all = False  # and that was the reply to MAIL
         self._heard = _Heard([], False, False)  # of the round under way
         self._pairing = Pairing()
         self._unproven = Unproven()
@@ -227,7 +229,8 @@ class Session:
         self._turn_ends = self._now() + TURN_S
         try:
             while self._may_go_on():
-                if self._host.terms.tls and self._conversation.offer.starttls:
+                wanted = self._tls_wanted or self._host.terms.tls
+                if wanted and self._conversation.offer.starttls:
                     if await self._prove():
                         await self._start_tls()
                     continue
@@ -939,14 +942,16 @@ class Session:
 
     # -- other terms: TLS where it is demanded, another sender where this one is refused -----
 
-    def _objects_to_terms(self, asked: Asked, reading: Reading) -> bool:
+    def _objects_to_terms(self, asked: Asked, reading: Reading, *, to_all: bool) -> bool:
         """Did the host refuse the terms, and is this one to be asked again on others?
 
         Each kind of sender is offered once for each question and host; TLS is started once
-        on a connection, where it is offered.
+        on a connection, where it is offered. A demand in reply to MAIL is made `to_all`; one
+        in reply to RCPT may be one domain's.
         """
         if reading.meaning is _TLS_DEMANDED and self._conversation.offer.starttls:
-            self._host.terms.tls = True
+            self._tls_wanted, self._tls_of_all = True, self._tls_of_all or to_all
+            self._host.terms.demand_tls(of_all=to_all)
             return True
         if reading.meaning is not _SENDER_REFUSED:
             return False
@@ -960,7 +965,7 @@ class Session:
         if heard.objection is not None and not heard.goodbye:
             refused, self._unanswered = self._unanswered, deque()
             for asked in refused:
-                again = self._objects_to_terms(asked, heard.objection)
+                again = self._objects_to_terms(asked, heard.objection, to_all=True)
                 (self._again if again else self._unanswered).append(asked)
             if refused and not self._unanswered:
                 self._rounds -= 1  # the connection has served nobody with it
@@ -1006,12 +1011,14 @@ class Session:
                 reading = self._host.read(Step.STARTTLS, refusal.reply)
                 cause = self._read_refusal(refusal, reading)
         if cause is None:
+            self._host.terms.tls_works()
             self._again, self._unanswered = again, deque()
             return
         for asked in again:
             if isinstance(asked, Question) and asked.notes is not None:
                 self._note_preamble(asked.notes)
-        self._fail(cause, heard)
+        self._host.terms.tls_failed()
+        self._fail(cause, heard, strike=self._tls_of_all)
 
     # -- replies to recipients ---------------------------------------------------------------
 
@@ -1037,7 +1044,7 @@ class Session:
             return
         heard.first = self._fruitful = True
         self._unanswered.popleft()
-        again = not positive and self._objects_to_terms(asked, reading)
+        again = not positive and self._objects_to_terms(asked, reading, to_all=False)
         if again:
             self._again.append(asked)
         if isinstance(asked, CatchAllTest):
@@ -1099,16 +1106,17 @@ class Session:
 
     # -- when it goes wrong ------------------------------------------------------------------
 
-    def _fail(self, cause: Cause, heard: "_Heard") -> None:
+    def _fail(self, cause: Cause, heard: "_Heard", *, strike: bool = True) -> None:
         """Give each question of the round that was not answered its way on.
 
         On a reused connection that fails before its first reply all of them are
         asked once more on a fresh one. Otherwise what failed is the oldest
-        unanswered one's; those behind it were only in its way.
+        unanswered one's; those behind it were only in its way. `strike`: it is the host's
+        failure, and not that of one domain there.
         """
         self._leaving = True
         reused = heard.reused
-        early = not (reused or heard.transaction or self._transaction_smtputf8)
+        early = strike and not (reused or heard.transaction or self._transaction_smtputf8)
         hung_up = heard.goodbye or (heard.transaction and cause.hung_up)
         self._host.session_failed(cause, before_recipients=early, late=self._late)
         if hung_up and not self._fruitful:

@@ -3,7 +3,9 @@
 A reply to MAIL or RCPT may object to the terms and not to the recipient: 530 "Must
 issue a STARTTLS command first", or a refusal of the envelope sender. Then the terms
 are changed and the same recipients are asked again on the same connection; such a
-reply never settles one. What the host wanted is kept for all of its connections.
+reply never settles one. What the host wanted in reply to MAIL is kept for all of its
+connections. A demand in reply to RCPT may be one domain's, and TLS that is broken must not
+silence the others there: where it fails, those of whom it is not demanded go on without.
 
 Nothing is changed unasked: a host that doesn't demand TLS is spoken to in plain text.
 """
@@ -23,10 +25,22 @@ class Terms:
 
     senders: tuple[str, ...]  # one of each kind that there is; the first is used
     tls: bool = False  # it is demanded
+    _tls_fails: bool = False
 
     @property
     def sender(self) -> str:
         return self.senders[0]
+
+    def demand_tls(self, *, of_all: bool) -> None:
+        """The host demands TLS `of_all`, or in reply to one recipient: then of all if it works."""
+        self.tls = self.tls or of_all or not self._tls_fails
+
+    def tls_works(self) -> None:
+        self.tls, self._tls_fails = True, False
+
+    def tls_failed(self) -> None:
+        """Go on in plain text with those from whom it is not demanded."""
+        self.tls, self._tls_fails = False, True
 
     def refuse(self, sender: str) -> bool:
         """The host refused this sender: begin with the other kind. False where there is none."""

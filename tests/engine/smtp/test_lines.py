@@ -362,3 +362,30 @@ async def test_a_deadline_calls_whoever_takes_octets_without_waking_it(mock_cloc
     assert called_at == [1, 2, 3]
     await line.close()
     await theirs.aclose()
+
+
+@pytest.mark.parametrize("by", ["octets", "deadline"])
+async def test_a_bug_of_one_line_is_its_own(lines, faults, by):
+    """Whoever waits there meets the bug; the other lines are served on."""
+    line, theirs = await connect(lines)
+    failed = trio.Event()
+
+    def take() -> float | None:
+        failed.set()
+        raise RuntimeError("a bug")
+
+    line.on_octets = take
+    async with listening(lines) as (other, others_peer):
+        async with trio.open_nursery() as nursery:
+            until = FOREVER if by == "octets" else trio.current_time() + 0.01
+            nursery.start_soon(wait, line, until)
+            await wait_all_tasks_blocked()
+            if by == "octets":
+                await theirs.send_all(b"250 Ok\r\n")
+            await failed.wait()
+        await others_peer.send_all(b"250 Ok\r\n")
+        with trio.fail_after(LONG_S):
+            await other.came.wait()
+    assert "a bug" in faults[0]
+    await line.close()
+    await theirs.aclose()

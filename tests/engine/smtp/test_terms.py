@@ -17,8 +17,9 @@ from engine.testing.personalities import (
     TLS_OFFERED,
     new_host,
 )
-from engine.testing.troubles import Close, Garbage, Late, Reset, Say, Silence, Twice
+from engine.testing.troubles import Close, Garbage, Late, Reset, Say, Silence, Trouble, Twice
 from engine.testing.world import World, open_world
+from tests.engine.smtp.test_pool import ask, engine_over
 from tests.engine.test_outcomes import (
     DELIVERABLE,
     FAILED,
@@ -516,3 +517,39 @@ async def test_the_evidence_shows_both_senders(autojump_clock):
             "RCPT TO:<nobody@shop.test>",
         ]
         assert [each.result for each in answer.evidence.exchanges] == ["answered"]
+
+
+# -- one domain's terms are not another's ---------------------------------------------------
+
+BROKEN_TLS: dict[str, dict[str, Trouble]] = {
+    "closes": {"TLS": Close()},
+    "resets": {"TLS": Reset()},
+    "silent": {"TLS": Silence()},
+    "refuses": {"STARTTLS": Say("454 4.7.0 TLS not available due to temporary reason")},
+}
+
+
+@pytest.mark.parametrize("trouble", BROKEN_TLS)
+@pytest.mark.parametrize("in_step", [False, True])
+async def test_tls_that_one_domain_demands_in_vain_is_not_begun_for_others(
+    autojump_clock, trouble, in_step
+):
+    offer = (*NO_PIPELINING, "STARTTLS") if in_step else TLS_OFFERED
+    async with open_world() as world:
+        host = MailHost(
+            ehlo_lines=offer,
+            troubles=BROKEN_TLS[trouble],
+            replies={"@strict.test": "530 5.7.0 Must issue a STARTTLS command first"},
+        )
+        world.add("shop.test", host)
+        world.add("strict.test", host)
+        async with engine_over(world) as engine:
+            for round_ in range(3):
+                await ask(engine, f"a{round_}@strict.test", f"b{round_}@strict.test")
+                for _ in range(2):
+                    verdicts = await ask(engine, f"known{round_}@shop.test", "gone@shop.test")
+                    assert [verdict.status for verdict in verdicts] == [
+                        "deliverable",
+                        "undeliverable",
+                    ]
+                    await trio.sleep(10)
