@@ -4,7 +4,10 @@ SMTP numbers nothing: a reply belongs to the oldest unanswered command (RFC 5321
 RFC 2920 3.1). A host or a middlebox that answers one command twice, or swallows an
 answer, shifts every later reply to another recipient. Two things prove that no reply
 was shifted: a reply that names the recipient it was given to, and silence while no
-command is unanswered, for a surplus reply would break it. Until one of them has come,
+command is unanswered, for a surplus reply would break it. But a host that owes a reply and
+is slow with it is silent, too. Where that may be (a reply was late, or is word for word the
+one before it, or a random address was accepted), NOOP is asked first: what the host owes
+would be taken for its reply, and a refusal is none. Until the proof has come,
 a verdict is held back. The conversation goes on meanwhile, so the proof costs
 `QUIET_S` once in many recipients, and nothing where the host names recipients.
 """

@@ -139,6 +139,7 @@ class Pool:
         self.usual_s = 0.0
         self.late_s = LATE_S
         self.wary = False
+        self.tardy = False  # a reply was late not long ago
         self._hedged = False  # it takes so long that the next exchange is dialled
         self._slow = False  # a greeting that is being waited for takes long
         self._coming = 0  # sessions that were woken, and have not looked what waits yet
@@ -871,6 +872,7 @@ class Pool:
             self._prompt += 1
             if self._prompt >= PROMPT_ROUNDS:
                 self._depth, self._prompt = self._depth + 1, 0
+                self.tardy = self._depth < REFUSALS_MAX
 
     def hold_back(self, questions: Sequence[Question]) -> None:
         """Their replies are there, their verdicts wait for the proof: their places are free.
@@ -895,6 +897,7 @@ class Pool:
         """Its oldest recipient takes long: what waits is worth another connection."""
         self._late.add(session)
         self._depth, self._prompt = 1, 0  # no recipient is queued behind another
+        self.tardy = True
         self.staff()
         self._desk.room_made(self)
 

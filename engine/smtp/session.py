@@ -25,7 +25,9 @@ from engine.smtp.catchall import Acceptance, Domain, deciding_rule
 from engine.smtp.connection import Connection, ConnectionLost, Overdue, ReadTimedOut
 from engine.smtp.pairing import (
     EARLY,
+    QUIET_MARGIN,
     QUIET_S,
+    QUIET_S_MAX,
     OutOfStep,
     Pairing,
     Unproven,
@@ -41,8 +43,9 @@ RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: what every server must bear
 RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
 TURN_S = 0.5  # of a connection at an address where another host's questions wait for a seat
 TURN_LOOK_S = 0.1  # after that, between two looks whether any do
-GIVE_WAY_LOOK_S = 0.1
-GIVE_WAY_S = 0.4  # a late recipient keeps the last connection no longer while others wait
+GIVE_WAY_LOOK_S = 0.05
+GIVE_WAY_S = 0.2  # a late recipient keeps the last connection no longer while others wait
+NOT_IMPLEMENTED = range(500, 505)  # a host that knows no NOOP answers it with one of these
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 
 
@@ -81,6 +84,7 @@ class Host(Protocol):
     usual_s: float  # from a recipient's write to its reply
     late_s: float  # a reply that takes longer is late
     wary: bool  # its replies were out of step before: each verdict is proven by itself
+    tardy: bool  # one of its replies was late not long ago: likewise
     terms: Terms
 
     @property
@@ -175,6 +179,9 @@ class Session:
         self._pairing = Pairing()
         self._unproven = Unproven()
         self._early_s = 0.0  # a reply came sooner than usual, and is not proven yet
+        self._suspect = False  # silence proves nothing before a reply to NOOP has: see pairing
+        self._checking = False  # that reply is to come
+        self._refused_promptly = False  # the host is not slow to refuse
         self._quiet_until = 0.0  # of the silence that is to prove them; 0: none
         self._idle_until = 0.0
         self._late = False
@@ -432,7 +439,9 @@ class Session:
         for command in opening:
             if not heard.pipelined:
                 await self._connection.say(command)
+            before = self._conversation.opening_reply
             turn = await self._connection.hear(until=heard.until)
+            self._suspect = self._suspect or turn.reply == before
             self._pairing.check_names_nobody(turn.reply, [each.mailbox for each in heard.asked])
             self._note_opening(turn)
             # Only these tell that the server still talks to us: RSET it accepts of anybody.
@@ -520,6 +529,8 @@ class Session:
                 self._take_proven(heard)
                 return False
             named = self._pairing.proves(turn.reply, asked[heard.place].mailbox)
+            if not (self._transaction_recipients or heard.place):
+                self._suspect = self._suspect or turn.reply == self._conversation.opening_reply
             turns.append(turn)
             heard.place += 1
             if heard.last_at and connection.heard_at - heard.last_at > heard.gap_s_max:
@@ -556,7 +567,12 @@ class Session:
             self._drop_replies(heard)
         turns, now = heard.turns, self._connection.heard_at
         self._expect_surplus(heard.first_at - heard.began, heard.gap_s_max)
-        if turns and self._connection.silent_s() >= self._unproven.quiet_s:
+        if heard.proven and heard.proven == heard.place:
+            self._suspect = False
+        elif self._accepts_at_random(heard):
+            self._suspect = True
+        silent = self._connection.silent_s() >= self._unproven.quiet_s
+        if turns and silent and not self._suspect:
             self._release()
             self._take(heard, len(turns))
             return self._end_round(heard)
@@ -572,7 +588,19 @@ class Session:
             del turns[: len(held)]
             self._unproven.hold(held, now)
             self._host.hold_back([question for question, _, _ in held])
-        return self._begin_quiet() if turns else self._end_round(heard)
+        if turns:
+            return self._begin_quiet()
+        if self._suspect and self._unproven.verdicts and heard.refusal is None:
+            self._host.round_done(heard.round_s, heard.gap_s, heard.first_at - heard.began)
+            return self._begin_quiet()
+        return self._end_round(heard)
+
+    def _accepts_at_random(self, heard: "_Heard") -> bool:
+        """Was a random address accepted by a host that may only be slow to refuse it?"""
+        return not self._refused_promptly and any(
+            turn.reply.positive and isinstance(asked, CatchAllTest)
+            for asked, turn in zip(self._unanswered, heard.turns, strict=False)
+        )
 
     def _expect_surplus(self, first_s: float, gap_s: float) -> None:
         """How soon would a surplus reply follow? As the round's replies followed each other.
@@ -599,9 +627,14 @@ class Session:
 
         What is held is proven where it must be; else while the session idles.
         """
-        if self._unproven.verdicts and (self._host.wary or self._unproven.is_due(self._now())):
+        if self._unproven.verdicts and self._must_prove(self._now()):
             return self._begin_quiet()
         return self._listen_until() if self._begin_next() else None
+
+    def _must_prove(self, now: float) -> bool:
+        """Is what is held to be proven before anything else is asked?"""
+        host = self._host
+        return self._suspect or host.wary or host.tardy or self._unproven.is_due(now)
 
     def _begin_next(self) -> bool:
         if self._again or not self._may_go_on():
@@ -621,7 +654,12 @@ class Session:
         """Prove what is held by a silence, before anything else is said; False where it fails."""
         if self._unproven.verdicts:
             try:
-                await self._connection.listen(self._while_silent, self._begin_quiet())
+                until = self._begin_quiet()
+                if until is None:
+                    rest, self._unsaid = self._unsaid, b""
+                    await self._connection.say_rest(rest)
+                    until = self._connection.deadline(float("inf"))
+                await self._connection.listen(self._while_silent, until)
                 if self._trouble is not None:
                     raise self._trouble
             except GONE_WRONG as error:
@@ -629,10 +667,44 @@ class Session:
                 return False
         return True
 
-    def _begin_quiet(self) -> float:
-        """Say nothing for a moment: a surplus reply would come now."""
+    def _begin_quiet(self) -> float | None:
+        """Say nothing for a moment: a surplus reply would come now. As _go_on() says.
+
+        A host that is slow with the reply it owes is silent, too: where that may be, NOOP
+        comes first. What the host owes would be taken for its reply.
+        """
+        may_check = self._resets < RESETS_MAX and self._conversation.stage is not Stage.CLOSED
+        if self._suspect and may_check:
+            self._resets += 1
+            self._checking, self._quiet_until = True, float("inf")
+            self._unsaid = self._connection.say_now(wire.NOOP)
+            return None if self._unsaid else self._connection.deadline(float("inf"))
         self._quiet_until = self._connection.heard_at + self._unproven.quiet_s
         return self._quiet_until
+
+    def _noop_answered(self) -> bool:
+        """Has the reply to NOOP come? Raises OutOfStep where it is none, or ConnectionLost."""
+        connection = self._connection
+        turn = connection.heard_already()
+        if turn is None and connection.receive():
+            turn = connection.heard_already()
+        if turn is None:
+            connection.check_clock(float("inf"))
+            return False
+        self._checking, code = False, turn.reply.code
+        self._note_opening(turn)
+        if code == 421:
+            raise ConnectionLost(f"closed by the server: 421 {turn.reply.text[:80]}")
+        unknown = code in NOT_IMPLEMENTED
+        late = connection.heard_at >= connection.said_at + self._host.late_s
+        if not turn.reply.positive and (late or not unknown):
+            raise OutOfStep(f"{code} in answer to NOOP")
+        self._pairing.check_names_nobody(turn.reply, ())
+        self._suspect = False
+        # Where this was an earlier command's reply, NOOP's own comes a turn-around after NOOP.
+        own_by = connection.said_at + min(QUIET_MARGIN * self._host.usual_s, QUIET_S_MAX)
+        self._quiet_until = max(connection.heard_at, own_by) + self._unproven.quiet_s
+        return True
 
     def _while_silent(self) -> float | None:
         """Until when to say nothing, None where the silence is over: see _prove()."""
@@ -644,6 +716,8 @@ class Session:
 
     def _silent_until(self) -> float | None:
         """None where the silence is over and what is held is proven. Raises OutOfStep."""
+        if self._checking and not self._noop_answered():
+            return self._connection.deadline(float("inf"))
         surplus = gone = False
         try:
             surplus = self._connection.unread() or self._connection.receive()
@@ -684,14 +758,14 @@ class Session:
         finally:
             host.end_answers(all_of_them=not self._unanswered)
 
-    def _doubt(self, heard: "_Heard", cause: Cause) -> None:
+    def _doubt(self, heard: "_Heard", cause: Cause, *, distrust: bool) -> None:
         """What was answered and is not proven is asked once more, one by one; else it is unknown."""
         self._early_s = 0.0
         doubted: list[Asked] = [question for question, _, _ in self._unproven.verdicts]
         self._host.end_hold(len(self._unproven.take_all()))
         doubted += [self._unanswered.popleft() for _ in heard.turns]
         heard.turns.clear()
-        if doubted:
+        if doubted and distrust:
             self._host.distrust()
         for asked in reversed(doubted):
             if isinstance(asked, CatchAllTest):
@@ -722,9 +796,10 @@ class Session:
 
         Should their replies come here first, these count. What was answered before is
         not proven where a reply may have been left out: that is asked elsewhere, too.
+        So is what is held: the late one may not be the first that the host is slow with.
         """
-        self._late = True
-        self._release()  # a surplus reply would have been taken for the late one
+        self._late = self._suspect = self._heard.late = True
+        self._put_back_unproven()
         answered = len(self._heard.turns)
         for place, asked in reversed(list(enumerate(self._unanswered))):
             if place == answered or asked in self._elsewhere:
@@ -769,6 +844,7 @@ class Session:
             ):
                 return None
             self._refusals += 1
+            self._refused_promptly = self._refused_promptly or not self._heard.late
             outcome, rule = refusal_outcome(reply, reading), reading.rule
         self._fruitful = True
         self._recipients += 1
@@ -781,6 +857,8 @@ class Session:
         """_usual() of a round of one. Raises TheirMistake, OutOfStep."""
         asked = self._heard.asked[0]
         self._named = self._pairing.proves(reply, asked.mailbox)
+        if not self._transaction_recipients and reply == self._conversation.opening_reply:
+            self._suspect = True
         return self._usual(asked, reply)
 
     def _go_on_alone(
@@ -795,7 +873,10 @@ class Session:
         self._unanswered.clear()
         if not self._named and host.usual_s > QUIET_S:
             self._expect_surplus(round_s, 0.0)
-        if self._named or self._connection.silent_s() >= unproven.quiet_s:
+        if self._named:
+            self._suspect = False
+        silent = self._connection.silent_s() >= unproven.quiet_s and not self._suspect
+        if self._named or silent:
             if unproven.verdicts or unproven.quiet_s > QUIET_S:
                 self._release()
             host.settle_alone(asked, outcome, rule, round_s)
@@ -803,7 +884,7 @@ class Session:
             unproven.hold([(asked, outcome, rule)], now)
             host.hold_back((asked,))
             host.answered_alone(round_s)
-            if host.wary or unproven.is_due(now):
+            if self._must_prove(now):
                 return self._begin_quiet()
         if now > self._turn_ends:
             self._cede_if_wanted(now)
@@ -823,7 +904,7 @@ class Session:
         self._pairing.add(question.mailbox)
         self._unanswered.append(question)
         heard.asked = [question]
-        heard.reused, heard.first = True, False
+        heard.reused, heard.first, heard.late = True, False, False
         heard.until = question.deadline
         if self._elsewhere:
             self._elsewhere.clear()
@@ -863,11 +944,11 @@ class Session:
         cause = heard.refusal or (
             _GAVE_WAY if isinstance(error, GaveWay) else cause_of(error, step)
         )
-        if not isinstance(error, TheirMistake):
+        if not (isinstance(error, TheirMistake) or self._suspect):
             self._release()  # silence, or the end: no surplus reply was on its way
         if not heard.transaction:
             self._drop_replies(heard)
-        self._doubt(heard, cause)
+        self._doubt(heard, cause, distrust=isinstance(error, TheirMistake))
         if isinstance(error, GaveWay):
             self._give_way()
             return
@@ -1030,6 +1111,7 @@ class Session:
         self._transaction.add(domain_of(asked))
         if not positive:
             self._refusals += 1
+            self._refused_promptly = self._refused_promptly or not self._heard.late
         if reply.code == 421:
             heard.refusal = Cause(
                 Outcome.CONVERSATION_FAILED,
@@ -1240,6 +1322,7 @@ class _Heard(msgspec.Struct, eq=False):
     proven: int = 0  # so many of the replies are surely their recipients'
     first: bool = False  # any reply at all
     transaction: bool = False  # MAIL was accepted: replies speak of recipients
+    late: bool = False  # one of them was late
     goodbye: bool = False  # 421 in answer to a recipient
     refusal: Cause | None = None
     objection: Reading | None = None  # how the refusal of RSET or MAIL was read

@@ -52,10 +52,16 @@ TALK: dict[Stage, dict[str, Stage]] = {
         "EHLO": Stage.READY,
         "MAIL": Stage.MAIL,
         "RSET": Stage.READY,
+        "NOOP": Stage.READY,
         "STARTTLS": Stage.HANDSHAKE,
         "QUIT": Stage.CLOSED,
     },
-    Stage.MAIL: {"RCPT": Stage.MAIL, "RSET": Stage.READY, "QUIT": Stage.CLOSED},
+    Stage.MAIL: {
+        "RCPT": Stage.MAIL,
+        "RSET": Stage.READY,
+        "NOOP": Stage.MAIL,
+        "QUIT": Stage.CLOSED,
+    },
     Stage.HANDSHAKE: {},  # left by Conversation.secured() alone
     Stage.CLOSED: {},
 }
@@ -77,6 +83,7 @@ ANSWERED_BY = {220: ("CONNECT", "STARTTLS"), 221: ("QUIT",)}
 
 CONNECT = Command("CONNECT", "")  # stands for the connection, which the banner answers
 RSET = Command("RSET", "RSET")
+NOOP = Command("NOOP", "NOOP")
 STARTTLS = Command("STARTTLS", "STARTTLS")
 QUIT = Command("QUIT", "QUIT")
 
@@ -280,6 +287,7 @@ class Conversation:
     def __init__(self) -> None:
         self.stage = Stage.BANNER
         self.offer = NO_OFFER
+        self.opening_reply: Reply | None = None  # the latest that accepts a command but RCPT
         self.secure = False  # TLS is spoken
         self.unanswered: deque[Command] = deque([CONNECT])
         self._reader = ReplyReader()
@@ -374,6 +382,7 @@ class Conversation:
         # the server's confusion: the caller sees both replies.
         elif command.verb != "RCPT" and reply.positive:
             self._advance(command, reply)
+            self.opening_reply = reply
         return Turn(command, reply)
 
     def secured(self) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.testing.hosts import MailHost
 
 LINE_OCTETS_MAX = 1_000  # a prober's longest line is far below
-PROBER_VERBS = frozenset({"EHLO", "HELO", "MAIL", "RCPT", "RSET", "STARTTLS", "QUIT"})
+PROBER_VERBS = frozenset({"EHLO", "HELO", "MAIL", "RCPT", "RSET", "STARTTLS", "QUIT", "NOOP"})
 NONMAIL_VERBS = frozenset({"EHLO", "HELO", "RSET", "NOOP", "VRFY"})
 
 

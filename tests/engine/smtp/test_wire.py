@@ -10,6 +10,7 @@ from engine.smtp import wire
 from engine.smtp.wire import (
     CONNECT,
     NO_OFFER,
+    NOOP,
     QUIT,
     REPLY_LINES_MAX,
     REPLY_OCTETS_MAX,
@@ -39,6 +40,7 @@ COMMANDS = {
     "MAIL": MAIL,
     "RCPT": ANN,
     "RSET": RSET,
+    "NOOP": NOOP,
     "QUIT": QUIT,
     "DATA": Command("DATA", "DATA"),
     "VRFY": Command("VRFY", "VRFY ann"),

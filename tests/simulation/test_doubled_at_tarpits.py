@@ -1,0 +1,54 @@
+"""A doubled reply at a host that is slow to refuse makes no verdict wrong.
+
+Such a host owes one reply more while it is silent, so a short silence proves nothing.
+"""
+
+import random
+
+import pytest
+
+from engine import EngineSettings, open_answers, open_engine
+from engine.testing.hosts import MailHost
+from engine.testing.troubles import Sometimes, Twice
+from engine.testing.world import open_world
+from tests.simulation.test_out_of_step import MODES, WORDS
+
+TARPITS_S = (0.3, 1.2)
+DOUBLED = ("EHLO", "MAIL", "RSET", "RCPT")  # RCPT: of one that it knows, whose reply is prompt
+
+
+@pytest.mark.parametrize("doubled", DOUBLED)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("words", WORDS)
+async def test_a_doubled_reply_before_a_late_one_makes_no_verdict_wrong(
+    autojump_clock, words, mode, doubled
+):
+    """A reply too many, and a host that is slow to refuse: it owes one still when it is silent."""
+    wrong = []
+    for seed in range(16):
+        rng = random.Random(seed)
+        trouble = Sometimes(0.5, Twice(rng.choice((0.0, 0.001, 0.005))))
+        names = [f"known{rng.randrange(8)}"] if doubled == "RCPT" else [doubled]
+        host = MailHost(
+            **WORDS[words],
+            **MODES[mode],  # type: ignore[arg-type]
+            latency_s=rng.choice((0.0, 0.02)),
+            unknown_delay_s=rng.choice(TARPITS_S),
+            troubles=dict.fromkeys(names, trouble),
+        )
+        async with open_world(seed=seed) as world:
+            world.add("odd.test", host)
+            texts = [f"{rng.choice(('known', 'gone'))}{n}@odd.test" for n in range(8)]
+            async with (
+                open_engine(
+                    EngineSettings(), transport=world.transport, dial=world.dial, rng=rng
+                ) as engine,
+                open_answers(engine, texts, asker="me", patient=rng.random() < 0.5) as answers,
+            ):
+                async for answer in answers:
+                    verdict = answer.verdict
+                    known = verdict.email.startswith("known")
+                    true = "deliverable" if known else "undeliverable"
+                    if verdict.status not in (true, "unknown"):
+                        wrong.append((seed, verdict.email, verdict.status))
+    assert wrong == []
