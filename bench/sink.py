@@ -29,6 +29,7 @@ REFUSED = b"550 5.1.1 No such user here\r\n"
 SAID = {
     b"MAIL": b"250 2.1.0 Ok\r\n",
     b"RSET": b"250 2.0.0 Ok\r\n",
+    b"NOOP": b"250 2.0.0 Ok\r\n",
     b"HELO": b"250 sink\r\n",
     b"QUIT": b"221 2.0.0 Bye\r\n",
 }
