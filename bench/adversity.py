@@ -18,9 +18,9 @@ from bench.asking import ask_all, open_watched
 from bench.figures import Figure
 from bench.lab import Lab
 from engine import Engine, EngineSettings, Verdict, open_answers, open_engine
-from engine.testing.hosts import MailHost
-from engine.testing.personalities import new_host
-from engine.testing.troubles import Twice
+from engine.testing.hosts import EHLO_LINES, MailHost
+from engine.testing.personalities import NO_PIPELINING, SPAMHAUS, new_host
+from engine.testing.troubles import Garbage, Silence, Twice
 from engine.testing.world import World, open_world
 
 REFUSING = {
@@ -31,6 +31,19 @@ REFUSING = {
     # a session that can be asked nothing, because more has come than was asked for
     "answering EHLO twice": MailHost(latency_s=0.1, troubles={"EHLO": Twice()}),
 }
+REFUSING |= {
+    "garbage at rcpt": MailHost(troubles={"RCPT": Garbage()}),
+    "silent at rcpt": MailHost(troubles={"RCPT": Silence()}),
+}
+FAR_TARPITS = {
+    f"{words}, {delay_s:g} s": MailHost(
+        ehlo_lines=offer, latency_s=0.1, connect_s=0.1, unknown_delay_s=delay_s
+    )
+    for words, offer in (("pipelined", EHLO_LINES), ("in step", NO_PIPELINING))
+    for delay_s in (0.25, 0.6, 5.0)
+}
+FAR_BATCH, FAR_UNKNOWN_EVERY = 50, 7
+BESIDE = 10
 REFUSING_S = 120
 REFUSING_ADDRESSES = 4
 ROTATING_S, ROTATING_EVERY_S = 5.9 * 3600, 300  # what is known of a domain is kept for 6 hours
@@ -57,7 +70,14 @@ def virtual_rows() -> list[Figure]:
         counts[words] = trio.run(_count_dials, host, clock=clock())
         print(f"# {counts[words]} connections in 2 minutes to a host that is: {words}")
     strangers = trio.run(_count_strangers, clock=clock())
+    found = {}
+    for words, host in FAR_TARPITS.items():
+        found[words] = trio.run(_found_far_away, host, clock=clock())
+        print(f"# {found[words]:.1f} % of the known told deliverable, a far tarpit: {words}")
+    beside = trio.run(_told_beside_refused, clock=clock())
     return [
+        Figure("tarpit 100 ms away, a batch of 50: told deliverable", min(found.values()), "%"),
+        Figure("beside two domains that are refused: told wrong", beside, f"of {BESIDE}"),
         Figure("a host that refuses: connections in 2 minutes", max(counts.values()), ""),
         Figure("rotating addresses: random recipients in 6 hours", strangers, ""),
     ]
@@ -220,6 +240,43 @@ async def _count_dials(host: MailHost) -> int:
             world.add("shop.test", host, address=address)
         await _ask_in_memory(world, REFUSING_S, 1.0)
         return sum(address in addresses for address, _ in world.dialled)
+
+
+async def _found_far_away(host: MailHost) -> float:
+    """The share of the living mailboxes of a batch that are told deliverable."""
+    texts = [
+        f"{'known' if number % FAR_UNKNOWN_EVERY else 'gone'}{number}@shop.test"
+        for number in range(FAR_BATCH)
+    ]
+    async with open_world() as world:
+        world.add("shop.test", host)
+        async with open_engine(
+            EngineSettings(), transport=world.transport, dial=world.dial, rng=random.Random(0)
+        ) as engine:
+            verdicts = await ask_all(engine, texts)
+    known = sum(text.startswith("known") for text in texts)
+    return share(_told(verdicts, "deliverable"), known)
+
+
+async def _told_beside_refused() -> int:
+    """How often a domain's mailbox is not found while the host refuses two other domains."""
+    refused = ("one.test", "two.test")
+    host = MailHost(replies={f"@{domain}": SPAMHAUS for domain in refused})
+    wrong = 0
+    async with open_world() as world:
+        for domain in ("shop.test", *refused):
+            world.add(domain, host)
+        async with open_engine(
+            EngineSettings(), transport=world.transport, dial=world.dial, rng=random.Random(0)
+        ) as engine:
+            for number in range(BESIDE):
+                texts = [f"a{n}@{domain}" for n in range(4) for domain in refused]
+                await ask_all(engine, texts)
+                wrong += not _told(
+                    await ask_all(engine, [f"known{number}@shop.test"]), "deliverable"
+                )
+                await trio.sleep(10)
+    return wrong
 
 
 async def _count_strangers() -> int:

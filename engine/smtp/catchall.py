@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from engine.smtp.question import Cause, Question
+from engine.smtp.throttle import NEVER, NO_SILENCE, Silence
 from engine.verdict import Outcome
 
 INCONCLUSIVE_S = 60.0  # long enough for a list to pass, short enough to be asked again
@@ -50,6 +51,10 @@ class Domain:
     testing: bool = False
     awaiting: list[Question] = field(default_factory=list)  # accepted, until the test is answered
     cold: int = 0  # recipients in a row that were refused because of us
+    barren: int = 0  # sessions in a row that got no answer for its recipients,
+    silence: Silence = NO_SILENCE
+    answered: bool = False  # a recipient, since answered_at was set
+    answered_at: float = NEVER
     rest_until: float = 0.0
     rest_cause: Cause | None = None
 

@@ -27,7 +27,7 @@ from engine.smtp.question import ADDRESSES_MAX, Cause, Question
 from engine.smtp.replies import Reading, Rules, Step
 from engine.smtp.session import GONE_WRONG, REFUSALS_MAX, Session, cause_of, refusal_outcome
 from engine.smtp.terms import first_terms, start_tls
-from engine.smtp.throttle import NEVER, REFUSAL_REST_S, REST_AFTER, Rest, Throttle
+from engine.smtp.throttle import NEVER, NO_SILENCE, REFUSAL_REST_S, REST_AFTER, Rest, Throttle
 from engine.smtp.wire import Reply, TheirMistake
 from engine.turnstile import Turnstile
 from engine.verdict import Outcome
@@ -35,10 +35,13 @@ from engine.watcher import Watcher
 
 BACKLOG_S = 0.5  # work for longer than this is worth one more connection
 HEDGE_S = 0.25  # of silence before a greeting, then the next exchange is dialled beside it
+FAR_S = 0.075  # a host that answers no sooner is far away
 HURRY_S = 0.15  # a greeting that takes longer is not waited for before the next is opened
 ROUND_S = 0.8  # a window's replies, one by one, should not take longer
 COLD_MAX = 3  # recipients in a row refused because of us, then the domain is rested here
-COLD_DOMAINS_MAX = 2  # so many domains of a host rested: it is the host that wants rest
+COLD_DOMAINS_MAX = 3  # so many domains of a host rested in a row: it is the host that wants rest,
+WELCOME_DOMAINS_MAX = 8  # or so many where another domain has been answered there
+WELCOME_S = 600.0  # within this long
 PATIENT_STRIKES_MAX = 3  # an outage longer than this is told, not waited for
 AVOID_S = 5.0  # an address that failed is not the one to wait for
 ANSWERED_AT_ONCE = 64  # questions let in at a time while a resting host's old answer is given
@@ -46,12 +49,22 @@ QUICK_ROUND_S = 0.2  # a host that answers so soon may have a few waiting in ste
 QUEUED_IN_STEP = 2  # for each connection: their clocks run, so no more than that
 VENTURED = 4  # to a host that pipelines, for its first round: it may want each by itself
 IN_STEP_LEAST = 2  # for each connection: who is asked, and who is next
+LATE_SHARE_GUESS = 0.2  # of the recipients at a host that has had one late reply
+LATE_SHARE_EWMA = 0.15  # weight of the newest recipient in that share
+LATE_A_ROUND = 0.8  # so many late replies are expected of one round, at the most
 EWMA = 0.3  # weight of the newest measurement
-LATE_S = 0.15  # a reply is late after this long and
-LATE_REPLIES = 5  # so many times as long as this host usually takes
+LATE_S = 0.15  # a reply is late after this long, and
+LATE_REPLIES = 5  # so many usual replies, but no later than LATE_S after the usual one
+TARPIT_LATE_S = 0.1  # where the host has had a late reply it makes more: late after this and
+TARPIT_REPLIES = 1.2  # so many usual replies, and
+JITTERS = 4  # so many times what they differ by (as TCP has it, RFC 6298)
+TARPIT_OVER = 1.25  # times the latest late reply, then this one takes longer still
+GIVE_WAY_S = 0.4  # a host that has not accepted anybody in time may be slow for all: wait longer
+OPENING_S_LEAST = 0.1  # what a new connection costs, however near its host is
+TARPIT_DEPTH_S = 0.05  # of the way to a host that pipelines: one recipient a round for each
 LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is worth a connection
 PROMPT_ROUNDS = 16  # before one more recipient is asked at a time
-BARREN_MAX = 2  # sessions in a row whose recipients all got 421 or a close: the host refuses us
+BARREN_MAX = 2  # sessions in a row that gave a domain's recipients but 421, a close or garbage
 DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one go after no, one, two strikes in a row
 
 
@@ -99,6 +112,7 @@ class _Pace:
     round_s: float | None = None  # from a round's write to its last reply
     gap_s: float = 0.0  # between two replies of one round
     reply_s: float = 0.0  # from a round's write to its first reply
+    jitter_s: float = 0.0  # what those differ by
 
     def measured(self, round_s: float, gap_s: float) -> None:
         before = self.round_s if self.round_s is not None else round_s
@@ -110,6 +124,7 @@ class _Pace:
         """A reply that is late says little of the next ones: it counts as twice the usual."""
         if self.reply_s:
             reply_s = min(reply_s, 2 * self.reply_s)
+            self.jitter_s += EWMA * (abs(reply_s - self.reply_s) - self.jitter_s)
         self.reply_s += EWMA * (reply_s - self.reply_s)
 
 
@@ -131,11 +146,19 @@ class Pool:
         self.waiting: Turnstile[Question] = Turnstile()
         self.sessions: set[Session] = set()
         self._idle: dict[Session, None] = {}  # of the sessions
-        self._late: set[Session] = set()  # of the sessions
+        self._late: dict[Session, float] = {}  # of the sessions; since when
+        self._opening_s = (
+            OPENING_S_LEAST  # from the dial to a greeting: what a new connection costs
+        )
+        self._accepted = 0  # recipients,
+        self._accepted_late = 0  # and of them those with a late reply,
+        self._accepting_s = 0.0  # the latest of which took so long
+        self._gave_way_at = NEVER  # the latest of the sessions
+        self._late_share = LATE_SHARE_GUESS  # of the recipients: a guess, and then a moving average
+        self._late_reply_s: float | None = None  # how long a late one takes here, at the least
         self._depth = REFUSALS_MAX  # recipients in one round, fewer after a late reply
         self._prompt = 0  # rounds without a late reply since it was changed
         self._held_back = 0  # verdicts that are there, and not proven yet
-        self._barren = 0  # sessions in a row
         self.usual_s = 0.0
         self.late_s = LATE_S
         self.wary = False
@@ -148,7 +171,11 @@ class Pool:
         self.allowed = desk.settings.host_connections  # fewer where other processes want seats
         self.rest = Rest()
         self._rest_cause: Cause | None = None
-        self._cold_domains: set[str] = set()
+        self._cold_domains: set[str] = set()  # that were refused since a recipient was answered
+        self._refused_domains: dict[str, None] = {}  # of a single recipient, too
+        self._silence = NO_SILENCE  # of the host as a whole
+        self._welcome = False  # a recipient was answered since this was looked at last,
+        self._welcome_at = NEVER  # which was then
         self._failed_at: dict[str, float] = {}  # addresses, on trio's clock
         self._greeted = 0  # connections that came so far
         self._borne = 0  # of them at a time, since the host last showed that it has enough
@@ -289,6 +316,13 @@ class Pool:
             self.connections += 1
             self._desk.start(self._work, None)
 
+    def _staff_all(self) -> None:
+        """Open as many connections as are worth it and allowed."""
+        before = -1
+        while self.connections != before:
+            before = self.connections
+            self.staff()
+
     def take_over(self, address: str) -> bool:
         """A seat at the address is ours if we still want it; False where not."""
         prompt = len(self.sessions) - len(self._late)
@@ -315,7 +349,8 @@ class Pool:
     def _wants_connection(self, hurried: bool) -> bool:
         if self.connections >= self._connections_max():
             return False
-        untried = self.connections >= self._borne
+        # Where the way is far, the limit alone says how many: it grows with each greeting.
+        untried = self.connections >= self._borne and self._pace.reply_s < FAR_S
         if len(self.sessions) < self.connections and untried and not hurried:
             return False  # one is being opened: see first how the host takes it
         another_address = hurried and self.connections < len(self.addresses) and not self.sessions
@@ -337,7 +372,10 @@ class Pool:
         if prompt <= 0:
             opening = self.connections - len(self.sessions)
             return len(self.waiting) > self._width() * opening
-        rounds = (len(self.waiting) + self._behind) / (prompt * self._width())
+        width = self._width()
+        if self._pace.reply_s >= FAR_S and not (self._took_several or self._late):
+            width = 1  # a connection takes long to open, and any of the first round may be late
+        rounds = (len(self.waiting) + self._behind) / (prompt * width)
         return rounds * (self._pace.round_s or 0.0) > self._backlog_s()
 
     def _width(self) -> int:
@@ -365,7 +403,7 @@ class Pool:
                 if self._desk.closing:
                     session.leave()
                 self._desk.room_made(self)
-                self.staff()
+                self._staff_all()
                 with self._desk.sitting(session.address):
                     await session.serve()
                     self._session_over(session)
@@ -382,8 +420,7 @@ class Pool:
 
     def _session_over(self, session: Session) -> None:
         self.sessions.discard(session)
-        if session in self._late:
-            self._late.discard(session)
+        if self._late.pop(session, None) is not None:
             self._desk.room_made(self)
 
     async def _reach(self, seat_at: str | None) -> Session | None:
@@ -477,13 +514,16 @@ class Pool:
 
     async def _try_address(self, address: str) -> Session | Cause | None:
         """A session there, on the seat that was taken; a cause that speaks for all; or None."""
-        company, greeted_before = bool(self.sessions), self._greeted
+        company, greeted_before, began = bool(self.sessions), self._greeted, self._now()
         greeted = await self._greet(address)
         if greeted is None:  # the seat was withdrawn: that says nothing of the host
             return None
         self._desk.watcher.connected(greeted=isinstance(greeted, Session))
         if isinstance(greeted, Session):
             self._greeted += 1
+            self._opening_s = max(OPENING_S_LEAST, self._now() - began)
+            if self._pace.reply_s >= FAR_S:
+                self.throttle = self.throttle.after_greeting(self._now())
             self._failed_at.pop(address, None)
             return greeted
         self._failed_at[address] = self._now()
@@ -718,16 +758,28 @@ class Pool:
         """Let it wait behind all others of its asker."""
         self.waiting.join(question.asker, question)
 
-    def is_blocked(self) -> bool:
-        """Does every connection wait for a late reply, while others want to be asked?
+    def is_blocked(self, session: Session) -> bool:
+        """Is the place of a late connection wanted for others, for longer than a new one takes?
 
         Those whose own reply was late before are no reason.
         """
-        if len(self._late) < self.connections:
-            return False
         if not self.any_waiting():
             return False
-        return any(not (self._has_left(each) or each.gave_way) for each in self.waiting.heads())
+        if self.connections < self._connections_max() and any(
+            map(self._desk.seat_free, self.addresses)
+        ):
+            return False  # one more can be opened beside it
+        if all(self._has_left(each) or each.gave_way for each in self.waiting.heads()):
+            return False
+        prompt = self.connections - len(self._late)
+        if self._slow_for_all:  # perhaps: one at a time
+            now, patience_s = self._now(), max(GIVE_WAY_S, 2 * LATE_REPLIES * self._pace.reply_s)
+            since = min(self._late.get(session, now), self._gave_way_at)
+            return prompt <= 0 and now - since >= patience_s
+        if prompt <= 0:
+            return True
+        work_s = len(self.waiting) * (self._pace.round_s or 0.0)
+        return work_s > prompt * self._opening_s
 
     def is_wanted_elsewhere(self, address: str) -> bool:
         return self._desk.is_wanted_elsewhere(address, self)
@@ -800,13 +852,19 @@ class Pool:
     def recipient_read(self, domain: Domain, reply: Reply, reading: Reading) -> None:
         """Learn from a recipient's reply how we stand with the host, and with the domain there.
 
-        A domain may keep a blocklist of its own: it takes two of them to rest the host.
+        A domain may keep a blocklist of its own, and its owner may be anybody: see _rest_domain().
         """
-        self._barren = 0
+        domain.barren = 0
+        if domain.silence.sessions or self._silence.sessions:
+            domain.silence = self._silence = NO_SILENCE
+        self._accepted += reply.positive
+        self._late_share -= LATE_SHARE_EWMA * self._late_share
         if not reading.about_us:
             domain.cold = 0
-            if self._cold_domains:
+            domain.answered = self._welcome = True
+            if self._cold_domains or self._refused_domains:
                 self._cold_domains.clear()
+                self._refused_domains.clear()
             if self.rest.strikes:
                 self.rest = Rest()
             if self.names_rest_until != NEVER:
@@ -814,19 +872,64 @@ class Pool:
                 self._desk.note_welcome(self)
             return
         domain.cold += 1
-        if domain.cold < COLD_MAX:
+        self._refused_domains[domain.name] = None
+        spread = len(self._refused_domains) >= COLD_MAX * COLD_DOMAINS_MAX
+        if domain.cold < COLD_MAX and not spread:
             return
         domain.cold = 0
         words = f"{reply.code} {reply.text[:80]}"
         cause = Cause(refusal_outcome(reply, reading), reading.rule, words, about_us=True)
+        if spread:  # each domain was refused but once or twice: still it is the host
+            self._cold_domains.update(self._refused_domains)
+            self._refused_domains.clear()
+        self._rest_domain(domain, cause)
+
+    def session_barren(self, cause: Cause, domain: Domain) -> None:
+        """No recipient was answered in a whole session, and it ended with one of this domain."""
+        now = self._now()
+        if self._welcome:
+            self._welcome, self._welcome_at = False, now
+        if domain.answered:
+            domain.answered, domain.answered_at = False, now
+        if cause.outcome is not Outcome.TIMED_OUT:
+            domain.barren += 1
+            if domain.barren >= BARREN_MAX:
+                domain.barren = 0
+                self._rest_domain(domain, cause)
+            else:
+                self._judge_refusals(domain, cause)
+            return
+        domain.silence = domain.silence.after_one(now)
+        self._silence = self._silence.after_one(now)
+        if domain.silence.lasting(now) and now - domain.answered_at >= WELCOME_S:
+            self._rest_domain(domain, cause)
+        if self._silence.lasting(now) and now - self._welcome_at >= WELCOME_S:
+            self._judge_refusals(domain, cause)
+
+    def _rest_domain(self, domain: Domain, cause: Cause) -> None:
+        """Leave the domain alone here, and no other."""
         domain.rest_cause = cause
         domain.rest_until = self._now() + REFUSAL_REST_S
+        self._judge_refusals(domain, cause)
+
+    def _judge_refusals(self, domain: Domain, cause: Cause) -> None:
+        """Leave the host as a whole alone where it treats several domains so, and none better.
+
+        Whoever owns a domain or two decides what the host says of their recipients. So the
+        recipients of a further one are asked before the host is rested.
+        """
+        now = self._now()
         self._cold_domains.add(domain.name)
-        if len(self._cold_domains) >= COLD_DOMAINS_MAX:
+        if self._welcome:
+            self._welcome, self._welcome_at = False, now
+        lately = now - self._welcome_at < WELCOME_S
+        if len(self._cold_domains) >= (WELCOME_DOMAINS_MAX if lately else COLD_DOMAINS_MAX):
             self._cold_domains.clear()
-            self._strike(cause, at_once=True)
+            self._strike(replace(cause, about_us=True), at_once=True)
 
     def round_done(self, round_s: float, gap_s: float, first_s: float) -> None:
+        if gap_s >= 0 and not self._took_several:
+            self._pace.gap_s = gap_s  # so far it was a guess
         self._pace.measured(round_s, gap_s)
         self._replied(first_s)
         self.throttle = self.throttle.after_success(self._now())
@@ -867,12 +970,47 @@ class Pool:
         if reply_s >= EARLY * pace.reply_s:  # else see learn_quick()
             pace.replied(reply_s)
         self.usual_s = pace.reply_s
-        self.late_s = max(LATE_S, LATE_REPLIES * pace.reply_s)
+        self.late_s = self._late_after_s()
         if self._depth < REFUSALS_MAX and not self.wary:
             self._prompt += 1
             if self._prompt >= PROMPT_ROUNDS:
                 self._depth, self._prompt = self._depth + 1, 0
                 self.tardy = self._depth < REFUSALS_MAX
+
+    def _late_after_s(self) -> float:
+        """How long a reply may take before it is late."""
+        pace, usual_s = self._pace, self._pace.reply_s
+        if self._late_reply_s is None or self._slow_for_all:
+            return max(LATE_S, min(LATE_REPLIES * usual_s, usual_s + LATE_S))
+        return max(TARPIT_LATE_S, TARPIT_REPLIES * usual_s, usual_s + JITTERS * pace.jitter_s)
+
+    @property
+    def _slow_for_all(self) -> bool:
+        """Has the host accepted nobody in time? Then it may be no tarpit, but slow."""
+        return self._accepted <= self._accepted_late
+
+    @property
+    def give_way_s(self) -> float:
+        """A late reply is not waited for longer, where others want its connection.
+
+        One that soon comes costs less than a new connection does.
+        """
+        late_reply_s = self._late_reply_s or 0.0
+        give_way_s = max(self.late_s, TARPIT_OVER * self._accepting_s)
+        if self._slow_for_all or self._late_reply_s is None:
+            return max(give_way_s, TARPIT_OVER * self.late_s)
+        soon = late_reply_s - self.late_s <= self._opening_s
+        return max(give_way_s, TARPIT_OVER * late_reply_s) if soon else give_way_s
+
+    def session_gave_way(self) -> None:
+        """A late reply was not waited for: it takes longer than that."""
+        self._gave_way_at = self._now()
+        at_least_s = self.give_way_s + self._opening_s
+        self._learn_lateness(max(at_least_s, self._late_reply_s or 0.0))
+
+    def _learn_lateness(self, late_reply_s: float) -> None:
+        self._late_reply_s = late_reply_s
+        self.late_s = self._late_after_s()
 
     def hold_back(self, questions: Sequence[Question]) -> None:
         """Their replies are there, their verdicts wait for the proof: their places are free.
@@ -893,28 +1031,52 @@ class Pool:
         self.wary = True
         self._depth = 1
 
-    def session_late(self, session: Session) -> None:
-        """Its oldest recipient takes long: what waits is worth another connection."""
-        self._late.add(session)
-        self._depth, self._prompt = 1, 0  # no recipient is queued behind another
+    def session_late(self, session: Session, *, accepted: int) -> None:
+        """Its oldest recipient takes long: what waits is worth another connection.
+
+        So many before it were accepted in time, which is not proven yet.
+        """
+        self._accepted += accepted
+        self._late_share *= (1 - LATE_SHARE_EWMA) ** accepted
+        self._late[session] = self._now() - self.late_s
+        self._late_share += LATE_SHARE_EWMA * (1 - self._late_share)
+        self._depth, self._prompt = self._tarpit_depth(), 0
         self.tardy = True
         self.staff()
+        if self._late_reply_s is None:
+            self._learn_lateness(self.late_s)
         self._desk.room_made(self)
 
-    def session_prompt(self, session: Session) -> None:
-        """The late reply has come."""
-        self._late.discard(session)
+    def _tarpit_depth(self) -> int:
+        """How many recipients may share a round where any of them may be answered late?
+
+        A late reply hides all of its round. Where few are late and the way is far that
+        costs less than a round trip for each recipient.
+        """
+        gap_s = self._pace.gap_s if self._took_several else 0.0
+        far = int((self._pace.reply_s - gap_s) / TARPIT_DEPTH_S)
+        few = int(LATE_A_ROUND / self._late_share)
+        return max(1, min(far, few, REFUSALS_MAX // 2))
+
+    def session_prompt(self, session: Session, *, accepted: bool) -> None:
+        """The late reply has come: is it a tarpit, or does the host accept late as well?"""
+        since = self._late.pop(session, None)
+        if since is not None:
+            late_reply_s = self._now() - since
+            if accepted:
+                self._accepted_late += 1
+                self._accepting_s = max(self._accepting_s, late_reply_s)
+            self._learn_lateness(late_reply_s)
         self._desk.room_made(self)
 
-    def session_barren(self, cause: Cause) -> None:
-        """Whatever recipient was asked, the host hung up."""
-        self._barren += 1
-        if self._barren >= BARREN_MAX:
-            self._strike(cause, at_once=True)
+    def session_failed(
+        self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool
+    ) -> None:
+        """`late`: while others were answered in time, so a connection less would not help.
 
-    def session_failed(self, cause: Cause, *, before_recipients: bool, late: bool) -> None:
-        """`late`: while others were answered in time, so a connection less would not help."""
+        What was said to a recipient speaks of its domain: see session_barren().
+        """
         if not (late and cause.outcome is Outcome.TIMED_OUT):
             self._slow_down(self.throttle.after_failure())
-        if before_recipients or cause.about_us:
+        if before_recipients or (cause.about_us and not at_recipient):
             self._strike(cause)

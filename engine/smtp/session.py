@@ -36,15 +36,14 @@ from engine.smtp.question import OBJECTIONS_MAX, Cause, Notes, Question
 from engine.smtp.replies import ACCEPTED, Meaning, Reading, Step
 from engine.smtp.terms import Terms, start_tls
 from engine.smtp.wire import Command, Reply, Stage, TheirMistake, Turn
-from engine.verdict import Outcome
+from engine.verdict import LADDER, Outcome
 
 REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
 RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: what every server must bear
 RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
 TURN_S = 0.5  # of a connection at an address where another host's questions wait for a seat
 TURN_LOOK_S = 0.1  # after that, between two looks whether any do
-GIVE_WAY_LOOK_S = 0.05
-GIVE_WAY_S = 0.2  # a late recipient keeps the last connection no longer while others wait
+GIVE_WAY_LOOK_S = 0.02  # between two looks whether others wait for a late recipient's place
 NOT_IMPLEMENTED = range(500, 505)  # a host that knows no NOOP answers it with one of these
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 
@@ -89,6 +88,8 @@ class Host(Protocol):
 
     @property
     def helo_name(self) -> str: ...
+    @property
+    def give_way_s(self) -> float: ...
     def read(self, step: Step, reply: Reply) -> Reading: ...
     def window(self) -> int: ...
     def any_waiting(self) -> bool: ...
@@ -99,7 +100,7 @@ class Host(Protocol):
     def end_answers(self, *, all_of_them: bool) -> None: ...
     def put_back(self, question: Question) -> None: ...
     def put_last(self, question: Question) -> None: ...
-    def is_blocked(self) -> bool: ...
+    def is_blocked(self, session: "Session") -> bool: ...
     def random_mailbox(self, domain: Domain) -> str: ...
     def learn(self, domain: Domain, acceptance: Acceptance) -> None: ...
     def leave_untested(self, domain: Domain) -> None: ...
@@ -117,10 +118,13 @@ class Host(Protocol):
     def hold_back(self, questions: Sequence[Question]) -> None: ...
     def end_hold(self, verdicts: int) -> None: ...
     def learn_quick(self, reply_s: float) -> None: ...
-    def session_late(self, session: "Session") -> None: ...
-    def session_prompt(self, session: "Session") -> None: ...
-    def session_barren(self, cause: Cause) -> None: ...
-    def session_failed(self, cause: Cause, *, before_recipients: bool, late: bool) -> None: ...
+    def session_late(self, session: "Session", *, accepted: int) -> None: ...
+    def session_prompt(self, session: "Session", *, accepted: bool) -> None: ...
+    def session_gave_way(self) -> None: ...
+    def session_barren(self, cause: Cause, domain: Domain) -> None: ...
+    def session_failed(
+        self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool
+    ) -> None: ...
     def distrust(self) -> None: ...
 
 
@@ -140,6 +144,7 @@ def cause_of(error: Exception, step: Step, *, spoke: bool = True) -> Cause:
     )
 
 
+_GARBLED = "garbage.rcpt"  # the rule of what TheirMistake stands for
 _GAVE_WAY = Cause(Outcome.TIMED_OUT, "clock.rcpt", "silent at RCPT", spoke=True)
 
 
@@ -254,7 +259,9 @@ class Session:
             if not self._rounds and self._connection.unread():
                 mistake = TheirMistake("it spoke without being asked")
                 cause = cause_of(mistake, Step.HELLO)
-                self._host.session_failed(cause, before_recipients=True, late=False)
+                self._host.session_failed(
+                    cause, before_recipients=True, late=False, at_recipient=False
+                )
         finally:
             self._hand_back(self._next)
             self._put_back_unproven()
@@ -472,10 +479,9 @@ class Session:
             if self._take_replies(heard, turn):
                 return self._round_answered(heard)
             now = self._now()
-            if not self._late:
-                if now >= self._connection.since + self._host.late_s:
-                    self._become_late()
-            elif now >= self._gives_way_at() and self._host.is_blocked():
+            if not self._late and now >= self._connection.since + self._host.late_s:
+                self._become_late()
+            if self._late and now >= self._gives_way_at() and self._host.is_blocked(self):
                 raise GaveWay
             return self._listen_until()
         except Exception as trouble:  # a bug, too, ends this session alone: see _ask()
@@ -488,14 +494,14 @@ class Session:
         if not self._late:
             late_at = self._connection.since + self._host.late_s
             return late_at if late_at < deadline else deadline
-        # The host may become blocked only later, so it is looked at now and then.
-        gives_way_at = max(self._gives_way_at(), self._now() + GIVE_WAY_LOOK_S)
-        return min(deadline, gives_way_at) if self._may_give_way() else deadline
+        # Others may want its place later, and more be known of this host's late replies.
+        look_at = self._now() + GIVE_WAY_LOOK_S
+        return look_at if look_at < deadline and self._may_give_way() else deadline
 
     def _gives_way_at(self) -> float:
         if not self._may_give_way():
             return float("inf")
-        return self._connection.since + max(GIVE_WAY_S, 2 * self._host.late_s)
+        return self._connection.since + self._host.give_way_s
 
     def _may_give_way(self) -> bool:
         """Once for each question; a test is not asked again."""
@@ -540,7 +546,7 @@ class Session:
             if named and heard.transaction:
                 heard.proven = heard.place
             if self._late:
-                self._catch_up()
+                self._catch_up(accepted=turn.reply.positive)
             if turn.reply.code == 421:
                 break
             turn = None
@@ -758,20 +764,27 @@ class Session:
         finally:
             host.end_answers(all_of_them=not self._unanswered)
 
-    def _doubt(self, heard: "_Heard", cause: Cause, *, distrust: bool) -> None:
-        """What was answered and is not proven is asked once more, one by one; else it is unknown."""
+    def _doubt(self, heard: "_Heard", cause: Cause, error: Exception) -> None:
+        """What was answered and is not proven is asked once more, one by one; else it is unknown.
+
+        Before a late reply that gave way nothing has shown that the host is out of step:
+        those are asked again as before, at most once for each that gives way.
+        """
         self._early_s = 0.0
         doubted: list[Asked] = [question for question, _, _ in self._unproven.verdicts]
         self._host.end_hold(len(self._unproven.take_all()))
         doubted += [self._unanswered.popleft() for _ in heard.turns]
         heard.turns.clear()
-        if doubted and distrust:
+        gave_way = isinstance(error, GaveWay)
+        if doubted and isinstance(error, TheirMistake):
             self._host.distrust()
         for asked in reversed(doubted):
             if isinstance(asked, CatchAllTest):
                 self._leave_untested(asked)
             elif asked.settled or asked in self._elsewhere:
                 pass
+            elif gave_way:
+                self._ask_elsewhere(asked)
             elif asked.doubted:
                 self._host.settle(asked, cause.outcome, cause.rule)
             else:
@@ -809,11 +822,12 @@ class Session:
             elif not asked.settled:
                 self._elsewhere.add(asked)
                 self._ask_elsewhere(asked)
-        self._host.session_late(self)
+        accepted = sum(turn.reply.positive for turn in self._heard.turns)
+        self._host.session_late(self, accepted=accepted)
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, *, accepted: bool) -> None:
         self._late = False
-        self._host.session_prompt(self)
+        self._host.session_prompt(self, accepted=accepted)
 
     # -- a round of one in step, where all is as usual: most rounds are, with many hosts ------
 
@@ -869,7 +883,7 @@ class Session:
         round_s = now - heard.began
         heard.first = True
         if self._late:
-            self._catch_up()
+            self._catch_up(accepted=LADDER[outcome].valid)
         self._unanswered.clear()
         if not self._named and host.usual_s > QUIET_S:
             self._expect_surplus(round_s, 0.0)
@@ -948,7 +962,7 @@ class Session:
             self._release()  # silence, or the end: no surplus reply was on its way
         if not heard.transaction:
             self._drop_replies(heard)
-        self._doubt(heard, cause, distrust=isinstance(error, TheirMistake))
+        self._doubt(heard, cause, error)
         if isinstance(error, GaveWay):
             self._give_way()
             return
@@ -1200,9 +1214,14 @@ class Session:
         reused = heard.reused
         early = strike and not (reused or heard.transaction or self._transaction_smtputf8)
         hung_up = heard.goodbye or (heard.transaction and cause.hung_up)
-        self._host.session_failed(cause, before_recipients=early, late=self._late)
-        if hung_up and not self._fruitful:
-            self._host.session_barren(cause)
+        self._host.session_failed(
+            cause, before_recipients=early, late=self._late, at_recipient=heard.goodbye
+        )
+        silent_or_garbled = heard.transaction and cause.rule in (_GAVE_WAY.rule, _GARBLED)
+        if (hung_up or silent_or_garbled) and self._unanswered and not self._fruitful:
+            oldest = self._unanswered[0]
+            domain = oldest.domain_here if isinstance(oldest, Question) else oldest.domain
+            self._host.session_barren(cause, domain)
         if reused and not heard.first:
             self._host.send_idle_home()  # they have been kept as long: hardly any better
         unanswered, self._unanswered = self._unanswered, deque()
@@ -1232,6 +1251,7 @@ class Session:
     def _give_way(self) -> None:
         """Let the late recipient be asked again when others have been; those behind it are already."""
         self._leaving = True
+        self._host.session_gave_way()
         unanswered, self._unanswered = self._unanswered, deque()
         for asked in unanswered:
             if isinstance(asked, CatchAllTest):

@@ -19,6 +19,9 @@ UNREACHABLE_REST_S_MAX = 300.0
 REFUSAL_REST_S = 60.0
 REFUSAL_REST_S_MAX = 3600.0
 
+SILENT_SESSIONS_MAX = 5  # in which no recipient is answered. A tarpit is silent to some, so
+SILENT_S = 5.0  # a host is not rested for silence that has lasted less
+
 NEVER = float("-inf")
 
 
@@ -54,6 +57,12 @@ class Throttle:
             return replace(self, good=self.good + 1)
         grown = self.limit + (now >= self.grow_from)
         return replace(self, limit=min(grown, self.limit_max), good=0, bad=0)
+
+    def after_greeting(self, now: float) -> "Throttle":
+        """One more connection was taken: the host bears one more, unless it has had troubles."""
+        if self.bad or now < self.grow_from or self.limit == self.limit_max:
+            return self
+        return replace(self, limit=min(2 * self.limit, self.limit_max), good=0)
 
     def after_failure(self) -> "Throttle":
         if self.bad + 1 < self.limit:
@@ -95,3 +104,20 @@ class Rest:
     def doubtful(self, now: float) -> bool:
         """Resting, or struck a moment ago: who can wait had better do so."""
         return now < self.until or now - self.struck_at < STRIKES_APART_S
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Sessions in a row in which no recipient was answered before the read clock ran out."""
+
+    sessions: int = 0
+    since: float = NEVER
+
+    def after_one(self, now: float) -> "Silence":
+        return Silence(self.sessions + 1, self.since if self.sessions else now)
+
+    def lasting(self, now: float) -> bool:
+        return self.sessions >= SILENT_SESSIONS_MAX and now - self.since >= SILENT_S
+
+
+NO_SILENCE = Silence()
