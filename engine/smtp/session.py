@@ -679,7 +679,8 @@ class Session:
         A host that is slow with the reply it owes is silent, too: where that may be, NOOP
         comes first. What the host owes would be taken for its reply.
         """
-        may_check = self._resets < RESETS_MAX and self._conversation.stage is not Stage.CLOSED
+        # One is kept for this: a session asks nothing more after RESETS_MAX.
+        may_check = self._resets <= RESETS_MAX and self._conversation.stage is not Stage.CLOSED
         if self._suspect and may_check:
             self._resets += 1
             self._checking, self._quiet_until = True, float("inf")

@@ -25,7 +25,7 @@ async def test_a_doubled_reply_before_a_late_one_makes_no_verdict_wrong(
 ):
     """A reply too many, and a host that is slow to refuse: it owes one still when it is silent."""
     wrong = []
-    for seed in range(16):
+    for seed in range(40):
         rng = random.Random(seed)
         trouble = Sometimes(0.5, Twice(rng.choice((0.0, 0.001, 0.005))))
         names = [f"known{rng.randrange(8)}"] if doubled == "RCPT" else [doubled]
