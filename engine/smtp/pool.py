@@ -383,6 +383,8 @@ class Pool:
         return 1 if self._pipelines is False or self.one_each else self._window()
 
     def _window(self) -> int:
+        if not self._took_several and self._pace.reply_s >= FAR_S and not self._late:
+            return min(self._depth, VENTURED)  # that may be the way, or work for each of them
         gap_s = self._pace.gap_s
         # Told by a product: where replies come together the mean gap falls below all
         # that a quotient may be made of.

@@ -227,8 +227,7 @@ async def test_a_host_that_accepts_late_is_waited_for(
     assert await found_at(host, mixed(10, 15)) == 1.0
 
 
-@pytest.mark.parametrize("accounts", [1, 4])
-@pytest.mark.parametrize("connect_s", [0.0, 0.2])
+@pytest.mark.parametrize(("accounts", "connect_s"), [(1, 0.0), (4, 0.0), (1, 0.2)])
 @pytest.mark.parametrize("offer", OFFERS)
 async def test_a_neighbour_at_a_tarpit_far_away_is_answered(
     autojump_clock, offer, connect_s, accounts
