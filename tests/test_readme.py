@@ -66,6 +66,7 @@ MAKE = {
     "bench": "by hand",  # a minute of a quiet machine
     "lock": "by hand",  # needs uv and a package index
 }
+GATE = (ROOT / ".ci/run", ROOT / ".ci/private")
 MAY_FAIL = "mailprobe doctor"  # it judges the machine: 1 is an answer
 OF_THE_MACHINE = ("curl", "sqlite3")  # programs that a page takes for granted, and we do not
 
@@ -307,7 +308,7 @@ def targets_in(text: str) -> set[str]:
 
 def test_what_is_made_is_a_target_that_somebody_runs() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    gate = targets_in((ROOT / ".ci/run").read_text("utf-8"))
+    gate = set().union(*(targets_in(path.read_text("utf-8")) for path in GATE))
     in_blocks = set().union(*(targets_in(block.text) for block in blocks_in("sh")))
     in_prose = {target for _, span in SPANS for target in targets_in(span)}
     for target in in_blocks | in_prose:
@@ -321,7 +322,8 @@ def test_what_is_made_is_a_target_that_somebody_runs() -> None:
 
 
 def options_of(command: click.Command) -> set[str]:
-    own = {option for param in command.params for option in param.opts if option.startswith("--")}
+    names = [[*param.opts, *param.secondary_opts] for param in command.params]
+    own = {option for each in names for option in each if option.startswith("--")}
     inner = command.commands.values() if isinstance(command, click.Group) else ()
     return own.union(*map(options_of, inner))
 
