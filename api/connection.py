@@ -188,6 +188,7 @@ class Connection(H11Protocol):
             self._turn is not None
             or self._buffer
             or self._out
+            or self._sending.locked()
             or self._ending
             or self._server.draining
             or self.connection.our_state is not h11.IDLE
@@ -323,6 +324,7 @@ class Connection(H11Protocol):
                 await self.can_read.clear()
                 await self.can_read.wait()
             elif isinstance(event, h11.Request):
+                await self._until_taken()
                 self._method = event.method
                 await self._begin(event)
             elif self.stream is None:
@@ -333,6 +335,16 @@ class Connection(H11Protocol):
                 self._be_patient_until(inf)
                 await self._end_of_body()
                 await self.stream.handle(EndBody(stream_id=1))
+
+    async def _until_taken(self) -> None:
+        """Wait until the kernel has taken the answer before this request.
+
+        A client that sends requests and reads nothing would fill the memory with answers.
+        """
+        if self._sending.locked():
+            self._be_patient_until(inf)  # the sending has a deadline of its own
+            async with self._sending:
+                pass
 
     async def _end_of_body(self) -> None:
         """The request is whole: only now it is work."""

@@ -13,7 +13,7 @@ from api.intake import Intake
 from api.tools_app import create_tools_app
 from engine.testing.hosts import Door, MailHost
 from tests.api.asking import PLACES, Shop, open_shop
-from tests.api.raw_http import Raw, Serving, serving
+from tests.api.raw_http import Raw, Serving, respond, serving
 
 VERIFY = "/v1/email/verify"
 STRIPE = "/v1/billing/stripe"
@@ -279,3 +279,27 @@ async def test_who_sends_no_more_still_gets_an_answer_that_waits_for_nobody():
                 await raw.stream.send_eof()
                 assert (await raw.answer()).status == status
                 await raw.assert_closed()
+
+
+# -- who does not read ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_no_answer_is_made_before_the_one_before_it_is_out(apart):
+    """Hundreds of requests in a row, their answers unread, were as many answers in memory."""
+    made = 0
+
+    async def app(scope, receive, send):
+        nonlocal made
+        made += 1
+        await respond(send, bytes(2 * MEBIBYTE))
+
+    request = b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"
+    async with serving(app, send_s=30.0) as server, server.connect(receive_octets=65536) as raw:
+        for part in [request] * 20 if apart else [request * 20]:
+            await raw.say(part)
+            await settled()
+        assert made <= 4  # the kernel takes some MiB
+        for _ in range(20):
+            assert len((await raw.answer()).body) == 2 * MEBIBYTE
+        assert made == 20
