@@ -20,12 +20,13 @@ import pytest
 import trio
 import trio.testing
 
-from storage import open_store, sqlite_desk, sqlite_file, sqlite_glance
+from storage import open_store, sqlite_desk, sqlite_file, sqlite_glance, sqlite_tidying
 from storage.records import Answered, Ledger, Reservation
-from storage.store import Store, StoreBroken, StoreUnavailable
+from storage.store import SETTLED_KEPT, Store, StoreBroken, StoreUnavailable
 from tests.storage.children import child, line_of, octets_in, said_by, tell
 from tests.storage.moments import (
     NOON,
+    RETENTION,
     SECRET,
     Clock,
     another_key,
@@ -673,3 +674,26 @@ async def test_two_stores_on_one_file_take_turns(store: Store, path: Path, clock
                 nursery.start_soon(use, store, caller, NOON)
                 nursery.start_soon(use, other, second, NOON)
     assert (await store.ledger(caller)).month_units == 200
+
+
+# a clock that was ahead
+
+
+async def test_settlements_of_a_clock_that_was_ahead_keep_no_later_ones(
+    store: Store, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    """Tidying ended at the first thousand of them, for as long as the clock had been ahead."""
+    monkeypatch.setattr(sqlite_tidying, "TIDIED_MAX", 2)
+    caller = await make_caller(store)
+    clock.pass_(days=365)
+    for _ in range(3):
+        await use(store, caller, clock())
+    clock.pass_(days=-365)
+    for _ in range(3):
+        await use(store, caller, clock())
+    await store.tidy(RETENTION)
+    clock.pass_(SETTLED_KEPT.total_seconds())
+    await store.tidy(RETENTION)
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT count(*) FROM settlements").fetchone() == (0,)
+    db.close()
