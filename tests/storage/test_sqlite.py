@@ -113,6 +113,46 @@ async def test_an_emptied_database_is_not_made_anew(path: Path, with_key: bool):
     await opened(path)
 
 
+def drop_tables(path: Path) -> None:
+    db = sqlite3.connect(path)
+    names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> ?", [SEQ])
+    for (name,) in names.fetchall():
+        db.execute(f'DROP TABLE "{name}"')
+    db.close()
+
+
+def put_a_new_database(path: Path) -> None:
+    path.unlink()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.close()
+
+
+SEQ = "sqlite_sequence"
+EMPTYINGS = {
+    "an octet": lambda path: path.write_bytes(b"\0"),
+    "no tables": drop_tables,
+    "a new database": put_a_new_database,
+}
+
+
+@pytest.mark.parametrize("empty", EMPTYINGS.values(), ids=EMPTYINGS)
+async def test_a_database_without_tables_is_an_emptied_one(path: Path, empty: Any):
+    await make_and_close(path)
+    empty(path)
+    before = path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(StoreBroken, match="is empty: put a backup in its place"):
+            async with open_store(path, secret_key=None):
+                pass
+    assert path.read_bytes() == before
+
+
+async def make_and_close(path: Path) -> None:
+    async with open_store(path, secret_key=None) as store:
+        await make_caller(store)
+
+
 async def test_a_first_start_that_died_is_made_again(path: Path):
     path.with_name("mailprobe.db.new").write_bytes(b"half")
     await opened(path)
