@@ -60,6 +60,7 @@ class Turn:
     place: Place | None = None  # in the anteroom, of a POST
     arrival: Arrival | None = None  # of a body that did not come with the head
     octets: int = 0  # of a body that did
+    is_held: bool = False  # those octets are counted by the intake
     at_work: bool = False  # counted among those in flight
     is_over: bool = False
 
@@ -273,6 +274,7 @@ class Connection(H11Protocol):
 
     def _end(self) -> None:
         """Read no further; the connection closes when what is under way has been sent."""
+        self._end_work()
         self._ending = True
         self._server.forget(self)
         self._patience.cancel()
@@ -281,6 +283,18 @@ class Connection(H11Protocol):
         """Close it now if it waits for a request of which nothing has come."""
         if self._turn is None and not self._head_begun:
             self._end()
+
+    def _end_work(self) -> None:
+        """The request under way is no work any more once its answer is whole."""
+        if self._turn is not None and self._turn.exchange.ended:
+            self._server.end_work(self._turn)
+
+    def give_way(self) -> None:
+        """Make room for another now: an answer that is not read is given up."""
+        if self._sending.locked():
+            self.abort()
+        else:
+            self.close_idle()
 
     def evict(self) -> None:
         """Make room for another: this one has been waited for the longest."""
@@ -465,6 +479,8 @@ class Connection(H11Protocol):
         self._discards = True
         if self._turn is not None:
             self._turn.exchange.wanted.set()
+            if self._turn.place is not None:
+                self._turn.place.leave()  # it has its answer
         if self.connection.their_state is h11.SEND_BODY and not (self._too_large or self._ending):
             with trio.move_on_after(SETTLE_S):
                 await self._body_whole.wait()
@@ -496,6 +512,7 @@ class Connection(H11Protocol):
 
     def _rest(self) -> None:
         """The answer is written: wait for the next request."""
+        self._end_work()
         self._turn = None
         self._is_plain = False
         self._answered.set()

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from socket import SO_SNDBUF, SOL_SOCKET
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ import trio
 from api.app import create_app
 from api.errors import octets_of_code
 from api.intake import Intake
+from api.shedding import Anteroom
 from api.tools_app import create_tools_app
 from engine.testing.hosts import Door, MailHost
 from tests.api.asking import PLACES, Shop, open_shop
@@ -303,3 +305,36 @@ async def test_no_answer_is_made_before_the_one_before_it_is_out(apart):
         for _ in range(20):
             assert len((await raw.answer()).body) == 2 * MEBIBYTE
         assert made == 20
+
+
+async def test_who_reads_no_answer_holds_neither_a_place_nor_the_room_of_a_request():
+    """Answers that cannot be sent were work for 15 s: a hundred of them delayed everybody."""
+    room = Anteroom()
+    opened = open_doors(anteroom=room, in_flight_max=20, send_s=30.0)
+    async with opened as doors, AsyncExitStack() as stack:
+        refused = doors.head(VERIFY, "Content-Length: 2") + "{}"
+        for _ in range(20):
+            connecting = doors.api.connect(receive_octets=4096)
+            raw = await stack.enter_async_context(connecting)
+            raw.stream.socket.setsockopt(SOL_SOCKET, SO_SNDBUF, MEBIBYTE)
+            with trio.move_on_after(0.1):
+                await raw.stream.send_all((refused * 10_000).encode())
+        await settled()
+        assert len(room) == 0
+        for _ in range(5):
+            assert (await doors.api.ask(doors.single())).status == 200
+
+
+async def test_who_reads_no_answer_makes_room_for_a_newcomer():
+    """It had its connection for 15 s, where all connections were such ones."""
+
+    async def app(scope, receive, send):
+        await respond(send, bytes(8 * MEBIBYTE) if scope["path"] == "/large" else b"ok")
+
+    async with serving(app, connections_max=3, send_s=30.0) as server, AsyncExitStack() as stack:
+        large = "GET /large HTTP/1.1\r\nHost: a.test\r\n\r\n"
+        await crowd(stack, server, large, 3)
+        await settled()
+        for _ in range(5):
+            asked = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
+            assert (await server.ask(asked)).body == b"ok"
