@@ -221,7 +221,8 @@ class Connection(H11Protocol):
 
     def _new_turn(self, method: str, target: bytes) -> Turn:
         room = self._server.anteroom
-        is_vital = target in self._server.vital and method in ("GET", "HEAD")
+        path = target.partition(b"?")[0]
+        is_vital = path in self._server.vital and method in ("GET", "HEAD")
         return Turn(is_vital, Place(room) if room is not None and method == "POST" else None)
 
     async def _say(self, answer: PlainAnswer, message: Message) -> None:

@@ -147,6 +147,15 @@ async def test_slow_bodies_without_a_key_hold_up_nobody(path):
             assert b'"ok":true' in (await doors.api.ask(health)).body
 
 
+@pytest.mark.parametrize("target", ["/health", "/health?from=probe", "http://a.test/health?"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_health_is_told_where_no_request_may_be_at_work(target, method):
+    async with open_doors(in_flight_max=0) as doors, doors.api.connect() as raw:
+        assert (await doors.api.ask(doors.single())).status == 503
+        await raw.say(doors.head(target, method=method))
+        assert (await raw.answer(head_only=method == "HEAD")).status == 200
+
+
 async def test_slow_heads_hold_up_nobody():
     async with open_doors(connections_max=30, head_s=30.0) as doors, AsyncExitStack() as stack:
         await crowd(stack, doors.api, "POST / HT", 60)
