@@ -60,6 +60,7 @@ class Turn:
     place: Place | None = None  # in the anteroom, of a POST
     arrival: Arrival | None = None  # of a body that did not come with the head
     octets: int = 0  # of a body that did
+    is_held: bool = False  # those octets are counted by the intake
     at_work: bool = False  # counted among those in flight
     is_over: bool = False
 
@@ -188,6 +189,7 @@ class Connection(H11Protocol):
             self._turn is not None
             or self._buffer
             or self._out
+            or self._sending.locked()
             or self._ending
             or self._server.draining
             or self.connection.our_state is not h11.IDLE
@@ -219,7 +221,8 @@ class Connection(H11Protocol):
 
     def _new_turn(self, method: str, target: bytes) -> Turn:
         room = self._server.anteroom
-        is_vital = target in self._server.vital and method in ("GET", "HEAD")
+        path = target.partition(b"?")[0]
+        is_vital = path in self._server.vital and method in ("GET", "HEAD")
         return Turn(is_vital, Place(room) if room is not None and method == "POST" else None)
 
     async def _say(self, answer: PlainAnswer, message: Message) -> None:
@@ -272,6 +275,7 @@ class Connection(H11Protocol):
 
     def _end(self) -> None:
         """Read no further; the connection closes when what is under way has been sent."""
+        self._end_work()
         self._ending = True
         self._server.forget(self)
         self._patience.cancel()
@@ -280,6 +284,18 @@ class Connection(H11Protocol):
         """Close it now if it waits for a request of which nothing has come."""
         if self._turn is None and not self._head_begun:
             self._end()
+
+    def _end_work(self) -> None:
+        """The request under way is no work any more once its answer is whole."""
+        if self._turn is not None and self._turn.exchange.ended:
+            self._server.end_work(self._turn)
+
+    def give_way(self) -> None:
+        """Make room for another now: an answer that is not read is given up."""
+        if self._sending.locked():
+            self.abort()
+        else:
+            self.close_idle()
 
     def evict(self) -> None:
         """Make room for another: this one has been waited for the longest."""
@@ -323,6 +339,7 @@ class Connection(H11Protocol):
                 await self.can_read.clear()
                 await self.can_read.wait()
             elif isinstance(event, h11.Request):
+                await self._until_taken()
                 self._method = event.method
                 await self._begin(event)
             elif self.stream is None:
@@ -333,6 +350,16 @@ class Connection(H11Protocol):
                 self._be_patient_until(inf)
                 await self._end_of_body()
                 await self.stream.handle(EndBody(stream_id=1))
+
+    async def _until_taken(self) -> None:
+        """Wait until the kernel has taken the answer before this request.
+
+        A client that sends requests and reads nothing would fill the memory with answers.
+        """
+        if self._sending.locked():
+            self._be_patient_until(inf)  # the sending has a deadline of its own
+            async with self._sending:
+                pass
 
     async def _end_of_body(self) -> None:
         """The request is whole: only now it is work."""
@@ -453,6 +480,8 @@ class Connection(H11Protocol):
         self._discards = True
         if self._turn is not None:
             self._turn.exchange.wanted.set()
+            if self._turn.place is not None:
+                self._turn.place.leave()  # it has its answer
         if self.connection.their_state is h11.SEND_BODY and not (self._too_large or self._ending):
             with trio.move_on_after(SETTLE_S):
                 await self._body_whole.wait()
@@ -484,6 +513,7 @@ class Connection(H11Protocol):
 
     def _rest(self) -> None:
         """The answer is written: wait for the next request."""
+        self._end_work()
         self._turn = None
         self._is_plain = False
         self._answered.set()

@@ -174,7 +174,7 @@ class Server:
 
     def _make_room(self) -> None:
         if self.idle:
-            next(iter(self.idle)).close_idle()
+            next(iter(self.idle)).give_way()
         elif self.slow:
             next(iter(self.slow)).evict()
 
@@ -241,14 +241,20 @@ class Server:
             self.intake.release(turn.octets)
             return False
         self.in_flight += 1
-        turn.at_work = True
+        turn.at_work = turn.is_held = True
         return True
+
+    def end_work(self, turn: Turn) -> None:
+        """The answer is made: whether its client reads it concerns no other request."""
+        if turn.at_work:
+            self.in_flight -= 1
+            turn.at_work = False
 
     def end(self, turn: Turn) -> None:
         """The request is over: what it holds is free again."""
         turn.is_over = True
-        if turn.at_work:
-            self.in_flight -= 1
+        self.end_work(turn)
+        if turn.is_held:
             self.intake.release(turn.octets)
         if turn.place is not None:
             turn.place.leave()

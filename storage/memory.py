@@ -16,7 +16,7 @@ from storage.calendar import FOREVER, kept_since
 from storage.memory_jobs import Jobs
 from storage.memory_seats import Seats
 from storage.records import Tier
-from storage.store import LEASES_MAX, WAITS_MAX
+from storage.store import LEASES_MAX, ONCES_KEPT_MAX, WAITS_MAX, WINDOW
 
 
 class MemoryStore(Jobs, Seats):
@@ -55,6 +55,12 @@ class MemoryStore(Jobs, Seats):
             lambda kept: now if kept.work == "verify" or not kept.job.tries else wait_max, lease_max
         )
         self._bring_back_seats(lease_max)
+        self._bring_back_onces(now + ONCES_KEPT_MAX)
+        for key in list(self._keys.values()):
+            if key.revoked_at and key.revoked_at > now + WINDOW:
+                self._keys[key.id] = replace(key, revoked_at=now)
+            if any(at > now + WINDOW for at in self._windows.get(key.id, ())):
+                self._bring_back(key, now)
 
     async def check(self) -> datetime:
         await trio.lowlevel.checkpoint()

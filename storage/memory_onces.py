@@ -25,6 +25,10 @@ class _Kept:
             return False
         return self.keep_until > now
 
+    def is_ahead(self, lease_max: datetime) -> bool:
+        """Was it begun by a clock that was ahead? No lease is as long."""
+        return self.answer is None and self.lease_until > lease_max
+
 
 class Onces(Accounts):
     """Requests that are answered once."""
@@ -39,8 +43,8 @@ class Onces(Accounts):
         await trio.lowlevel.checkpoint()
         now = self._now()
         kept = self._onces.get((self._accounts[account_id].id, key))
-        if kept is None or not kept.stands(now):
-            lease_until = now + timedelta(seconds=lease_s)
+        lease_until = now + timedelta(seconds=lease_s)
+        if kept is None or not kept.stands(now) or kept.is_ahead(lease_until):
             keep_until = now + timedelta(seconds=keep_s)
             self._onces[account_id, key] = _Kept(body_sha256, lease_until, keep_until)
             return Once(account_id, key, lease_until)
@@ -73,6 +77,10 @@ class Onces(Accounts):
         if first is not None:
             place = first.once.account_id, first.once.key
             self._onces[place] = replace(self._onces[place], answer=as_kept(first.answer))
+
+    def _bring_back_onces(self, keep_max: datetime) -> None:
+        for place, kept in self._onces.items():
+            self._onces[place] = replace(kept, keep_until=min(kept.keep_until, keep_max))
 
     def _drop_onces(self, now: datetime) -> None:
         self._onces = {key: kept for key, kept in self._onces.items() if kept.stands(now)}

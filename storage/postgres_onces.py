@@ -14,9 +14,9 @@ from storage.store import IdempotencyInProgress, IdempotencyKeyReused
 
 STANDING = (
     "SELECT onces.account, onces.key, body_sha256, answer FROM onces"
-    " JOIN unnest(%s::bigint[], %s::text[]) AS asked (account, key)"
+    " JOIN unnest(%s::bigint[], %s::text[], %s::bigint[]) AS asked (account, key, longest)"
     " ON onces.account = asked.account AND onces.key = asked.key"
-    " WHERE keep_until > %s AND (answer IS NOT NULL OR lease_until > %s)"
+    " WHERE keep_until > %s AND (answer IS NOT NULL OR lease_until > %s AND lease_until <= longest)"
 )
 KEEP = (
     "INSERT INTO onces (account, key, body_sha256, lease_until, keep_until)"
@@ -44,7 +44,9 @@ def begin(db: Session, now: datetime, those: Sequence[tuple[Begin, int]]) -> lis
     if not those:
         return []
     accounts, keys = [account for _, account in those], [wish.key for wish, _ in those]
-    rows = db.all(STANDING, [accounts, keys, micros(now), micros(now)])
+    # a longer lease is of a clock that was ahead
+    longest = [micros(now + timedelta(seconds=wish.lease_s)) for wish, _ in those]
+    rows = db.all(STANDING, [accounts, keys, longest, micros(now), micros(now)])
     standing = {(account, key): (body, answer) for account, key, body, answer in rows}
     begun: list[tuple[Any, ...]] = []
     told: list[Any] = []

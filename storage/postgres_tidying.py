@@ -12,12 +12,20 @@ from uuid import UUID
 
 from psycopg import sql
 
+from storage import postgres_window
 from storage.calendar import day_of, kept_since
 from storage.postgres_partitions import Partitions, listed, table_of
 from storage.postgres_server import UPKEEP_MS, Session
 from storage.records import Tier
 from storage.rows import micros
-from storage.store import LEASES_MAX, LETTERS_KEPT, RECEIVERS_KEPT, WAITS_MAX, WINDOW
+from storage.store import (
+    LEASES_MAX,
+    LETTERS_KEPT,
+    ONCES_KEPT_MAX,
+    RECEIVERS_KEPT,
+    WAITS_MAX,
+    WINDOW,
+)
 
 TIDIED_MAX = 1000  # rows in one transaction
 JOBS_TIDIED_MAX = 100  # with a payload and some attempts each
@@ -92,6 +100,9 @@ BROUGHT_BACK = (
     "UPDATE jobs SET due_at = %(now)s WHERE due_at > %(now)s"
     " AND (state = 'pending' OR state = 'delivering' AND tries = 0)",
     "UPDATE jobs SET due_at = %(wait)s WHERE due_at > %(wait)s AND state = 'delivering'",
+    "UPDATE onces SET keep_until = %(keep)s WHERE keep_until > %(keep)s",
+    "UPDATE keys SET revoked_at = %(now)s WHERE revoked_at > %(soon)s",
+    postgres_window.BRING_BACK_ALL,
 )
 
 
@@ -103,6 +114,8 @@ def bring_back(db: Session, statement: str, now: datetime) -> None:
             "now": micros(now),
             "lease": micros(now + LEASES_MAX),
             "wait": micros(now + WAITS_MAX),
+            "soon": micros(now + WINDOW),
+            "keep": micros(now + ONCES_KEPT_MAX),
         },
     )
 

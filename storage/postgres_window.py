@@ -48,12 +48,19 @@ GRANT = (
     " SET units = windows.units + excluded.units, total = windows.total + excluded.units"
 )
 # What a clock granted that was ahead was granted now: it is forgotten a minute from now.
-BRING_BACK = (
-    "WITH later AS (DELETE FROM windows WHERE key = ANY(%(keys)s) AND at > %(now)s"
+_BRING_BACK = (
     " RETURNING key, units, total) INSERT INTO windows (key, at, units, total)"
     " SELECT key, %(now)s, sum(units)::bigint, max(total) FROM later GROUP BY key"
     " ON CONFLICT (key, at) DO UPDATE"
     " SET units = windows.units + excluded.units, total = excluded.total"
+)
+BRING_BACK = (
+    "WITH later AS (DELETE FROM windows WHERE key = ANY(%(keys)s) AND at > %(now)s" + _BRING_BACK
+)
+# The same for every key that holds something far ahead: some are not used again.
+BRING_BACK_ALL = (
+    "WITH later AS (DELETE FROM windows WHERE at > %(now)s"
+    " AND key IN (SELECT key FROM windows WHERE at > %(soon)s)" + _BRING_BACK
 )
 # of all keys of an account
 _OF_ACCOUNT = (

@@ -30,6 +30,8 @@ CHECKED_OCTETS_MAX = 64 * 1024 * 1024  # up to here the whole file is checked at
 LOG_OCTETS_MAX = 64 * 1024 * 1024  # the log shrinks to this when it has been larger
 CACHE_KIB = 16 * 1024
 RETRY_S = 0.001
+HEADER_OCTETS = 100  # a shorter file has no database header, and SQLite takes some for empty ones
+AGAIN = "put a backup in its place, or to begin anew remove"
 SHARED_LOCK = (
     0x4000_0002,
     510,
@@ -218,16 +220,15 @@ def _make(path: Path) -> None:
 
     It appears with its header: a file of length 0 is none that a start of ours has left.
     """
-    key, log = (path.with_name(f"{path.name}{ending}") for ending in (".key", "-wal"))
-    again = "put a backup in its place, or to begin anew remove"
+    key, log = _beside(path, ".key"), _beside(path, "-wal")
     with suppress(FileNotFoundError):
-        if path.stat().st_size:
+        if path.stat().st_size >= HEADER_OCTETS:
             return
-        raise StoreBroken(f"{path} is empty: {again} it and {key.name}")
+        raise _emptied(path)
     if log.exists() and log.stat().st_size:
-        raise StoreBroken(f"{path} is gone, but its log {log.name} is there: {again} {log.name}")
+        raise StoreBroken(f"{path} is gone, but its log {log.name} is there: {AGAIN} {log.name}")
     if key.exists():
-        raise StoreBroken(f"{path} is gone, but its key {key.name} is there: {again} {key.name}")
+        raise StoreBroken(f"{path} is gone, but its key {key.name} is there: {AGAIN} {key.name}")
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL, 0o600))
@@ -236,12 +237,24 @@ def _make(path: Path) -> None:
     draft.rename(path)
 
 
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(f"{path.name}{ending}")
+
+
+def _emptied(path: Path) -> StoreBroken:
+    return StoreBroken(f"{path} is empty: {AGAIN} it and {_beside(path, '.key').name}")
+
+
 def _check_owner(db: sqlite3.Connection, path: Path) -> None:
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    (tables,) = db.execute(
+        "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE 'sqlite%'"
+    ).fetchone()
     if (tables or _version(db)) and _owner(db) != APPLICATION_ID:
         raise StoreBroken(f"{path} is another program's database")
     if _version(db) > len(_scripts()):
         raise StoreBroken(f"{path} was written by a newer version of this program")
+    if not tables and (_version(db) or _beside(path, ".key").exists()):
+        raise _emptied(path)  # a start makes the key last
 
 
 def _check_whole(db: sqlite3.Connection, path: Path) -> None:

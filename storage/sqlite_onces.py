@@ -26,8 +26,8 @@ def begin(
     at = micros(now)
     standing = db.execute(
         "SELECT body_sha256, answer FROM onces WHERE account = ? AND key = ? AND keep_until > ?"
-        " AND (answer IS NOT NULL OR lease_until > ?)",
-        (account, key, at, at),
+        " AND (answer IS NOT NULL OR lease_until > ? AND lease_until <= ?)",
+        (account, key, at, at, micros(lease_until)),  # a longer lease is of a clock that was ahead
     ).fetchone()
     if standing is None:
         db.execute(

@@ -6,10 +6,18 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from storage import sqlite_window
 from storage.calendar import kept_since
 from storage.records import Tier
 from storage.rows import micros
-from storage.store import LEASES_MAX, LETTERS_KEPT, RECEIVERS_KEPT, WAITS_MAX, WINDOW
+from storage.store import (
+    LEASES_MAX,
+    LETTERS_KEPT,
+    ONCES_KEPT_MAX,
+    RECEIVERS_KEPT,
+    WAITS_MAX,
+    WINDOW,
+)
 
 DB = sqlite3.Connection
 TIDIED_MAX = 1000  # rows in one transaction of tidy(): some milliseconds, nobody waits long
@@ -93,7 +101,10 @@ def _drop_jobs(db: DB, _: datetime, *, tier: Tier, since: int) -> bool:
 BROUGHT_BACK = (
     "UPDATE reservations SET lease_until = :lease WHERE lease_until > :lease",
     "UPDATE seats SET until = :lease WHERE until > :lease",
+    "UPDATE onces SET keep_until = :keep WHERE keep_until > :keep",
+    "UPDATE keys SET revoked_at = :now WHERE revoked_at > :soon",
 )
+KEYS_AHEAD = "SELECT DISTINCT key FROM windows WHERE at > :soon"
 
 
 LETTERS_BROUGHT_BACK = (
@@ -105,9 +116,17 @@ LETTERS_BROUGHT_BACK = (
 
 def bring_back(db: DB, now: datetime) -> datetime:
     """What a clock wrote that was ahead. Gives the instant."""
-    ends = {"lease": micros(now + LEASES_MAX), "wait": micros(now + WAITS_MAX)}
+    ends = {
+        "now": micros(now),
+        "soon": micros(now + WINDOW),
+        "lease": micros(now + LEASES_MAX),
+        "wait": micros(now + WAITS_MAX),
+        "keep": micros(now + ONCES_KEPT_MAX),
+    }
     for statement in BROUGHT_BACK:
         db.execute(statement, ends)
+    for (key,) in db.execute(KEYS_AHEAD, ends).fetchall():
+        sqlite_window.bring_back(db, key, ends["now"])
     for kind in LETTERS_KEPT:
         for statement in LETTERS_BROUGHT_BACK:
             db.execute(statement, {**ends, "kind": kind})
@@ -115,7 +134,7 @@ def bring_back(db: DB, now: datetime) -> datetime:
 
 
 def drop_settled(
-    db: DB, _: datetime, after: tuple[int, int], until: datetime
+    db: DB, now: datetime, after: tuple[int, int], until: datetime
 ) -> tuple[int, int] | None:
     """The reservation and part to go on from; None where nothing was old enough."""
     parts = db.execute(
@@ -124,5 +143,7 @@ def drop_settled(
         (*after, TIDIED_MAX),
     ).fetchall()
     old = [(number, part) for number, part, at in parts if at <= micros(until)]
+    ahead = [(micros(now), number, part) for number, part, at in parts if at > micros(now)]
     db.executemany("DELETE FROM settlements WHERE reservation = ? AND part = ?", old)
-    return parts[-1][:2] if old else None
+    db.executemany("UPDATE settlements SET at = ? WHERE reservation = ? AND part = ?", ahead)
+    return parts[-1][:2] if old or ahead else None

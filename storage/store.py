@@ -58,6 +58,7 @@ LETTERS_KEPT = {
 # to the longest that anybody plans. Leases longer than that are nobody's.
 LEASES_MAX = timedelta(minutes=5)  # the longest is an alert's, three minutes
 WAITS_MAX = timedelta(hours=30)  # between two tries: a day, 20 % more, or what a receiver asked for
+ONCES_KEPT_MAX = timedelta(days=1)  # an answer of a request with an idempotency key
 RECEIVERS_KEPT = timedelta(days=1)  # after their last try, as the longest wait between two is
 
 
@@ -466,7 +467,8 @@ class Store(Protocol):
         or given up go LETTERS_KEPT after they were made.
 
         What a clock wrote that was ahead is brought back: leases end LEASES_MAX from now
-        at the latest, jobs that wait for their first try are due, and others within WAITS_MAX.
+        at the latest, jobs that wait for their first try are due, and others within WAITS_MAX;
+        what was granted and revoked more than WINDOW ahead was granted and revoked now.
         """
         ...
 

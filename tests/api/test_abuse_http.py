@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from socket import SO_SNDBUF, SOL_SOCKET
 
 import pytest
 import trio
@@ -10,10 +11,11 @@ import trio
 from api.app import create_app
 from api.errors import octets_of_code
 from api.intake import Intake
+from api.shedding import Anteroom
 from api.tools_app import create_tools_app
 from engine.testing.hosts import Door, MailHost
 from tests.api.asking import PLACES, Shop, open_shop
-from tests.api.raw_http import Raw, Serving, serving
+from tests.api.raw_http import Raw, Serving, respond, serving
 
 VERIFY = "/v1/email/verify"
 STRIPE = "/v1/billing/stripe"
@@ -143,6 +145,15 @@ async def test_slow_bodies_without_a_key_hold_up_nobody(path):
             assert (await doors.api.ask(doors.single())).status == 200
             health = doors.head("/health", method="GET")
             assert b'"ok":true' in (await doors.api.ask(health)).body
+
+
+@pytest.mark.parametrize("target", ["/health", "/health?from=probe", "http://a.test/health?"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_health_is_told_where_no_request_may_be_at_work(target, method):
+    async with open_doors(in_flight_max=0) as doors, doors.api.connect() as raw:
+        assert (await doors.api.ask(doors.single())).status == 503
+        await raw.say(doors.head(target, method=method))
+        assert (await raw.answer(head_only=method == "HEAD")).status == 200
 
 
 async def test_slow_heads_hold_up_nobody():
@@ -296,3 +307,60 @@ async def test_who_sends_no_more_still_gets_an_answer_that_waits_for_nobody():
                 await raw.stream.send_eof()
                 assert (await raw.answer()).status == status
                 await raw.assert_closed()
+
+
+# -- who does not read ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_no_answer_is_made_before_the_one_before_it_is_out(apart):
+    """Hundreds of requests in a row, their answers unread, were as many answers in memory."""
+    made = 0
+
+    async def app(scope, receive, send):
+        nonlocal made
+        made += 1
+        await respond(send, bytes(2 * MEBIBYTE))
+
+    request = b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"
+    async with serving(app, send_s=30.0) as server, server.connect(receive_octets=65536) as raw:
+        for part in [request] * 20 if apart else [request * 20]:
+            await raw.say(part)
+            await settled()
+        assert made <= 4  # the kernel takes some MiB
+        for _ in range(20):
+            assert len((await raw.answer()).body) == 2 * MEBIBYTE
+        assert made == 20
+
+
+async def test_who_reads_no_answer_holds_neither_a_place_nor_the_room_of_a_request():
+    """Answers that cannot be sent were work for 15 s: a hundred of them delayed everybody."""
+    room = Anteroom()
+    opened = open_doors(anteroom=room, in_flight_max=20, send_s=30.0)
+    async with opened as doors, AsyncExitStack() as stack:
+        refused = doors.head(VERIFY, "Content-Length: 2") + "{}"
+        for _ in range(20):
+            connecting = doors.api.connect(receive_octets=4096)
+            raw = await stack.enter_async_context(connecting)
+            raw.stream.socket.setsockopt(SOL_SOCKET, SO_SNDBUF, MEBIBYTE)
+            with trio.move_on_after(0.1):
+                await raw.stream.send_all((refused * 10_000).encode())
+        await settled()
+        assert len(room) == 0
+        for _ in range(5):
+            assert (await doors.api.ask(doors.single())).status == 200
+
+
+async def test_who_reads_no_answer_makes_room_for_a_newcomer():
+    """It had its connection for 15 s, where all connections were such ones."""
+
+    async def app(scope, receive, send):
+        await respond(send, bytes(8 * MEBIBYTE) if scope["path"] == "/large" else b"ok")
+
+    async with serving(app, connections_max=3, send_s=30.0) as server, AsyncExitStack() as stack:
+        large = "GET /large HTTP/1.1\r\nHost: a.test\r\n\r\n"
+        await crowd(stack, server, large, 3)
+        await settled()
+        for _ in range(5):
+            asked = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
+            assert (await server.ask(asked)).body == b"ok"

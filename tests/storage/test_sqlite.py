@@ -20,12 +20,13 @@ import pytest
 import trio
 import trio.testing
 
-from storage import open_store, sqlite_desk, sqlite_file, sqlite_glance
+from storage import open_store, sqlite_desk, sqlite_file, sqlite_glance, sqlite_tidying
 from storage.records import Answered, Ledger, Reservation
-from storage.store import Store, StoreBroken, StoreUnavailable
+from storage.store import SETTLED_KEPT, Store, StoreBroken, StoreUnavailable
 from tests.storage.children import child, line_of, octets_in, said_by, tell
 from tests.storage.moments import (
     NOON,
+    RETENTION,
     SECRET,
     Clock,
     another_key,
@@ -110,6 +111,46 @@ async def test_an_emptied_database_is_not_made_anew(path: Path, with_key: bool):
     assert not path.exists()
     path.with_name("mailprobe.db.key").unlink()
     await opened(path)
+
+
+def drop_tables(path: Path) -> None:
+    db = sqlite3.connect(path)
+    names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> ?", [SEQ])
+    for (name,) in names.fetchall():
+        db.execute(f'DROP TABLE "{name}"')
+    db.close()
+
+
+def put_a_new_database(path: Path) -> None:
+    path.unlink()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.close()
+
+
+SEQ = "sqlite_sequence"
+EMPTYINGS = {
+    "an octet": lambda path: path.write_bytes(b"\0"),
+    "no tables": drop_tables,
+    "a new database": put_a_new_database,
+}
+
+
+@pytest.mark.parametrize("empty", EMPTYINGS.values(), ids=EMPTYINGS)
+async def test_a_database_without_tables_is_an_emptied_one(path: Path, empty: Any):
+    await make_and_close(path)
+    empty(path)
+    before = path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(StoreBroken, match="is empty: put a backup in its place"):
+            async with open_store(path, secret_key=None):
+                pass
+    assert path.read_bytes() == before
+
+
+async def make_and_close(path: Path) -> None:
+    async with open_store(path, secret_key=None) as store:
+        await make_caller(store)
 
 
 async def test_a_first_start_that_died_is_made_again(path: Path):
@@ -673,3 +714,26 @@ async def test_two_stores_on_one_file_take_turns(store: Store, path: Path, clock
                 nursery.start_soon(use, store, caller, NOON)
                 nursery.start_soon(use, other, second, NOON)
     assert (await store.ledger(caller)).month_units == 200
+
+
+# a clock that was ahead
+
+
+async def test_settlements_of_a_clock_that_was_ahead_keep_no_later_ones(
+    store: Store, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    """Tidying ended at the first thousand of them, for as long as the clock had been ahead."""
+    monkeypatch.setattr(sqlite_tidying, "TIDIED_MAX", 2)
+    caller = await make_caller(store)
+    clock.pass_(days=365)
+    for _ in range(3):
+        await use(store, caller, clock())
+    clock.pass_(days=-365)
+    for _ in range(3):
+        await use(store, caller, clock())
+    await store.tidy(RETENTION)
+    clock.pass_(SETTLED_KEPT.total_seconds())
+    await store.tidy(RETENTION)
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT count(*) FROM settlements").fetchone() == (0,)
+    db.close()

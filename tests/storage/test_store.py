@@ -901,6 +901,47 @@ async def test_leases_and_waits_of_a_clock_that_was_ahead_are_brought_back(
     assert len(await store.claim_letters("alert", limit=1, lease_s=60)) == 1
 
 
+async def test_keys_that_a_clock_used_and_revoked_that_was_ahead_are_forgotten_a_minute_from_now(
+    store: Store, clock: Clock
+):
+    """They weighed on all keys of their account for as long as it was ahead."""
+    caller = await make_caller(store)
+    other = await another_key(store, caller.account.id, "other")
+    clock.pass_(days=365)
+    await use(store, caller, clock(), 4)
+    clock.pass_(1)
+    await use(store, caller, clock(), 1)
+    assert await store.revoke_key(None, caller.key.id)
+    clock.pass_(days=-365)
+    await use(store, other, clock(), 2)
+    await store.tidy(RETENTION)
+    ledger = await store.ledger(other)
+    assert (ledger.keys, tuple(ledger.account_window)) == (2, ((clock(), 7),))
+    clock.pass_(WINDOW.total_seconds())
+    ledger = await store.ledger(other)
+    assert (ledger.keys, tuple(ledger.account_window)) == (1, ())
+
+
+async def test_a_request_that_a_clock_began_that_was_ahead_holds_its_idempotency_key_no_longer(
+    store: Store, clock: Clock
+):
+    """A repeat met 409 for as long as the clock was ahead."""
+    account_id = (await make_caller(store)).account.id
+    clock.pass_(3600)
+    died, kept = await begin(store, account_id, "died"), await begin(store, account_id, "kept")
+    await store.finish_once(kept, ANSWER)
+    clock.pass_(-3600)
+    again = await begin(store, account_id, "died")
+    assert isinstance(again, Once)
+    await store.finish_once(died, ANSWER)  # too late: the other one runs
+    with pytest.raises(IdempotencyInProgress):
+        await begin(store, account_id, "died")
+    await store.tidy(RETENTION)
+    assert await begin(store, account_id, "kept") == ANSWER
+    clock.pass_(days=1)
+    assert isinstance(await begin(store, account_id, "kept"), Once)
+
+
 async def test_what_is_planned_is_left_as_it_is(store: Store, clock: Clock):
     caller = await make_caller(store)
     await store.reserve(caller, 5, granted, lease_s=180)
