@@ -182,7 +182,7 @@ async def test_a_look_up_that_fails_ends_those_who_wait_for_it(
 async def test_a_stream_that_fails_ends_no_other(autojump_clock, monkeypatch, faults, shop):
     """A verdict is taken by whoever settled it: the clock of all, or a session of a host."""
     with monkeypatch.context() as patched:
-        patched.setattr("engine.stream._Errand._take_settled", throw_at_once)
+        patched.setattr("engine.stream._Errand._finish", throw_at_once)
         assert (await shop.verify()).status == 500
     assert (await shop.verify()).status == 200
 
