@@ -38,6 +38,8 @@ class Connection:
         self._now = trio.lowlevel.current_clock().current_time
         self._line = StreamLine(line) if isinstance(line, trio.abc.Stream) else line
         self._read_s = read_s
+        # For how long, at the least, nothing more has come after what was received last.
+        self.silent_s = self._line.silent_s
         self.said_at = self.heard_at = self._now()  # the last write, the last reply
         self._come_at = self.heard_at  # what was read last
         self._failed = False
@@ -199,10 +201,6 @@ class Connection:
         self._failed = True
         return ConnectionLost(words)
 
-    def silent_s(self) -> float:
-        """For how long, at the least, nothing more has come after what was received last."""
-        return self._line.silent_s()
-
     def unread(self) -> bool:
         """Has anything come that belongs to no reply yet?"""
         return self.conversation.unread
@@ -254,7 +252,7 @@ class Connection:
             self.conversation.secured()
             line = TlsLine(self._line)
             await self._shake_hands(line, self.deadline(until), until)
-            self._line = line
+            self._line, self.silent_s = line, line.silent_s
             self.heard_at = self._now()
             self.receive()  # what was said together with the handshake's end was not asked for
         except BaseException:

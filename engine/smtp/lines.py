@@ -159,7 +159,9 @@ class SocketLine:
 
     def silent_s(self) -> float:
         """As two looks at the kernel tell, so it is never too long."""
-        return 0.0 if self.unread else self._lines.polled_at - self.arrived_at
+        if self._ready or self._received is not None:
+            return 0.0
+        return self._lines.polled_at - self.arrived_at
 
     def send_now(self, octets: bytes) -> int:
         try:
@@ -237,31 +239,27 @@ class SocketLine:
         return True
 
     def serve(self) -> None:
-        """Let the one who waits have what has come."""
-        self.queued = False
-        while self._task is not None and self.unread:
-            self.call()
-
-    def call(self) -> None:
         """Octets have come, or the deadline has: let `on_octets` go on, or else the task."""
-        if self._task is None:
-            return
-        if self.on_octets is None:
-            self.wake()
-            return
-        try:
-            until = self.on_octets()
-        except Exception:  # a bug ends the one who waits, and not those who wait elsewhere
-            log_fault(self.on_octets)
-            self.wake()  # it goes on by itself, and meets the bug there
-            return
-        if until is None:
-            self._over = True
-            self.wake()
-        else:
+        self.queued = False
+        while self._task is not None:
+            if self.on_octets is None:
+                self.wake()
+                return
+            try:
+                until = self.on_octets()
+            except Exception:  # a bug ends the one who waits, and not those who wait elsewhere
+                log_fault(self.on_octets)
+                self.wake()  # it goes on by itself, and meets the bug there
+                return
+            if until is None:
+                self._over = True
+                self.wake()
+                return
             self.until = until
             if until < self.rings_at:
                 self._lines.ring(self)
+            if not self._ready and self._received is None and self._trouble is None:
+                return
 
     def wake(self) -> None:
         task, self._task = self._task, None
@@ -357,7 +355,7 @@ class Lines:
                 line.rings_at = float("inf")
                 if line.until <= now:
                     if not line.queued:  # else it is served soon, and sets its next deadline
-                        line.call()
+                        line.serve()
                 elif line.until < line.rings_at:
                     self.ring(line)
             if called == SERVED_MAX:

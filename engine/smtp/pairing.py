@@ -38,15 +38,13 @@ class OutOfStep(TheirMistake):
 class Pairing:
     """All recipients of one session, to tell whose a reply is by the names in it."""
 
-    __slots__ = ("_asked", "_new", "_quoted")
+    __slots__ = ("_asked", "_new", "_quoted", "add")
 
     def __init__(self) -> None:
         self._asked: set[str] = set()  # lower case
         self._new: list[str] = []  # not among them yet: few replies name anybody
         self._quoted = False  # a local part is: it may contain another one's whole address
-
-    def add(self, mailbox: str) -> None:
-        self._new.append(mailbox)
+        self.add = self._new.append  # a mailbox that is asked about
 
     def proves(self, reply: Reply, mailbox: str) -> bool:
         """Say whether the reply to RCPT names the recipient that it is taken for, and no other.

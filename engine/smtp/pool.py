@@ -55,6 +55,7 @@ LATE_A_ROUND = 0.8  # so many late replies are expected of one round, at the mos
 EWMA = 0.3  # weight of the newest measurement
 LATE_S = 0.15  # a reply is late after this long, and
 LATE_REPLIES = 5  # so many usual replies, but no later than LATE_S after the usual one
+QUICK_REPLY_S = LATE_S / LATE_REPLIES
 TARPIT_LATE_S = 0.1  # where the host has had a late reply it makes more: late after this and
 TARPIT_REPLIES = 1.2  # so many usual replies, and
 JITTERS = 4  # so many times what they differ by (as TCP has it, RFC 6298)
@@ -122,10 +123,13 @@ class _Pace:
 
     def replied(self, reply_s: float) -> None:
         """A reply that is late says little of the next ones: it counts as twice the usual."""
-        if self.reply_s:
-            reply_s = min(reply_s, 2 * self.reply_s)
-            self.jitter_s += EWMA * (abs(reply_s - self.reply_s) - self.jitter_s)
-        self.reply_s += EWMA * (reply_s - self.reply_s)
+        usual_s = self.reply_s
+        if usual_s:
+            if reply_s > 2 * usual_s:
+                reply_s = 2 * usual_s
+            differ_s = reply_s - usual_s if reply_s > usual_s else usual_s - reply_s
+            self.jitter_s += EWMA * (differ_s - self.jitter_s)
+        self.reply_s = usual_s + EWMA * (reply_s - usual_s)
 
 
 class Pool:
@@ -259,8 +263,10 @@ class Pool:
         capacity, present = self.throttle.limit, self.present - self._held_back
         if self._late:
             late = len(self._late)
-            capacity, present = self._connections_max() - late, present - late
-        capacity = min(capacity, self.allowed - len(self._late))
+            capacity = min(self._connections_max(), self.allowed) - late
+            present -= late
+        elif self.allowed < capacity:
+            capacity = self.allowed
         if capacity <= 0:
             return 0
         careful = self._depth < REFUSALS_MAX
@@ -859,7 +865,7 @@ class Pool:
         domain.barren = 0
         if domain.silence.sessions or self._silence.sessions:
             domain.silence = self._silence = NO_SILENCE
-        self._accepted += reply.positive
+        self._accepted += reply.code < 300
         self._late_share -= LATE_SHARE_EWMA * self._late_share
         if not reading.about_us:
             domain.cold = 0
@@ -971,8 +977,11 @@ class Pool:
         pace = self._pace
         if reply_s >= EARLY * pace.reply_s:  # else see learn_quick()
             pace.replied(reply_s)
-        self.usual_s = pace.reply_s
-        self.late_s = self._late_after_s()
+        self.usual_s = usual_s = pace.reply_s
+        if usual_s < QUICK_REPLY_S and self._late_reply_s is None:
+            self.late_s = LATE_S
+        else:
+            self.late_s = self._late_after_s()
         if self._depth < REFUSALS_MAX and not self.wary:
             self._prompt += 1
             if self._prompt >= PROMPT_ROUNDS:

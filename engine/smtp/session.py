@@ -304,6 +304,8 @@ class Session:
             if now < self._quiet_until:
                 return self._quiet_until
             self._release()
+            if self._woken:  # for what was let in
+                return None
         return self._idle_until if now < self._idle_until else None
 
     # -- what is asked next ------------------------------------------------------------------
@@ -474,8 +476,13 @@ class Session:
             if self._quiet_until:
                 return self._await_quiet()
             turn = self._connection.receive_turn() if heard.alone else None
-            if turn is not None and (usual := self._read_alone(turn.reply)) is not None:
-                return self._go_on_alone(heard, *usual)
+            if turn is not None:
+                asked, reply = heard.asked[0], turn.reply
+                self._named = self._pairing.proves(reply, asked.mailbox)
+                if not self._transaction_recipients and reply == self._conversation.opening_reply:
+                    self._suspect = True
+                if (usual := self._usual(asked, reply)) is not None:
+                    return self._go_on_alone(heard, *usual)
             if self._take_replies(heard, turn):
                 return self._round_answered(heard)
             now = self._now()
@@ -763,7 +770,8 @@ class Session:
             for question, outcome, rule in verdicts:
                 host.settle(question, outcome, rule)
         finally:
-            host.end_answers(all_of_them=not self._unanswered)
+            # One that idles takes what is let in only if it is woken.
+            host.end_answers(all_of_them=not (self._unanswered or self._idle))
 
     def _doubt(self, heard: "_Heard", cause: Cause, error: Exception) -> None:
         """What was answered and is not proven is asked once more, one by one; else it is unknown.
@@ -868,14 +876,6 @@ class Session:
         self._host.recipient_read(question.domain_here, reply, reading)
         return question, outcome, rule
 
-    def _read_alone(self, reply: Reply) -> tuple[Question, Outcome, str] | None:
-        """_usual() of a round of one. Raises TheirMistake, OutOfStep."""
-        asked = self._heard.asked[0]
-        self._named = self._pairing.proves(reply, asked.mailbox)
-        if not self._transaction_recipients and reply == self._conversation.opening_reply:
-            self._suspect = True
-        return self._usual(asked, reply)
-
     def _go_on_alone(
         self, heard: "_Heard", asked: Question, outcome: Outcome, rule: str
     ) -> float | None:
@@ -925,7 +925,10 @@ class Session:
             self._elsewhere.clear()
         self._unsaid = self._connection.say_rcpt_now(question.mailbox)
         heard.began = self._connection.said_at
-        return None if self._unsaid else self._listen_until()
+        if self._unsaid:
+            return None
+        deadline, late_at = self._connection.deadline(heard.until), heard.began + host.late_s
+        return late_at if late_at < deadline else deadline
 
     def _is_plain(self, question: Question, now: float) -> bool:
         """May this be asked next just so: in the transaction there is, without a test?"""

@@ -14,10 +14,13 @@ import pytest
 import trio
 
 from engine import Engine, EngineSettings, Verdict, in_order, open_answers, open_engine
+from engine.dns import Route
+from engine.smtp.question import Question
 from engine.testing.hosts import MailHost
 from engine.testing.personalities import NO_PIPELINING, NO_SMTPUTF8
 from engine.testing.troubles import Close, Drip, Garbage, Half, Reset, Say, Trouble, Twice
 from engine.testing.world import World, open_world
+from engine.verdict import Outcome
 from tests.engine.whole import assert_whole
 
 ODD = 7  # its place among those asked
@@ -147,3 +150,43 @@ async def test_a_declared_limit_of_recipients_is_kept(sockets):
         for session in host.record.sessions:
             said = " ".join(spoken.line.partition(" ")[0] for spoken in session.spoken)
             assert all(each.count("RCPT") <= 5 for each in said.split("MAIL"))
+
+
+@pytest.mark.parametrize("let_in", ["as it is settled", "as room is made"])
+async def test_who_is_let_in_when_a_verdict_is_proven_wakes_the_session_that_idles(sockets, let_in):
+    """The session proves while it idles, and takes nothing by itself."""
+    async with open_world() as world:
+        host = MailHost(ehlo_lines=NO_PIPELINING)
+        world.add("shop.test", host)
+        async with engine_over(world, sockets) as engine:
+            await ask(engine, ["known@shop.test"])
+            route = engine.routes.known("shop.test")
+            assert isinstance(route, Route)
+            settled: list[Question] = []
+            submitted = 0
+            all_settled = trio.Event()
+
+            def submit_next(_: object) -> None:
+                nonlocal submitted
+                if submitted == len(settled) < 5:
+                    mailbox = f"known{submitted}@shop.test"
+                    submitted += 1
+                    engine.prober.ask(
+                        Question(mailbox, "shop.test", "me", [*route.exchanges], on_settled)
+                    )
+
+            def on_settled(done: Question) -> None:
+                settled.append(done)
+                if let_in == "as it is settled":
+                    submit_next(done)
+                if len(settled) == 5:
+                    all_settled.set()
+
+            if let_in == "as room is made":
+                engine.prober.listen_for_room(submit_next)
+            submit_next(None)
+            with trio.fail_after(WITHIN_S):
+                await all_settled.wait()
+            engine.prober.stop_listening(submit_next)
+            assert len(host.record.sessions) == 1  # nobody waited until it ended
+    assert [done.outcome for done in settled] == [Outcome.DELIVERABLE] * 5
