@@ -163,6 +163,15 @@ def test_a_taken_port_ends_with_2_and_one_line(place: Place, which: str, workers
 # -- the end --------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def sighup_not_ignored() -> Iterator[None]:
+    """The service inherits it, and the tests may run under nohup themselves."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("sighup_not_ignored")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sighup_drains_as_sigterm_does(place: Place, workers: int) -> None:
     """A connection that idles is closed, and the exit code is 0."""
