@@ -221,7 +221,7 @@ class Server:
             if connection is not None:
                 raise  # else it is gone already
         finally:
-            wire.socket.close()  # where the connection has not: by a fault of ours
+            wire.socket.close()  # a bug may have left it open
             if connection is not None:
                 self.connections.discard(connection)
                 self.forget(connection)

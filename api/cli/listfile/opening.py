@@ -136,7 +136,7 @@ def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
             yield spool
         return
     try:
-        # A pipe that nobody writes to does not make us wait here.
+        # Opening a pipe without a writer would block.
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except IsADirectoryError:
         raise BadList(f"{name} is a directory; it takes a file") from None

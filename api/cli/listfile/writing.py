@@ -371,7 +371,7 @@ def _part_stem(path: Path) -> str:
 def _fresh_file(path: Path) -> tuple[Path, BinaryIO]:
     """A new file beside the output, under a name that no other has, locked while it is open.
 
-    Nobody else may read it yet.
+    No other user may read it yet.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
