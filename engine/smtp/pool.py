@@ -38,6 +38,7 @@ HEDGE_S = 0.25  # of silence before a greeting, then the next exchange is dialle
 FAR_S = 0.075  # a host that answers no sooner is far away
 HURRY_S = 0.15  # a greeting that takes longer is not waited for before the next is opened
 ROUND_S = 0.8  # a window's replies, one by one, should not take longer
+RELEASE_S = 0.2  # so long a host may count a connection that is closed, or about to be
 COLD_MAX = 3  # recipients in a row refused because of us, then the domain is rested here
 COLD_DOMAINS_MAX = 3  # so many domains of a host rested in a row: it is the host that wants rest,
 WELCOME_DOMAINS_MAX = 8  # or so many where another domain has been answered there
@@ -183,6 +184,8 @@ class Pool:
         self._failed_at: dict[str, float] = {}  # addresses, on trio's clock
         self._greeted = 0  # connections that came so far
         self._borne = 0  # of them at a time, since the host last showed that it has enough
+        self._has_enough = False  # one was refused since the latest greeting: one at a time
+        self._closed_at = NEVER  # the latest of our connections
         self._behind = 0  # what a patient asker holds back for this host
         self._pace = _Pace()
         self._pipelines: bool | None = None
@@ -355,10 +358,13 @@ class Pool:
     def _wants_connection(self, hurried: bool) -> bool:
         if self.connections >= self._connections_max():
             return False
-        # Where the way is far, the limit alone says how many: it grows with each greeting.
-        untried = self.connections >= self._borne and self._pace.reply_s < FAR_S
-        if len(self.sessions) < self.connections and untried and not hurried:
-            return False  # one is being opened: see first how the host takes it
+        if len(self.sessions) < self.connections:  # one is being opened, or closed
+            if self._has_enough:
+                return False
+            # Where the way is far, the limit alone says how many: it grows with each greeting.
+            untried = self.connections >= self._borne and self._pace.reply_s < FAR_S
+            if untried and not hurried:
+                return False  # see first how the host takes it
         another_address = hurried and self.connections < len(self.addresses) and not self.sessions
         wanted = self.connections == 0 or another_address or self._worth_one_more()
         return wanted and self._free_address()
@@ -422,6 +428,7 @@ class Pool:
                 self._session_over(session)
                 with trio.CancelScope(shield=True):
                     await session.close()
+                self._closed_at = self._now()
                 self._desk.give_seat_back(session.address)
             self.connections -= 1
         self.staff()
@@ -523,12 +530,14 @@ class Pool:
     async def _try_address(self, address: str) -> Session | Cause | None:
         """A session there, on the seat that was taken; a cause that speaks for all; or None."""
         company, greeted_before, began = bool(self.sessions), self._greeted, self._now()
+        others = self.connections > 1 or began - self._closed_at < RELEASE_S
         greeted = await self._greet(address)
         if greeted is None:  # the seat was withdrawn: that says nothing of the host
             return None
         self._desk.watcher.connected(greeted=isinstance(greeted, Session))
         if isinstance(greeted, Session):
             self._greeted += 1
+            self._has_enough = False
             self._opening_s = max(OPENING_S_LEAST, self._now() - began)
             if self._pace.reply_s >= FAR_S:
                 self.throttle = self.throttle.after_greeting(self._now())
@@ -539,6 +548,9 @@ class Pool:
             if greeted.spoke or any(session.address == address for session in self.sessions):
                 self._crowded()
             return None  # else it is the address that fails, and others live
+        if greeted.temporary and (others or self.connections > 1):
+            await self._let_go()
+            return None
         if self.connections > 1:
             self._slow_down(self.throttle.after_failure())
             return None
@@ -550,6 +562,16 @@ class Pool:
         self._borne = 0
         now = self._now()
         self._slow_down(self.throttle.after_crowding(len(self.sessions), now))
+
+    async def _let_go(self) -> None:
+        """Two connections were in each other's way: the next one comes alone, and a little later.
+
+        A host counts what we are closing, and connections that are dialled together count
+        one another. What it says then is no answer to us: what it says to one alone is.
+        """
+        self._has_enough = True
+        self._slow_down(self.throttle.after_failure())
+        await trio.sleep(RELEASE_S)
 
     def _slow_down(self, throttle: Throttle) -> None:
         if throttle.limit < self.throttle.limit:
@@ -664,6 +686,7 @@ class Pool:
             words,
             about_us=reading.about_us,
             spoke=True,
+            temporary=step is Step.BANNER and turn.reply.code < 500,
         )
 
     def _learn_pace(self, connection: Connection) -> None:

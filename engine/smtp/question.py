@@ -31,6 +31,7 @@ class Cause:
     about_us: bool = False  # the host spoke against us: it wants rest
     hung_up: bool = False  # the connection was closed or reset
     spoke: bool = False  # it counts as a conversation, not only as an address tried
+    temporary: bool = False  # a greeting of 4yz: there may be one connection too many
 
 
 @dataclass(slots=True, eq=False)

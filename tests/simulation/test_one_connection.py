@@ -1,0 +1,40 @@
+"""A host that takes one connection at a time is far away, and closes it when it idles.
+
+What is asked at that moment meets our own connection, which is being closed and still counts.
+"""
+
+import random
+
+import pytest
+import trio
+
+from engine import Engine, EngineSettings, open_answers, open_engine
+from engine.testing.personalities import new_host
+from engine.testing.world import open_world
+
+IDLE_S = 2.0
+
+
+async def ask(engine: Engine, names: list[str]) -> list[str]:
+    texts = [f"{name}@far.test" for name in names]
+    async with open_answers(engine, texts, asker="me", patient=True) as answers:
+        return [answer.verdict.status async for answer in answers]
+
+
+@pytest.mark.parametrize("server", ["postfix", "no pipelining"])
+@pytest.mark.parametrize("latency_s", [0.05, 0.1, 0.15])
+async def test_our_own_connection_that_is_closing_makes_nobody_unknown(
+    autojump_clock, server, latency_s
+):
+    for tenth in range(-2, 10):
+        rng = random.Random(tenth)
+        host = new_host(server, latency_s=latency_s, connections_max=1, idle_s=IDLE_S)
+        async with open_world(seed=tenth) as world:
+            world.add("far.test", host)
+            async with open_engine(
+                EngineSettings(), transport=world.transport, dial=world.dial, rng=rng
+            ) as engine:
+                first = await ask(engine, ["known0"])
+                await trio.sleep(IDLE_S + tenth * latency_s / 4)
+                second = await ask(engine, [f"known{number}" for number in range(1, 7)])
+        assert first + second == ["deliverable"] * 7, (tenth, second)
