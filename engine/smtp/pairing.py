@@ -13,7 +13,7 @@ a verdict is held back. The conversation goes on meanwhile, so the proof costs
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from engine.smtp.question import Question
 from engine.smtp.wire import Reply, TheirMistake
@@ -96,24 +96,18 @@ def _words(text: str) -> list[str]:
 class Unproven:
     """Verdicts of one session that are held back until its replies are proven in step."""
 
-    __slots__ = ("_until", "quiet_s", "verdicts")
+    __slots__ = ("quiet_s", "until", "verdicts")
 
     def __init__(self) -> None:
         self.verdicts: list[tuple[Question, Outcome, str]] = []
-        self._until = float("inf")
+        self.until = float("inf")  # then it is time for a silence
         self.quiet_s = QUIET_S  # how long a silence proves what is held
 
-    def hold(self, verdicts: Sequence[tuple[Question, Outcome, str]], now: float) -> None:
-        until = self._until if self.verdicts else now + HELD_S
-        for question, _, _ in verdicts:
-            if question.deadline - DEADLINE_MARGIN_S < until:
-                until = question.deadline - DEADLINE_MARGIN_S
-        self._until = until
-        self.verdicts += verdicts
-
-    def is_due(self, now: float) -> bool:
-        """Is it time for a silence?"""
-        return now >= self._until
+    def hold(self, verdict: tuple[Question, Outcome, str], now: float) -> None:
+        until = self.until if self.verdicts else now + HELD_S
+        latest = verdict[0].deadline - DEADLINE_MARGIN_S
+        self.until = latest if latest < until else until
+        self.verdicts.append(verdict)
 
     def expect_surplus(self, within_s: float) -> None:
         """A surplus reply would come so long after the one before it."""
@@ -123,5 +117,5 @@ class Unproven:
         self.quiet_s = QUIET_S
         verdicts = self.verdicts
         if verdicts:
-            self.verdicts, self._until = [], float("inf")
+            self.verdicts, self.until = [], float("inf")
         return verdicts

@@ -122,15 +122,16 @@ class _Pace:
         if gap_s >= 0:
             self.gap_s += EWMA * (gap_s - self.gap_s)
 
-    def replied(self, reply_s: float) -> None:
-        """A reply that is late says little of the next ones: it counts as twice the usual."""
+    def replied(self, reply_s: float) -> float:
+        """What is usual now. A late reply says little of the next ones: it counts twice the usual."""
         usual_s = self.reply_s
         if usual_s:
             if reply_s > 2 * usual_s:
                 reply_s = 2 * usual_s
             differ_s = reply_s - usual_s if reply_s > usual_s else usual_s - reply_s
             self.jitter_s += EWMA * (differ_s - self.jitter_s)
-        self.reply_s = usual_s + EWMA * (reply_s - usual_s)
+        self.reply_s = usual_s = usual_s + EWMA * (reply_s - usual_s)
+        return usual_s
 
 
 class Pool:
@@ -981,26 +982,30 @@ class Pool:
 
     def answered_alone(self, round_s: float) -> None:
         """A round of one is over, and its verdict is still to be proven."""
-        self._pace.measured(round_s, -1)
+        pace = self._pace
+        before = pace.round_s
+        pace.round_s = round_s if before is None else before + EWMA * (round_s - before)
         self._replied(round_s)
         throttle = self.throttle
         if throttle.limit < throttle.limit_max or throttle.bad:
-            self.throttle = throttle.after_success(self._now())
+            self.throttle = throttle = throttle.after_success(self._now())
         if self.waiting.count > self._coming + 1:  # the session takes one of those
+            if self.connections >= throttle.limit and not (self._idle or self._late):
+                return  # staff() in short
             self._coming += 1
             self.staff()
             self._coming -= 1
 
     def learn_quick(self, reply_s: float) -> None:
         """A reply that came sooner than usual was the right one: the host is that quick."""
-        self._pace.replied(reply_s)
-        self.usual_s = self._pace.reply_s
+        self.usual_s = self._pace.replied(reply_s)
 
     def _replied(self, reply_s: float) -> None:
         pace = self._pace
-        if reply_s >= EARLY * pace.reply_s:  # else see learn_quick()
-            pace.replied(reply_s)
-        self.usual_s = usual_s = pace.reply_s
+        usual_s = pace.reply_s
+        if reply_s >= EARLY * usual_s:  # else see learn_quick()
+            usual_s = pace.replied(reply_s)
+        self.usual_s = usual_s
         if usual_s < QUICK_REPLY_S and self._late_reply_s is None:
             self.late_s = LATE_S
         else:

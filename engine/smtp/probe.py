@@ -239,11 +239,16 @@ class Prober:
 
     def hold_back(self, pool: Pool, questions: Sequence[Question]) -> None:
         """These are answered, and wait only for the proof: others are let in for them."""
-        full = self.full
-        self._admitted.difference_update(questions)
+        admitted = self._admitted
+        full = len(admitted) >= self._probes_max
+        admitted.difference_update(questions)
         if self._waiting.count:
             self._admit()
-        self.room_made(pool)
+        if self._answering:
+            self._room_at[pool] = None
+        else:  # room_made(), said here as in _leave()
+            for tell in self._room_listeners:
+                tell(pool)
         if full and not self.full:
             self.room_made(None)
 

@@ -597,9 +597,9 @@ class Session:
             heard.first = True
             self._unanswered.popleft()
             held.append(verdict)
+            self._unproven.hold(verdict, now)
         if held:
             del turns[: len(held)]
-            self._unproven.hold(held, now)
             self._host.hold_back([question for question, _, _ in held])
         if turns:
             return self._begin_quiet()
@@ -647,7 +647,7 @@ class Session:
     def _must_prove(self, now: float) -> bool:
         """Is what is held to be proven before anything else is asked?"""
         host = self._host
-        return self._suspect or host.wary or host.tardy or self._unproven.is_due(now)
+        return self._suspect or host.wary or host.tardy or now >= self._unproven.until
 
     def _begin_next(self) -> bool:
         if self._again or not self._may_go_on():
@@ -896,10 +896,11 @@ class Session:
                 self._release()
             host.settle_alone(asked, outcome, rule, round_s)
         else:
-            unproven.hold([(asked, outcome, rule)], now)
+            unproven.hold((asked, outcome, rule), now)
             host.hold_back((asked,))
             host.answered_alone(round_s)
-            if self._must_prove(now):
+            # _must_prove(), said here once more: it is asked after most replies.
+            if self._suspect or host.wary or host.tardy or now >= unproven.until:
                 return self._begin_quiet()
         if now > self._turn_ends:
             self._cede_if_wanted(now)
