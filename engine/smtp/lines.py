@@ -197,6 +197,8 @@ class SocketLine:
     def receive(self) -> bytes | None:
         if self._received is None and self._trouble is None:
             self._receive()
+            if self._received is not None:
+                self.arrived_at = self._lines.now()
         octets, self._received = self._received, None
         if octets is None and self._trouble is not None:
             trouble, self._trouble = self._trouble, None
@@ -204,7 +206,7 @@ class SocketLine:
         return octets
 
     def _receive(self) -> None:
-        """Add to what was received before, if anything has come."""
+        """Add to what was received before, if anything has come; `arrived_at` is the caller's."""
         try:
             octets = self._socket.recv(RECEIVE_OCTETS)
         except BlockingIOError:
@@ -213,7 +215,6 @@ class SocketLine:
         except OSError as trouble:
             self._ready, self._trouble = False, trouble
             return
-        self.arrived_at = self._lines.now()
         # Fewer than there was room for: the socket is drained (epoll(7)), but for its end.
         self._ready = len(octets) == RECEIVE_OCTETS or self._ending
         if self._received is None:
@@ -222,7 +223,10 @@ class SocketLine:
             self._received += octets
 
     def arrived(self, events: int) -> bool:
-        """Receive at once what the kernel reports; say whether the line is to be served."""
+        """Receive at once what the kernel reports; say whether that was done.
+
+        `arrived_at` is set, and the line queued to be served, by the caller.
+        """
         self._ready = True
         if events != select.EPOLLIN:
             self._ending = True
@@ -233,9 +237,6 @@ class SocketLine:
             return False
         if self._received is None or len(self._received) < UNSERVED_OCTETS_MAX:
             self._receive()
-        if self.queued:
-            return False
-        self.queued = True
         return True
 
     def serve(self) -> None:
@@ -335,9 +336,16 @@ class Lines:
         for _ in range(POLLS_MAX):
             now = self.now()
             arrivals = self._epoll.poll(0, EVENTS_MAX)
-            for number, events in arrivals:
-                line = self._lines.get(number)
-                if line is not None and line.arrived(events):
+            received = [
+                line
+                for number, events in arrivals
+                if (line := self._lines.get(number)) is not None and line.arrived(events)
+            ]
+            arrived_at = self.now()  # by now
+            for line in received:
+                line.arrived_at = arrived_at
+                if not line.queued:
+                    line.queued = True
                     self._unserved.append(line)
             if len(arrivals) < EVENTS_MAX:
                 self.polled_at = now

@@ -53,6 +53,7 @@ IN_STEP_LEAST = 2  # for each connection: who is asked, and who is next
 LATE_SHARE_GUESS = 0.2  # of the recipients at a host that has had one late reply
 LATE_SHARE_EWMA = 0.15  # weight of the newest recipient in that share
 LATE_A_ROUND = 0.8  # so many late replies are expected of one round, at the most
+MANY = 1 << 30
 EWMA = 0.3  # weight of the newest measurement
 LATE_S = 0.15  # a reply is late after this long, and
 LATE_REPLIES = 5  # so many usual replies, but no later than LATE_S after the usual one
@@ -94,8 +95,8 @@ class Desk(Protocol):
     def sitting(self, address: str) -> AbstractContextManager[None]: ...
     def room_made(self, pool: "Pool") -> None: ...
     def hedge(self, pool: "Pool") -> None: ...
-    def hold_back(self, pool: "Pool", questions: Sequence[Question]) -> None: ...
-    def readmit(self, question: Question) -> None: ...
+    def hold_back(self, pool: "Pool", count: int) -> None: ...
+    def end_hold(self, pool: "Pool", count: int) -> None: ...
     def resting_at(self, address: str) -> Cause | None: ...
     def name_rest(self, name: str, now: float) -> Cause | None: ...
     def note_rest(self, pool: "Pool", addresses: Sequence[str], cause: Cause) -> None: ...
@@ -164,7 +165,8 @@ class Pool:
         self._late_reply_s: float | None = None  # how long a late one takes here, at the least
         self._depth = REFUSALS_MAX  # recipients in one round, fewer after a late reply
         self._prompt = 0  # rounds without a late reply since it was changed
-        self._held_back = 0  # verdicts that are there, and not proven yet
+        self.held_back = 0  # verdicts that are there, and not proven yet
+        self.room_at = MANY  # with more questions under way, room() has none
         self.usual_s = 0.0
         self.late_s = LATE_S
         self.wary = False
@@ -256,6 +258,7 @@ class Pool:
         is a few by itself, and the first one is small: should the host want each recipient
         by itself, those behind it are not to wait out their clocks.
         """
+        self.room_at = MANY  # but where it is known how many are too many
         if self.rest.strikes:
             if self.worth_waiting_for():
                 return 0
@@ -264,7 +267,7 @@ class Pool:
         if self._pipelines is None:
             return 1 - self.present  # see first how it greets
         # Who waits for a late reply takes no part, and nothing is put behind it.
-        capacity, present = self.throttle.limit, self.present - self._held_back
+        capacity, present = self.throttle.limit, self.present - self.held_back
         if self._late:
             late = len(self._late)
             capacity = min(self._connections_max(), self.allowed) - late
@@ -282,14 +285,16 @@ class Pool:
             return capacity - present
         if (self._pace.round_s or 0.0) < QUICK_ROUND_S and not self._desk.crowded:
             capacity *= 1 + QUEUED_IN_STEP
+        few, several = IN_STEP_LEAST * len(self.sessions), capacity // 3
+        if not self._late:
+            self.room_at = max(few, capacity - several - 1)
         room = capacity - present
-        few = present <= IN_STEP_LEAST * len(self.sessions)
-        return room if few or min(room, held) > capacity // 3 else 0
+        return room if present <= few or min(room, held) > several else 0
 
     @property
     def under_way(self) -> int:
         """Questions here whose reply is still to come."""
-        return self.present - self._held_back
+        return self.present - self.held_back
 
     def worth_waiting_for(self) -> bool:
         """The host could not be reached a moment ago, and who has time had better wait."""
@@ -780,7 +785,6 @@ class Pool:
     def put_back(self, question: Question) -> None:
         if question.settled:
             return
-        self._desk.readmit(question)
         if (cause := self._resting(question, self._now())) is not None:
             self._turn_away(question, cause)
         else:
@@ -1051,19 +1055,18 @@ class Pool:
         self._late_reply_s = late_reply_s
         self.late_s = self._late_after_s()
 
-    def hold_back(self, questions: Sequence[Question]) -> None:
-        """Their replies are there, their verdicts wait for the proof: their places are free.
+    def hold_back(self, count: int) -> None:
+        """So many replies are there, and their verdicts wait for the proof: their places are free.
 
         Whoever is let in for them is asked by the session that calls.
         """
-        self._held_back += len(questions)
         self._coming += 1
-        self._desk.hold_back(self, questions)
+        self._desk.hold_back(self, count)
         self._coming -= 1
 
-    def end_hold(self, verdicts: int) -> None:
+    def end_hold(self, count: int) -> None:
         """So many verdicts are given out or doubted now."""
-        self._held_back -= verdicts
+        self._desk.end_hold(self, count)
 
     def distrust(self) -> None:
         """A reply too many, or one too few: from now on each verdict is proven by itself."""

@@ -79,6 +79,7 @@ class Prober:
         self._clocked: OrderedDict[Question, None] = OrderedDict()  # by their deadlines
         self._clock_wanted = trio.Event()
         self._admitted: set[Question] = set()
+        self._held_back = 0  # of these: answered, and not proven yet, so others are let in
         self._waiting: Turnstile[Question] = Turnstile()
         self._admitting = False
         self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
@@ -106,28 +107,28 @@ class Prober:
 
     @property
     def under_way(self) -> int:
-        """Questions that are admitted and not settled."""
-        return len(self._admitted)
+        """Questions that are admitted and not answered."""
+        return len(self._admitted) - self._held_back
 
     @property
     def full(self) -> bool:
-        return len(self._admitted) >= self._probes_max
+        return self.under_way >= self._probes_max
 
     @property
     def crowded(self) -> bool:
         """More than half of those who may be admitted are: none should wait in step for long."""
-        return 2 * len(self._admitted) > self._probes_max
+        return 2 * self.under_way > self._probes_max
 
     @property
     def room(self) -> int:
         """How many more questions may be admitted."""
-        return self._probes_max - len(self._admitted)
+        return self._probes_max - self.under_way
 
     def census(self) -> Census:
         """What is under way just now. Looks at every host: for once a second, not for each address."""
         now, pools = trio.current_time(), self._pools.values()
         return Census(
-            questions=len(self._admitted),
+            questions=self.under_way,
             questions_outside=len(self._waiting),
             questions_waiting=sum(len(pool.waiting) for pool in pools),
             connections=self._seats.total(),
@@ -214,7 +215,7 @@ class Prober:
 
     def _leave(self, question: Question) -> None:
         admitted = self._admitted
-        full = len(admitted) >= self._probes_max
+        full = len(admitted) - self._held_back >= self._probes_max
         self._clocked.pop(question, None)
         admitted.discard(question)
         if self._looking_up.pending:
@@ -225,36 +226,33 @@ class Prober:
             question.pool = None
         if self._waiting.count:
             self._admit()
-        if self._answering:  # what follows is room_made(), said here for it is done of every answer
-            if pool is not None:
+        if pool is not None and pool.present - pool.held_back <= pool.room_at:
+            if self._answering:  # as room_made() does, said here for it is done of every answer
                 self._room_at[pool] = None
-            if full:
-                self._room_at[None] = None
-        else:
-            if pool is not None:
+            else:
                 for tell in self._room_listeners:
                     tell(pool)
-            if full and not self.full:
+        if full:
+            if self._answering:
+                self._room_at[None] = None
+            elif not self.full:
                 self.room_made(None)
 
-    def hold_back(self, pool: Pool, questions: Sequence[Question]) -> None:
-        """These are answered, and wait only for the proof: others are let in for them."""
-        admitted = self._admitted
-        full = len(admitted) >= self._probes_max
-        admitted.difference_update(questions)
+    def hold_back(self, pool: Pool, count: int) -> None:
+        """So many are answered there, and wait only for the proof: others are let in for them."""
+        full = len(self._admitted) - self._held_back >= self._probes_max
+        self._held_back += count
+        pool.held_back += count
         if self._waiting.count:
             self._admit()
-        if self._answering:
-            self._room_at[pool] = None
-        else:  # room_made(), said here as in _leave()
-            for tell in self._room_listeners:
-                tell(pool)
+        if pool.present - pool.held_back <= pool.room_at:
+            self.room_made(pool)
         if full and not self.full:
             self.room_made(None)
 
-    def readmit(self, question: Question) -> None:
-        """It was in doubt, and is asked again."""
-        self._admitted.add(question)
+    def end_hold(self, pool: Pool, count: int) -> None:
+        self._held_back -= count
+        pool.held_back -= count
 
     def room_made(self, pool: Pool | None) -> None:
         """Tell who holds questions back that one may be let in: at this pool, or (None) anywhere.

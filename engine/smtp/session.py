@@ -115,8 +115,8 @@ class Host(Protocol):
     ) -> None: ...
     def answered_alone(self, round_s: float) -> None: ...
     def round_done(self, round_s: float, gap_s: float, first_s: float) -> None: ...
-    def hold_back(self, questions: Sequence[Question]) -> None: ...
-    def end_hold(self, verdicts: int) -> None: ...
+    def hold_back(self, count: int) -> None: ...
+    def end_hold(self, count: int) -> None: ...
     def learn_quick(self, reply_s: float) -> None: ...
     def session_late(self, session: "Session", *, accepted: int) -> None: ...
     def session_prompt(self, session: "Session", *, accepted: bool) -> None: ...
@@ -589,18 +589,18 @@ class Session:
             self._release()
             self._take(heard, len(turns))
             return self._end_round(heard)
-        held = []
+        held = 0
         for turn in () if heard.noted else turns:
             verdict = self._usual(self._unanswered[0], turn.reply)
             if verdict is None:
                 break
             heard.first = True
             self._unanswered.popleft()
-            held.append(verdict)
             self._unproven.hold(verdict, now)
+            held += 1
         if held:
-            del turns[: len(held)]
-            self._host.hold_back([question for question, _, _ in held])
+            del turns[:held]
+            self._host.hold_back(held)
         if turns:
             return self._begin_quiet()
         if self._suspect and self._unproven.verdicts and heard.refusal is None:
@@ -897,7 +897,7 @@ class Session:
             host.settle_alone(asked, outcome, rule, round_s)
         else:
             unproven.hold((asked, outcome, rule), now)
-            host.hold_back((asked,))
+            host.hold_back(1)
             host.answered_alone(round_s)
             # _must_prove(), said here once more: it is asked after most replies.
             if self._suspect or host.wary or host.tardy or now >= unproven.until:
