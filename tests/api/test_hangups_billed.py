@@ -81,8 +81,7 @@ class Case:
     once: Done
     status: int = 200
     is_chunked: bool = False
-    before: bytes = b""  # on the same connection
-    after: bytes = b""
+    after: bytes = b""  # octets on the same connection that are no part of it
 
     def octets(self, shop: Shop, key: str | None) -> bytes:
         sent = shop.provisioning if self.path == KEYS else shop.key
@@ -104,7 +103,7 @@ class Case:
             body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
         else:
             head.append(f"Content-Length: {len(body)}")
-        return self.before + "\r\n".join([*head, "", ""]).encode() + body + self.after
+        return "\r\n".join([*head, "", ""]).encode() + body + self.after
 
 
 def tool(name: str, **arguments: Any) -> dict[str, Any]:
@@ -122,6 +121,7 @@ KEYED = {
     "a single to a slow host": Case(VERIFY, {"email": SLOW}, Done(1, 1)),
     "a malformed single": Case(VERIFY, {"email": 5}, Done(1), 400),
     "a single and a line's end": Case(VERIFY, {"email": SLOW}, Done(1, 1), after=b"\r\n"),
+    "a single and the next request": Case(VERIFY, {"email": SLOW}, Done(1, 1), after=HEALTH),
     "a batch": Case(BATCH, {"emails": LIST}, Done(3, 2)),
     "a batch in chunks": Case(BATCH, {"emails": LIST}, Done(3, 2), is_chunked=True),
     "a batch with a slow host": Case(BATCH, {"emails": [*LIST, SLOW]}, Done(4, 3)),
