@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
 import pytest
 import trio
@@ -96,3 +97,53 @@ async def test_a_kill_between_any_two_writes_of_a_later_repeat_makes_one_job(aut
             assert (last.octets, last.headers["idempotency-replayed"]) == (again.octets, "true")
             assert await jobs_and_units(shop) == (2, 2, 0), moment
             the_dead.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_of_requests_at_the_same_time_one_makes_the_job(autojump_clock, kind):
+    async with open_shop(kind=kind) as shop:
+        shop.service = replace(shop.service, jobs=idle_board(shop))
+        shop.app = create_app(shop.service)
+        answers: list[Got] = []
+
+        async def ask_once() -> None:
+            answers.append(await ask(shop))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(30):
+                nursery.start_soon(ask_once)
+        assert {got.status for got in answers} <= {202, 409}
+        assert len({got.octets for got in answers if got.status == 202}) == 1
+        assert await jobs_and_units(shop) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_request_that_comes_back_to_life_makes_no_second_job(autojump_clock, kind):
+    """It was held up until its lease had ended, and a repeat had made the job."""
+    async with open_shop(kind=kind) as shop:
+        shop.service = replace(shop.service, jobs=idle_board(shop))
+        shop.app = create_app(shop.service)
+        create_job, held_up, go_on = shop.store.store.create_job, trio.Event(), trio.Event()
+
+        async def late(*arguments: Any, **named: Any) -> Any:
+            shop.store.store.create_job = create_job
+            held_up.set()
+            await go_on.wait()
+            return await create_job(*arguments, **named)
+
+        shop.store.store.create_job = late
+        late_answers: list[Got] = []
+
+        async def ask_late() -> None:
+            late_answers.append(await ask(shop))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_late)
+            await held_up.wait()
+            await trio.sleep(LEASE_S)
+            made = await ask(shop)
+            assert made.status == 202
+            go_on.set()
+        assert (late_answers[0].status, late_answers[0].error) == (409, "idempotency_in_progress")
+        assert (await ask(shop)).octets == made.octets
+        assert await jobs_and_units(shop) == (1, 1, 0)
