@@ -14,10 +14,9 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
-from uuid import uuid4
 
 import msgspec
 import trio
@@ -46,7 +45,6 @@ SEALED = (
 )
 OUR_TRIES_MAX = 5  # claims of a job that fails by a fault of ours
 REMEMBERED_MAX = 10_000  # retries of ours whose instant is known; others wait for the next look
-SAME_PROMISE = timedelta(hours=23, minutes=55)  # a little less than an Idempotency-Key is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +97,8 @@ class JobBoard:
         headers: MutableMapping[str, str],
         first: FirstAnswer | None = None,
     ) -> Job:
-        """Grant one unit and keep the job, and `first`; raises a Refusal or StoreUnavailable.
-
-        An order whose id is kept already is the same promise made again, or after
-        a day another one.
-        """
-        try:
-            job = await self._meter.reserve_job(caller, order, headers, first)
-        except ValueError:
-            before = await self._store.job(order.id)
-            if before and before.created_at > self._now() - SAME_PROMISE:
-                return before
-            return await self.promise(caller, replace(order, id=str(uuid4())), headers)
+        """Grant one unit and keep the job, and `first`; raises a Refusal or StoreUnavailable."""
+        job = await self._meter.reserve_job(caller, order, headers, first)
         self._ring("verify")
         return job
 

@@ -158,7 +158,6 @@ class Meter:
         """The same for a job, whose unit is reserved as long as it is pending.
 
         It is kept whether there is room just now or not: it runs when there is.
-        Raises ValueError for an id that is kept already.
         """
 
         def keep(weigh_all: Weigh) -> Awaitable[Job | Refusal]:

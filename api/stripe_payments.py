@@ -10,7 +10,7 @@ No key, no secret and no address of a portal is in what is logged or raised here
 import logging
 import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -45,6 +45,7 @@ log = logging.getLogger("mailprobe.payments")
 
 T = TypeVar("T")
 
+PORTALS_AT_ONCE = 4  # of an account: each waits for Stripe, and is a request in flight as long
 FOLLOWS_MAX = 5  # another process following the same event makes two
 
 
@@ -124,11 +125,20 @@ class StripePayments:
         self._now = now
         self._pace = pace
         self._turns = Turns()
+        self._portals: Counter[str] = Counter()  # being opened, by account
 
     async def portal_url(self, account: Account, return_url: str | None) -> str | None:
         if account.tier == "free" and not account.customer_id:
             return None
+        if self._portals[account.id] >= PORTALS_AT_ONCE:
+            raise ProviderUnavailable
+        self._portals[account.id] += 1
+        try:
+            return await self._open_portal(account, return_url)
+        finally:
+            self._portals -= Counter([account.id])  # which forgets those with none
 
+    async def _open_portal(self, account: Account, return_url: str | None) -> str:
         async def ask() -> str:
             customer_id = await self._customers.of(account)
             try:

@@ -4,8 +4,7 @@ Each is a collector over the one metered stream.
 """
 
 from collections.abc import Callable, Sequence
-from hashlib import sha256
-from uuid import UUID, uuid4, uuid5
+from uuid import uuid4
 
 import msgspec
 import trio
@@ -25,8 +24,6 @@ from api.webhooks import NotAWebhook, check_webhook
 from engine import Answer, Verdict
 from engine.evidence import EvidenceBudget
 from storage.records import FirstAnswer, JobOrder
-
-JOBS = UUID("8f2d3c56-6a0e-4f7b-9d43-0c6a5b1e7f20")  # the namespace of ids made from keys
 
 _encoder = msgspec.json.Encoder()
 
@@ -158,28 +155,13 @@ async def _promise(service: Service, call: Call, body: VerifyRequest, explain: b
     receiver = f"{call.caller.account.id} {target.authority}"
     # longer than any address, and no less wrong when it is cut: it is not stored whole
     email = body.email[:ECHOED_CHARACTERS_MAX]
-    order = JobOrder(_job_id(call), email, target.url, receiver, body.webhook_secret)
+    order = JobOrder(str(uuid4()), email, target.url, receiver, body.webhook_secret)
     promised = reply(202, AsyncVerifyResponse(order.id))
     first = call.first_answer(promised)
-    job = await service.jobs.promise(call.caller, order, call.headers, first)
-    if job.id != order.id:  # the request was repeated after a day
-        return reply(202, AsyncVerifyResponse(job.id))
+    await service.jobs.promise(call.caller, order, call.headers, first)
+    call.has_kept()
     return promised
 
 
 def _malformed(why: str, fix: str) -> InvalidRequest:
     return InvalidRequest(why, was_json=True, fix=fix)
-
-
-def _job_id(call: Call) -> str:
-    """A new one; where the request has an Idempotency-Key, the one that a repeat would get too.
-
-    So a request that is repeated because the process died before it had kept its
-    answer finds its job, and nothing is verified or billed twice.
-    """
-    key = call.sent.get("idempotency-key")
-    if key is None:
-        return str(uuid4())
-    body: VerifyRequest = call.body
-    name = msgspec.json.encode([call.caller.account.id, key, msgspec.structs.astuple(body)])
-    return str(uuid5(JOBS, sha256(name).hexdigest()))

@@ -23,6 +23,10 @@ from engine import load_rules_and_lists
 def main() -> None:
     load_rules_and_lists()
     settings = read_settings()
+    if settings.stripe_key is not None:
+        from api.stripe_border import Stripe
+
+        Stripe(settings.stripe_key, settings.stripe_api_base)  # the SDK loads its parts when used
     plans = read_plans(settings.plans_file)
     doors = Doors(
         *(

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +18,6 @@ from api.callbacks import Delivered
 from api.jobs import LEASE_S, open_jobs
 from api.settings import WEBHOOK_RETRY_S
 from api.webhooks import Target
-from storage.records import JobOrder
 from tests.api.asking import VERIFY, Shop, open_shop
 from tests.api.stores import KIND
 
@@ -409,15 +407,3 @@ async def test_leaving_finishes_what_can_be_finished_soon(autojump_clock):
             await trio.sleep(1)
             began = trio.current_time()
         assert trio.current_time() - began < 5
-
-
-async def test_the_same_id_a_day_later_is_another_promise(autojump_clock):
-    async with open_working_shop() as (shop, receiver):
-        order = JobOrder("11111111-1111-4111-8111-111111111111", "x", HOOK, "hooks.shop.test")
-        board = shop.service.jobs
-        first = await board.promise(await shop.caller(), order, {})
-        assert (await board.promise(await shop.caller(), order, {})).id == first.id
-        await trio.sleep(timedelta(hours=25).total_seconds())
-        assert (await board.promise(await shop.caller(), order, {})).id != first.id
-        await trio.sleep(5)
-        assert len(receiver.calls) == 2
