@@ -1,6 +1,7 @@
 """What makes the whole suite quick: the longest files first, and a collector that is spared."""
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,11 @@ LONGEST_FIRST = (
     "tests/test_real_sockets.py",
     "tests/storage/test_model.py",
 )
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell starts what is put behind a `&`; programs under test would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
