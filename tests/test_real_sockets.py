@@ -1,5 +1,8 @@
 """The engine before the lab: real sockets, TLS, HTTP/2, every outcome, every address."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import pytest
 import trio
 
@@ -7,12 +10,12 @@ from api.settings import Settings
 from bench.lab import start_lab
 from engine import Verdict, in_order, open_answers, open_engine
 from engine.verdict import LADDER, Outcome
+from tests.beside import run_beside
 
 SCENARIOS = ("default", "restless", "strict", "particular", "slow")
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-async def test_every_address_of_the_lab_is_told_right(scenario):
+async def ask_every_address(scenario: str) -> None:
     with start_lab(scenario) as lab:
         settings = Settings.read(lab.env).engine
         async with open_engine(settings) as engine:
@@ -21,6 +24,21 @@ async def test_every_address_of_the_lab_is_told_right(scenario):
                     for verdict in await in_order(answers, len(texts)):
                         assert_told(verdict, Outcome(outcome))
         await trio.to_thread.run_sync(assert_polite, lab.records(), settings.host_connections)
+
+
+@pytest.fixture(scope="module")
+def outcome(request: pytest.FixtureRequest) -> Iterator[Callable[[str], None]]:
+    """Silent hosts are waited for in each scenario, so all of them run beside one another."""
+    acts = {name: partial(trio.run, ask_every_address, name) for name in SCENARIOS}
+    with run_beside(request, acts, at_once=len(acts)) as outcome:
+        yield outcome
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_address_of_the_lab_is_told_right(
+    outcome: Callable[[str], None], scenario: str
+) -> None:
+    outcome(scenario)
 
 
 def assert_told(verdict: Verdict, outcome: Outcome) -> None:

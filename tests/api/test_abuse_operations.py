@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -111,7 +112,12 @@ def push(sock: socket.socket, octets: bytes) -> None:
 
 @pytest.mark.parametrize("with_key", [False, True])
 def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool) -> None:
-    """300 connections, 2 MB each: it was 620 MiB, without a key. All others are served."""
+    """300 connections, 2 MB each: it was 620 MiB, without a key. All others are served.
+
+    The allocator gives back at once what is freed (glibc's M_MMAP_THRESHOLD), so that this
+    measures what is held. Usually it keeps 20 to 80 MiB more, by the order of what is freed.
+    """
+    place = replace(place, env={**place.env, "MALLOC_MMAP_THRESHOLD_": "16384"})
     who = place.make_account("scale")
     authorization = f"Authorization: Bearer {who.key}\r\n" if with_key else ""
     with running(place) as service, ExitStack() as stack:
@@ -128,8 +134,8 @@ def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool)
             for sock in crowd:
                 push(sock, bytes(256 * 1024))
             assert is_ok(service)
-        # h11's buffers and what the allocator keeps come on top of the bodies' octets
-        assert rss_mib(pid) - before_mib < (160 if with_key else 100)
+        # h11's buffers come on top of the bodies' octets: 72 MiB, and 92 for a moment
+        assert rss_mib(pid) - before_mib < (100 if with_key else 50)
         answer = httpx.post(
             f"{service.url}/v1/email/verify", json={"email": "not an address"},
             headers={"Authorization": f"Bearer {who.key}"}, timeout=PATIENCE_S, trust_env=False,

@@ -132,25 +132,25 @@ async def make_accounts(
 
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[tuple[dict[str, str], Lab, trustme.CA]]:
-    with environment(tmp_path) as made:
-        yield made
+    with start_lab() as lab:
+        settings, authority = environment(tmp_path, lab)
+        yield settings, lab, authority
 
 
-@contextmanager
-def environment(tmp_path: Path) -> Iterator[tuple[dict[str, str], Lab, trustme.CA]]:
+def environment(tmp_path: Path, lab: Lab) -> tuple[dict[str, str], trustme.CA]:
+    """Settings of a service before this lab, and the authority of its receivers."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
-    with start_lab() as lab:
-        ours = {
-            "MAILPROBE_DATABASE": str(tmp_path / "mailprobe.db"),
-            **{f"MAILPROBE_{name.upper()}": text for name, text in store_settings().items()},
-            "MAILPROBE_BIND": "127.0.0.1:0",
-            "MAILPROBE_TOOLS_BIND": "",
-            "MAILPROBE_WEBHOOK_CA_FILE": str(tmp_path / "authority.pem"),
-            "MAILPROBE_WEBHOOK_RETRY_SECONDS": "1,1,1,1,1,1,1,1,1,1",
-            "MAILPROBE_LOG": "critical",
-        }
-        yield {**lab.env, **ours}, lab, authority
+    ours = {
+        "MAILPROBE_DATABASE": str(tmp_path / "mailprobe.db"),
+        **{f"MAILPROBE_{name.upper()}": text for name, text in store_settings().items()},
+        "MAILPROBE_BIND": "127.0.0.1:0",
+        "MAILPROBE_TOOLS_BIND": "",
+        "MAILPROBE_WEBHOOK_CA_FILE": str(tmp_path / "authority.pem"),
+        "MAILPROBE_WEBHOOK_RETRY_SECONDS": "1,1,1,1,1,1,1,1,1,1",
+        "MAILPROBE_LOG": "critical",
+    }
+    return {**lab.env, **ours}, authority
 
 
 # httpx leaves the body's generator behind where a request is cancelled

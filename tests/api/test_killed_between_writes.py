@@ -8,9 +8,10 @@ either nothing done or the answer, and from then on the answer, octet for octet.
 import base64
 import json
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 import trio
 
 from api.tools import PROVISIONING_HEADER
+from bench.lab import Lab, start_lab
 from tests.api.doomed_service import OFF, REACHED, Countdown
 from tests.api.stores import asked
 from tests.api.test_jobs_killed import (
@@ -31,9 +33,12 @@ from tests.api.test_jobs_killed import (
     open_receiver,
     started,
 )
+from tests.beside import run_beside
 
 PATIENCE_S = 60.0
+AT_ONCE = 4  # cases; each has one service, which waits half a second for a killed one's lease
 AGAIN_S = 0.02
+HOST = [("Host", "a.test")]
 VERIFY, BATCH, KEYS = "/v1/email/verify", "/v1/email/verify/batch", "/v1/management/keys"
 
 
@@ -65,12 +70,12 @@ def tool(name: str, **arguments: Any) -> dict[str, Any]:
 
 # "{}" is replaced by an address that a mail host takes, "[]" by the URL of a receiver
 CASES = {
+    "a job": Case(VERIFY, {"email": "{}", "webhook": "[]"}, 202, Done(1, 1, 1), 20),
     "a single": Case(VERIFY, {"email": "{}"}, 200, Done(1, 1), 10),
     "a single that asks nobody": Case(VERIFY, {"email": "bad"}, 200, Done(1, 0), 8),
     "a malformed single": Case(VERIFY, {"email": 5}, 400, Done(1, 0), 8),
     "a batch": Case(BATCH, {"emails": ["{}", "bad", "a@mailinator.com"]}, 200, Done(3, 2), 10),
     "a key": Case(KEYS, {"label": "x"}, 201, Done(keys=1), 6),
-    "a job": Case(VERIFY, {"email": "{}", "webhook": "[]"}, 202, Done(1, 1, 1), 20),
     "a single by the tool server": Case("/mcp", tool("verify_email", email="{}"), 200, Done(1, 1), 10),
     "a malformed one by it": Case("/mcp", tool("verify_email", email=5), 200, Done(1, 0), 8),
     "a key by it": Case("/mcp", tool("create_api_key", label="x"), 200, Done(keys=1), 6),
@@ -104,7 +109,7 @@ class Doomed:
     async def ask(self, case: Case, write: int, *, doom: bool = False) -> httpx.Response | None:
         """None where the service died before its answer was whole.
 
-        The connection has been accepted before the service is doomed: one that nobody had
+        A connection has been accepted before its service is doomed: one that nobody had
         accepted would be served by the next service, when its client is long gone.
         """
         by_tool, manages = case.path == "/mcp", case.path == KEYS
@@ -120,12 +125,10 @@ class Doomed:
         http = h11.Connection(h11.CLIENT)
         with trio.fail_after(PATIENCE_S):
             async with await trio.open_tcp_stream("127.0.0.1", self.ports[by_tool]) as stream:
-                about = h11.Request(
-                    method="GET", target="/openapi.json", headers=[("Host", "a.test")]
-                )
-                assert await answer_to(http, stream, about)
-                http.start_next_cycle()
                 if doom:
+                    nowhere = h11.Request(method="GET", target="/nowhere", headers=HOST)
+                    assert await answer_to(http, stream, nowhere)
+                    http.start_next_cycle()
                     self.countdown.left = write
                 asked_ = h11.Request(method="POST", target=case.path, headers=[*headers.items()])
                 return await answer_to(http, stream, asked_, octets)
@@ -174,27 +177,26 @@ class Doomed:
 
 
 @asynccontextmanager
-async def doomed(tmp_path: Path) -> AsyncIterator[Doomed]:
-    with environment(tmp_path) as (settings, lab, authority):
-        settings["MAILPROBE_TOOLS_BIND"] = "127.0.0.1:0"
-        file = tmp_path / "countdown"
-        countdown = Countdown(file)
-        with forking(settings, "tests.api.doomed_service", str(file)) as process:
-            assert process.stdout
-            ports = [
-                int(port)
-                for port in (await trio.to_thread.run_sync(process.stdout.readline)).split()
-            ]
-            database, key = settings["MAILPROBE_DATABASE"], settings.get("MAILPROBE_SECRET_KEY")
-            [account] = await make_accounts(database, base64.b64decode(key) if key else None, 1)
-            async with open_receiver(lab, authority) as (receiver, urls):
-                emails = {text.rpartition("@")[2]: text for text in lab.addresses["deliverable"]}
-                service = Doomed(
-                    process, countdown, ports, database, account, receiver,
-                    [*emails.values()], urls[0],
-                )  # fmt: skip
-                await service.start()
-                yield service
+async def doomed(tmp_path: Path, lab: Lab) -> AsyncIterator[Doomed]:
+    settings, authority = environment(tmp_path, lab)
+    settings["MAILPROBE_TOOLS_BIND"] = "127.0.0.1:0"
+    file = tmp_path / "countdown"
+    countdown = Countdown(file)
+    with forking(settings, "tests.api.doomed_service", str(file)) as process:
+        assert process.stdout
+        ports = [
+            int(port) for port in (await trio.to_thread.run_sync(process.stdout.readline)).split()
+        ]
+        database, key = settings["MAILPROBE_DATABASE"], settings.get("MAILPROBE_SECRET_KEY")
+        [account] = await make_accounts(database, base64.b64decode(key) if key else None, 1)
+        async with open_receiver(lab, authority) as (receiver, urls):
+            emails = {text.rpartition("@")[2]: text for text in lab.addresses["deliverable"]}
+            service = Doomed(
+                process, countdown, ports, database, account, receiver,
+                [*emails.values()], urls[0],
+            )  # fmt: skip
+            await service.start()
+            yield service
 
 
 async def answer_to(
@@ -228,11 +230,8 @@ def job_of(answer: httpx.Response) -> str | None:
     return told.get("job_id")
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_killed_before_any_write_a_request_with_a_key_is_done_once(
-    tmp_path: Path, case: Case
-) -> None:
-    async with doomed(tmp_path) as service:
+async def kill_before_each_write(tmp_path: Path, lab: Lab, case: Case) -> None:
+    async with doomed(tmp_path, lab) as service:
         before = service.done()
         for write in count():
             first = await service.ask(case, write, doom=True)
@@ -274,3 +273,26 @@ def added(one: Done, other: Done) -> Done:
         one.rows + other.rows, one.billable + other.billable, one.jobs + other.jobs,
         one.keys + other.keys,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outcome(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], None]]:
+    """Each case waits for leases most of the time, so they run beside one another."""
+    with start_lab() as lab:
+        acts = {
+            name: partial(
+                trio.run, kill_before_each_write, tmp_path_factory.mktemp("killed"), lab, case
+            )
+            for name, case in CASES.items()
+        }
+        with run_beside(request, acts, at_once=AT_ONCE) as outcome:
+            yield outcome
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_killed_before_any_write_a_request_with_a_key_is_done_once(
+    outcome: Callable[[str], None], case: str
+) -> None:
+    outcome(case)
