@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 
+import engine.http.two  # noqa: F401 - each service would load it anew, as the next
+import storage.sqlite  # noqa: F401
 from api.cli.account import read_settings
 from api.cli.serve import prepare_store, serve_until_told
 from api.house import Doors

@@ -37,7 +37,7 @@ from tests.beside import run_beside
 
 PATIENCE_S = 60.0
 AT_ONCE = 4  # cases; each has one service, which waits half a second for a killed one's lease
-AGAIN_S = 0.02
+AGAIN_S = 0.05
 HOST = [("Host", "a.test")]
 VERIFY, BATCH, KEYS = "/v1/email/verify", "/v1/email/verify/batch", "/v1/management/keys"
 
