@@ -42,7 +42,8 @@ ORDERS_MAX = 10_000  # domains whose shuffled exchanges are remembered
 FIRST_EXCHANGES = 2  # of a route, that a patient asker may wait for
 REST_LOOK_S = 0.5  # between two looks at the hosts that rest
 COMPILE_AFTER_S = 0.05  # when the first question has left: it goes before the rules
-FEED_STEP = 64  # addresses taken up between two looks at the rest of the world
+FEED_STEP = 64  # addresses taken up between two looks at the rest of the world,
+HUNGRY_FEED_STEP = 256  # or so many, for 3 ms, where no host has as many as it can take
 RELEASE_STEP = 1024  # so many are taken up before those held back are let in, together
 LANE_S = 0.25  # a domain's route and pools are looked up once for the addresses of so long
 LANES_MAX = 10_000
@@ -172,7 +173,7 @@ class _Errand:
 
     async def feed(self, texts: Iterable[str]) -> None:
         """Take up the texts as there is room for them; those of one step begin together."""
-        ready, now = self.answers.ready, self._now()
+        ready, now, hungry = self.answers.ready, self._now(), False
         for place, text in enumerate(texts):
             if self._gone:
                 return
@@ -189,6 +190,9 @@ class _Errand:
             if place % FEED_STEP == FEED_STEP - 1:
                 if not self._patient or place % RELEASE_STEP == RELEASE_STEP - 1:
                     self._release_due()
+                    hungry = self._patient and not self._held
+                if hungry and place % HUNGRY_FEED_STEP != HUNGRY_FEED_STEP - 1:
+                    continue
                 await trio.lowlevel.checkpoint()
                 now = self._now()
         self._release_due()
