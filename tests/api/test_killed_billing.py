@@ -17,6 +17,7 @@ import h11
 import pytest
 import trio
 
+from bench.lab import start_lab
 from storage.places import is_postgres
 from tests.api.fake_stripe import KEY, SECRET, FakeStripe, open_fake_stripe, signed, subscription
 from tests.api.stores import asked
@@ -88,11 +89,11 @@ class Billed:
 @asynccontextmanager
 async def open_billed(tmp_path: Path) -> AsyncIterator[Billed]:
     async with open_fake_stripe() as stripe:
-        with pytest.MonkeyPatch.context() as patched:
+        with start_lab() as lab, pytest.MonkeyPatch.context() as patched:
             patched.setenv("MAILPROBE_STRIPE_KEY", KEY)
             patched.setenv("MAILPROBE_STRIPE_WEBHOOK_SECRET", SECRET)
             patched.setenv("MAILPROBE_STRIPE_API_BASE", stripe.url)
-            async with doomed(tmp_path) as service:
+            async with doomed(tmp_path, lab) as service:
                 secret_key = SECRET_KEY if is_postgres(service.database) else None
                 accounts = await make_accounts(service.database, secret_key, ACCOUNTS)
                 yield Billed(service, stripe, accounts)
