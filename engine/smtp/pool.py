@@ -53,7 +53,7 @@ IN_STEP_LEAST = 2  # for each connection: who is asked, and who is next
 LATE_SHARE_GUESS = 0.2  # of the recipients at a host that has had one late reply
 LATE_SHARE_EWMA = 0.15  # weight of the newest recipient in that share
 LATE_A_ROUND = 0.8  # so many late replies are expected of one round, at the most
-MANY = 1 << 30
+MANY = 1 << 30  # more questions than there ever are
 EWMA = 0.3  # weight of the newest measurement
 LATE_S = 0.15  # a reply is late after this long, and
 LATE_REPLIES = 5  # so many usual replies, but no later than LATE_S after the usual one
@@ -248,7 +248,7 @@ class Pool:
         self._greeted = 0  # connections that came so far
         self._borne = 0  # of them at a time, since the host last showed that it has enough
         self._has_enough = False  # one was refused since the latest greeting: one at a time
-        self._closed_at = NEVER  # the latest of our connections
+        self._closed_at = NEVER  # trio's clock; the latest session
         self._behind = 0  # what a patient asker holds back for this host
         self._pace = _Pace()
         self._pipelines: bool | None = None
@@ -1046,16 +1046,12 @@ class Pool:
 
     def answered_alone(self, round_s: float) -> None:
         """A round of one is over, and its verdict is still to be proven."""
-        pace = self._pace
-        before = pace.round_s
-        pace.round_s = round_s if before is None else before + EWMA * (round_s - before)
+        self._pace.measured(round_s, -1)
         self._replied(round_s)
         throttle = self.throttle
         if throttle.limit < throttle.limit_max or throttle.bad:
-            self.throttle = throttle = throttle.after_success(self._now())
+            self.throttle = throttle.after_success(self._now())
         if self.waiting.count > self._coming + 1:  # the session takes one of those
-            if self.connections >= throttle.limit and not (self._idle or self._late):
-                return  # staff() in short
             self._coming += 1
             self.staff()
             self._coming -= 1

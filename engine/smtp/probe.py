@@ -121,7 +121,7 @@ class Prober:
         self._clocked: OrderedDict[Question, None] = OrderedDict()  # by their deadlines
         self._clock_wanted = trio.Event()
         self._admitted: set[Question] = set()
-        self._held_back = 0  # of these: answered, and not proven yet, so others are let in
+        self._held_back = 0  # admitted questions with a reply that is not proven yet
         self._waiting: Turnstile[Question] = Turnstile()
         self._admitting = False
         self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
@@ -281,7 +281,7 @@ class Prober:
                 self.room_made(None)
 
     def hold_back(self, pool: Pool, count: int) -> None:
-        """So many are answered there, and wait only for the proof: others are let in for them."""
+        """`count` questions have a reply and wait for its proof: admit others in their places."""
         full = len(self._admitted) - self._held_back >= self._probes_max
         self._held_back += count
         pool.held_back += count
@@ -293,6 +293,7 @@ class Prober:
             self.room_made(None)
 
     def end_hold(self, pool: Pool, count: int) -> None:
+        """`count` of them are settled or asked again now."""
         self._held_back -= count
         pool.held_back -= count
 

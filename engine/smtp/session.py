@@ -944,8 +944,7 @@ class Session:
             unproven.hold((asked, outcome, rule), now)
             host.hold_back(1)
             host.answered_alone(round_s)
-            # _must_prove(), said here once more: it is asked after most replies.
-            if self._suspect or host.wary or host.tardy or now >= unproven.until:
+            if self._must_prove(now):
                 return self._begin_quiet()
         if now > self._turn_ends:
             self._cede_if_wanted(now)
