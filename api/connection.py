@@ -146,10 +146,9 @@ class Connection(H11Protocol):
             try:
                 # trio's own would ask the kernel first, who says that nothing is there yet
                 await trio.lowlevel.wait_readable(self._wire.socket)
-                if self._server.overrun and self._may_be_left_unread():
-                    await self._server.park(self)
+                first = await self._until_it_is_its_turn()
                 began_s = time.thread_time()
-                octets = os.read(self._wire.socket.fileno(), READ_OCTETS)
+                octets = self._read_after(first)
             except BlockingIOError:
                 continue
             except (trio.ClosedResourceError, OSError):
@@ -176,12 +175,26 @@ class Connection(H11Protocol):
         while self._turn is not None and self._body_whole.is_set():
             await self._until_answered()
 
-    def _may_be_left_unread(self) -> bool:
-        """Is it a new request, and one that could be rejected?"""
-        if self._turn is not None or self._buffer:
-            return False
-        with socket.socket(fileno=os.dup(self._wire.socket.fileno())) as sock:
-            return sock.recv(1, socket.MSG_PEEK) == b"P"
+    async def _until_it_is_its_turn(self) -> bytes:
+        """In an overrun, leave a new request unread that could be rejected.
+
+        Returns what had to be read to see that it is one: its first octet.
+        """
+        if not self._server.overrun or self._turn is not None or self._buffer:
+            return b""
+        first = os.read(self._wire.socket.fileno(), 1)
+        if first == b"P":  # of POST; a GET is always read
+            await self._server.park(self)
+        return first
+
+    def _read_after(self, first: bytes) -> bytes:
+        """What has come, these octets before it. Raises BlockingIOError where there is nothing."""
+        try:
+            return first + os.read(self._wire.socket.fileno(), READ_OCTETS)
+        except BlockingIOError:
+            if first:
+                return first
+            raise
 
     def _plain_in(self, octets: bytes) -> Plain | None:
         """The request that these are, if it may go the short way."""

@@ -32,6 +32,7 @@ logger = logging.getLogger("mailprobe.http")
 
 ACCEPTED_MAX = 128  # in one turn of the loop: some 10 ms
 UNREAD_LOOK_S = 0.005  # between two looks at who is left unread; some ten requests are served in it
+REFUSED_WITHIN_S = 0.04  # a rejection is promised within 50 ms, and is of little use later
 UNREAD_S_MAX = 30.0  # then a request is read, whatever there is to do
 
 
@@ -288,15 +289,25 @@ class Server:
         """Leave this one's request unread until there is room for it.
 
         The newest is read first: of those who must wait too long for a good answer, the
-        fewest do. None is left for longer than UNREAD_S_MAX.
+        fewest do. One that has waited longer than REFUSED_WITHIN_S is read when it can be
+        served, and after UNREAD_S_MAX in any case.
         """
-        may_read = trio.Event()
-        self._unread[connection] = trio.current_time(), may_read
-        self._any_unread.set()
-        try:
-            await may_read.wait()
-        finally:
-            self._unread.pop(connection, None)
+        since = trio.current_time()
+        while True:
+            may_read = trio.Event()
+            self._unread[connection] = since, may_read
+            self._any_unread.set()
+            try:
+                await may_read.wait()
+            finally:
+                self._unread.pop(connection, None)
+            waited_s = trio.current_time() - since
+            if not (REFUSED_WITHIN_S < waited_s < UNREAD_S_MAX and self._is_full):
+                return
+
+    @property
+    def _is_full(self) -> bool:
+        return self.anteroom is not None and self.anteroom.full
 
     async def read_the_unread(self) -> None:
         """Let those who are left unread be read as there is room; runs until cancelled."""
@@ -308,16 +319,20 @@ class Server:
             await trio.sleep(UNREAD_LOOK_S)
 
     def _read_some(self, room: Anteroom | None) -> None:
-        count = len(self._unread) if room is None else room.room + room.refusals_left
-        until = trio.current_time() - UNREAD_S_MAX
+        """Read as many as can be served, or rejected in time."""
+        served = len(self._unread) if room is None else room.room
+        refused = 0 if room is None else room.refusals_left
+        now = trio.current_time()
         while self._unread:
-            since, _ = next(iter(self._unread.values()))
-            is_old = since <= until
-            if not is_old and count <= 0:
-                return
-            _, (_, may_read) = self._unread.popitem(last=not is_old)
+            oldest, newest = next(iter(self._unread)), next(reversed(self._unread))
+            is_late = self._unread[oldest][0] <= now - UNREAD_S_MAX
+            if not is_late and served <= 0:
+                if refused <= 0 or self._unread[newest][0] < now - REFUSED_WITHIN_S:
+                    return
+                refused -= 1
+            _, may_read = self._unread.pop(oldest if is_late else newest)
             may_read.set()
-            count -= 1
+            served -= 1
 
     # the end
 

@@ -5,9 +5,10 @@ overload: BURST requests may come at once or little by little, and all wait. Aft
 CoDel's rule holds (RFC 8289): where nobody was let in within WAIT_S for LOOK_S, the
 queue stands, and only as many may wait as are granted in WAIT_S, never fewer than
 CROWD. The next burst is one again when no queue has stood for CALM_S.
-Whoever is let in is served. AT_ONCE of those who wait are worked on, in the order of their
+Whoever is let in is served. Of those who wait, AT_ONCE are worked on, in the order of their
 coming; the others' turn comes with the grants. So a turn of the loop stays short, and
-with it the wait of whoever is no part of the queue.
+with it the wait of whoever is no part of the queue. Where this thread has little to do
+all the same, it waits for the store: then up to AT_ONCE_MAX are worked on.
 
 Rejecting takes processor time too. Where rejections take more than REFUSALS_SHARE of
 it, requests are left unread until there is room for them (`overrun`).
@@ -16,6 +17,7 @@ Measured is what requests have waited, on the clock that is handed in: a slow di
 slow machine and a flood show in the same way.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -24,7 +26,9 @@ from math import inf
 import trio
 
 CROWD = 64  # may always wait: they are no overload, however slow the machine
-AT_ONCE = 128  # worked on towards their grant; a store grants many in one transaction
+AT_ONCE = 16  # worked on towards their grant: more at a time cost each of them more
+AT_ONCE_MAX = 128  # where the store is slow: it grants many in one transaction
+IDLE, BUSY = 0.5, 0.75  # of the time this thread computes: then more, or fewer, are worked on
 BURST = 2_500  # 2,000 are promised; a store grants them within about a second
 WAIT_S = 0.05  # CoDel's target: a queue in which everybody waits longer stands
 QUICK_S = 0.025  # who was let in so soon has hardly waited
@@ -32,7 +36,7 @@ LOOK_S = 0.1  # CoDel's interval
 CALM_S = 1.0  # without a rejection: a new burst is a burst again
 NEVER = -inf
 GROWTH = 1.25  # of the bound, each LOOK_S that no queue stands
-REFUSALS_SHARE = 0.15  # of the time, for rejections
+REFUSALS_SHARE = 0.04  # of the time, for rejections
 REFUSALS_AHEAD_S = 0.02  # of that time may be used at once
 REFUSAL_S = 50e-6  # a rejection, until one was measured
 
@@ -40,8 +44,15 @@ REFUSAL_S = 50e-6  # a rejection, until one was measured
 class Anteroom:
     """Requests waiting for their grant. One queue for a process, shared by its listeners."""
 
-    def __init__(self, now: Callable[[], float] = trio.current_time) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float] = trio.current_time,
+        computed_s: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._now = now
+        self._computed_s = computed_s
+        self._computed_at_s = computed_s()
+        self._at_once = AT_ONCE
         self._waiting: set[Place] = set()
         self._queue: deque[Place] = deque()  # of those, the ones whose turn has not come
         self._at_work = 0
@@ -102,7 +113,7 @@ class Anteroom:
         self._look(now)
         self._waiting.add(place)
         self._burst_left -= 1
-        if self._at_work < AT_ONCE:
+        if self._at_work < self._at_once:
             self._begin(place)
         else:
             self._queue.append(place)
@@ -117,7 +128,7 @@ class Anteroom:
         self._waiting.remove(place)
         self._let_in += 1
         self._at_work -= place.has_begun
-        while self._queue and self._at_work < AT_ONCE:
+        while self._queue and self._at_work < self._at_once:
             following = self._queue.popleft()
             if following in self._waiting:
                 self._begin(following)
@@ -141,7 +152,18 @@ class Anteroom:
             self._bound = max(CROWD, self._let_in / passed_s * WAIT_S)
         else:
             self._bound = min(BURST, self._bound * GROWTH ** min(passed_s / LOOK_S, 20))
+        self._set_at_once(passed_s)
         self._looked_at, self._let_in = now, 0
+
+    def _set_at_once(self, passed_s: float) -> None:
+        """More at a time where the store is what they wait for, fewer where it is this thread."""
+        computed_s = self._computed_s()
+        busy = (computed_s - self._computed_at_s) / passed_s
+        self._computed_at_s = computed_s
+        if self._queue and busy < IDLE:
+            self._at_once = min(AT_ONCE_MAX, 2 * self._at_once)
+        elif busy > BUSY:
+            self._at_once = max(AT_ONCE, self._at_once // 2)
 
 
 class Place:

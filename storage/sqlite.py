@@ -173,7 +173,7 @@ class SqliteStore:
 
     async def caller(self, sha256: str) -> Caller | None:
         await trio.lowlevel.checkpoint_if_cancelled()
-        known, found = self._glance.caller(sha256)
+        known, found = await self._glance.joint_caller(sha256)
         if not known:
             found = await self._reader.ask(partial(self._look_up, sha256=sha256))
             self._glance.has_read(sha256)

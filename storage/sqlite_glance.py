@@ -11,7 +11,10 @@ reader's thread.
 import sqlite3
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import trio
 
 from storage.records import Caller
 from storage.sqlite_accounts import caller
@@ -22,6 +25,12 @@ WARM_S = 60.0  # what was read since is taken to be in memory: the same pages se
 KEYS_MAX = 10_000
 
 
+@dataclass(slots=True, eq=False)
+class _Joint:
+    is_made: trio.Event = field(default_factory=trio.Event)
+    found: tuple[bool, Caller | None] = (False, None)
+
+
 class Glance:
     """A reading connection of the loop's thread; opened by the reader's, since that takes the disk."""
 
@@ -30,6 +39,26 @@ class Glance:
         self._db: sqlite3.Connection | None = None
         self._inode = (0, 0)
         self._read_at: dict[str, float] = {}  # by the key's hash; the last read last
+        self._joint: dict[str, _Joint] = {}  # look-ups that are about to be made
+
+    async def joint_caller(self, sha256: str) -> tuple[bool, Caller | None]:
+        """The same, together with all who ask for this key in the same turn of the loop.
+
+        The look-up comes after the last of them has asked, so each has the state of the
+        file as it is after its request.
+        """
+        joint = self._joint.get(sha256)
+        if joint is not None:
+            await joint.is_made.wait()
+            return joint.found
+        joint = self._joint[sha256] = _Joint()
+        try:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        finally:
+            del self._joint[sha256]
+            joint.found = self.caller(sha256)
+            joint.is_made.set()
+        return joint.found
 
     def caller(self, sha256: str) -> tuple[bool, Caller | None]:
         """Whether it could be looked up at once, and if so whose key it is."""

@@ -3,9 +3,12 @@
 import pytest
 import trio
 
+from api.intake import Intake
 from api.plain import read_plain
+from api.server import REFUSED_WITHIN_S, UNREAD_S_MAX, Limits, Server
 from api.shedding import (
     AT_ONCE,
+    AT_ONCE_MAX,
     BURST,
     CROWD,
     REFUSALS_AHEAD_S,
@@ -186,6 +189,10 @@ def fill(room: Anteroom) -> list[Place]:
     return places
 
 
+def a_server(room: Anteroom) -> Server:
+    return Server(respond, lambda code: b"", Limits(), room, Intake(), ())
+
+
 WAYS = {
     "in one piece": [WHOLE],
     "in two": [HEAD + "Content-Length: 5\r\n\r\n", "hello"],
@@ -264,6 +271,79 @@ async def test_their_turn_comes_in_the_order_of_their_coming(autojump_clock, nur
     assert begun[AT_ONCE:] == [AT_ONCE + 1, AT_ONCE + 2]
 
 
+@pytest.mark.parametrize(("busy", "at_once"), [(0.3, AT_ONCE_MAX), (0.6, AT_ONCE), (0.9, AT_ONCE)])
+async def test_more_are_worked_on_where_it_is_the_store_that_is_slow(
+    busy, at_once, autojump_clock, nursery
+):
+    """Each more costs processor time, and where there is time left it is the store they wait for."""
+    room = Anteroom(computed_s=lambda: busy * trio.current_time())
+    store = Store(400)
+    nursery.start_soon(store.run)
+    at_work = set()
+
+    async def come(place):
+        await place.turn()
+        at_work.add(place)
+        store.ask(place)
+
+    places = [Place(room) for _ in range(1_000)]
+    for place in places:
+        assert place.take()
+        nursery.start_soon(come, place)
+    await trio.sleep(1)
+    assert sum(place in at_work and not place._left for place in places) == at_once
+
+
+async def test_a_request_is_rejected_soon_or_waits_until_it_is_served(autojump_clock, nursery):
+    """A rejection is promised within 50 ms: one that comes later helps nobody."""
+    room = Anteroom(computed_s=lambda: 0.0)
+    server = a_server(room)
+    nursery.start_soon(server.read_the_unread)
+    places = fill(room)
+    room.refused(0.05)  # for a while, none may be rejected
+    read = []
+
+    async def come(name):
+        await server.park(name)
+        read.append(name)
+
+    nursery.start_soon(come, "early")
+    await trio.sleep(2)
+    assert room.refusals_left
+    nursery.start_soon(come, "late")
+    await trio.sleep(REFUSED_WITHIN_S)
+    assert read == ["late"]
+    for place in places:
+        place.leave()
+    await trio.sleep(REFUSED_WITHIN_S)
+    assert read == ["late", "early"]
+
+
+async def test_whoever_was_to_be_served_and_finds_no_room_waits_on(autojump_clock, nursery):
+    room = Anteroom(computed_s=lambda: 0.0)
+    server = a_server(room)
+    nursery.start_soon(server.read_the_unread)
+    places = fill(room)
+    room.refused(10.0)
+    read = []
+
+    async def come(name):
+        await server.park(name)
+        place = Place(room)
+        read.append((name, place.take(), trio.current_time()))
+
+    began = trio.current_time()
+    for name in range(3):
+        nursery.start_soon(come, name)
+    await trio.sleep(2 * REFUSED_WITHIN_S)
+    places.pop().leave()
+    await trio.sleep(1)
+    assert [got for _, got, _ in read] == [True]
+    await trio.sleep(UNREAD_S_MAX)
+    assert [got for _, got, _ in read] == [True, False, False]
+    assert all(at - began <= UNREAD_S_MAX + 0.1 for _, _, at in read)
+
+
 async def test_in_an_overrun_posts_are_left_unread_and_gets_are_served():
     app, room = Slow(), Anteroom()
     app.go_on.set()
@@ -275,6 +355,20 @@ async def test_in_an_overrun_posts_are_left_unread_and_gets_are_served():
         assert app.begun == 0
         for place in places:
             place.leave()
+        assert (await late.answer()).status == 200
+
+
+async def test_a_request_of_which_one_octet_has_come_is_left_unread_whole():
+    app, room = Slow(), Anteroom()
+    app.go_on.set()
+    async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
+        places = fill(room)
+        room.refused(60.0)
+        await late.say(WHOLE[:1])
+        assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
+        for place in places:
+            place.leave()
+        await late.say(WHOLE[1:])
         assert (await late.answer()).status == 200
 
 

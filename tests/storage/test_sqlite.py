@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ import trio
 import trio.testing
 
 from storage import open_store, sqlite_desk, sqlite_file, sqlite_glance, sqlite_tidying
-from storage.records import Answered, Ledger, Reservation
+from storage.records import Answered, Caller, Ledger, Reservation
 from storage.store import SETTLED_KEPT, Store, StoreBroken, StoreUnavailable
 from tests.storage.children import child, line_of, octets_in, said_by, tell
 from tests.storage.moments import (
@@ -688,6 +689,59 @@ async def test_a_key_read_a_moment_ago_needs_no_other_thread(
         with pytest.raises(StoreUnavailable):
             await store.caller("hash")
     assert await store.caller("hash") == caller
+
+
+async def test_those_who_ask_for_a_key_together_share_a_look_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    caller = await make_caller(store)
+    assert await store.caller("hash") == caller
+    looked = Counter[str]()
+
+    def counted(db: sqlite3.Connection, sha256: str) -> Caller | None:
+        looked[sha256] += 1
+        return look_up(db, sha256)
+
+    look_up = sqlite_glance.caller
+    monkeypatch.setattr(sqlite_glance, "caller", counted)
+    found = []
+
+    async def ask(scope: trio.CancelScope) -> None:
+        with scope:
+            found.append(await store.caller("hash"))
+
+    scopes = [trio.CancelScope() for _ in range(20)]
+    async with trio.open_nursery() as nursery:
+        for scope in scopes:
+            nursery.start_soon(ask, scope)
+        await trio.lowlevel.checkpoint()  # one of them is about to look
+        for scope in scopes[::3]:
+            scope.cancel()
+    assert 12 < len(found) <= 20
+    assert set(found) == {caller}
+    assert looked == {"hash": 1}
+    assert await store.caller("hash") == caller
+    assert looked == {"hash": 2}
+
+
+async def test_a_key_revoked_before_the_look_up_is_revoked_for_all_who_share_it(
+    store: Store, path: Path
+):
+    """The look-up comes after the last of them has asked, and shows what is committed by then."""
+    caller = await make_caller(store)
+    assert await store.caller("hash") == caller
+    found = []
+
+    async def ask() -> None:
+        found.append(await store.caller("hash"))
+
+    with closing(sqlite3.connect(path)) as db:
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ask)
+            db.execute("UPDATE keys SET revoked_at = 1")
+            db.commit()
+    assert found == 5 * [None]
 
 
 async def test_a_look_up_leaves_no_snapshot_behind(store: Store, path: Path):
