@@ -14,7 +14,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Literal
 
-from storage.records import KeyKind
+from mailprobe.storage.records import KeyKind
 
 Prefix = Literal["sk_live_", "sk_test_", "sk_mgmt_"]
 Draw = Callable[[int], int]  # a whole number below the argument, that nobody can guess

@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from api.errors import Places
-from api.intake import Intake
-from api.keys import Draw
-from api.limits import Capacity
-from api.meter import Meter, Watch, nobody_watches
-from api.plans import PLANS, Plan, Plans
-from api.recorder import Recorder
-from api.shedding import Anteroom
-from api.store_check import StoreCheck
-from api.visits import NOBODY, Porter
-from engine import Engine
-from storage.records import Account, Caller, FirstAnswer, Job, JobOrder
-from storage.store import Store
+from mailprobe.api.http.overload import Anteroom
+from mailprobe.api.http.request_bodies import Intake
+from mailprobe.api.keys import Draw
+from mailprobe.api.observability.request_context import NOBODY, Porter
+from mailprobe.api.quota.background_writes import Recorder
+from mailprobe.api.quota.capacity import Capacity
+from mailprobe.api.quota.plans import PLANS, Plan, Plans
+from mailprobe.api.quota.service import Meter, Watch, nobody_watches
+from mailprobe.api.rest.errors import Places
+from mailprobe.api.store_health import StoreCheck
+from mailprobe.engine import Engine
+from mailprobe.storage.contract import Store
+from mailprobe.storage.records import Account, Caller, FirstAnswer, Job, JobOrder
 
 
 def utc_now() -> datetime:

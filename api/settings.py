@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from api.setting_files import Unreadable, check_authorities, read_toml
-from engine.settings import DOH_URLS, EngineSettings
+from mailprobe.api.settings_files import Unreadable, check_authorities, read_toml
+from mailprobe.engine.settings import DOH_URLS, EngineSettings
 
 PREFIX = "MAILPROBE_"
 FILE = "mailprobe.toml"
@@ -102,13 +102,13 @@ def _list_of(read_item: Callable[[str], str], *, empty: bool) -> Callable[[str],
 
 
 def _doh_url(url: str) -> str:
-    from engine.doh import check_doh_url  # brings a DNS and an HTTP library along
+    from mailprobe.engine.dns.doh import check_doh_url  # brings a DNS and an HTTP library along
 
     return check_doh_url(url)
 
 
 def _proxy_url(url: str) -> str:
-    from engine.egress import check_proxy_url
+    from mailprobe.engine.net.dialer import check_proxy_url
 
     check_proxy_url(url)
     return url

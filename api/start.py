@@ -1,12 +1,12 @@
-"""Where the console script begins: a Ctrl-C works from here on (see api.interrupts)."""
+"""Where the console script begins: a Ctrl-C works from here on (see mailprobe.api.interrupts)."""
 
-from api.interrupts import end_at_interrupts
+from mailprobe.api.interrupts import end_at_interrupts
 
 end_at_interrupts()
 
 
 def main() -> None:
-    from api.cli import main as command
+    from mailprobe.api.cli import main as command
 
     try:
         command()

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from api.signals import drain_signals
+from mailprobe.api.signals import drain_signals
 
 logger = logging.getLogger("mailprobe.workers")
 

@@ -14,9 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine.evidence import Evidence
-    from engine.settings import EngineSettings
-    from engine.stream import (
+    from mailprobe.engine.evidence import Evidence
+    from mailprobe.engine.observer import Census, Watcher
+    from mailprobe.engine.settings import EngineSettings
+    from mailprobe.engine.stream.scheduler import (
         Answer,
         Answers,
         Engine,
@@ -28,21 +29,20 @@ if TYPE_CHECKING:
         open_answers,
         open_engine,
     )
-    from engine.verdict import Verdict
-    from engine.watcher import Census, Watcher
+    from mailprobe.engine.verdict import Verdict
 else:
     _HOMES = {
-        "Evidence": "engine.evidence",
-        "EngineSettings": "engine.settings",
-        "Verdict": "engine.verdict",
-        "Census": "engine.watcher",
-        "Watcher": "engine.watcher",
+        "Evidence": "mailprobe.engine.evidence",
+        "EngineSettings": "mailprobe.engine.settings",
+        "Verdict": "mailprobe.engine.verdict",
+        "Census": "mailprobe.engine.observer",
+        "Watcher": "mailprobe.engine.observer",
     }
 
     def __getattr__(name):
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_HOMES.get(name, "engine.stream")), name)
+        value = getattr(import_module(_HOMES.get(name, "mailprobe.engine.stream.scheduler")), name)
         globals()[name] = value
         return value
 

@@ -2,7 +2,7 @@
 
 A nursery that lives as long as the service ends with the first exception that leaves
 one of its tasks, and the process with it. So each task of such a nursery is started in
-one of two ways (`tests/test_background.py` finds those that are not):
+one of two ways (`tests/engine/test_background.py` finds those that are not):
 
     contained     work for one request, job, account, connection or mail host: a bug is
                   logged with its traceback, and only the work that has it is lost

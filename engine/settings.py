@@ -1,7 +1,7 @@
 """What the engine can be told, with the unit in each name.
 
 Frozen: a running engine never changes its mind about its limits. The engine
-reads no environment; whoever opens it (api.settings) hands these in.
+reads no environment; whoever opens it (mailprobe.api.settings) hands these in.
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from storage.places import is_postgres, shown
-from storage.store import Store
+from mailprobe.storage.contract import Store
+from mailprobe.storage.url import is_postgres, shown
 
 __all__ = ["is_postgres", "open_store", "shown"]
 
@@ -37,11 +37,11 @@ async def open_store(
     """
     name = str(url_or_path)
     if name == "memory:":
-        from storage.memory import MemoryStore
+        from mailprobe.storage.memory.store import MemoryStore
 
         yield MemoryStore(now)
     elif is_postgres(name):
-        from storage.postgres import open_postgres
+        from mailprobe.storage.postgres.store import open_postgres
 
         clock = None if now is utc_now else now
         async with open_postgres(name, secret_key=secret_key, now=clock) as store:
@@ -50,7 +50,7 @@ async def open_store(
         scheme, _, _ = name.partition("://")
         raise ValueError(f"no store is known for {scheme}:// URLs; give a path, or postgresql://…")
     else:
-        from storage.sqlite import open_sqlite
+        from mailprobe.storage.sqlite.store import open_sqlite
 
         async with open_sqlite(Path(name), secret_key=secret_key, now=now) as file:
             yield file

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
-from api.cli import COMMANDS
-from api.settings import TABLE, Settings
-from bench.lab import start_lab
-from bench.suite_service import Served, start_service
+from mailprobe.api.cli import COMMANDS
+from mailprobe.api.settings import TABLE, Settings
+from mailprobe.bench.lab import start_lab
+from mailprobe.bench.suites.service import Served, start_service
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -73,7 +73,8 @@ def test_what_is_copied_exists_and_is_all_that_a_wheel_is_made_of() -> None:
     assert [name for name in copied() if not (ROOT / name).exists()] == []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    needed = {pattern.rstrip("*") for pattern in packages}
+    [package] = [pattern.rstrip("*") for pattern in packages]
+    needed = {package, *(path.name for path in (ROOT / package).iterdir() if path.is_symlink())}
     needed |= {"pyproject.toml", project["project"]["readme"], "requirements.lock"}
     assert set(copied()) == needed
 

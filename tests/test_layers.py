@@ -9,26 +9,26 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 PURE = [
-    "engine.address",
-    "engine.dns",
-    "engine.dns_wire",
-    "engine.evidence",
-    "engine.http.one",
-    "engine.http.reply",
-    "engine.http.two",
-    "engine.query_queue",
-    "engine.settings",
-    "engine.sites",
-    "engine.turnstile",
-    "engine.typos",
-    "engine.verdict",
-    "engine.smtp.heads",
-    "engine.smtp.pairing",
-    "engine.smtp.question",
-    "engine.smtp.replies",
-    "engine.smtp.throttle",
-    "engine.smtp.wire",
-    "engine.smtp.wording",
+    "mailprobe.engine.address",
+    "mailprobe.engine.dns.messages",
+    "mailprobe.engine.dns.fast_decoder",
+    "mailprobe.engine.evidence",
+    "mailprobe.engine.dns.http1",
+    "mailprobe.engine.dns.response",
+    "mailprobe.engine.dns.http2",
+    "mailprobe.engine.dns.query_queue",
+    "mailprobe.engine.settings",
+    "mailprobe.engine.smtp.operators",
+    "mailprobe.engine.fair_queue",
+    "mailprobe.engine.lists.typos",
+    "mailprobe.engine.verdict",
+    "mailprobe.engine.smtp.replies.prefilter",
+    "mailprobe.engine.smtp.pairing",
+    "mailprobe.engine.smtp.probe",
+    "mailprobe.engine.smtp.replies.rules",
+    "mailprobe.engine.smtp.throttle",
+    "mailprobe.engine.smtp.wire",
+    "mailprobe.engine.smtp.replies.text",
 ]
 IMPURE = {
     *("trio", "anyio", "asyncio", "threading", "subprocess", "quart", "httpx", "hypercorn"),
@@ -38,7 +38,7 @@ IMPURE = {
 FORBIDDEN = {
     "engine": {"api", "storage", "bench", "tests"},
     "storage": {"engine", "api", "bench", "tests"},
-    "api": {"tests"},
+    "api": {"bench", "tests"},
     "bench": {"tests"},
 }
 WEB = {"quart", "hypercorn", "quart_trio", "click", "rich", "sqlite3", "psycopg", "stripe"}
@@ -46,7 +46,7 @@ WEB = {"quart", "hypercorn", "quart_trio", "click", "rich", "sqlite3", "psycopg"
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return ".".join(("mailprobe", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
 @cache
@@ -88,7 +88,7 @@ def ours(module: str) -> set[str]:
 
 
 def tops(module: str) -> set[str]:
-    return {name.partition(".")[0] for name in imports(module)}
+    return {name.removeprefix("mailprobe.").partition(".")[0] for name in imports(module)}
 
 
 @pytest.mark.parametrize("module", PURE)
@@ -99,26 +99,28 @@ def test_a_pure_module_imports_nothing_impure(module):
 @pytest.mark.parametrize("module", PURE)
 def test_a_pure_module_imports_only_pure_ones_of_ours(module):
     """`engine` itself is named wherever one of its modules is."""
-    assert ours(module) - {"engine", "engine.smtp"} <= set(PURE)
+    assert ours(module) - {"mailprobe.engine", "mailprobe.engine.smtp"} <= set(PURE)
 
 
 @pytest.mark.parametrize("layer", FORBIDDEN)
 def test_a_layer_knows_nothing_of_those_above_it(layer):
     for module in modules():
-        if module.partition(".")[0] == layer:
+        if module.split(".")[1] == layer:
             assert not tops(module) & FORBIDDEN[layer], module
 
 
 def test_the_engine_needs_no_web_library_and_no_database():
     for module in modules():
-        if module.startswith("engine"):
+        if module.startswith("mailprobe.engine"):
             assert not tops(module) & WEB, module
 
 
 def test_only_the_bench_and_the_lab_know_the_world_of_tests():
     for module in modules():
-        if not module.startswith(("bench", "engine.testing")):
-            assert not any(name.startswith("engine.testing") for name in imports(module)), module
+        if not module.startswith(("mailprobe.bench", "mailprobe.engine.testing")):
+            assert not any(
+                name.startswith("mailprobe.engine.testing") for name in imports(module)
+            ), module
 
 
 def test_nothing_of_ours_imports_in_a_circle():
@@ -143,8 +145,10 @@ def test_nothing_of_ours_imports_in_a_circle():
 
 def test_the_parser_of_imports_sees_them_all():
     """A test of the tests: imports of every kind that there is in the code."""
-    assert "trio" in tops("engine.smtp.pool")
-    assert "engine.smtp.wire" in ours("engine.smtp.pool")
-    assert "engine.smtp.throttle" in ours("engine.smtp.pool")
-    assert "ssl" in tops("engine.doh")  # within a function
-    assert "engine.testing.hosts" not in ours("engine.testing.clerk")  # for its type alone
+    assert "trio" in tops("mailprobe.engine.smtp.pool")
+    assert "mailprobe.engine.smtp.wire" in ours("mailprobe.engine.smtp.pool")
+    assert "mailprobe.engine.smtp.throttle" in ours("mailprobe.engine.smtp.pool")
+    assert "ssl" in tops("mailprobe.engine.dns.doh")  # within a function
+    assert "mailprobe.engine.testing.mail_host" not in ours(
+        "mailprobe.engine.testing.smtp_script"
+    )  # for its type alone

@@ -24,25 +24,25 @@ import httpx
 import msgspec
 import pytest
 
-from api.cli import COMMANDS
-from api.cli import main as mailprobe
-from api.cli.lights import LIGHTS, light_of
-from api.errors import TABLE as ERRORS
-from api.operations import OPERATIONS, Operation
-from api.plans import KEYS, MICROS_PER_EUR, PLANS, read_plans
-from api.schema import (
+from mailprobe.api.cli import COMMANDS
+from mailprobe.api.cli import main as mailprobe
+from mailprobe.api.cli.output.lights import LIGHTS, light_of
+from mailprobe.api.jobs.rules import callback_headers
+from mailprobe.api.quota.plans import KEYS, MICROS_PER_EUR, PLANS, read_plans
+from mailprobe.api.rest.errors import TABLE as ERRORS
+from mailprobe.api.rest.operations import OPERATIONS, Operation
+from mailprobe.api.rest.schema import (
     BatchVerifyResponse,
     ManagementAccountResponse,
     ManagementUsageResponse,
     ManagementUsageSummaryResponse,
 )
-from api.settings import TABLE, Settings
-from api.webhooks import callback_headers
-from bench.lab import SCENARIO_NAMES, Lab, start_lab
-from bench.suite_service import Served, start_service
-from engine.evidence import Evidence
-from engine.smtp.replies import Meaning, load_rules
-from engine.verdict import FIELDS, LADDER, Outcome, Status, judge
+from mailprobe.api.settings import TABLE, Settings
+from mailprobe.bench.lab import SCENARIO_NAMES, Lab, start_lab
+from mailprobe.bench.suites.service import Served, start_service
+from mailprobe.engine.evidence import Evidence
+from mailprobe.engine.smtp.replies.rules import Meaning, load_rules
+from mailprobe.engine.verdict import FIELDS, LADDER, Outcome, Status, judge
 from tests.test_layers import PURE
 
 ROOT = Path(__file__).parents[1]
@@ -60,8 +60,8 @@ MAKE = {
     "setup": ".ci/run",  # each target does it first
     "check": ".ci/run",
     "test": ".ci/run",
-    "demo": "tests/api/test_cli_demo.py",
-    "serve": "tests/api/test_cli_serve.py",
+    "demo": "tests/api/cli/test_demo.py",
+    "serve": "tests/api/cli/test_serve.py",
     "peers": ".ci/run",  # where it is root with Debian's packages
     "bench": "by hand",  # a minute of a quiet machine
     "lock": "by hand",  # needs uv and a package index
@@ -410,7 +410,9 @@ def test_what_is_called_pure_is_kept_pure() -> None:
     text = (ROOT / "docs/engine.md").read_text("utf-8")
     sentence = text[text.index("These import no") :].partition("\n\n")[0]
     told = re.findall(r"`(engine/[\w/]+)\.py`", sentence)
-    assert sorted(told) == sorted(name.replace(".", "/") for name in PURE)
+    assert sorted(told) == sorted(
+        name.removeprefix("mailprobe.").replace(".", "/") for name in PURE
+    )
 
 
 # -- tables ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from api.interrupts import raise_interrupts
+from mailprobe.api.interrupts import raise_interrupts
 
 
 class Entry(NamedTuple):  # a dataclass would cost --help a tenth of its time
@@ -24,18 +24,26 @@ class Entry(NamedTuple):  # a dataclass would cost --help a tenth of its time
 
 
 COMMANDS = {
-    "serve": Entry("api.cli.serve", "serve", "Run the service."),
-    "verify": Entry("api.cli.verify", "verify", "Verify a few addresses."),
-    "clean": Entry("api.cli.clean", "clean", "Verify every address of a list."),
-    "account": Entry("api.cli.account", "account", "Make, show and change accounts."),
-    "key": Entry("api.cli.key", "key", "Make, list and revoke keys."),
-    "job": Entry("api.cli.job", "job", "See callbacks, and send one again."),
-    "migrate": Entry("api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."),
-    "demo": Entry("api.cli.demo", "demo", "Clean an example list, all on this machine."),
-    "lab": Entry("api.cli.lab", "lab", "Run mail servers and a resolver to try things on."),
-    "doctor": Entry("api.cli.doctor", "doctor", "Check what this machine lacks for probing."),
-    "lists": Entry("api.cli.lists", "lists", "Refresh the lists of domains."),
-    "bench": Entry("api.cli.bench", "bench", "Measure."),
+    "serve": Entry("mailprobe.api.cli.serve", "serve", "Run the service."),
+    "verify": Entry("mailprobe.api.cli.verify", "verify", "Verify a few addresses."),
+    "clean": Entry("mailprobe.api.cli.clean", "clean", "Verify every address of a list."),
+    "account": Entry("mailprobe.api.cli.account", "account", "Make, show and change accounts."),
+    "key": Entry("mailprobe.api.cli.key", "key", "Make, list and revoke keys."),
+    "job": Entry("mailprobe.api.cli.job", "job", "See callbacks, and send one again."),
+    "migrate": Entry(
+        "mailprobe.api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."
+    ),
+    "demo": Entry(
+        "mailprobe.bench.cli.demo", "demo", "Clean an example list, all on this machine."
+    ),
+    "lab": Entry(
+        "mailprobe.bench.cli.lab", "lab", "Run mail servers and a resolver to try things on."
+    ),
+    "doctor": Entry(
+        "mailprobe.api.cli.doctor", "doctor", "Check what this machine lacks for probing."
+    ),
+    "lists": Entry("mailprobe.api.cli.lists", "lists", "Refresh the lists of domains."),
+    "bench": Entry("mailprobe.bench.cli.bench", "bench", "Measure."),
 }
 
 
@@ -66,7 +74,7 @@ class LazyGroup(click.Group):
 
         A reader that closed our standard output (`| head`) is click's: quiet, exit 1.
         """
-        from api.cli.streams import (
+        from mailprobe.api.cli.output.standard_streams import (
             cannot_say,
             is_of_stream,
             let_go_of_output,
@@ -83,7 +91,7 @@ class LazyGroup(click.Group):
         except click.Abort:  # Ctrl-C, by way of click
             code = 130
         except ValueError as error:
-            from api.settings import WrongSetting
+            from mailprobe.api.settings import WrongSetting
 
             if not isinstance(error, WrongSetting):
                 raise
@@ -106,7 +114,7 @@ class LazyGroup(click.Group):
 
 def show(error: click.ClickException) -> None:
     """One line, as all our complaints are; to wrong usage, where the right one is told."""
-    from api.cli.trouble import Trouble, say
+    from mailprobe.api.cli.errors import Trouble, say
 
     if isinstance(error, Trouble | NO_COMMAND):
         error.show()

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from api.cli.running import run
-from api.cli.trouble import Misuse, Trouble
+from mailprobe.api.cli.errors import Misuse, Trouble
+from mailprobe.api.cli.runner import run
 
 if TYPE_CHECKING:
-    from api.keys import Prefix
-    from api.settings import Settings
-    from storage.records import Account, Tier
-    from storage.store import Store
+    from mailprobe.api.keys import Prefix
+    from mailprobe.api.settings import Settings
+    from mailprobe.storage.contract import Store
+    from mailprobe.storage.records import Account, Tier
 
 T = TypeVar("T")
 
@@ -93,15 +93,15 @@ def set_(
 
 
 def read_settings() -> "Settings":
-    from api.settings import Settings
+    from mailprobe.api.settings import Settings
 
     return Settings.read(os.environ)
 
 
 def ask_store(settings: "Settings", question: "Callable[[Store], Awaitable[T]]") -> T:
     """Open the operator's store for one question; Trouble where it cannot be used."""
-    from storage import open_store
-    from storage.store import StoreUnavailable
+    from mailprobe.storage import open_store
+    from mailprobe.storage.contract import StoreUnavailable
 
     async def ask() -> T:
         async with open_store(settings.database, secret_key=settings.secret_key) as store:
@@ -116,7 +116,7 @@ def ask_store(settings: "Settings", question: "Callable[[Store], Awaitable[T]]")
 
 def check_database(settings: "Settings") -> None:
     """PostgreSQL has no file beside it for the key."""
-    from storage import is_postgres
+    from mailprobe.storage import is_postgres
 
     if is_postgres(settings.database) and settings.secret_key is None:
         raise Misuse(
@@ -140,7 +140,7 @@ async def new_key(
     store: "Store", account_id: str, prefix: "Prefix", label: str | None, *, keys_max: int | None
 ) -> dict[str, Any]:
     """A key of the kind that its prefix says; raises KeyLimitReached."""
-    from api.keys import key_hash, kind_of, mint, shown
+    from mailprobe.api.keys import key_hash, kind_of, mint, shown
 
     raw = mint(prefix)
     key = await store.create_key(
@@ -184,7 +184,7 @@ def read_cap(text: str, option: str) -> int | None:
 
 
 def _check_email(email: str) -> None:
-    from engine.address import NotAnAddress, parse
+    from mailprobe.engine.address import NotAnAddress, parse
 
     try:
         parse(email)

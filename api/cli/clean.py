@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from api.cli.running import ending_at_once, raise_open_files, sigterm_as_sigint
-from api.cli.trouble import Misuse, say
-from api.collector import collector_held
+from mailprobe.api.cli.errors import Misuse, say
+from mailprobe.api.cli.runner import ending_at_once, raise_open_files, sigterm_as_sigint
+from mailprobe.api.gc_tuning import collector_held
 
 if TYPE_CHECKING:
-    from api.cli.listfile import Reading
-    from api.cli.source import OpenSource
+    from mailprobe.api.cli.listfile import Reading
+    from mailprobe.api.cli.source import OpenSource
 
 
 @click.command()
@@ -76,11 +76,11 @@ def clean(
     with ending_at_once():
         import trio  # noqa: F401 - what the cleaning needs, before there is anything to lose
 
-        from api.cli.cleaning import Order, clean_list, output_path
-        from api.cli.lights import dead_end
-        from api.cli.listfile import Reading, known_encoding
-        from api.cli.progress import show_progress
-        from api.cli.report import print_summary
+        from mailprobe.api.cli.cleaning.run import Order, clean_list, output_path
+        from mailprobe.api.cli.listfile import Reading, known_encoding
+        from mailprobe.api.cli.output.lights import dead_end
+        from mailprobe.api.cli.output.progress import show_progress
+        from mailprobe.api.cli.output.report import print_summary
 
         open_source = _source(server, key)
     named = encoding and known_encoding(encoding)
@@ -108,14 +108,14 @@ def clean(
 
 def _source(server: str | None, key: str | None) -> "OpenSource":
     if server is None and key is None:
-        from api.cli.source import open_own_engine
-        from api.settings import Settings
+        from mailprobe.api.cli.source import open_own_engine
+        from mailprobe.api.settings import Settings
 
         settings = Settings.read(os.environ)
         return lambda: open_own_engine(settings.engine)
     if server is None or key is None:
         raise Misuse("--server and --key go together: a service, and a key that it knows")
-    from api.cli.http_source import check_server, open_http_source
+    from mailprobe.api.cli.http_source import check_server, open_http_source
 
     check_server(server, key)
     return lambda: open_http_source(server, key)

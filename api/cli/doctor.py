@@ -22,14 +22,14 @@ from urllib.parse import urlsplit
 import click
 import trio
 
-from api.cli.terminal import plain
-from engine.dns import Addresses, LookupFailed, NoAddress, Route, ask, read_route
-from engine.doh import DohResponse, TransportFailed, open_transport
-from engine.egress import Dial, Dialer, is_public
-from engine.routes import Routes, open_routes
-from engine.settings import EngineSettings
-from engine.smtp.connection import Connection, ConnectionLost, ReadTimedOut
-from engine.smtp.wire import Reply, TheirMistake, ehlo
+from mailprobe.api.cli.output.terminal import plain
+from mailprobe.engine.dns.doh import DohResponse, TransportFailed, open_transport
+from mailprobe.engine.dns.messages import Addresses, LookupFailed, NoAddress, Route, ask, read_route
+from mailprobe.engine.dns.routes import Routes, open_routes
+from mailprobe.engine.net.dialer import Dial, Dialer, is_public
+from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.smtp.connection import Connection, ConnectionLost, ReadTimedOut
+from mailprobe.engine.smtp.wire import Reply, TheirMistake, ehlo
 
 # Asked for their mail hosts; the first two tell in their EHLO answer who we are.
 PROVIDERS = ("gmail.com", "outlook.com", "gmx.net")
@@ -69,7 +69,7 @@ class Greeting:
 
 
 class Posts(Protocol):
-    """What we need of engine.doh.Transport."""
+    """What we need of mailprobe.engine.dns.doh.Transport."""
 
     async def post(self, url: str, query: bytes) -> DohResponse: ...
 
@@ -319,8 +319,8 @@ async def _check_reverse(name: str, helo: str, address: str, routes: Routes) -> 
 
 async def check_store(database: str, secret_key: bytes | None) -> Check:
     """A PostgreSQL server is asked; a file need not be there yet."""
-    from storage import is_postgres, open_store, shown
-    from storage.store import StoreUnavailable
+    from mailprobe.storage import is_postgres, open_store, shown
+    from mailprobe.storage.contract import StoreUnavailable
 
     if not is_postgres(database):
         return check_database(database)
@@ -360,9 +360,9 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
     Ends with 1 where a check failed.
     """
-    from api.cli.running import run
-    from api.cli.trouble import say
-    from api.settings import Settings
+    from mailprobe.api.cli.errors import say
+    from mailprobe.api.cli.runner import run
+    from mailprobe.api.settings import Settings
 
     settings = Settings.read(os.environ)
     checks = run(lambda: examine(settings.engine, settings.database, settings.secret_key))
@@ -388,7 +388,7 @@ def print_table(checks: list[Check]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from api.cli.report import console_on
+    from mailprobe.api.cli.output.report import console_on
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("check", overflow="fold", min_width=12)

@@ -25,12 +25,12 @@ import httpx
 import msgspec
 import trio
 
-from api.cli.cleaning import DOMAIN_RUN
-from api.cli.source import Source
-from api.cli.terminal import plain
-from api.cli.trouble import Misuse, Trouble, say
-from engine.stream import Answer
-from engine.verdict import Outcome, Verdict, judge
+from mailprobe.api.cli.cleaning.run import DOMAIN_RUN
+from mailprobe.api.cli.errors import Misuse, Trouble, say
+from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.cli.source import Source
+from mailprobe.engine.stream.scheduler import Answer
+from mailprobe.engine.verdict import Outcome, Verdict, judge
 
 PATH = "/v1/email/verify/stream"
 

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from api.cli.account import ask_store, find, print_json, read_settings
-from api.cli.trouble import Trouble
+from mailprobe.api.cli.account import ask_store, find, print_json, read_settings
+from mailprobe.api.cli.errors import Trouble
 
 if TYPE_CHECKING:
-    from storage.records import Attempt, Job, JobState
-    from storage.store import Store
+    from mailprobe.storage.contract import Store
+    from mailprobe.storage.records import Attempt, Job, JobState
 
 STATES = ("pending", "delivering", "done", "failed")
 LISTED = 100

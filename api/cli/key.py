@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from api.cli.account import ask_store, find, new_key, print_json, read_settings
-from api.cli.trouble import Misuse, Trouble
+from mailprobe.api.cli.account import ask_store, find, new_key, print_json, read_settings
+from mailprobe.api.cli.errors import Misuse, Trouble
 
 if TYPE_CHECKING:
-    from api.keys import Prefix
-    from storage.records import Key
-    from storage.store import Store
+    from mailprobe.api.keys import Prefix
+    from mailprobe.storage.contract import Store
+    from mailprobe.storage.records import Key
 
 
 @click.group()
@@ -26,8 +26,8 @@ def key() -> None:
 @click.option("--test", is_flag=True, help="A key for trying things out (sk_test_).")
 def create(account_id: str, label: str | None, provisioning: bool, test: bool) -> None:
     """Make a key for an account. It is shown this once."""
-    from api.plans import read_plans
-    from storage.store import KeyLimitReached
+    from mailprobe.api.quota.plans import read_plans
+    from mailprobe.storage.contract import KeyLimitReached
 
     if provisioning and test:
         raise Misuse("a key is either for --provisioning or a --test key")
@@ -87,7 +87,7 @@ def revoke(key_id: str) -> None:
 
 
 def _check_label(label: str | None) -> None:
-    from api.schema import LABEL, LABEL_CHARACTERS_MAX
+    from mailprobe.api.rest.schema import LABEL, LABEL_CHARACTERS_MAX
 
     if label is None:
         return

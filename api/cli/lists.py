@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import publicsuffixlist
 
-from engine.listmaker import (
+from mailprobe.engine.lists.build_lists import (
     DISPOSABLE_SOURCES,
     FREE_EMAIL_DOMAINS,
     BadUpstream,
@@ -31,7 +31,7 @@ from engine.listmaker import (
     make_lists,
     read_upstream,
 )
-from engine.lists import DATA, load_typos, read_names
+from mailprobe.engine.lists.lists import DATA, load_typos, read_names
 
 DOWNLOAD_S = 120
 SAMPLES = 5  # how many names of a change are shown

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from api.cli.running import run
-from api.cli.trouble import Interrupted, Misuse, Trouble, say
+from mailprobe.api.cli.errors import Interrupted, Misuse, Trouble, say
+from mailprobe.api.cli.runner import run
 
 if TYPE_CHECKING:
-    from api.cli.tally import Tally
-    from storage.migrate import Move, Moved
+    from mailprobe.api.cli.cleaning.tally import Tally
+    from mailprobe.storage.migrate.run import Move, Moved
 
 
 @click.command()
@@ -31,10 +31,10 @@ def migrate(source: str, target: str, anew: bool, show_key: bool) -> None:
     Stop the service first. SOURCE is read and never changed; an interrupted move goes
     on where it was when the command is given again. In the end both are compared.
     """
-    from api.settings import Settings
-    from storage import is_postgres, shown
-    from storage.migrate import open_move
-    from storage.store import StoreBroken, StoreUnavailable
+    from mailprobe.api.settings import Settings
+    from mailprobe.storage import is_postgres, shown
+    from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+    from mailprobe.storage.migrate.run import open_move
 
     if not is_postgres(target):
         raise Misuse("--to takes a postgresql:// URL")
@@ -59,7 +59,7 @@ def migrate(source: str, target: str, anew: bool, show_key: bool) -> None:
 
 
 def _move_all(move: "Move", how: str) -> "list[Moved]":
-    from storage.store import StoreBroken
+    from mailprobe.storage.contract import StoreBroken
 
     try:
         return run(lambda: _steps(move))
@@ -73,8 +73,8 @@ async def _steps(move: "Move") -> "list[Moved]":
     """Each in a thread: a signal is heeded between two."""
     import trio
 
-    from api.cli.progress import show_progress
-    from api.cli.tally import Tally
+    from mailprobe.api.cli.cleaning.tally import Tally
+    from mailprobe.api.cli.output.progress import show_progress
 
     total = await trio.to_thread.run_sync(move.count)
     tally = Tally()

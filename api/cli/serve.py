@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from api.cli.account import check_database, read_settings
-from api.cli.running import raise_open_files
-from api.cli.trouble import Misuse, Trouble, say
-from api.collector import collector_held
+from mailprobe.api.cli.account import check_database, read_settings
+from mailprobe.api.cli.errors import Misuse, Trouble, say
+from mailprobe.api.cli.runner import raise_open_files
+from mailprobe.api.gc_tuning import collector_held
 
 if TYPE_CHECKING:
-    from api.house import Doors
-    from api.metrics_board import Board
-    from api.plans import Plans
-    from api.settings import Bind, Settings
-    from storage.store import Store
+    from mailprobe.api.observability.shared_counters import Board
+    from mailprobe.api.quota.plans import Plans
+    from mailprobe.api.serve import Doors
+    from mailprobe.api.settings import Bind, Settings
+    from mailprobe.storage.contract import Store
 
 log = logging.getLogger("mailprobe.serve")
 
@@ -30,7 +30,7 @@ WORKERS_MAX = 256
 
 
 def _bind(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
-    from api.settings import BIND_TAKES, read_bind
+    from mailprobe.api.settings import BIND_TAKES, read_bind
 
     if text is None:
         return None
@@ -56,8 +56,8 @@ def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
 
     The database is made at the first start.
     """
-    from api.logs import log_to_standard_error
-    from api.plans import read_plans
+    from mailprobe.api.observability.logs import log_to_standard_error
+    from mailprobe.api.quota.plans import read_plans
 
     settings = read_settings()
     settings = replace(
@@ -77,7 +77,7 @@ def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
 def _serve(
     settings: "Settings", plans: "Plans", doors: "Doors", board: "Board | None", workers: int
 ) -> None:
-    from api.workers import supervise
+    from mailprobe.api.workers import supervise
 
     share = replace(settings, engine=_share(settings, workers))
     announce = partial(_announce, settings, doors, workers)
@@ -103,7 +103,7 @@ def _serve(
 
 
 def _open_doors(settings: "Settings") -> "Doors":
-    from api.house import Doors
+    from mailprobe.api.serve import Doors
 
     tools, metrics = settings.tools_bind, settings.metrics_bind
     return Doors(
@@ -114,7 +114,7 @@ def _open_doors(settings: "Settings") -> "Doors":
 
 
 def _listening(bind: "Bind", in_words: "Callable[[Bind, str], Misuse]") -> list[socket.socket]:
-    from api.sockets import open_sockets
+    from mailprobe.api.http.listeners import open_sockets
 
     try:
         return open_sockets(bind.host, bind.port)
@@ -156,7 +156,7 @@ def _board(doors: "Doors", workers: int) -> "Iterator[Board | None]":
     if not doors.metrics:
         yield None
         return
-    from api.metrics import open_metrics
+    from mailprobe.api.observability.metrics import open_metrics
 
     with open_metrics(workers) as board:
         yield board
@@ -206,7 +206,7 @@ def _end_with(act: Callable[[], None]) -> NoReturn:
 
 
 def _prepare_store(settings: "Settings") -> None:
-    from api.cli.account import ask_store
+    from mailprobe.api.cli.account import ask_store
 
     async def anybody(store: "Store") -> bool:
         return bool(await store.accounts())
@@ -219,9 +219,9 @@ def _prepare_store(settings: "Settings") -> None:
 
 
 def _announce(settings: "Settings", doors: "Doors", workers: int) -> None:
-    from api.house import tools_url_of, url_of
-    from api.logs import release
-    from storage import shown
+    from mailprobe.api.observability.logs import release
+    from mailprobe.api.serve import tools_url_of, url_of
+    from mailprobe.storage import shown
 
     if doors.metrics:
         say(f"metrics on {url_of(doors.metrics)}/metrics")
@@ -234,7 +234,7 @@ def _announce(settings: "Settings", doors: "Doors", workers: int) -> None:
 
 def _load_before_the_fork() -> None:
     """What is loaded here is there in every worker, in the same memory."""
-    from engine import load_rules_and_lists
+    from mailprobe.engine import load_rules_and_lists
 
     load_rules_and_lists()
 
@@ -249,8 +249,8 @@ def serve_until_told(
     """One process's service, until SIGTERM or SIGINT; Trouble where the store cannot be opened."""
     import trio
 
-    from api.house import serve_until_drained
-    from storage.store import StoreUnavailable
+    from mailprobe.api.serve import serve_until_drained
+    from mailprobe.storage.contract import StoreUnavailable
 
     gone: BaseException | None = None
     try:

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from api.collector import spare_the_collector
-from engine.settings import EngineSettings
+from mailprobe.api.gc_tuning import spare_the_collector
+from mailprobe.engine.settings import EngineSettings
 
 if TYPE_CHECKING:  # the engine brings DNS, HTTP and SMTP along: import it when it is opened
-    from engine.stream import Answer, Engine
+    from mailprobe.engine.stream.scheduler import Answer, Engine
 
 ASKER = "command line"
 
@@ -42,7 +42,7 @@ class OwnEngine:
     def open_answers(
         self, texts: Sequence[str], *, explain: bool = False
     ) -> AbstractAsyncContextManager[AsyncIterable["Answer"]]:
-        from engine.stream import open_answers
+        from mailprobe.engine.stream.scheduler import open_answers
 
         return open_answers(self._engine, texts, asker=ASKER, patient=True, explain=explain)
 
@@ -52,7 +52,7 @@ async def open_own_engine(
     settings: EngineSettings,
 ) -> AsyncIterator[Source]:
     """An engine for one command, and the end of its start; closed politely with the block."""
-    from engine.stream import open_engine
+    from mailprobe.engine.stream.scheduler import open_engine
 
     async with open_engine(settings) as engine:
         spare_the_collector()

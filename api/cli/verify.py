@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from api.cli.running import ending_at_once, raise_open_files, run
-from api.cli.trouble import Misuse, say
-from api.collector import collector_held
+from mailprobe.api.cli.errors import Misuse, say
+from mailprobe.api.cli.runner import ending_at_once, raise_open_files, run
+from mailprobe.api.gc_tuning import collector_held
 
 if TYPE_CHECKING:
-    from api.cli.source import OpenSource
-    from engine.stream import Answer
-    from engine.verdict import Verdict
+    from mailprobe.api.cli.source import OpenSource
+    from mailprobe.engine.stream.scheduler import Answer
+    from mailprobe.engine.verdict import Verdict
 
 SOON_S = 0.1  # nobody asks how far we are before; by then the first question has left
 
@@ -35,8 +35,8 @@ def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
-        from api.cli.source import open_own_engine
-        from api.settings import Settings
+        from mailprobe.api.cli.source import open_own_engine
+        from mailprobe.api.settings import Settings
 
     settings = Settings.read(os.environ)
     raise_open_files()
@@ -74,8 +74,8 @@ def print_json(texts: Sequence[str], open_source: "OpenSource", *, explain: bool
     import msgspec
     import trio
 
-    from engine.evidence import Evidence
-    from engine.verdict import as_row
+    from mailprobe.engine.evidence import Evidence
+    from mailprobe.engine.verdict import as_row
 
     def line_of(answer: "Answer") -> bytes:
         if not explain:
@@ -99,7 +99,7 @@ def _write_all(octets: bytes) -> None:
 
 
 def _say_dead_end(verdicts: "Iterable[Verdict]") -> None:
-    from api.cli.lights import dead_end, reason_of
+    from mailprobe.api.cli.output.lights import dead_end, reason_of
 
     if (hint := dead_end(Counter(map(reason_of, verdicts)))) is not None:
         say(hint)
@@ -109,7 +109,7 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
     """A table, in the order asked, when all are answered; how many are, until then."""
     import trio
 
-    from engine.evidence import Evidence
+    from mailprobe.engine.evidence import Evidence
 
     found: dict[int, Answer] = {}
 
@@ -125,7 +125,7 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
             nursery.cancel_scope.cancel()
 
     run(main)
-    from api.cli.report import console_on, explanation, verdict_table
+    from mailprobe.api.cli.output.report import console_on, explanation, verdict_table
 
     _say_dead_end(answer.verdict for answer in found.values())
     console = console_on(sys.stdout)
@@ -146,8 +146,8 @@ async def _show_waiting(found: "Mapping[int, Answer]", total: int) -> None:
     import trio
 
     await trio.sleep(SOON_S)
-    await trio.to_thread.run_sync(import_module, "api.cli.report")
-    from api.cli.report import waiting
+    await trio.to_thread.run_sync(import_module, "mailprobe.api.cli.output.report")
+    from mailprobe.api.cli.output.report import waiting
 
     with waiting(total) as show:
         while True:

@@ -43,7 +43,7 @@ class Lab:
     http1_url: str = ""  # of the same resolver, without HTTP/2
 
     def records(self) -> dict[str, Any]:
-        """What its hosts and its resolver have seen (bench.lab.records)."""
+        """What its hosts and its resolver have seen (mailprobe.bench.lab.records)."""
         return self._ask("records")
 
     def forget(self) -> None:
@@ -69,7 +69,7 @@ def start_lab(scenario: str = "default", seed: int = 0) -> Iterator[Lab]:
     thread that started it ends, which need not be the process.)
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.lab", scenario, str(seed)],
+        [sys.executable, "-m", "mailprobe.bench.lab", scenario, str(seed)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -26,7 +26,7 @@ import h11
 import trio
 import trustme
 
-from engine.testing.names import HTML, Behaviour, Mood, Zone
+from mailprobe.engine.testing.zone import HTML, Behaviour, Mood, Zone
 
 PATH = "/dns-query"
 QUESTION_OCTETS_MAX = 4_096

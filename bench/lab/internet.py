@@ -14,11 +14,10 @@ from itertools import product
 from math import inf
 from random import Random
 
-from bench.lab.scenario import Scenario, Truth
-from bench.lab.town import FIRST_NAMES, LAST_NAMES, plain
-from engine.testing.hosts import MailHost
-from engine.testing.names import Mood
-from engine.testing.personalities import (
+from mailprobe.bench.lab.fixture_domains import FIRST_NAMES, LAST_NAMES, plain
+from mailprobe.bench.lab.scenario import Scenario, Truth
+from mailprobe.engine.testing.faults import Drop, Late, Sometimes, Swap, Twice
+from mailprobe.engine.testing.host_profiles import (
     DISABLED,
     FULL,
     HOSTILE_TEXTS,
@@ -27,8 +26,9 @@ from engine.testing.personalities import (
     SPAMHAUS,
     new_host,
 )
-from engine.testing.troubles import Drop, Late, Sometimes, Swap, Twice
-from engine.verdict import Outcome
+from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.verdict import Outcome
 
 ADDRESSES = 5_000
 SENDER = "probe@probe.lab.test"  # some hosts refuse the null sender, some every other one

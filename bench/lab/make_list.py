@@ -1,6 +1,6 @@
 """Makes examples/list.csv: 300 rows over the town, as a firm's list of contacts looks.
 
-    python -m bench.lab.make_list [FILE]
+    python -m mailprobe.bench.lab.make_list [FILE]
 
 The same seed gives the same file, octet for octet; a test keeps the two together.
 """
@@ -14,13 +14,13 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from random import Random
 
-from bench.lab import town
-from bench.lab.scenarios import HUB_KIND, KINDS
-from bench.lab.town import Firm, Person
-from engine.verdict import Outcome
+from mailprobe.bench.lab import fixture_domains
+from mailprobe.bench.lab.fixture_domains import Firm, Person
+from mailprobe.bench.lab.scenarios import HUB_KIND, KINDS
+from mailprobe.engine.verdict import Outcome
 
 COLUMNS = ("name", "email", "company", "city", "signed_up")
-LIST = Path(__file__).parents[2] / "examples" / "list.csv"
+LIST = Path(__file__).parents[3] / "examples" / "list.csv"
 SEED = 2024
 FIRST_DAY, DAYS = date(2023, 1, 2), 720
 
@@ -80,9 +80,13 @@ def _rows(rng: Random, outcome: Outcome, share: int) -> list[Row]:
 def _candidates(outcome: Outcome) -> Iterable[Known]:
     """Everybody whose address turns out so, one of each firm before the second of any."""
     if outcome is Outcome.SYNTAX:
-        return [(NOBODY, Person(_name_in(text), text)) for text in town.NOT_ADDRESSES]
-    who = WHO.get(outcome, town.staff)
-    firms = [[(firm, person) for person in who(firm)] for firm in town.FIRMS if _is(firm, outcome)]
+        return [(NOBODY, Person(_name_in(text), text)) for text in fixture_domains.NOT_ADDRESSES]
+    who = WHO.get(outcome, fixture_domains.staff)
+    firms = [
+        [(firm, person) for person in who(firm)]
+        for firm in fixture_domains.FIRMS
+        if _is(firm, outcome)
+    ]
     by_turns = chain.from_iterable(zip_longest(*firms))
     return [known for known in by_turns if known is not None]
 
@@ -104,16 +108,18 @@ def _is(firm: Firm, outcome: Outcome) -> bool:
 
 def _deliverable(firm: Firm) -> Sequence[Person]:
     """The staff, then the office."""
-    return (*town.staff(firm), *town.offices(firm)[:1])
+    return (*fixture_domains.staff(firm), *fixture_domains.offices(firm)[:1])
 
 
 def _international(firm: Firm) -> Sequence[Person]:
-    return [Person(local.title(), f"{local}@{firm.domain}") for local in town.INTERNATIONAL]
+    return [
+        Person(local.title(), f"{local}@{firm.domain}") for local in fixture_domains.INTERNATIONAL
+    ]
 
 
 WHO: dict[Outcome, Callable[[Firm], Sequence[Person]]] = {
     Outcome.DELIVERABLE: _deliverable,
-    Outcome.UNDELIVERABLE: town.leavers,
+    Outcome.UNDELIVERABLE: fixture_domains.leavers,
     Outcome.NEEDS_SMTPUTF8: _international,
 }
 

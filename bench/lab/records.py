@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Any
 
-from bench.lab.doh import Resolver
-from bench.lab.scenario import Scenario
-from engine.testing.hosts import MailHost
+from mailprobe.bench.lab.doh import Resolver
+from mailprobe.bench.lab.scenario import Scenario
+from mailprobe.engine.testing.mail_host import MailHost
 
 
 def summary(scenario: Scenario, resolver: Resolver) -> dict[str, Any]:

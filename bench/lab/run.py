@@ -15,10 +15,10 @@ from typing import Any
 
 import trio
 
-from bench.lab import doh, records
-from bench.lab.doors import Doors, TooFewDescriptors, allow_descriptors
-from bench.lab.scenario import Scenario
-from bench.lab.scenarios import build
+from mailprobe.bench.lab import doh, records
+from mailprobe.bench.lab.listeners import Doors, TooFewDescriptors, allow_descriptors
+from mailprobe.bench.lab.scenario import Scenario
+from mailprobe.bench.lab.scenarios import build
 
 RESOLVER_ADDRESS = "127.0.0.1"
 HELO = "probe.lab.test"

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import IPv4Address
 
-from engine.testing.hosts import MailHost
-from engine.testing.names import Zone
-from engine.verdict import Outcome
+from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.engine.testing.zone import Zone
+from mailprobe.engine.verdict import Outcome
 
 FIRST_ADDRESS = IPv4Address("127.10.0.1")
 

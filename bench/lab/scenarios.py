@@ -6,14 +6,14 @@ from random import Random
 
 import idna
 
-from bench.lab import town
-from bench.lab.adverse import adverse
-from bench.lab.internet import internet
-from bench.lab.scenario import Scenario
-from engine.testing.hosts import MailHost
-from engine.testing.names import Mood
-from engine.testing.personalities import NO_PTR, new_host
-from engine.verdict import Outcome
+from mailprobe.bench.lab import fixture_domains
+from mailprobe.bench.lab.adverse_hosts import adverse
+from mailprobe.bench.lab.internet import internet
+from mailprobe.bench.lab.scenario import Scenario
+from mailprobe.engine.testing.host_profiles import NO_PTR, new_host
+from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.verdict import Outcome
 
 HUB_KIND = "hub"  # of the firms that share a provider
 HUB_HOSTS = 2
@@ -136,35 +136,39 @@ def default(_: Random) -> Scenario:
     """The town: every outcome, over realistic firms."""
     scenario = Scenario()
     _open_hub(scenario)
-    for firm in town.FIRMS:
+    for firm in fixture_domains.FIRMS:
         _open_firm(scenario, firm)
-    scenario.expect(Outcome.SYNTAX, *town.NOT_ADDRESSES)
+    scenario.expect(Outcome.SYNTAX, *fixture_domains.NOT_ADDRESSES)
     return scenario
 
 
 def _open_hub(scenario: Scenario) -> None:
     """A provider's two exchanges, which know the staff of all its customers."""
     people = frozenset[str]().union(
-        *(_mailboxes(firm) for firm in town.FIRMS if firm.kind == HUB_KIND)
+        *(_mailboxes(firm) for firm in fixture_domains.FIRMS if firm.kind == HUB_KIND)
     )
-    domains = frozenset(alabel(firm.domain) for firm in town.FIRMS if firm.kind == HUB_KIND)
+    domains = frozenset(
+        alabel(firm.domain) for firm in fixture_domains.FIRMS if firm.kind == HUB_KIND
+    )
     for place in range(1, HUB_HOSTS + 1):
         name = f"mx{place}.mailhub.test"
         host = new_host("postfix", name, mailboxes=people, domains=domains, latency_s=0.01)
         scenario.settle(name, host)
 
 
-def _open_firm(scenario: Scenario, firm: town.Firm) -> None:
+def _open_firm(scenario: Scenario, firm: fixture_domains.Firm) -> None:
     domain, people = alabel(firm.domain), _mailboxes(firm)
-    staff = [person.address for person in (*town.staff(firm), *town.offices(firm))]
+    staff = [
+        person.address for person in (*fixture_domains.staff(firm), *fixture_domains.offices(firm))
+    ]
     if firm.kind == HUB_KIND:
         scenario.zone.mx(domain, *(f"mx{n}.mailhub.test" for n in range(1, HUB_HOSTS + 1)))
         scenario.expect(Outcome.DELIVERABLE, *staff)
-        scenario.expect(Outcome.UNDELIVERABLE, *(p.address for p in town.leavers(firm)))
+        scenario.expect(Outcome.UNDELIVERABLE, *(p.address for p in fixture_domains.leavers(firm)))
     elif firm.kind == "no smtputf8":
         scenario.move_in(domain, new_host("no smtputf8", f"mx1.{domain}", mailboxes=people))
         scenario.expect(Outcome.DELIVERABLE, *staff)
-        needing = (f"{local}@{firm.domain}" for local in town.INTERNATIONAL)
+        needing = (f"{local}@{firm.domain}" for local in fixture_domains.INTERNATIONAL)
         scenario.expect(Outcome.NEEDS_SMTPUTF8, *needing)
     elif firm.kind.startswith("provider "):
         exchange = firm.kind.removeprefix("provider ")
@@ -180,12 +184,16 @@ def _open_firm(scenario: Scenario, firm: town.Firm) -> None:
             scenario.move_in(domain, new_host(kind.personality, f"mx1.{domain}", mailboxes=people))
         scenario.expect(kind.outcome, *staff)
         if kind.tells_leavers:
-            scenario.expect(Outcome.UNDELIVERABLE, *(p.address for p in town.leavers(firm)))
+            scenario.expect(
+                Outcome.UNDELIVERABLE, *(p.address for p in fixture_domains.leavers(firm))
+            )
 
 
-def _mailboxes(firm: town.Firm) -> frozenset[str]:
-    everyone = (*town.staff(firm), *town.offices(firm))
-    return frozenset(p.address.partition("@")[0] for p in everyone) | set(town.INTERNATIONAL)
+def _mailboxes(firm: fixture_domains.Firm) -> frozenset[str]:
+    everyone = (*fixture_domains.staff(firm), *fixture_domains.offices(firm))
+    return frozenset(p.address.partition("@")[0] for p in everyone) | set(
+        fixture_domains.INTERNATIONAL
+    )
 
 
 def alabel(domain: str) -> str:

@@ -1,7 +1,7 @@
 """Other verifiers beside ours: the same addresses, the same mail hosts, the same resolver.
 
-    python -m bench.peers install
+    python -m mailprobe.bench.peers install
 
 puts them into environments of their own, at the versions pinned here. README.md says how
-each is used and what is counted; bench/suite_peers.py makes figures of it.
+each is used and what is counted; bench/suites/peers.py makes figures of it.
 """

@@ -1,19 +1,19 @@
-"""`python -m bench.peers install`: put the other verifiers into environments of their own."""
+"""`python -m mailprobe.bench.peers install`: put the other verifiers into environments of their own."""
 
 import sys
 
-from bench.figures import Lacking
-from bench.peers.install import ENVIRONMENTS, install_all
+from mailprobe.bench.harness.figures import Lacking
+from mailprobe.bench.peers.install import ENVIRONMENTS, install_all
 
 
 def main(words: list[str]) -> str | None:
     """Exit code 0, or a message and 1."""
     if words != ["install"]:
-        return "usage: python -m bench.peers install"
+        return "usage: python -m mailprobe.bench.peers install"
     try:
         install_all()
     except Lacking as lacking:
-        return f"bench.peers: {lacking}"
+        return f"mailprobe.bench.peers: {lacking}"
     print(f"installed in {ENVIRONMENTS}")
     return None
 

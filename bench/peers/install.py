@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.figures import RESULTS, Lacking
-from bench.peers.inside import Runner
+from mailprobe.bench.harness.figures import RESULTS, Lacking
+from mailprobe.bench.peers.in_namespace import Runner
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -66,16 +66,16 @@ def runners() -> tuple[Runner, ...]:
     script = str(HERE / "run_email_validator_js.mjs")
     folder = str(EMAIL_VALIDATOR_JS.folder)
     return (
-        Runner("mailprobe", (sys.executable, "-m", "bench.peers.run_mailprobe")),
+        Runner("mailprobe", (sys.executable, "-m", "mailprobe.bench.peers.run_mailprobe")),
         Runner(
             PY3_VALIDATE_EMAIL.name,
-            (*_python(PY3_VALIDATE_EMAIL), "-m", "bench.peers.run_py3_validate_email"),
+            (*_python(PY3_VALIDATE_EMAIL), "-m", "mailprobe.bench.peers.run_py3_validate_email"),
             {"PY3VE_IGNORE_UPDATER": "1"},
             rounds=1,  # it takes long, and hardly differs, as it asks one after another
         ),
         Runner(
             VERIFY_EMAIL.name,
-            (*_python(VERIFY_EMAIL), "-m", "bench.peers.run_verify_email"),
+            (*_python(VERIFY_EMAIL), "-m", "mailprobe.bench.peers.run_verify_email"),
             rounds=1,
         ),
         Runner(EMAIL_VALIDATOR_JS.name, (node, script, folder)),
@@ -92,7 +92,7 @@ def check_installed() -> None:
     missing = [peer.name for peer in PEERS if not peer.installed]
     if missing:
         raise Lacking(
-            f"not installed: {', '.join(missing)}; `python -m bench.peers install` installs them, "
+            f"not installed: {', '.join(missing)}; `python -m mailprobe.bench.peers install` installs them, "
             "as does MAILPROBE_BENCH_INSTALL=1 in the environment of this suite"
         )
     _check_node()

@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from engine.testing.names import Zone
+from mailprobe.engine.testing.zone import Zone
 
 PORT = 53
 QUESTION_OCTETS_MAX = 4_096

@@ -4,10 +4,10 @@ import os
 
 import trio
 
-from api.settings import Settings
-from bench.asking import ask_all
-from bench.peers.runner import BAD, CATCH_ALL, GOOD, UNSURE, Clock, read_addresses, tell
-from engine import open_engine
+from mailprobe.api.settings import Settings
+from mailprobe.bench.harness.engine_runs import ask_all
+from mailprobe.bench.peers.runner import BAD, CATCH_ALL, GOOD, UNSURE, Clock, read_addresses, tell
+from mailprobe.engine import open_engine
 
 WORDS = {
     "deliverable": GOOD,

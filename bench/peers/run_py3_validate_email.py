@@ -7,7 +7,7 @@ the list that came with the package is used.
 
 from validate_email import validate_email  # type: ignore[import-not-found]  # it lives elsewhere
 
-from bench.peers.runner import HELO, SENDER, UNSURE, Clock, read_addresses, tell, word
+from mailprobe.bench.peers.runner import HELO, SENDER, UNSURE, Clock, read_addresses, tell, word
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from multiprocessing import Pool
 
 from verify_email import verify_email  # type: ignore[import-not-found]  # it lives elsewhere
 
-from bench.peers.runner import UNSURE, Clock, read_addresses, tell, word
+from mailprobe.bench.peers.runner import UNSURE, Clock, read_addresses, tell, word
 
 
 def ask(address: str) -> str | None:

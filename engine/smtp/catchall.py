@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from engine.smtp.question import Cause, Question
-from engine.smtp.throttle import NEVER, NO_SILENCE, Silence
-from engine.verdict import Outcome
+from mailprobe.engine.smtp.probe import Cause, Question
+from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, Silence
+from mailprobe.engine.verdict import Outcome
 
 INCONCLUSIVE_S = 60.0  # long enough for a list to pass, short enough to be asked again
 DOMAINS_MAX = 100_000

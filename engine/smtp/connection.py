@@ -10,9 +10,18 @@ import ssl
 
 import trio
 
-from engine.smtp.lines import GONE, LATE_GRACE_S, Line, OnOctets, StreamLine
-from engine.smtp.tls import TlsLine
-from engine.smtp.wire import CONNECT, QUIT, Command, Conversation, Stage, TheirMistake, Turn, rcpt
+from mailprobe.engine.net.reactor import GONE, LATE_GRACE_S, Line, OnOctets, StreamLine
+from mailprobe.engine.net.tls import TlsLine
+from mailprobe.engine.smtp.wire import (
+    CONNECT,
+    QUIT,
+    Command,
+    Conversation,
+    Stage,
+    TheirMistake,
+    Turn,
+    rcpt,
+)
 
 HANG_UP_S = 0.05  # a server that listens sees our end within a round trip
 QUIT_S = 0.3  # a seat is held meanwhile; a server that has read QUIT needs no more of us

@@ -15,9 +15,9 @@ a verdict is held back. The conversation goes on meanwhile, so the proof costs
 import re
 from collections.abc import Iterable
 
-from engine.smtp.question import Question
-from engine.smtp.wire import Reply, TheirMistake
-from engine.verdict import Outcome
+from mailprobe.engine.smtp.probe import Question
+from mailprobe.engine.smtp.wire import Reply, TheirMistake
+from mailprobe.engine.verdict import Outcome
 
 HELD_S = 0.5  # a verdict is not kept from its caller for longer, if more can be asked
 QUIET_S = 0.01  # a doubled reply follows at once; networks between reorder within 10 ms

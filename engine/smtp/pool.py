@@ -14,24 +14,37 @@ from typing import Any, Protocol
 
 import trio
 
-from engine.egress import Dial
-from engine.evidence import Tried
-from engine.settings import EngineSettings
-from engine.sites import Site
-from engine.smtp import wire
-from engine.smtp.catchall import Acceptance, Domain, Domains, deciding_rule
-from engine.smtp.connection import Connection
-from engine.smtp.lines import Line
-from engine.smtp.pairing import EARLY
-from engine.smtp.question import ADDRESSES_MAX, Cause, Question
-from engine.smtp.replies import Reading, Rules, Step
-from engine.smtp.session import GONE_WRONG, REFUSALS_MAX, Session, cause_of, refusal_outcome
-from engine.smtp.terms import first_terms, start_tls
-from engine.smtp.throttle import NEVER, NO_SILENCE, REFUSAL_REST_S, REST_AFTER, Rest, Throttle
-from engine.smtp.wire import Reply, TheirMistake
-from engine.turnstile import Turnstile
-from engine.verdict import Outcome
-from engine.watcher import Watcher
+from mailprobe.engine.evidence import Tried
+from mailprobe.engine.fair_queue import Turnstile
+from mailprobe.engine.net.dialer import Dial
+from mailprobe.engine.net.reactor import Line
+from mailprobe.engine.observer import Watcher
+from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.smtp import wire
+from mailprobe.engine.smtp.catchall import Acceptance, Domain, Domains, deciding_rule
+from mailprobe.engine.smtp.connection import Connection
+from mailprobe.engine.smtp.host_policy import first_terms, start_tls
+from mailprobe.engine.smtp.operators import Site
+from mailprobe.engine.smtp.pairing import EARLY
+from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause, Question
+from mailprobe.engine.smtp.replies.rules import Reading, Rules, Step
+from mailprobe.engine.smtp.session import (
+    GONE_WRONG,
+    REFUSALS_MAX,
+    Session,
+    cause_of,
+    refusal_outcome,
+)
+from mailprobe.engine.smtp.throttle import (
+    NEVER,
+    NO_SILENCE,
+    REFUSAL_REST_S,
+    REST_AFTER,
+    Rest,
+    Throttle,
+)
+from mailprobe.engine.smtp.wire import Reply, TheirMistake
+from mailprobe.engine.verdict import Outcome
 
 BACKLOG_S = 0.5  # work for longer than this is worth one more connection
 HEDGE_S = 0.25  # of silence before a greeting, then the next exchange is dialled beside it

@@ -1,799 +1,107 @@
-"""Layer 4: from a question to what became of it.
+"""What is asked of a mail host, and what became of it. Values and records; no I/O.
 
-The desk at which every question is asked and settled. It keeps the overall
-clock of each, finds the pool of its exchange, sends it on to the next exchange
-when one fails, and counts what is under way. Nothing is reported later than
-the overall clock: whatever a connection is still waiting for, its question is
-settled by then, and the late reply finds nobody.
+A `Question` is one address on its way through layer 4. It is settled exactly
+once, by the first of: an answer, a failure with nothing left to try, the
+overall clock, or its asker's leaving. What comes later finds it settled and
+changes nothing.
 """
 
-import random
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-import trio
+import msgspec
 
-from engine.background import contained, log_fault, supervised
-from engine.dns import AddressAnswer, Addresses, MailExchange, NoAddress
-from engine.egress import Dial, is_public
-from engine.evidence import Tried
-from engine.routes import Routes
-from engine.settings import EngineSettings
-from engine.sites import Sites
-from engine.smtp.catchall import Domains
-from engine.smtp.lines import Line, Lines, StreamLine, open_lines
-from engine.smtp.lookups import AddressLookUps
-from engine.smtp.pool import Pool
-from engine.smtp.question import Cause, Question
-from engine.smtp.replies import Rules
-from engine.smtp.seats import OwnSeats, Seats
-from engine.smtp.throttle import Rest
-from engine.turnstile import Turnstile
-from engine.verdict import LADDER, Outcome
-from engine.watcher import NOBODY, Census, Watcher
+from mailprobe.engine.dns.messages import MailExchange
+from mailprobe.engine.evidence import CONVERSATION_LINES_MAX, Line, Tried, shown
+from mailprobe.engine.verdict import Outcome
 
-POOLS_MAX = 10_000  # hosts remembered; those with nothing to do go first
-POOLS_LOOKED_AT = 64  # of them, when one is to be forgotten
-NAMES_MAX = 100_000  # exchanges whose host is remembered, whatever addresses they have now
-NAMES_OF_POOL_MAX = 64  # an operator's host has a name for each customer: these learn its rest
-RESTS_MAX = 10_000  # addresses and names that are left alone
-PARTING_S = 1.0  # for QUIT and its answers when the engine closes
-
-NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
-NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
-LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its look-up failed")
-NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had an address for us
+ADDRESSES_MAX = 5  # of exchanges, tried for one question
+CONVERSATIONS_MAX = 2  # a greeting of 4xx or 5xx is one
+OBJECTIONS_MAX = 2  # times a host may ask that the question be put by itself
 
 
-class Prober:
-    """Every question under way, and the pools that answer them."""
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a conversation came to nothing."""
 
-    # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
-    __slots__ = (
-        "_address_rests",
-        "_admitted",
-        "_admitting",
-        "_all_done",
-        "_answering",
-        "_ceded",
-        "_clock_wanted",
-        "_clocked",
-        "_ended",
-        "_granted",
-        "_hedging",
-        "_held_back",
-        "_lines",
-        "_looking_up",
-        "_name_rests",
-        "_now",
-        "_nursery",
-        "_over",
-        "_pool_of_name",
-        "_pools",
-        "_pools_at",
-        "_probes_max",
-        "_room_at",
-        "_room_listeners",
-        "_routes",
-        "_seats",
-        "_seats_wanted",
-        "_sites",
-        "_sitting",
-        "_tasks",
-        "_waiting",
-        "_watched",
-        "closing",
-        "dial",
-        "domains",
-        "rules",
-        "settings",
-        "watcher",
-    )
+    outcome: Outcome  # TIMED_OUT, CONVERSATION_FAILED, REFUSED_BY_POLICY, RESOLVER_FAILED
+    rule: str
+    words: str  # for the evidence
+    about_us: bool = False  # the host spoke against us: it wants rest
+    hung_up: bool = False  # the connection was closed or reset
+    spoke: bool = False  # it counts as a conversation, not only as an address tried
+    temporary: bool = False  # a greeting of 4yz: there may be one connection too many
 
-    def __init__(
-        self,
-        settings: EngineSettings,
-        routes: Routes,
-        dial: Dial,
-        rules: Rules,
-        sites: Sites,
-        nursery: trio.Nursery,
-        mint: Callable[[], str],
-        watcher: Watcher = NOBODY,
-        lines: Lines | None = None,
-        seats: Seats | None = None,
-    ) -> None:
-        self.settings = settings
-        self.watcher = watcher
-        self._watched = watcher is not NOBODY  # whom nothing need be told
-        self.rules = rules
-        self.dial = dial
-        self.domains = Domains(settings.cache_s, mint)
-        self.closing = False
-        self._routes = routes
-        self._sites = sites
-        self._nursery = nursery
-        self._lines = lines
-        self._probes_max = settings.probes_max
-        self._now = trio.lowlevel.current_clock().current_time
-        self._clocked: OrderedDict[Question, None] = OrderedDict()  # by their deadlines
-        self._clock_wanted = trio.Event()
-        self._admitted: set[Question] = set()
-        self._held_back = 0  # admitted questions with a reply that is not proven yet
-        self._waiting: Turnstile[Question] = Turnstile()
-        self._admitting = False
-        self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
-        self._answering = 0  # rounds whose replies are being given out just now
-        self._room_at: dict[Pool | None, None] = {}  # that was made meanwhile
-        self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
-        self._pool_of_name: OrderedDict[str, Pool] = OrderedDict()
-        self._name_rests: OrderedDict[str, tuple[Rest, Cause]] = OrderedDict()
-        self._address_rests: OrderedDict[str, tuple[float, Cause]] = OrderedDict()
-        self._hedging: set[str] = set()  # exchanges that are looked up for it
-        self._pools_at: defaultdict[str, set[Pool]] = defaultdict(set)  # by IP address
-        self._granted: Seats = OwnSeats(settings.host_connections) if seats is None else seats
-        self._granted.open_for(self)
-        self._seats: Counter[str] = Counter()  # connections, by IP address
-        self._over: set[str] = set()  # addresses with more connections than are granted
-        self._ceded: Counter[str] = Counter()  # connections there that are on their way home
-        self._ended: set[str] = set()  # addresses at which the seats of some were withdrawn
-        self._sitting: defaultdict[str, dict[trio.CancelScope, None]] = defaultdict(dict)
-        self._seats_wanted: defaultdict[str, dict[Pool, None]] = defaultdict(dict)  # in turn
-        self._looking_up = AddressLookUps(routes, self._found, self._next_exchange)
-        self._tasks = 0
-        self._all_done = trio.Event()
 
-    # -- asking and settling -----------------------------------------------------------------
+@dataclass(slots=True, eq=False)
+class Notes:
+    """What is written down where a question is to be explained; times are trio's clock."""
+
+    tried: list[Tried] = field(default_factory=list)
+    lines: list[tuple[float, bool, str]] = field(default_factory=list)  # when, by us?, text
+    cut: bool = False  # something was said that is not written down
+    cached: list[str] = field(default_factory=list)
+    looked_up: bool = False  # just now, for this very question
+    session: Any = None  # of the latest conversation (session.Session)
+    session_lines: int = 0  # of what was said there before any question, so many are in `lines`
+
+    def add_line(self, at: float, by_us: bool, text: str) -> None:
+        """A line that was said; as much of it, and as many, as evidence may hold."""
+        if len(self.lines) >= CONVERSATION_LINES_MAX:
+            self.cut = True
+            return
+        kept = shown(text)
+        self.cut = self.cut or len(kept) < len(text)
+        self.lines.append((at, by_us, kept))
+
+    def lines_since(self, began: float) -> list[Line]:
+        """The conversation in the order of the wire; what we wrote together stands together."""
+        in_order = sorted(self.lines, key=lambda line: line[0])
+        return [
+            Line(round((at - began) * 1000, 1), "client" if by_us else "server", text)
+            for at, by_us, text in in_order
+        ]
+
+
+class Question(msgspec.Struct, eq=False):
+    """One address, asked about by one asker, against the overall clock."""
+
+    mailbox: str  # as it stands in RCPT
+    domain: str
+    asker: str
+    exchanges: list[MailExchange]  # in the order in which they are to be tried
+    on_settled: Callable[["Question"], None]
+    owner: Any = None  # whatever the asker wants to find again
+    smtputf8: bool = False
+    notes: Notes | None = None
+    behind: int = 0  # how many more the asker holds back for the same exchange
+
+    deadline: float = float("inf")  # trio's clock
+    place: int = -1  # of the exchange being tried
+    pool: Any = None  # of the host at which it waits or is asked (pool.Pool)
+    domain_here: Any = None  # what is known of its domain at that host (catchall.Domain)
+    addresses_tried: int = 0
+    conversations: int = 0
+    objections: int = 0
+    sender_refused_by: Any = None  # the pool whose host refused one kind of sender for it
+    asked_again: bool = False  # after a reused connection failed it
+    hedge: Any = None  # the pool of the exchange after it, where it waits as well
+    hedge_place: int = -1  # of that exchange; it stays when the hedge has failed
+    hedge_cause: Cause | None = None  # why it has
+    gave_way: bool = False  # its reply was late while others waited; it is asked once more
+    doubted: bool = False  # a reply to it was not proven to be its own; it is asked once more
+    accepted: bool = False  # by RCPT; only the catch-all test is awaited
+    cause: Cause | None = None  # of the last failure
+
+    outcome: Outcome | None = None  # set once
+    rule: str = ""
 
     @property
-    def under_way(self) -> int:
-        """Questions that are admitted and not answered."""
-        return len(self._admitted) - self._held_back
+    def settled(self) -> bool:
+        return self.outcome is not None
 
     @property
-    def full(self) -> bool:
-        return self.under_way >= self._probes_max
-
-    @property
-    def crowded(self) -> bool:
-        """More than half of those who may be admitted are: none should wait in step for long."""
-        return 2 * self.under_way > self._probes_max
-
-    @property
-    def room(self) -> int:
-        """How many more questions may be admitted."""
-        return self._probes_max - self.under_way
-
-    def census(self) -> Census:
-        """What is under way just now. Looks at every host: for once a second, not for each address."""
-        now, pools = trio.current_time(), self._pools.values()
-        return Census(
-            questions=self.under_way,
-            questions_outside=len(self._waiting),
-            questions_waiting=sum(len(pool.waiting) for pool in pools),
-            connections=self._seats.total(),
-            hosts=len(pools),
-            hosts_resting=sum(pool.rest.resting(now) for pool in pools),
-            hosts_waiting=sum(map(len, self._seats_wanted.values())),
-        )
-
-    def ask(self, question: Question) -> None:
-        """Start the question's clock and let it be answered; `on_settled` is called once."""
-        self._begin(question, self._now())
-        self._waiting.join(question.asker, question)
-        self._admit()
-
-    def ask_at(self, pool: Pool, questions: Sequence[Question]) -> None:
-        """Ask all of these, whose first exchange has this pool; `room` says how many may be."""
-        if self._admitting or self._waiting.count or len(questions) > self.room:
-            for question in questions:
-                self.ask(question)
-            return
-        now = self._now()
-        deadline = now + self.settings.probe_s
-        if not self._clocked:
-            self._clock_wanted.set()
-        for question in questions:
-            question.deadline = deadline
-            self._clocked[question] = None
-            self._admitted.add(question)
-            if self._watched or question.notes is not None:
-                self._recall_addresses(question)
-            question.place = 0
-        self._admitting = True  # what they settle at once lets others in only afterwards
-        try:
-            pool.join(questions, now)
-        finally:
-            self._admitting = False
-        if self._waiting.count:
-            self._admit()
-
-    def _begin(self, question: Question, now: float) -> None:
-        question.deadline = now + self.settings.probe_s
-        if not self._clocked:
-            self._clock_wanted.set()
-        self._clocked[question] = None
-
-    def pool_of(self, exchange: MailExchange) -> Pool | None:
-        """The exchange's pool; None where its addresses aren't known or aren't for us."""
-        known = self._routes.known_addresses(exchange.name)
-        if not isinstance(known, Addresses) or not (usable := self._usable(known.ips)):
-            return None
-        return self._pool(usable, exchange.name)
-
-    def _recall_addresses(self, question: Question) -> None:
-        self.watcher.recalled("addresses")
-        if question.notes is not None and not question.notes.looked_up:
-            question.notes.cached.append("addresses")
-
-    def settle(self, question: Question, outcome: Outcome, rule: str) -> None:
-        """The first word on a question is the last; whatever comes later is dropped."""
-        if question.outcome is not None:
-            return
-        if question.accepted and not LADDER[outcome].valid:
-            # Asked once more for the sake of the random address, and not answered as before.
-            outcome, rule = Outcome.DELIVERABLE_UNTESTED, question.rule
-        question.outcome = outcome
-        question.rule = rule
-        try:
-            self._leave(question)
-        except Exception:  # of the books of a host; the asker has an answer all the same
-            log_fault(self._leave)
-        try:
-            question.on_settled(question)
-        except Exception:  # of its asker's, whose trouble may not be that of all who ask
-            log_fault(question.on_settled)
-
-    def abandon(self, questions: Iterable[Question]) -> None:
-        """Their asker has gone: nothing more is asked for them, nothing is reported."""
-        abandoned = [question for question in questions if not question.settled]
-        for question in abandoned:  # all of them first: none is let in for another one's place
-            question.outcome = Outcome.TIMED_OUT
-            question.rule = "abandoned"
-        for question in abandoned:
-            self._leave(question)
-
-    def _leave(self, question: Question) -> None:
-        admitted = self._admitted
-        full = len(admitted) - self._held_back >= self._probes_max
-        self._clocked.pop(question, None)
-        admitted.discard(question)
-        if self._looking_up.pending:
-            self._looking_up.drop(question)
-        pool: Pool | None = question.pool
-        if pool is not None:
-            pool.present -= 1
-            question.pool = None
-        if self._waiting.count:
-            self._admit()
-        if pool is not None and pool.present - pool.held_back <= pool.room_at:
-            if self._answering:  # as room_made() does, said here for it is done of every answer
-                self._room_at[pool] = None
-            else:
-                for tell in self._room_listeners:
-                    tell(pool)
-        if full:
-            if self._answering:
-                self._room_at[None] = None
-            elif not self.full:
-                self.room_made(None)
-
-    def hold_back(self, pool: Pool, count: int) -> None:
-        """`count` questions have a reply and wait for its proof: admit others in their places."""
-        full = len(self._admitted) - self._held_back >= self._probes_max
-        self._held_back += count
-        pool.held_back += count
-        if self._waiting.count:
-            self._admit()
-        if pool.present - pool.held_back <= pool.room_at:
-            self.room_made(pool)
-        if full and not self.full:
-            self.room_made(None)
-
-    def end_hold(self, pool: Pool, count: int) -> None:
-        """`count` of them are settled or asked again now."""
-        self._held_back -= count
-        pool.held_back -= count
-
-    def room_made(self, pool: Pool | None) -> None:
-        """Tell who holds questions back that one may be let in: at this pool, or (None) anywhere.
-
-        While a round's replies are given out it is only noted: told once, what was
-        held back is let in together, and goes into one write.
-        """
-        if self._answering:
-            self._room_at[pool] = None
-        else:
-            for tell in self._room_listeners:
-                tell(pool)
-
-    def begin_answers(self) -> None:
-        """A round's replies are given out from now on, until end_answers()."""
-        self._answering += 1
-
-    def end_answers(self) -> None:
-        self._answering -= 1
-        if not self._answering and self._room_at:
-            made, self._room_at = self._room_at, {}
-            for pool in made:
-                if pool is not None:
-                    self.room_made(pool)
-            if None in made and not self.full:
-                self.room_made(None)
-
-    def listen_for_room(self, tell: Callable[[Pool | None], None]) -> None:
-        self._room_listeners = (*self._room_listeners, tell)
-
-    def stop_listening(self, tell: Callable[[Pool | None], None]) -> None:
-        self._room_listeners = tuple(each for each in self._room_listeners if each != tell)
-
-    def _admit(self) -> None:
-        """Let waiting questions in while there is room. What they settle at once lets others in."""
-        if self._admitting:
-            return
-        self._admitting = True
-        try:
-            now = self._now()
-            while not self.full and (question := self._waiting.take()) is not None:
-                if not question.settled and question.deadline > now:
-                    self._admitted.add(question)
-                    self._next_exchange(question)
-        finally:
-            self._admitting = False
-
-    def fail_over(self, question: Question, cause: Cause) -> None:
-        """What was tried last came to nothing: the next exchange, or the end."""
-        if question.settled:
-            return
-        question.cause = cause
-        final = cause.outcome not in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
-        if final or question.exhausted:
-            self.settle(question, cause.outcome, cause.rule)
-        else:
-            self._next_exchange(question)
-
-    # -- the way from exchange to exchange ---------------------------------------------------
-
-    def _next_exchange(self, question: Question) -> None:
-        if question.pool is not None:
-            question.pool.present -= 1
-            question.pool = None
-        while question.place + 1 < len(question.exchanges):
-            question.place += 1
-            if question.place == question.hedge_place and question.hedge is None:
-                question.cause = question.hedge_cause or question.cause
-                continue  # it was tried beside the one before it, in vain
-            exchange = question.exchanges[question.place]
-            known = self._routes.known_addresses(exchange.name)
-            if known is None:
-                self._looking_up.begin(question, question.place)
-                return
-            self._recall_addresses(question)
-            if self._enter(question, exchange.name, known):
-                return
-        if not self._looking_up.waits(question):  # else one that is late may still be found
-            cause = question.cause or NO_ADDRESS
-            self.settle(question, cause.outcome, cause.rule)
-
-    def _found(self, question: Question, place: int, answer: AddressAnswer) -> None:
-        """An exchange's look-up is done: try it, or go on where it was the last one begun."""
-        last, question.place = question.place, place
-        if not self._enter(question, question.exchanges[place].name, answer):
-            question.place = last
-            if place == last or not self._looking_up.waits(question):
-                self._next_exchange(question)
-
-    def _enter(self, question: Question, name: str, answer: AddressAnswer) -> bool:
-        """Let the question wait at the exchange's pool; False where it has no address for us."""
-        if isinstance(answer, Addresses):
-            if usable := self._usable(answer.ips):
-                self._looking_up.drop(question)
-                self._pool(usable, name).join((question,), self._now())
-                return True
-            cause = NOT_PUBLIC
-        else:
-            cause = NO_ADDRESS if isinstance(answer, NoAddress) else LOOKUP_FAILED
-        if question.notes is not None:
-            question.notes.tried.append(Tried(name, None, cause.words))
-        # An exchange that was tried says more than one that could not be: its cause stays.
-        if question.cause in NEVER_TRIED:
-            question.cause = cause
-        return False
-
-    def _usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
-        if self.settings.allow_private:
-            return ips
-        return tuple(ip for ip in ips if is_public(ip))
-
-    # -- pools and seats ---------------------------------------------------------------------
-
-    def _pool(self, addresses: tuple[str, ...], name: str) -> Pool:
-        """The pool of these addresses, which the exchange of this name has just now."""
-        key = pool_key(addresses)
-        known = self._pool_of_name.get(name)
-        pool = self._pools.get(key)
-        if pool is not None:
-            self._pools.move_to_end(key)
-        elif known is not None and known.names == {name}:
-            pool = self._move(known, key)  # its addresses rotate; what was learnt stays
-        else:
-            pool = self._open_pool(key, name, known)
-        if known is not pool:
-            self._name(pool, name, known)
-        pool.belong_to(self._sites.find(name))
-        if len(self._pools) > POOLS_MAX:
-            self._forget_a_pool()
-        return pool
-
-    def _open_pool(self, key: tuple[str, ...], name: str, known: Pool | None) -> Pool:
-        """A new pool; it knows its domains from the exchange's name, or from a host's address.
-
-        Only domains are shared by address, for a domain's owner chooses its exchanges: what
-        one of them does to us must not be held against whoever else has the address.
-        """
-        sharing = known or next(
-            (next(iter(self._pools_at[each])) for each in key if self._pools_at.get(each)), None
-        )
-        pool = self._pools[key] = Pool(key, name, sharing.host if sharing else name, self)
-        if known is not None:
-            pool.throttle, pool.terms = known.throttle, known.terms
-        self._find_at(pool, key)
-        return pool
-
-    def _move(self, pool: Pool, key: tuple[str, ...]) -> Pool:
-        del self._pools[pool.addresses]
-        self._pools[key] = pool
-        in_use = {session.address for session in pool.sessions}
-        for address in pool.found_at - set(key) - in_use:
-            self._leave_address(pool, address)
-        self._find_at(pool, key)
-        pool.addresses = key
-        return pool
-
-    def _find_at(self, pool: Pool, addresses: Iterable[str]) -> None:
-        for address in addresses:
-            pool.found_at.add(address)
-            self._pools_at[address].add(pool)
-
-    def _leave_address(self, pool: Pool, address: str) -> None:
-        pool.found_at.discard(address)
-        self._pools_at[address].discard(pool)
-        if not self._pools_at[address]:
-            del self._pools_at[address]
-
-    def _name(self, pool: Pool, name: str, known: Pool | None) -> None:
-        """The exchange of this name is at this pool from now on."""
-        if known is not None:
-            known.names.discard(name)
-        pool.names.add(name)
-        self._pool_of_name[name] = pool
-        if len(self._pool_of_name) > NAMES_MAX:
-            oldest, its_pool = self._pool_of_name.popitem(last=False)
-            its_pool.names.discard(oldest)
-        if rest := self._name_rests.get(name):
-            pool.names_rest_until = max(pool.names_rest_until, rest[0].until)
-
-    def _forget_a_pool(self) -> None:
-        """Forget the oldest that has nothing to do and does not rest; look at few of them."""
-        now = self._now()
-        for _ in range(POOLS_LOOKED_AT):
-            key, pool = next(iter(self._pools.items()))
-            busy = pool.connections or pool.present or pool.any_waiting()
-            rests = pool.rest.resting(now) and len(self._pools) <= 2 * POOLS_MAX
-            if busy or rests:
-                self._pools.move_to_end(key)
-                continue
-            del self._pools[key]
-            for address in list(pool.found_at):
-                self._leave_address(pool, address)
-            for name in pool.names:
-                self._pool_of_name.pop(name, None)
-            return
-
-    # -- back-off, by address and by the exchange's name -------------------------------------
-
-    def resting_at(self, address: str) -> Cause | None:
-        """Why this address is left alone just now; None where it is not."""
-        until, cause = self._address_rests.get(address, (0.0, None))
-        return cause if self._now() < until else None
-
-    def name_rest(self, name: str, now: float) -> Cause | None:
-        """Why the exchange of this name is left alone, whatever its addresses; None where not."""
-        rest, cause = self._name_rests.get(name, (Rest(), None))
-        return cause if now < rest.until else None
-
-    def note_rest(self, pool: Pool, addresses: Sequence[str], cause: Cause) -> None:
-        """The pool rests after failures at these addresses: so do they, and its names."""
-        now = self._now()
-        for address in addresses:
-            self._address_rests[address] = (pool.rest.until, cause)
-            self._address_rests.move_to_end(address)
-        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
-            self._name_rests[name] = (self._longer_rest(name, pool.rest, now, cause), cause)
-            self._name_rests.move_to_end(name)
-        for rests in (self._address_rests, self._name_rests):
-            while len(rests) > RESTS_MAX:
-                rests.popitem(last=False)
-
-    def _longer_rest(self, name: str, rest: Rest, now: float, cause: Cause) -> Rest:
-        """The pool's rest, or the longer one of a name that failed at other addresses before."""
-        before, _ = self._name_rests.get(name, (Rest(), None))
-        longer = before.after_strike(now, refused=cause.about_us)
-        return longer if longer.until > rest.until else rest
-
-    def note_welcome(self, pool: Pool) -> None:
-        """A recipient was answered: none of the pool's names wants rest any more."""
-        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
-            self._name_rests.pop(name, None)
-
-    # -- hedges ------------------------------------------------------------------------------
-
-    def hedge(self, pool: Pool) -> None:
-        """The pool's exchange is silent: dial the next one for each question that waits there."""
-        for question in list(pool.waiting):
-            if question.settled or question.pool is not pool or question.hedge_place >= 0:
-                continue
-            place = question.place + 1
-            if place >= len(question.exchanges):
-                continue
-            name = question.exchanges[place].name
-            known = self._routes.known_addresses(name)
-            if known is None:
-                self._look_up_for_hedge(name, question.asker, pool)
-            elif isinstance(known, Addresses) and (usable := self._usable(known.ips)):
-                other = self._pool(usable, name)
-                if other is not pool:
-                    other.hedge(question, place)
-
-    def _look_up_for_hedge(self, name: str, asker: str, pool: Pool) -> None:
-        if name not in self._hedging:
-            self._hedging.add(name)
-            self.start(self._find_for_hedge, name, asker, pool)
-
-    async def _find_for_hedge(self, name: str, asker: str, pool: Pool) -> None:
-        try:
-            await self._routes.addresses(name, asker)
-        finally:
-            self._hedging.discard(name)
-        if pool.silent and self._routes.known_addresses(name) is not None:
-            self.hedge(pool)
-
-    # -- seats -------------------------------------------------------------------------------
-
-    def seat_free(self, address: str) -> bool:
-        return self._seats[address] < self._granted.at(address)
-
-    def take_seat(self, address: str, pool: Pool) -> bool:
-        """A seat at the address, where one is free; else the pool is told when one is."""
-        if not self.seat_free(address):
-            self.is_wanted_by(address, pool)
-            return False
-        self._sit_down(address)
-        if wanted := self._seats_wanted.get(address):
-            wanted.pop(pool, None)
-        return True
-
-    def _sit_down(self, address: str) -> None:
-        self._seats[address] += 1
-        self._granted.used(address, self._seats[address])
-
-    def _stand_up(self, address: str) -> None:
-        self._seats[address] -= 1
-        self._granted.used(address, self._seats[address])
-        if self._seats[address] <= self._granted.at(address):
-            self._over.discard(address)
-        if not self._seats[address]:
-            del self._seats[address]
-            self._ended.discard(address)
-            self._ceded.pop(address, None)
-
-    def is_wanted_by(self, address: str, pool: Pool) -> None:
-        """Let the pool wait its turn for a seat here; idle connections of others are sent home."""
-        self._seats_wanted[address][pool] = None
-        self._granted.want(address)
-        if self._seats[address] < self.settings.host_connections and not self._granted.short(
-            address
-        ):
-            return  # it is only to be granted yet
-        for other in self._pools_at[address] - {pool}:
-            other.send_idle_home()
-
-    def is_wanted_elsewhere(self, address: str, pool: Pool) -> bool:
-        """Does another host's pool wait for a seat at this address, or another process?"""
-        if address in self._over and self._cedes(address):
-            return True
-        wanted = self._seats_wanted.get(address)
-        return wanted is not None and any(other is not pool for other in wanted)
-
-    def give_seat_back(self, address: str) -> None:
-        """The seat goes to the pool that has waited longest, in the same step, if it is ours still."""
-        if self._ceded[address]:
-            self._ceded[address] -= 1
-        if self._seats[address] <= self._granted.at(address):
-            wanted = self._seats_wanted.get(address, {})
-            while wanted:
-                pool = next(iter(wanted))
-                del wanted[pool]
-                if not self.closing and pool.take_over(address):
-                    return
-            self._seats_wanted.pop(address, None)
-        self._stand_up(address)
-
-    # -- seats that come and go --------------------------------------------------------------
-
-    @contextmanager
-    def sitting(self, address: str) -> Iterator[None]:
-        """What is done on a seat at the address; it is cut off where the seat is withdrawn."""
-        with trio.CancelScope() as scope:
-            sitting = self._sitting[address]
-            sitting[scope] = None
-            if address in self._ended:
-                scope.cancel()
-            try:
-                yield
-            finally:
-                del sitting[scope]
-                if not sitting:
-                    self._sitting.pop(address, None)
-
-    def seats_changed(self, address: str) -> None:
-        """More are for pools that wait. Fewer: idle connections go home, busy ones in turn."""
-        if self.closing:
-            return
-        granted = self._granted.at(address)
-        if granted:
-            self._ended.discard(address)
-        for pool in list(self._pools_at.get(address, ())):
-            self._allow(pool)
-        over = self._seats[address] - granted
-        if over > 0:
-            self._over.add(address)
-            self._send_home(address, over - self._ceded[address])
-        else:
-            self._over.discard(address)
-            self._hand_out(address)
-
-    def seats_ended(self, address: str) -> None:
-        """Every connection there is closed at once; its questions wait for another seat."""
-        if not self._seats[address]:
-            return
-        self._ended.add(address)
-        for pool in self._pools_at.get(address, ()):
-            pool.lose_seats(address)
-        for scope in list(self._sitting.get(address, ())):
-            scope.cancel()
-
-    def _allow(self, pool: Pool) -> None:
-        """Where seats are short, the pool lets in what those that it has can bear."""
-        allowed = self.settings.host_connections
-        if any(map(self._granted.short, pool.addresses)):
-            allowed = min(allowed, max(1, sum(map(self._granted.at, pool.addresses))))
-        grown, pool.allowed = allowed > pool.allowed, allowed
-        if grown:
-            self.room_made(pool)
-
-    def _cedes(self, address: str) -> bool:
-        """Is this connection to go, so that no more stay than are granted?"""
-        if self._seats[address] - self._ceded[address] <= self._granted.at(address):
-            return False
-        self._ceded[address] += 1
-        return True
-
-    def _send_home(self, address: str, most: int) -> None:
-        for pool in self._pools_at.get(address, ()):
-            while most > 0 and pool.send_one_home(address):
-                self._ceded[address] += 1
-                most -= 1
-
-    def _hand_out(self, address: str) -> None:
-        """Seats that came go to the pools that wait for them, in turn."""
-        for pool in list(self._seats_wanted.get(address, ())):
-            if not pool.any_waiting():
-                self._seats_wanted[address].pop(pool, None)
-                continue
-            if not self.seat_free(address):
-                self.is_wanted_by(address, pool)
-                return
-            self._seats_wanted[address].pop(pool, None)
-            if not pool.connections:
-                self._sit_down(address)
-                if pool.take_over(address):
-                    continue
-                self._stand_up(address)
-            pool.seat_came()
-
-    # -- tasks and clocks --------------------------------------------------------------------
-
-    def line(self, stream: trio.abc.Stream) -> Line:
-        """How a connection is sent to and waited for."""
-        return StreamLine(stream) if self._lines is None else self._lines.line(stream)
-
-    def start(self, task: Callable[..., Any], *args: Any) -> None:
-        self._tasks += 1
-        self._nursery.start_soon(self._run, task, *args)
-
-    async def _run(self, task: Callable[..., Any], *args: Any) -> None:
-        try:
-            await contained(task, *args)
-        finally:
-            self._tasks -= 1
-            if not self._tasks:
-                self._all_done.set()
-
-    async def keep_time(self) -> None:
-        """Settle every question whose overall clock has run out. Runs until cancelled."""
-        while True:
-            first = next(iter(self._clocked), None)
-            if first is None:
-                self._clock_wanted = trio.Event()
-                await self._clock_wanted.wait()
-            elif first.deadline > self._now():
-                await trio.sleep_until(first.deadline)
-            else:
-                try:
-                    self._expire(first)
-                except Exception:
-                    log_fault(self._expire)
-                    self._clocked.pop(first, None)
-                    self.settle(first, Outcome.TIMED_OUT, "clock.overall")
-
-    def _expire(self, question: Question) -> None:
-        if self._looking_up.waits(question) and question.cause in NEVER_TRIED:
-            self.settle(question, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
-        else:
-            self.settle(question, Outcome.TIMED_OUT, "clock.overall")
-
-    async def part(self) -> None:
-        """Say QUIT on every connection, within PARTING_S; nothing is asked any more."""
-        self.closing = True
-        for pool in self._pools.values():
-            for session in pool.sessions:
-                session.leave()
-        with trio.move_on_after(PARTING_S):
-            while self._tasks:
-                self._all_done = trio.Event()
-                await self._all_done.wait()
-
-
-def pool_key(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Exchanges with the same addresses are one mail host, whatever they are called."""
-    return tuple(sorted(addresses))
-
-
-@asynccontextmanager
-async def open_prober(
-    settings: EngineSettings,
-    *,
-    routes: Routes,
-    dial: Dial,
-    rules: Rules,
-    sites: Sites,
-    mint: Callable[[], str] | None = None,
-    watcher: Watcher = NOBODY,
-    seats: Seats | None = None,
-) -> AsyncIterator[Prober]:
-    """Layer 4, open for questions; leaving it says QUIT and closes every connection.
-
-    `mint` makes the local part of the random address; the default's are unguessable.
-    `seats` says how many connections may be held to an address; by default all that
-    the settings allow are ours.
-    """
-    async with open_lines() as lines, trio.open_nursery() as nursery:
-        mint = mint or random_local
-        prober = Prober(settings, routes, dial, rules, sites, nursery, mint, watcher, lines, seats)
-        nursery.start_soon(supervised, prober.keep_time)
-        try:
-            yield prober
-            await prober.part()
-        finally:
-            prober.closing = True
-            nursery.cancel_scope.cancel()
-
-
-def random_local() -> str:
-    """20 letters and digits that begin with a letter: about 100 random bits."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    system = random.SystemRandom()
-    return system.choice(letters) + "".join(system.choices(letters + "0123456789", k=19))
+    def exhausted(self) -> bool:
+        """No address and no conversation is left to it."""
+        return self.addresses_tried >= ADDRESSES_MAX or self.conversations >= CONVERSATIONS_MAX

@@ -5,7 +5,7 @@ where PIPELINING is offered. The window never lets the refusals of one session
 pass `REFUSALS_MAX`, were every recipient under way refused: mail servers slow
 down at ten refusals and hang up at twenty. Every reply is taken for the oldest
 unanswered command, verdicts are held back until the replies are proven in step (see
-engine.smtp.pairing), and a session that failed in any way is never asked again.
+mailprobe.engine.smtp.pairing), and a session that failed in any way is never asked again.
 
 A session is late while its oldest unanswered recipient takes much longer than usual, as
 one at a tarpit does. Whatever is queued behind that recipient is then asked elsewhere.
@@ -19,11 +19,12 @@ from typing import Protocol
 import msgspec
 import trio
 
-from engine.evidence import Tried
-from engine.smtp import wire
-from engine.smtp.catchall import Acceptance, Domain, deciding_rule
-from engine.smtp.connection import Connection, ConnectionLost, Overdue, ReadTimedOut
-from engine.smtp.pairing import (
+from mailprobe.engine.evidence import Tried
+from mailprobe.engine.smtp import wire
+from mailprobe.engine.smtp.catchall import Acceptance, Domain, deciding_rule
+from mailprobe.engine.smtp.connection import Connection, ConnectionLost, Overdue, ReadTimedOut
+from mailprobe.engine.smtp.host_policy import Terms, start_tls
+from mailprobe.engine.smtp.pairing import (
     EARLY,
     QUIET_MARGIN,
     QUIET_S,
@@ -32,11 +33,10 @@ from engine.smtp.pairing import (
     Pairing,
     Unproven,
 )
-from engine.smtp.question import OBJECTIONS_MAX, Cause, Notes, Question
-from engine.smtp.replies import ACCEPTED, Meaning, Reading, Step
-from engine.smtp.terms import Terms, start_tls
-from engine.smtp.wire import Command, Reply, Stage, TheirMistake, Turn
-from engine.verdict import LADDER, Outcome
+from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Notes, Question
+from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, Reading, Step
+from mailprobe.engine.smtp.wire import Command, Reply, Stage, TheirMistake, Turn
+from mailprobe.engine.verdict import LADDER, Outcome
 
 REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
 RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: what every server must bear

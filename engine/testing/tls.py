@@ -9,7 +9,7 @@ from functools import cache
 
 import trio
 
-from engine.testing.troubles import reset_at_close
+from mailprobe.engine.testing.faults import reset_at_close
 
 NAME = "mx.host.test"
 

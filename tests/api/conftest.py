@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import settings
 
-from tests.api.asking import Shop, open_shop
+from tests.api.service_fixture import Shop, open_shop
 
 # A fifth of a second for an example judges the machine, and nothing of ours.
 settings.register_profile("patient", deadline=None)

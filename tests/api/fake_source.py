@@ -20,12 +20,12 @@ from typing import Any
 import trio
 import trio.testing
 
-import api.cli
-import api.cli.source
-from api.cli.trouble import Trouble
-from engine.evidence import Evidence, Line, Tried
-from engine.stream import Answer
-from engine.verdict import Outcome, Signals, Verdict, judge
+import mailprobe.api.cli
+import mailprobe.api.cli.source
+from mailprobe.api.cli.errors import Trouble
+from mailprobe.engine.evidence import Evidence, Line, Tried
+from mailprobe.engine.stream.scheduler import Answer
+from mailprobe.engine.verdict import Outcome, Signals, Verdict, judge
 
 OUTCOMES = {
     "syntax": Outcome.SYNTAX,
@@ -112,8 +112,8 @@ def main(words: list[str]) -> None:
     source = FakeSource()
     while (word := words.pop(0)) != "--":
         setattr(source, word.removeprefix("--").replace("-", "_"), int(words.pop(0)))
-    api.cli.source.open_own_engine = lambda settings, **_: source.open()  # type: ignore[assignment]
-    api.cli.main(words)
+    mailprobe.api.cli.source.open_own_engine = lambda settings, **_: source.open()  # type: ignore[assignment]
+    mailprobe.api.cli.main(words)
 
 
 if __name__ == "__main__":

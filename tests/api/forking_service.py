@@ -12,21 +12,21 @@ import os
 import signal
 import sys
 
-import engine.http.two  # noqa: F401 - each service would load it anew, as the next
-import storage.sqlite  # noqa: F401
-from api.cli.account import read_settings
-from api.cli.serve import prepare_store, serve_until_told
-from api.house import Doors
-from api.plans import read_plans
-from api.sockets import open_sockets
-from engine import load_rules_and_lists
+import mailprobe.engine.dns.http2  # each service would load it anew, as the next
+import mailprobe.storage.sqlite.store  # noqa: F401
+from mailprobe.api.cli.account import read_settings
+from mailprobe.api.cli.serve import prepare_store, serve_until_told
+from mailprobe.api.http.listeners import open_sockets
+from mailprobe.api.quota.plans import read_plans
+from mailprobe.api.serve import Doors
+from mailprobe.engine import load_rules_and_lists
 
 
 def main() -> None:
     load_rules_and_lists()
     settings = read_settings()
     if settings.stripe_key is not None:
-        from api.stripe_border import Stripe
+        from mailprobe.api.billing.client import Stripe
 
         Stripe(settings.stripe_key, settings.stripe_api_base)  # the SDK loads its parts when used
     plans = read_plans(settings.plans_file)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from api.server import Limits, serve_app
-from api.sockets import listeners_on, open_sockets
+from mailprobe.api.http.listeners import listeners_on, open_sockets
+from mailprobe.api.http.server import Limits, serve_app
 
 STOCK = os.environ.get("STOCK_HTTP") == "1"
 PATIENCE_S = 5.0  # for what must come; nothing waits so long unless it fails

@@ -22,11 +22,11 @@ from typing import Any, cast
 import psycopg
 import trio
 
-from storage import open_store
-from storage.memory import MemoryStore
-from storage.places import is_postgres
-from storage.postgres_server import SCHEMA
-from tests.storage.moments import SECRET
+from mailprobe.storage import open_store
+from mailprobe.storage.memory.store import MemoryStore
+from mailprobe.storage.postgres.driver.server import SCHEMA
+from mailprobe.storage.url import is_postgres
+from tests.storage.fixed_clock import SECRET
 from tests.storage.stores import new_place, place_for
 
 KIND = os.environ.get("MAILPROBE_TEST_STORE", "memory")

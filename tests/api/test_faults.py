@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import trio
 
-from api import connection, server
-from api.asgi import Exchange
-from api.connection import Connection
-from api.hangups import HangUps
-from api.intake import Arrival, Intake
-from api.server import Server
-from api.shedding import Anteroom, Place, let_in
+from mailprobe.api.http import connection, server
+from mailprobe.api.http.connection import Connection
+from mailprobe.api.http.disconnects import HangUps
+from mailprobe.api.http.exchange import Exchange
+from mailprobe.api.http.overload import Anteroom, Place, let_in
+from mailprobe.api.http.request_bodies import Arrival, Intake
+from mailprobe.api.http.server import Server
 from tests.api.raw_http import Serving, connected, echo, error_body, serving
 from tests.engine.test_faults import failing
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.keys import ALPHABET, key_hash, kind_of, mint, shown, well_formed
+from mailprobe.api.keys import ALPHABET, key_hash, kind_of, mint, shown, well_formed
 
 
 @pytest.mark.parametrize(

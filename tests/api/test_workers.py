@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 import trio
 
-from api.server import drain_on_signals, serve_app
-from api.sockets import listeners_on, open_sockets
-from api.workers import supervise
+from mailprobe.api.http.listeners import listeners_on, open_sockets
+from mailprobe.api.http.server import drain_on_signals, serve_app
+from mailprobe.api.workers import supervise
 from tests.api.raw_http import connected, error_body, respond
 
 GET = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.address import (
+from mailprobe.engine.address import (
     LOCAL_OCTETS_MAX,
     MAILBOX_OCTETS_MAX,
     TEXT_CHARACTERS_MAX,
@@ -24,7 +24,7 @@ from engine.address import (
     _parse_with_care,
     parse,
 )
-from engine.smtp import wire
+from mailprobe.engine.smtp import wire
 
 # The same examples each time: a gate that fails by chance teaches people to try again.
 examples = partial(settings, derandomize=True, deadline=None)

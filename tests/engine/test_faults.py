@@ -8,13 +8,20 @@ from typing import Any
 import pytest
 import trio
 
-from engine import EngineSettings, doh, open_answers, open_engine
-from engine.doh import TransportFailed, open_transport
-from engine.http import one, two
-from engine.smtp.probe import Prober
-from engine.testing.hosts import MailHost
-from engine.testing.world import open_world
-from tests.engine.test_doh import QUESTION, ask_many, authority, ca_file, open_server, quick_clocks
+from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine.dns import doh, http1, http2
+from mailprobe.engine.dns.doh import TransportFailed, open_transport
+from mailprobe.engine.smtp.dispatcher import Prober
+from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.dns.test_doh import (
+    QUESTION,
+    ask_many,
+    authority,
+    ca_file,
+    open_server,
+    quick_clocks,
+)
 
 __all__ = ["authority", "ca_file", "quick_clocks"]  # fixtures
 
@@ -56,15 +63,15 @@ TWO = [
     (doh._Line2, "_take"),
     (doh._Line2, "_let_go"),
     (doh._Line2, "tick"),
-    (two.Connection, "take"),
+    (http2.Connection, "take"),
 ]
 ONE = [
     (doh._Line1, "_carry"),
     (doh._Line1, "_ask"),
     (doh._Line1, "_let_go"),
     (doh._Line1, "tick"),
-    (one, "request"),
-    (one.Answer, "take"),
+    (http1, "request"),
+    (http1.Answer, "take"),
 ]
 CONNECTIONS = [("h2", *place) for place in BOTH + TWO] + [
     ("http/1.1", *place) for place in BOTH + ONE
@@ -108,7 +115,7 @@ async def test_a_fault_in_a_connection_fails_its_questions_alone(
 async def _cut_connections(transport: Any) -> None:
     """As a resolver does now and then: what ends a connection has its turn."""
     for endpoint in set(transport._endpoints.values()):
-        for line in list(endpoint._lines):
+        for line in list(endpoint._connections):
             line._end("idle")
     await trio.sleep(0.05)
 
@@ -121,7 +128,7 @@ async def test_a_faulty_connections_questions_fail_at_once_and_are_not_asked_aga
     async with open_server(authority, protocol) as server, open_transport(ca_file) as transport:
         await transport.exchange(server.url, QUESTION)
         asked = server.questions
-        carrier = (two.Connection, "take") if protocol == "h2" else (one.Answer, "take")
+        carrier = (http2.Connection, "take") if protocol == "h2" else (http1.Answer, "take")
         with failing(*carrier), pytest.raises(TransportFailed, match="a fault of ours"):
             await transport.exchange(server.url, QUESTION)
         assert server.questions == asked + 1
@@ -146,7 +153,7 @@ async def test_whoever_is_told_may_fail_and_the_connection_goes_on(authority, ca
 async def test_the_end_gets_through_a_connection(authority, ca_file, protocol, end):
     with pytest.RaisesGroup(end, flatten_subgroups=True, allow_unwrapped=True):
         async with open_server(authority, protocol) as server, open_transport(ca_file) as transport:
-            carrier = (two.Connection, "take") if protocol == "h2" else (one.Answer, "take")
+            carrier = (http2.Connection, "take") if protocol == "h2" else (http1.Answer, "take")
             with failing(*carrier, error=end()):
                 await transport.exchange(server.url, QUESTION)
 
@@ -154,12 +161,12 @@ async def test_the_end_gets_through_a_connection(authority, ca_file, protocol, e
 # == tasks that last as long as the engine ======================================================
 
 ENGINE = [
-    ("engine.clock.Clock._tick", "deliverable"),
-    ("engine.clock.Clock.run", "deliverable"),
-    ("engine.smtp.probe.Prober.keep_time", "deliverable"),
-    ("engine.smtp.probe.Prober._leave", "deliverable"),
-    ("engine.stream._compile", "deliverable"),
-    ("engine.smtp.replies.Rules.compile_rest", "deliverable"),
+    ("mailprobe.engine.dns.deadlines.Clock._tick", "deliverable"),
+    ("mailprobe.engine.dns.deadlines.Clock.run", "deliverable"),
+    ("mailprobe.engine.smtp.dispatcher.Prober.keep_time", "deliverable"),
+    ("mailprobe.engine.smtp.dispatcher.Prober._leave", "deliverable"),
+    ("mailprobe.engine.stream.scheduler._compile", "deliverable"),
+    ("mailprobe.engine.smtp.replies.rules.Rules.compile_rest", "deliverable"),
 ]
 
 

@@ -6,13 +6,19 @@ from dataclasses import replace
 import pytest
 import trio
 
-from engine import EngineSettings, Verdict, in_order, open_answers, open_engine
-from engine.testing.hosts import MailHost
-from engine.testing.names import Mood
-from engine.testing.personalities import SPAMHAUS, new_host
-from engine.testing.troubles import Close, Late, Say, Silence
-from engine.testing.world import World, open_world
-from tests.engine.whole import assert_whole
+from mailprobe.engine import (
+    EngineSettings,
+    Verdict,
+    in_order,
+    open_answers,
+    open_engine,
+)
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.faults import Close, Late, Say, Silence
+from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
+from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.engine.testing.zone import Mood
+from tests.engine.invariants import assert_whole
 
 DELIVERABLE = ("deliverable", True, 0.97, None)
 UNTESTED = ("deliverable", True, 0.90, None)
@@ -472,8 +478,8 @@ async def test_smtputf8_is_asked_only_where_it_is_offered(autojump_clock):
         assert told(offered) == CATCH_ALL
         assert told(lacking) == UNKNOWN
         assert told(plain) == CATCH_ALL
-        assert "jürgen@offers.test" in offers.record.asked
-        assert "jürgen@lacks.test" not in lacks.record.asked
+        assert "jürgen@offers.test" in offers.record.recipients
+        assert "jürgen@lacks.test" not in lacks.record.recipients
 
 
 async def test_eight_refusals_end_a_session(autojump_clock):
@@ -525,7 +531,7 @@ async def test_declared_limits_are_obeyed(autojump_clock, limit):
 
 def assert_limits(session, limits: dict[str, str]) -> None:
     transactions, recipients, domains = 0, 0, set()
-    for spoken in session.spoken:
+    for spoken in session.commands_seen:
         if spoken.line.startswith("MAIL"):
             transactions, recipients, domains = transactions + 1, 0, set()
         elif spoken.line.startswith("RCPT"):

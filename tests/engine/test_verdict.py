@@ -3,7 +3,16 @@
 import msgspec
 import pytest
 
-from engine.verdict import FIELDS, LADDER, NO_SIGNALS, Outcome, Signals, Verdict, as_row, judge
+from mailprobe.engine.verdict import (
+    FIELDS,
+    LADDER,
+    NO_SIGNALS,
+    Outcome,
+    Signals,
+    Verdict,
+    as_row,
+    judge,
+)
 
 ALL_SIGNALS = Signals(
     disposable=True,

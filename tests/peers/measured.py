@@ -3,7 +3,7 @@
 Written to `.peers/measured.md` when the tests end; docs/peers.md shows it.
 """
 
-from tests.peers.asking import Told
+from tests.peers.engine_runs import Told
 from tests.peers.programs import PEERS
 
 ROWS: dict[tuple[str, str], tuple[str, str, str]] = {}

@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 import trio
 
-from engine import Engine, open_answers, open_engine
-from engine.verdict import Outcome
-from tests.engine.whole import assert_whole
-from tests.peers.asking import Told, ask, assert_told, engine_settings
+from mailprobe.engine import Engine, open_answers, open_engine
+from mailprobe.engine.verdict import Outcome
+from tests.engine.invariants import assert_whole
 from tests.peers.bind import Bind, prepare
+from tests.peers.engine_runs import Told, ask, assert_told, engine_settings
 from tests.peers.programs import free_port
 
 EXCHANGES = 100  # more than the 64 that are kept, in more than 4 KB

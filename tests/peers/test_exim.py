@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pytest
 import trustme
 
-from engine.testing.names import Zone
-from engine.verdict import Outcome
+from mailprobe.engine.testing.zone import Zone
+from mailprobe.engine.verdict import Outcome
 from tests.peers import measured
-from tests.peers.asking import REAL_CLOCKS, ask, asking, assert_told
+from tests.peers.engine_runs import REAL_CLOCKS, ask, asking, assert_told
 from tests.peers.exim import exim
 from tests.peers.programs import Program
 

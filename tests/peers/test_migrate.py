@@ -14,15 +14,16 @@ import psycopg
 import pytest
 import trio
 
-from bench.private_postgres import PrivatePostgres, private_postgres
-from storage import migrate_source, open_store
-from storage.migrate import Served, open_move
-from storage.migrate_tables import TABLES
-from storage.postgres_server import SCHEMA
-from storage.records import Answered, Caller, Once, Reservation
-from storage.store import LETTERS_KEPT, IdempotencyKeyReused, Store, StoreBroken
-from tests.storage.children import ROOT
-from tests.storage.moments import (
+from mailprobe.bench.load.private_postgres import PrivatePostgres, private_postgres
+from mailprobe.storage import open_store
+from mailprobe.storage.contract import LETTERS_KEPT, IdempotencyKeyReused, Store, StoreBroken
+from mailprobe.storage.migrate import source
+from mailprobe.storage.migrate.run import Served, open_move
+from mailprobe.storage.migrate.tables import TABLES
+from mailprobe.storage.postgres.driver.server import SCHEMA
+from mailprobe.storage.records import Answered, Caller, Once, Reservation
+from tests.storage.child_processes import ROOT
+from tests.storage.fixed_clock import (
     NOON,
     SECRET,
     Clock,
@@ -48,7 +49,7 @@ PATIENCE_S = 60.0  # for one run of the command, on a machine however busy
 # and is not yet committed.
 ENDED = """
 import os, sys, time
-from storage import migrate_source, migrate_target
+from mailprobe.storage.migrate import source as migrate_source, target as migrate_target
 migrate_source.BATCH_ROWS = 7
 keep, left, number = migrate_target.Target._keep, int(sys.argv[1]), int(sys.argv[2])
 def ended(self, record):
@@ -58,7 +59,7 @@ def ended(self, record):
     if left == 0:
         os.kill(os.getpid(), number)
 migrate_target.Target._keep = ended
-from api.cli import main
+from mailprobe.api.cli import main
 main(["migrate", *sys.argv[3:]])
 """
 
@@ -87,7 +88,7 @@ def clock() -> Clock:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate_source, "BATCH_ROWS", BATCH_ROWS)
+    monkeypatch.setattr(source, "BATCH_ROWS", BATCH_ROWS)
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import httpx
 import pytest
 import trio
 
-from bench.lab import Lab, start_lab
-from tests.api.asking import BATCH, STREAM, VERIFY
-from tests.api.running import Credentials, Running, free_bind, make_place, running
+from mailprobe.bench.lab import Lab, start_lab
+from tests.api.service_fixture import BATCH, STREAM, VERIFY
+from tests.api.service_process import Credentials, Running, free_bind, make_place, running
 from tests.peers.nginx import NAME, Nginx, nginx
 
 WIDE = "[free]\nrate_limit_per_min = 1_000_000\nmonthly_calls = 1_000_000\n"

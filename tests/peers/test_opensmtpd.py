@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine.testing.names import Zone
-from engine.verdict import Outcome
+from mailprobe.engine.testing.zone import Zone
+from mailprobe.engine.verdict import Outcome
 from tests.peers import measured
-from tests.peers.asking import ask, asking, assert_told
+from tests.peers.engine_runs import ask, asking, assert_told
 from tests.peers.opensmtpd import opensmtpd
 from tests.peers.programs import Program
 

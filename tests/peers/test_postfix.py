@@ -7,10 +7,10 @@ import pytest
 import trio
 import trustme
 
-from engine.testing.names import Zone
-from engine.verdict import Outcome
+from mailprobe.engine.testing.zone import Zone
+from mailprobe.engine.verdict import Outcome
 from tests.peers import measured
-from tests.peers.asking import REAL_CLOCKS, ask, asking, assert_told
+from tests.peers.engine_runs import REAL_CLOCKS, ask, asking, assert_told
 from tests.peers.postfix import policy_daemon, postfix
 from tests.peers.programs import Program
 

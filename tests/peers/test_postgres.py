@@ -21,14 +21,14 @@ import psycopg
 import pytest
 import trio
 
-from bench.private_postgres import PrivatePostgres, private_postgres
-from storage import open_store
-from storage.postgres_server import SCHEMA, Server, Session, shown
-from storage.records import Ledger, Reservation
-from storage.seats import SeatsAsked
-from storage.store import Store, StoreBroken, StoreUnavailable
-from tests.storage.children import ROOT, child, line_of, tell
-from tests.storage.moments import (
+from mailprobe.bench.load.private_postgres import PrivatePostgres, private_postgres
+from mailprobe.storage import open_store
+from mailprobe.storage.contract import Store, StoreBroken, StoreUnavailable
+from mailprobe.storage.lease_allocation import SeatsAsked
+from mailprobe.storage.postgres.driver.server import SCHEMA, Server, Session, shown
+from mailprobe.storage.records import Ledger, Reservation
+from tests.storage.child_processes import ROOT, child, line_of, tell
+from tests.storage.fixed_clock import (
     NOON,
     SECRET,
     Clock,
@@ -50,7 +50,7 @@ ELSEWHERE = {
     "test_description_holds.py",  # what is said of bodies, of which 70 s are made up
     "test_fleet_served.py",  # on a server that flushes, below
 }
-OF_A_FILE = "tests/api/test_abuse_operations.py::test_health_says_so_when_the_disk_is_full"
+OF_A_FILE = "tests/api/http/test_abuse_operations.py::test_health_says_so_when_the_disk_is_full"
 SUMS = "SELECT address, sum(seats)::int FROM seats GROUP BY address"
 
 
@@ -119,7 +119,7 @@ def asks_a_store(path: Path) -> bool:
 
 
 def test_two_machines_keep_one_limit_at_an_exchange(server: PrivatePostgres):
-    suite(server, "tests/api/test_fleet_served.py")
+    suite(server, "tests/api/quota/test_connection_leases_served.py")
 
 
 async def test_seats_are_granted_once_whoever_asks_at_the_same_instant(url: str):

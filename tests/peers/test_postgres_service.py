@@ -13,14 +13,14 @@ import pytest
 import trio
 import trustme
 
-from bench.lab import Lab, start_lab
-from bench.private_postgres import PrivatePostgres, private_postgres
-from tests.api.asking import VERIFY
-from tests.api.running import Credentials, Running, make_place, running
+from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.load.private_postgres import PrivatePostgres, private_postgres
+from tests.api.jobs.test_killed import ask, check_counts, open_receiver, settled
+from tests.api.quota.test_killed import WIDE, Book, Gone, Load, Pool, Wire, assert_counted_once
+from tests.api.service_fixture import VERIFY
+from tests.api.service_process import Credentials, Running, make_place, running
 from tests.api.stores import asked
-from tests.api.test_jobs_killed import ask, check_counts, open_receiver, settled
-from tests.api.test_killed import WIDE, Book, Gone, Load, Pool, Wire, assert_counted_once
-from tests.storage.moments import SECRET
+from tests.storage.fixed_clock import SECRET
 
 GOES_ON_S = 30.0  # promised of jobs whose process was killed
 REFUSED_S = 1.0  # promised while the database is away

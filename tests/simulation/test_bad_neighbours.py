@@ -15,12 +15,12 @@ from math import inf
 import pytest
 import trio
 
-from engine import Engine, EngineSettings, Verdict, open_answers, open_engine
-from engine.testing.hosts import MailHost
-from engine.testing.names import Mood
-from engine.testing.personalities import new_host
-from engine.testing.world import World, open_world
-from tests.engine.whole import assert_whole
+from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers, open_engine
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.host_profiles import new_host
+from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.engine.testing.zone import Mood
+from tests.engine.invariants import assert_whole
 
 SEEDS = 30
 LAYER_3_S = 1.5  # of an address of a request, all queues included

@@ -9,11 +9,11 @@ import random
 import pytest
 import trio
 
-from engine import EngineSettings, open_answers, open_engine
-from engine.testing.hosts import MailHost
-from engine.testing.personalities import new_host
-from engine.testing.world import World, open_world
-from tests.engine.whole import assert_whole
+from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.host_profiles import new_host
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.invariants import assert_whole
 
 SEEDS = (*range(100), 541)  # 541: six domains at a host that takes one connection and one recipient
 SERVERS = (

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from engine import EngineSettings, open_answers, open_engine
-from engine.testing.hosts import MailHost
-from engine.testing.troubles import Sometimes, Twice
-from engine.testing.world import open_world
+from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.faults import Sometimes, Twice
+from mailprobe.engine.testing.mail_host import MailHost
 from tests.simulation.test_out_of_step import MODES, WORDS
 
 TARPITS_S = (0.3, 1.2)

@@ -12,13 +12,13 @@ from dataclasses import replace
 import pytest
 import trio
 
-from engine import EngineSettings, open_answers, open_engine
-from engine.smtp.session import RECIPIENTS_MAX, REFUSALS_MAX
-from engine.testing.hosts import MailHost
-from engine.testing.personalities import PERSONALITIES
-from engine.testing.troubles import Close, Drip, Half, Late, Reset, Say, Silence
-from engine.testing.world import World, open_world
-from tests.engine.whole import assert_whole
+from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine.smtp.session import RECIPIENTS_MAX, REFUSALS_MAX
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.faults import Close, Drip, Half, Late, Reset, Say, Silence
+from mailprobe.engine.testing.host_profiles import PERSONALITIES
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.invariants import assert_whole
 
 SEEDS = 300
 SERVERS = ("friendly", "postfix", "exim", "opensmtpd", "exchange", "google", "catch all")

@@ -8,9 +8,9 @@ import random
 import pytest
 import trio
 
-from engine import Engine, EngineSettings, open_answers, open_engine
-from engine.testing.personalities import new_host
-from engine.testing.world import open_world
+from mailprobe.engine import Engine, EngineSettings, open_answers, open_engine
+from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.host_profiles import new_host
 
 IDLE_S = 2.0
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from engine import EngineSettings, open_answers, open_engine
-from engine.testing.hosts import MailHost
-from engine.testing.personalities import NO_PIPELINING
-from engine.testing.troubles import Drop, Sometimes, Swap, Trouble, Twice
-from engine.testing.world import open_world
-from tests.engine.whole import assert_whole
+from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.faults import Drop, Sometimes, Swap, Trouble, Twice
+from mailprobe.engine.testing.host_profiles import NO_PIPELINING
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.invariants import assert_whole
 
 SEEDS = 300
 ADDRESSES = 24

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import trio
 
-from engine import EngineSettings, Verdict, open_answers, open_engine
-from engine.smtp.session import REFUSALS_MAX
-from engine.testing.hosts import MailHost
-from engine.testing.personalities import NAMED_SENDER, NULL_SENDER, new_host
-from engine.testing.troubles import Close, Garbage, Late, Reset, Say, Silence
-from engine.testing.world import World, open_world
-from tests.engine.whole import assert_whole
+from mailprobe.engine import EngineSettings, Verdict, open_answers, open_engine
+from mailprobe.engine.smtp.session import REFUSALS_MAX
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.faults import Close, Garbage, Late, Reset, Say, Silence
+from mailprobe.engine.testing.host_profiles import NAMED_SENDER, NULL_SENDER, new_host
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.invariants import assert_whole
 
 SEEDS_CALM = 60
 SEEDS_STORMY = 150

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from storage import open_store
-from storage.store import Store
-from tests.storage.moments import SECRET, Clock
+from mailprobe.storage import open_store
+from mailprobe.storage.contract import Store
+from tests.storage.fixed_clock import SECRET, Clock
 from tests.storage.stores import STORES, place_for
 
 

@@ -16,12 +16,13 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from bench.private_postgres import drop_database, new_database
-from storage import postgres_desk, postgres_server
-from storage.postgres_schema import SCRIPTS, SEAL, prepare
-from storage.postgres_server import SCHEMA, Server
-from storage.sealing import Seal
-from tests.storage.moments import SECRET
+from mailprobe.bench.load.private_postgres import drop_database, new_database
+from mailprobe.storage.encryption import Seal
+from mailprobe.storage.postgres.driver import database_thread
+from mailprobe.storage.postgres.driver import server as driver_server
+from mailprobe.storage.postgres.driver.schema import SCRIPTS, SEAL, prepare
+from mailprobe.storage.postgres.driver.server import SCHEMA, Server
+from tests.storage.fixed_clock import SECRET
 
 SERVER = os.environ.get("MAILPROBE_TEST_POSTGRES", "")
 STORES = ["memory", "sqlite", *(["postgres"] if SERVER else [])]
@@ -34,10 +35,10 @@ PATIENCE_S = 30.0
 
 def be_patient(change: Callable[[Any, str, Any], None] = setattr) -> None:
     """On a busy machine an answer takes its time; what was promised of it tests/peers/ holds it to."""
-    change(postgres_desk, "ANSWER_S", PATIENCE_S)
-    text = f"statement_timeout = {postgres_server.STATEMENT_MS}"
+    change(database_thread, "ANSWER_S", PATIENCE_S)
+    text = f"statement_timeout = {driver_server.STATEMENT_MS}"
     patient = f"statement_timeout = {1000 * PATIENCE_S:.0f}"
-    change(postgres_server, "SETTINGS", postgres_server.SETTINGS.replace(text, patient))
+    change(driver_server, "SETTINGS", driver_server.SETTINGS.replace(text, patient))
 
 
 if SERVER:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import trio
 
-from storage import memory_jobs, postgres_outcomes, sqlite_jobs
-from storage.records import Caller, Claim, DayCount, Job, Ledger
-from storage.store import LISTED_MAX, RECEIVERS_KEPT, Store
-from storage.turns import FAILING_AFTER
-from tests.storage.moments import (
+from mailprobe.storage.claim_order import FAILING_AFTER
+from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT, Store
+from mailprobe.storage.memory import jobs as memory_jobs
+from mailprobe.storage.postgres import job_outcomes
+from mailprobe.storage.records import Caller, Claim, DayCount, Job, Ledger
+from mailprobe.storage.sqlite import jobs as sqlite_jobs
+from tests.storage.fixed_clock import (
     INSTANT,
     LEASE_S,
     NOON,
@@ -680,7 +682,7 @@ async def test_an_outcome_that_leaves_the_job_to_nobody_is_an_error(
 async def test_the_last_attempts_are_shown(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (memory_jobs, sqlite_jobs, postgres_outcomes):
+    for module in (memory_jobs, sqlite_jobs, job_outcomes):
         monkeypatch.setattr(module, "LISTED_MAX", 5)
     caller = await make_caller(store)
     await delivering(store, caller, order("1"), order("2", host="other.test"))

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from storage.records import Answered, FirstAnswer, Ledger, Once, Reservation
-from tests.storage.moments import RETENTION, granted, row
+from mailprobe.storage.records import Answered, FirstAnswer, Ledger, Once, Reservation
+from tests.storage.fixed_clock import RETENTION, granted, row
 from tests.storage.stores import STORES
 from tests.storage.two_stores import Both, TwoStores
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from storage.records import JobOrder, Ledger
-from tests.storage.children import lanes_told, lanes_true
-from tests.storage.moments import RETENTION, attempt, granted, row
+from mailprobe.storage.records import JobOrder, Ledger
+from tests.storage.child_processes import lanes_told, lanes_true
+from tests.storage.fixed_clock import RETENTION, attempt, granted, row
 from tests.storage.stores import STORES
 from tests.storage.two_stores import Both, TwoStores
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import trio
 
-from storage import open_store
-from storage.records import Account, Caller, Claim, Job, Key, Letter, Once, Reservation
-from storage.store import (
+from mailprobe.storage import open_store
+from mailprobe.storage.contract import (
     LETTERS_KEPT,
     IdempotencyInProgress,
     IdempotencyKeyReused,
     KeyLimitReached,
     Store,
 )
-from tests.storage.moments import SECRET, Clock
+from mailprobe.storage.records import Account, Caller, Claim, Job, Key, Letter, Once, Reservation
+from tests.storage.fixed_clock import SECRET, Clock
 from tests.storage.stores import place_for
 
 Both = tuple[Any, Any]  # memory's and the other's

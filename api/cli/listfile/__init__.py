@@ -9,9 +9,9 @@ its cells are separated and quoted. `tables`, `sheets` and `objects` read its ro
 `columns` finds the one with the addresses, `writing` writes rows with what was found out.
 """
 
-from api.cli.listfile.opening import List, Manner, Reading, Row, open_list, temporary_file
-from api.cli.listfile.survey import BadList, known_encoding
-from api.cli.listfile.writing import (
+from mailprobe.api.cli.listfile.opening import List, Manner, Reading, Row, open_list, temporary_file
+from mailprobe.api.cli.listfile.survey import BadList, known_encoding
+from mailprobe.api.cli.listfile.writer import (
     CannotWrite,
     check_fits_sheet,
     check_header,

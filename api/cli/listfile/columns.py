@@ -8,8 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from api.cli.listfile.survey import BadList
-from api.cli.terminal import plain
+from mailprobe.api.cli.listfile.survey import BadList
+from mailprobe.api.cli.output.terminal import plain
 
 SAMPLE_ROWS = 1000  # a column that is none by then is none
 LISTED_MAX = 12  # columns named in a message

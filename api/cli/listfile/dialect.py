@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from api.cli.listfile.survey import BadList, Survey
-from api.cli.listfile.text import text_lines
+from mailprobe.api.cli.listfile.survey import BadList, Survey
+from mailprobe.api.cli.listfile.text import text_lines
 
 if TYPE_CHECKING:
     from _csv import Reader

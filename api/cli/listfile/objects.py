@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from api.cli.listfile.columns import SAMPLE_ROWS, address_in, find_column, has_address
-from api.cli.listfile.survey import BadList, Survey
-from api.cli.listfile.text import text_lines
-from api.cli.terminal import plain
+from mailprobe.api.cli.listfile.columns import SAMPLE_ROWS, address_in, find_column, has_address
+from mailprobe.api.cli.listfile.survey import BadList, Survey
+from mailprobe.api.cli.listfile.text import text_lines
+from mailprobe.api.cli.output.terminal import plain
 
 COLUMNS_MAX = 1000  # names over all objects: more is data used as names
 NESTED_SAMPLE = 20  # lines that are searched for addresses inside of fields

@@ -10,12 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
-from api.cli.listfile.dialect import Dialect, Said, find_delimiter, find_dialect, said_delimiter
-from api.cli.listfile.objects import Objects
-from api.cli.listfile.sheets import Sheet
-from api.cli.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
-from api.cli.listfile.tables import Table, csv_records, line_records, read_lines, read_table
-from api.cli.terminal import plain
+from mailprobe.api.cli.listfile.dialect import (
+    Dialect,
+    Said,
+    find_delimiter,
+    find_dialect,
+    said_delimiter,
+)
+from mailprobe.api.cli.listfile.objects import Objects
+from mailprobe.api.cli.listfile.sheets import Sheet
+from mailprobe.api.cli.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
+from mailprobe.api.cli.listfile.tables import (
+    Table,
+    csv_records,
+    line_records,
+    read_lines,
+    read_table,
+)
+from mailprobe.api.cli.output.terminal import plain
 
 Kind = Literal["csv", "xlsx", "ndjson"]
 

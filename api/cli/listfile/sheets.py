@@ -17,11 +17,11 @@ from itertools import islice
 from typing import IO, Any, BinaryIO
 from xml.parsers import expat
 
-from api.cli.listfile.dialect import RawRecord
-from api.cli.listfile.package import NotAWorkbook, Package, unescaped
-from api.cli.listfile.survey import BadList, Survey
-from api.cli.listfile.tables import Records, Unvalued
-from api.cli.listfile.text import Watched
+from mailprobe.api.cli.listfile.dialect import RawRecord
+from mailprobe.api.cli.listfile.package import NotAWorkbook, Package, unescaped
+from mailprobe.api.cli.listfile.survey import BadList, Survey
+from mailprobe.api.cli.listfile.tables import Records, Unvalued
+from mailprobe.api.cli.listfile.text import Watched
 
 READ_OCTETS = 1 << 16
 ROW_OCTETS_MAX = 1 << 26  # of one row, or of what stands after the last: 64 MiB

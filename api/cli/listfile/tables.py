@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from api.cli.listfile.columns import (
+from mailprobe.api.cli.listfile.columns import (
     SAMPLE_ROWS,
     address_in,
     find_column,
@@ -18,9 +18,9 @@ from api.cli.listfile.columns import (
     is_surely_header,
     names_addresses,
 )
-from api.cli.listfile.dialect import Dialect, Misfit, RawRecord, Reading
-from api.cli.listfile.survey import BadList, Survey
-from api.cli.listfile.text import changed, text_lines
+from mailprobe.api.cli.listfile.dialect import Dialect, Misfit, RawRecord, Reading
+from mailprobe.api.cli.listfile.survey import BadList, Survey
+from mailprobe.api.cli.listfile.text import changed, text_lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from api.cli.listfile.survey import BadList, Changed, Survey
+from mailprobe.api.cli.listfile.survey import BadList, Changed, Survey
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -16,13 +16,20 @@ from dataclasses import dataclass, field, replace
 import pytest
 import trio
 
-from engine import Engine, EngineSettings, Verdict, in_order, open_answers, open_engine
-from engine.smtp.question import Question
-from engine.testing.hosts import MailHost
-from engine.testing.personalities import new_host
-from engine.testing.troubles import Late, Silence
-from engine.testing.world import Endpoint, World, open_world
-from tests.engine.whole import assert_whole
+from mailprobe.engine import (
+    Engine,
+    EngineSettings,
+    Verdict,
+    in_order,
+    open_answers,
+    open_engine,
+)
+from mailprobe.engine.smtp.probe import Question
+from mailprobe.engine.testing.fake_network import Endpoint, World, open_world
+from mailprobe.engine.testing.faults import Late, Silence
+from mailprobe.engine.testing.host_profiles import new_host
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.invariants import assert_whole
 
 STEPS_MAX = 2_000  # no scenario is so long
 TRUTHS = {"known": ("deliverable", 0.97), "nobody": ("undeliverable", 0.02)}

@@ -6,10 +6,16 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import trio
 
-from engine.smtp import wire
-from engine.smtp.connection import QUIT_S, Connection, ConnectionLost, Overdue, ReadTimedOut
-from engine.smtp.wire import Stage, TheirMistake
-from engine.testing.world import Cable, open_cable
+from mailprobe.engine.smtp import wire
+from mailprobe.engine.smtp.connection import (
+    QUIT_S,
+    Connection,
+    ConnectionLost,
+    Overdue,
+    ReadTimedOut,
+)
+from mailprobe.engine.smtp.wire import Stage, TheirMistake
+from mailprobe.engine.testing.fake_network import Cable, open_cable
 
 READ_S = 1.0
 EHLO = wire.ehlo("probe.example.org")

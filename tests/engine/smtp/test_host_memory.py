@@ -3,10 +3,10 @@
 import pytest
 import trio
 
-from engine.testing.hosts import MailHost
-from engine.testing.personalities import SPAMHAUS, new_host
-from engine.testing.troubles import Say
-from engine.testing.world import World, open_world
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.faults import Say
+from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
+from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.smtp.test_pool import ask, engine_over
 from tests.engine.test_outcomes import DELIVERABLE, told
 

@@ -8,10 +8,10 @@ from collections import deque
 import pytest
 import trio
 
-from engine.testing.hosts import EHLO_LINES, MailHost
-from engine.testing.personalities import NO_PIPELINING, new_host
-from engine.testing.world import open_world
-from engine.verdict import Verdict
+from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.host_profiles import NO_PIPELINING, new_host
+from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
+from mailprobe.engine.verdict import Verdict
 from tests.engine.smtp.test_pool import ask, engine_over
 from tests.engine.test_outcomes import TIMED_OUT, told
 

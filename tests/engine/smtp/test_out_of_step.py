@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from engine.testing.hosts import EHLO_LINES, MailHost
-from engine.testing.personalities import NO_PIPELINING
-from engine.testing.troubles import Drop, Sometimes, Swap, Twice
-from engine.testing.world import open_world
+from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.faults import Drop, Sometimes, Swap, Twice
+from mailprobe.engine.testing.host_profiles import NO_PIPELINING
+from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.smtp.test_pool import ask, engine_over
 
 OFFERS = {"pipelined": EHLO_LINES, "in step": NO_PIPELINING}

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from engine.smtp.pairing import OutOfStep, Pairing
-from engine.smtp.wire import Reply
-from engine.testing.hosts import EHLO_LINES, MailHost
-from engine.testing.personalities import NO_PIPELINING
-from engine.testing.troubles import Twice
-from engine.testing.world import open_world
+from mailprobe.engine.smtp.pairing import OutOfStep, Pairing
+from mailprobe.engine.smtp.wire import Reply
+from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.faults import Twice
+from mailprobe.engine.testing.host_profiles import NO_PIPELINING
+from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.smtp.test_pool import ask, engine_over
 
 ASKED = {"ann@shop.test", "joann@shop.test", "ann@shop.test.example"}

@@ -9,11 +9,19 @@ from dataclasses import replace
 import pytest
 import trio
 
-from engine import Engine, EngineSettings, Verdict, in_order, open_answers, open_engine
-from engine.testing.hosts import EHLO_LINES, MailHost
-from engine.testing.personalities import SPAMHAUS, new_host
-from engine.testing.troubles import Close, Late, Say, Silence
-from engine.testing.world import World, open_world
+from mailprobe.engine import (
+    Engine,
+    EngineSettings,
+    Verdict,
+    in_order,
+    open_answers,
+    open_engine,
+)
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.faults import Close, Late, Say, Silence
+from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
+from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
+from tests.engine.invariants import assert_whole
 from tests.engine.test_outcomes import (
     CATCH_ALL,
     DELIVERABLE,
@@ -23,7 +31,6 @@ from tests.engine.test_outcomes import (
     told,
     verify,
 )
-from tests.engine.whole import assert_whole
 
 
 @asynccontextmanager

@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from engine.testing.hosts import MailHost
-from engine.testing.troubles import Close, Garbage, Silence
-from engine.testing.world import open_world
+from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.faults import Close, Garbage, Silence
+from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.smtp.test_pool import ask, engine_over
 
 ABOUT_US = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.smtp.throttle import (
+from mailprobe.engine.smtp.throttle import (
     CROWDED_S,
     LIMIT_AT_FIRST,
     REFUSAL_REST_S,

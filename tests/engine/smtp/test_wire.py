@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.smtp import wire
-from engine.smtp.wire import (
+from mailprobe.engine.smtp import wire
+from mailprobe.engine.smtp.wire import (
     CONNECT,
     NO_OFFER,
     NOOP,

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 import trio
 
-from engine.testing.hosts import EHLO_LINES, MailHost
-from engine.testing.personalities import LATIN_1, PERSONALITIES, new_host
-from engine.testing.troubles import Close, Drop, Late, Say, Silence, Sometimes, Swap, Twice
-from engine.testing.world import World, open_world
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.faults import Close, Drop, Late, Say, Silence, Sometimes, Swap, Twice
+from mailprobe.engine.testing.host_profiles import LATIN_1, PERSONALITIES, new_host
+from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 
 HELLO = "EHLO probe.test"
 MAIL = "MAIL FROM:<>"

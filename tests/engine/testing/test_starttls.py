@@ -5,10 +5,10 @@ import ssl
 import pytest
 import trio
 
-from engine.testing.hosts import MailHost
-from engine.testing.personalities import TLS_OFFERED, new_host
-from engine.testing.troubles import Close, Garbage, Reset, Silence
-from engine.testing.world import World, open_world
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.faults import Close, Garbage, Reset, Silence
+from mailprobe.engine.testing.host_profiles import TLS_OFFERED, new_host
+from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.testing.test_mail_hosts import HELLO, KNOWN, MAIL, Client, codes, meet
 
 

@@ -6,9 +6,9 @@ import dns.rdatatype
 import pytest
 import trio
 
-from engine.testing.hosts import MailHost
-from engine.testing.names import HTML, Mood, Zone
-from engine.testing.world import Endpoint, open_world
+from mailprobe.engine.testing.fake_network import Endpoint, open_world
+from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.engine.testing.zone import HTML, Mood, Zone
 
 URL = "https://9.9.9.9/dns-query"
 

@@ -1,0 +1,1 @@
+"""Usage alerts: thresholds and the mails about them."""

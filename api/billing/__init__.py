@@ -1,0 +1,1 @@
+"""Billing: pure rules, the outbox worker, the client of the provider's SDK."""

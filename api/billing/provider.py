@@ -1,0 +1,448 @@
+"""Billing through Stripe: the port, and the postman who empties the outbox.
+
+Meter events leave from the outbox, where they were written in one transaction with
+the usage they tell of. What Stripe says about a subscription is fetched when an event
+hints at it, so that events may come twice, late and in any order.
+
+No key, no secret and no address of a portal is in what is logged or raised here.
+"""
+
+import logging
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import trio
+
+from mailprobe.api.billing.client import PACE, CustomerMissing, Pace, Stripe, StripeFailed
+from mailprobe.api.billing.rules import (
+    NO_SUBSCRIPTION,
+    OUTAGE_PAUSE_MAX_S,
+    REFUSED_PAUSE_MAX_S,
+    Failure,
+    Hint,
+    Subscription,
+    account_fields,
+    held_for,
+    identifier_of,
+    meter_event,
+    pause_s,
+    read_event,
+    slot_of,
+    told_of,
+)
+from mailprobe.api.rest.refusals import NoSuchRoute, ProviderUnavailable
+from mailprobe.engine.background import contained, log_fault, supervised
+from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.records import Account, Letter
+
+log = logging.getLogger("mailprobe.payments")
+
+T = TypeVar("T")
+
+PORTALS_AT_ONCE = 4  # of an account: each waits for Stripe, and is a request in flight as long
+FOLLOWS_MAX = 5  # another process following the same event makes two
+
+
+class Turns:
+    """A lock for each name, as long as somebody holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, trio.Lock] = {}
+
+    @asynccontextmanager
+    async def of(self, name: str) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(name, trio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._locks.pop(name, None)
+
+
+class Customers:
+    """Who an account is to Stripe."""
+
+    def __init__(self, store: Store, stripe: Stripe) -> None:
+        self._store = store
+        self._stripe = stripe
+        self.turns = Turns()  # of accounts, for whoever writes who they are
+
+    async def of(self, account: Account) -> str:
+        """The account's customer, made where there is none; raises StripeFailed, StoreUnavailable.
+
+        A process that dies in between finds the same one by its idempotency key.
+        """
+        if account.customer_id:
+            return account.customer_id
+        async with self.turns.of(account.id):
+            account = await self._store.account(account.id) or account
+            if account.customer_id:
+                return account.customer_id
+            customer_id = await self._stripe.make_customer(account)
+            await self._store.change_account(account.id, customer_id=customer_id)
+        log.info("account %s is customer %s of Stripe's", account.id, customer_id)
+        return customer_id
+
+    async def forget(self, account_id: str, customer_id: str, **more: Any) -> None:
+        """The customer was deleted: the account gets another one when it needs one."""
+        async with self.turns.of(account_id):
+            account = await self._store.account(account_id)
+            if account is None or account.customer_id != customer_id:
+                return
+            generation = account.customer_generation + 1
+            await self._store.change_account(
+                account_id, customer_id=None, customer_generation=generation, **more
+            )
+        log.warning("customer %s of account %s was deleted at Stripe", customer_id, account_id)
+
+
+class StripePayments:
+    """The port to the billing provider, kept by Stripe."""
+
+    def __init__(
+        self,
+        store: Store,
+        stripe: Stripe,
+        customers: Customers,
+        *,
+        webhook_secret: str | None,
+        dashboard_url: str,
+        now: Callable[[], datetime],
+        pace: Pace = PACE,
+    ) -> None:
+        self._store = store
+        self._stripe = stripe
+        self._customers = customers
+        self._secret = webhook_secret
+        self._dashboard_url = dashboard_url
+        self._now = now
+        self._pace = pace
+        self._turns = Turns()
+        self._portals: Counter[str] = Counter()  # being opened, by account
+
+    async def portal_url(self, account: Account, return_url: str | None) -> str | None:
+        if account.tier == "free" and not account.customer_id:
+            return None
+        if self._portals[account.id] >= PORTALS_AT_ONCE:
+            raise ProviderUnavailable
+        self._portals[account.id] += 1
+        try:
+            return await self._open_portal(account, return_url)
+        finally:
+            self._portals -= Counter([account.id])  # which forgets those with none
+
+    async def _open_portal(self, account: Account, return_url: str | None) -> str:
+        async def ask() -> str:
+            customer_id = await self._customers.of(account)
+            try:
+                return await self._stripe.portal(customer_id, return_url or self._dashboard_url)
+            except CustomerMissing:
+                await self._customers.forget(account.id, customer_id)
+            another = replace(account, customer_id=None)
+            customer_id = await self._customers.of(another)
+            return await self._stripe.portal(customer_id, return_url or self._dashboard_url)
+
+        try:
+            return await self._patiently(ask, f"the portal of account {account.id} was not opened")
+        except CustomerMissing:  # the new one too
+            raise ProviderUnavailable from None
+
+    @property
+    def takes_events(self) -> bool:
+        return self._secret is not None
+
+    async def take_event(self, octets: bytes, signature: str) -> None:
+        if self._secret is None:
+            raise NoSuchRoute
+        hint = read_event(octets, signature, self._secret, self._now())
+        if hint.is_of_subscriptions and hint.customer_id:
+            async with self._turns.of(hint.customer_id):
+                if hint.is_farewell:
+                    await self._forget(hint.customer_id)
+                    return
+                try:
+                    await self._follow(hint, hint.customer_id)
+                except CustomerMissing:  # it has been deleted since
+                    await self._forget(hint.customer_id)
+
+    async def _forget(self, customer_id: str) -> None:
+        """The account is free, and gets another customer when it needs one."""
+        account = await self._store.account_of_customer(customer_id)
+        if account:
+            await self._customers.forget(account.id, customer_id, **NO_SUBSCRIPTION)
+
+    async def _follow(self, hint: Hint, customer_id: str) -> None:
+        """Make the account what its subscriptions are now.
+
+        They are fetched again after every change: where two processes follow two
+        events, the later writer may hold the older news. Who changes nothing has
+        seen the store agree with Stripe.
+        """
+        why = f"{hint.type} of customer {customer_id} was not followed"
+        for _ in range(FOLLOWS_MAX):
+            told = await self._told_of(customer_id, why)
+            account = await self._account_of(hint, customer_id, told)
+            if account is None:
+                return
+            fields = account_fields(told)
+            if fields is None:
+                log.error(
+                    "customer %s pays for what names no tier: give its price the lookup_key "
+                    "builder or scale, or the metadata tier",
+                    customer_id,
+                )
+                return
+            if not await self._change(account.id, {**fields, "customer_id": customer_id}):
+                return
+        log.error("%s: it changes all the time", why)
+        raise ProviderUnavailable
+
+    async def _change(self, account_id: str, fields: dict[str, Any]) -> bool:
+        """False: it is so already."""
+        async with self._customers.turns.of(account_id):
+            account = await self._store.account(account_id)
+            if all(getattr(account, name) == value for name, value in fields.items()):
+                return False
+            await self._store.change_account(account_id, **fields)
+        log.info(
+            "account %s: tier %s, subscription %s",
+            account_id, fields["tier"], fields["subscription_status"],
+        )  # fmt: skip
+        return True
+
+    async def _account_of(
+        self, hint: Hint, customer_id: str, told: Sequence[Subscription]
+    ) -> Account | None:
+        """Whose customer it is, else whom the event or a subscription names."""
+        account = await self._store.account_of_customer(customer_id)
+        if account:
+            return account
+        named = hint.account_id or next((one.account_id for one in told if one.account_id), None)
+        account = await self._store.account(named) if named else None
+        if account is None:
+            log.warning("%s: customer %s is no account of ours", hint.type, customer_id)
+            return None
+        if account.customer_id and not await self._may_move(account, account.customer_id, told):
+            log.error(
+                "account %s is customer %s, and so claims customer %s; "
+                "end one of the subscriptions",
+                account.id, account.customer_id, customer_id,
+            )  # fmt: skip
+            return None
+        return account
+
+    async def _may_move(
+        self, account: Account, customer_id: str, told: Sequence[Subscription]
+    ) -> bool:
+        """To a customer that pays, from one that does not."""
+        why = f"the subscriptions of account {account.id} are not known"
+        try:
+            theirs = await self._told_of(customer_id, why)
+        except CustomerMissing:
+            theirs = []
+        return any(one.is_live for one in told) and not any(one.is_live for one in theirs)
+
+    async def _told_of(self, customer_id: str, why: str) -> list[Subscription]:
+        return await self._patiently(lambda: self._stripe.subscriptions(customer_id), why)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]], why: str) -> T:
+        """Ask what may be asked twice, and is, while there is time; raises ProviderUnavailable."""
+        failure = Failure("Stripe did not answer in time", certain=False)
+        with trio.move_on_after(self._pace.answer_s):
+            for rest_s in (*self._pace.repeats_s, math.inf):
+                try:
+                    return await ask()
+                except CustomerMissing:
+                    raise
+                except StripeFailed as failed:
+                    failure = failed.failure
+                rest_s = max(rest_s, failure.retry_after_s)
+                if not failure.general or rest_s > self._pace.answer_s:
+                    break
+                await trio.sleep(rest_s)
+        log.warning("%s: %s", why, failure.why)
+        raise ProviderUnavailable
+
+
+# -- the outbox ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Round:
+    """What was claimed together, and what came of it so far."""
+
+    claimed: int = 0
+    ends_at: float = math.inf
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def in_the_way(self) -> Failure | None:
+        """What would meet every other letter too: of such, the one that asks to wait longest."""
+        general = [failure for failure in self.failures if failure.general]
+        return max(general, key=lambda failure: failure.retry_after_s, default=None)
+
+    @property
+    def is_over(self) -> bool:
+        return self.in_the_way is not None or trio.current_time() > self.ends_at
+
+
+class Postman:
+    """Takes the meter's letters to Stripe, one round after the other."""
+
+    def __init__(
+        self,
+        store: Store,
+        stripe: Stripe,
+        customers: Customers,
+        *,
+        now: Callable[[], datetime],
+        rng: random.Random,
+        pace: Pace = PACE,
+    ) -> None:
+        self._store = store
+        self._stripe = stripe
+        self._customers = customers
+        self._now = now
+        self._rng = rng
+        self._pace = pace
+
+    async def go_round(self) -> None:
+        """For ever. Where Stripe as a whole refuses, it rests, and longer each time."""
+        failed = 0
+        while True:
+            try:
+                done = await self.deliver()
+            except StoreUnavailable:
+                log.warning("the meter's letters were not looked for: the store cannot be asked")
+                done = Round()
+            except Exception:
+                log_fault(self.deliver)
+                done = Round()
+            if done.in_the_way is not None:
+                await trio.sleep(self._rest_s(failed, done.in_the_way))
+                failed += 1
+                continue
+            failed = 0
+            if done.claimed < self._pace.at_once:
+                await trio.sleep(self._pace.poll_s)
+
+    def _rest_s(self, failed: int, failure: Failure) -> float:
+        asked_s, most_s = failure.retry_after_s, self._pace.rest_max_s
+        return pause_s(failed, self._rng, retry_after_s=asked_s, most_s=most_s)
+
+    async def deliver(self) -> Round:
+        """One round. Stripe takes one event of a customer at a time.
+
+        Raises StoreUnavailable where nothing was claimed.
+        """
+        letters = await self._store.claim_letters(
+            "meter", limit=self._pace.at_once, lease_s=self._pace.lease_s
+        )
+        by_account: dict[str, list[Letter]] = defaultdict(list)
+        for letter in letters:
+            by_account[letter.account_id].append(letter)
+        done = Round(len(letters), trio.current_time() + self._pace.round_s)
+        async with trio.open_nursery() as nursery:
+            for theirs in by_account.values():
+                nursery.start_soon(contained, self._deliver_in_turn, theirs, done)
+        if done.failures:
+            count, why = len(done.failures), done.failures[0].why
+            log.warning("%d of %d meter events were not taken: %s", count, len(letters), why)
+        return done
+
+    async def _deliver_in_turn(self, letters: Sequence[Letter], done: Round) -> None:
+        try:
+            for letter in letters:
+                await self._deliver(letter, done)
+        except StoreUnavailable:
+            # Their claims end with their lease: they are sent again, and Stripe knows them.
+            log.warning("what came of a meter event was not kept: the store cannot be asked")
+
+    async def _deliver(self, letter: Letter, done: Round) -> None:
+        tried_at = self._now()
+        held = held_for(letter, tried_at)
+        if held is not None:
+            return await self._hold(letter, held)
+        if done.is_over:
+            failure = Failure("it had to wait for others", certain=True)
+            return await self._put_back(letter, failure, tried_at)
+        customer_id = ""
+        try:
+            customer_id = await self._customer_of(letter)
+            await self._stripe.count(meter_event(letter, customer_id))
+        except StripeFailed as failed:
+            if isinstance(failed, CustomerMissing):
+                await self._customers.forget(letter.account_id, customer_id)
+            done.failures.append(failed.failure)
+            return await self._put_back(letter, failed.failure, tried_at)
+        await self._store.letter_tried(letter, sent=True, due_at=None)
+
+    async def _customer_of(self, letter: Letter) -> str:
+        """Raises StripeFailed; whatever it was, no meter event has left."""
+        account = await self._store.account(letter.account_id)
+        if account is None:
+            raise StripeFailed(Failure("its account is gone", certain=True, general=False))
+        try:
+            return await self._customers.of(account)
+        except StripeFailed as failed:
+            why = f"no customer was made: {failed.failure.why}"
+            general, wait_s = failed.failure.general, failed.failure.retry_after_s
+            raise StripeFailed(Failure(why, True, general, wait_s)) from None
+
+    async def _put_back(self, letter: Letter, failure: Failure, tried_at: datetime) -> None:
+        """Due again after a while, longer each time."""
+        most_s = OUTAGE_PAUSE_MAX_S if failure.general else REFUSED_PAUSE_MAX_S
+        rest_s = pause_s(
+            letter.tries, self._rng, retry_after_s=failure.retry_after_s, most_s=most_s
+        )
+        due_at = self._now() + timedelta(seconds=rest_s)
+        error = told_of(letter, failure, tried_at)
+        await self._store.letter_tried(letter, sent=False, due_at=due_at, error=error)
+
+    async def _hold(self, letter: Letter, why: str) -> None:
+        """Not sent again by us: a person looks into Stripe's meter, and sends it there or not."""
+        log.error(
+            "a meter event is held, %s: identifier %s, account %s, %d verifications of %s",
+            why, identifier_of(letter), letter.account_id, letter.count, slot_of(letter).isoformat(),
+        )  # fmt: skip
+        await self._store.letter_tried(letter, sent=False, due_at=None, error=f"held, {why}")
+
+
+@asynccontextmanager
+async def open_stripe_payments(
+    store: Store,
+    stripe: Stripe,
+    *,
+    webhook_secret: str | None,
+    dashboard_url: str,
+    now: Callable[[], datetime],
+    rng: random.Random,
+    pace: Pace = PACE,
+) -> AsyncIterator[StripePayments]:
+    """The port, with the postman on his rounds as long as it is open. Closes `stripe`."""
+    customers = Customers(store, stripe)
+    postman = Postman(store, stripe, customers, now=now, rng=rng, pace=pace)
+    payments = StripePayments(
+        store,
+        stripe,
+        customers,
+        webhook_secret=webhook_secret,
+        dashboard_url=dashboard_url,
+        now=now,
+        pace=pace,
+    )
+    del webhook_secret  # a traceback may show what its frames hold
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervised, postman.go_round)
+            yield payments
+            nursery.cancel_scope.cancel()
+    finally:
+        await stripe.close()

@@ -1,0 +1,366 @@
+"""Billing through Stripe, as far as it can be decided without asking anybody; pure.
+
+What an event of Stripe's is about, what its subscriptions make of an account, what
+a letter of the outbox says to the meter, and whether it may be sent once more. An
+event is a hint: what is true is fetched.
+
+Stripe takes an identifier of a meter event once within 24 hours, and an event for
+35 days (docs.stripe.com/api/billing/meter-event/create). So what may have been
+taken is sent again for less than a day, what surely was not for less than 35.
+"""
+
+import hashlib
+import hmac
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from mailprobe.api.rest.refusals import InvalidRequest
+from mailprobe.storage.records import EPOCH, Letter, Tier
+
+METER_EVENT = "mailprobe_verifications"
+SIGNED_WITHIN_S = 300  # as Stripe's own libraries have it
+DOUBT_MAX = timedelta(hours=23)  # an hour short of Stripe's memory of identifiers
+AGE_MAX = timedelta(days=34)  # a day short of what Stripe takes
+FIRST_PAUSE_S = 2.0
+OUTAGE_PAUSE_MAX_S = 900.0  # so long after Stripe is back the last letters leave
+REFUSED_PAUSE_MAX_S = 3600.0  # of what it does not take until somebody mends something
+RETRY_AFTER_MAX_S = 3600.0  # nobody at Stripe can make us silent for longer
+WHY_CHARACTERS_MAX = 300
+
+
+# -- what Stripe tells --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """An event, as far as it is believed: what it is about. `customer_id` None: about no customer."""
+
+    type: str
+    customer_id: str | None
+    account_id: str | None  # where whoever sold the subscription named the account
+
+    @property
+    def is_of_subscriptions(self) -> bool:
+        return self.type.startswith(FOLLOWED)
+
+    @property
+    def is_farewell(self) -> bool:
+        """The customer was deleted, which ends every subscription and cannot be undone."""
+        return self.type == "customer.deleted"
+
+
+# after these the account may be another: prefixes of an event's type
+FOLLOWED = (
+    "checkout.session.",
+    "customer.deleted",
+    "customer.subscription.",
+    "invoice.",
+    "subscription_schedule.",
+)
+
+
+def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> Hint:
+    """What an event is about, once its signature has proved that Stripe sent it.
+
+    Raises InvalidRequest, which never says what the signature should have been.
+    """
+    if not _is_signed(octets, signature, secret, now):
+        raise InvalidRequest(
+            "The event is not signed by the billing provider, or was signed too long ago.",
+            "endpoints",
+            fix="Set the signing secret of this endpoint; check the clocks.",
+        )
+    try:
+        event = msgspec.json.decode(octets, type=_Event)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidRequest("The event is no JSON, or none of Stripe's.", "endpoints") from None
+    about = event.data.object
+    customer_id = about.id if about.object == "customer" else _id_of(about.customer)
+    named = about.client_reference_id or _account_named(about.metadata)
+    return Hint(event.type, customer_id, named)
+
+
+def _is_signed(octets: bytes, header: str, secret: str, now: datetime) -> bool:
+    """Scheme v1: HMAC-SHA256 over the instant and the octets as they came.
+
+    There may be several signatures, while a secret is being replaced.
+    """
+    parts = [part.strip().partition("=") for part in header.split(",")]
+    instants = [value for name, _, value in parts if name == "t"]
+    if len(instants) != 1 or not re.fullmatch(r"[0-9]{1,12}", instants[0], re.ASCII):
+        return False
+    signed = hmac.new(secret.encode(), f"{instants[0]}.".encode() + octets, hashlib.sha256)
+    expected = signed.hexdigest()
+    given = [value for name, _, value in parts if name == "v1" and value.isascii()]
+    if not any(hmac.compare_digest(expected, each) for each in given):
+        return False
+    return abs(now.timestamp() - int(instants[0])) <= SIGNED_WITHIN_S
+
+
+class _About(msgspec.Struct):
+    object: str = ""
+    id: str | None = None
+    customer: Any = None
+    client_reference_id: str | None = None
+    metadata: Any = None
+
+
+class _EventData(msgspec.Struct):
+    object: _About = msgspec.field(default_factory=_About)
+
+
+class _Event(msgspec.Struct):
+    type: str
+    data: _EventData = msgspec.field(default_factory=_EventData)
+
+
+def _id_of(told: Any) -> str | None:
+    """Stripe gives a thing's id, or where it was asked to the whole thing."""
+    named = told.get("id") if isinstance(told, dict) else told
+    return named if isinstance(named, str) and named else None
+
+
+def _account_named(metadata: Any) -> str | None:
+    named = metadata.get("account_id") if isinstance(metadata, dict) else None
+    return named if isinstance(named, str) and named else None
+
+
+# -- subscriptions -> the account ---------------------------------------------------------------
+
+# does a subscription in this status keep its tier? One that we do not know does not.
+KEEPS_TIER: Mapping[str, bool] = {
+    "active": True,
+    "trialing": True,
+    "past_due": True,  # Stripe still tries to be paid
+    "unpaid": False,  # it has given that up
+    "incomplete": False,  # the first payment is still to come
+    "incomplete_expired": False,
+    "paused": False,  # the trial ended without a means of payment
+    "canceled": False,
+}
+
+RANK: Mapping[Tier, int] = {"free": 0, "builder": 1, "scale": 2}
+
+# the account of a customer who has none, and never had one
+NO_SUBSCRIPTION: Mapping[str, Any] = {
+    "tier": "free",
+    "subscription_status": None,
+    "current_period_start": None,
+    "current_period_end": None,
+    "cancel_at_period_end": None,
+    "canceled_at": None,
+    "cancel_at": None,
+    "trial_start": None,
+    "trial_end": None,
+    "billing_cycle_anchor": None,
+}
+
+
+class _Product(msgspec.Struct):
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Price(msgspec.Struct):
+    lookup_key: str | None = None
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    product: str | _Product | None = None
+
+
+class _Item(msgspec.Struct):
+    price: _Price = msgspec.field(default_factory=_Price)
+    current_period_start: int | None = None
+    current_period_end: int | None = None
+
+
+class _Items(msgspec.Struct):
+    data: list[_Item] = msgspec.field(default_factory=list)
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A subscription, as Stripe has it."""
+
+    id: str
+    status: str
+    created: int
+    items: _Items
+    customer: Any = None
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    current_period_start: int | None = None  # of old API versions; since 2025 each item has its own
+    current_period_end: int | None = None
+    cancel_at_period_end: bool | None = None
+    canceled_at: int | None = None
+    cancel_at: int | None = None
+    trial_start: int | None = None
+    trial_end: int | None = None
+    billing_cycle_anchor: int | None = None
+
+    @property
+    def tier(self) -> Tier | None:
+        """What it sells; None: nothing that we know, or its product is not told."""
+        tiers = [tier for item in self.items.data if (tier := _tier_of(item.price))]
+        return max(tiers, key=RANK.__getitem__, default=None)
+
+    @property
+    def is_live(self) -> bool:
+        return KEEPS_TIER.get(self.status, False)
+
+    @property
+    def account_id(self) -> str | None:
+        return _account_named(self.metadata)
+
+    @property
+    def period(self) -> tuple[int | None, int | None]:
+        """That of the item which makes the tier, for each may have its own."""
+        items = sorted(self.items.data, key=lambda item: _tier_of(item.price) != self.tier)
+        periods = [(item.current_period_start, item.current_period_end) for item in items]
+        own = (self.current_period_start, self.current_period_end)
+        return next((period for period in (*periods, own) if all(period)), (None, None))
+
+
+def read_subscription(told: Mapping[str, Any]) -> Subscription:
+    """Raises msgspec.ValidationError for what is no subscription."""
+    return msgspec.convert(told, Subscription)
+
+
+def _tier_of(price: _Price) -> Tier | None:
+    product = price.product.metadata if isinstance(price.product, _Product) else {}
+    said = (price.lookup_key, price.metadata.get("tier"), product.get("tier"))
+    return next((tier for tier in RANK if tier in said), None)
+
+
+def account_fields(subscriptions: Sequence[Subscription]) -> dict[str, Any] | None:
+    """What an account is to be by its customer's subscriptions; None: nobody can tell.
+
+    The best of those that keep their tier counts, else the newest that ended and
+    the account is free. What sells no tier of ours is another business's, unless
+    it is all there is and is paid for: then a tier is missing on its price.
+    """
+    ours = [one for one in subscriptions if one.tier]
+    live = [one for one in ours if one.is_live]
+    if live:
+        best = max(live, key=lambda one: (RANK[one.tier or "free"], one.created))
+        return _fields(best) | _lasting(best)
+    if not ours and any(one.is_live for one in subscriptions):
+        return None
+    ended = ours or subscriptions
+    if not ended:
+        return dict(NO_SUBSCRIPTION)
+    return _fields(max(ended, key=lambda one: one.created))
+
+
+def _fields(one: Subscription) -> dict[str, Any]:
+    """By the names of Account. What has ended has no period: the UTC month counts again."""
+    return {
+        **NO_SUBSCRIPTION,
+        "subscription_status": one.status,
+        "cancel_at_period_end": one.cancel_at_period_end,
+        "canceled_at": _instant(one.canceled_at),
+        "cancel_at": _instant(one.cancel_at),
+        "trial_start": _instant(one.trial_start),
+        "trial_end": _instant(one.trial_end),
+        "billing_cycle_anchor": _instant(one.billing_cycle_anchor),
+    }
+
+
+def _lasting(one: Subscription) -> dict[str, Any]:
+    start, end = one.period
+    return {
+        "tier": one.tier,
+        "current_period_start": _instant(start),
+        "current_period_end": _instant(end),
+    }
+
+
+def _instant(seconds: int | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+# -- letters to the meter -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MeterEvent:
+    """So many billable verifications of a customer, at an instant; the identifier counts once."""
+
+    customer_id: str
+    value: int
+    identifier: str  # Stripe takes 100 characters; these are 47
+    at: int  # seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why something was not done. Not `certain`: it may have been done all the same.
+
+    `general`: it was about no single letter, all others would fail just so.
+    """
+
+    why: str
+    certain: bool
+    general: bool = True
+    retry_after_s: float = 0.0
+
+
+def identifier_of(letter: Letter) -> str:
+    return f"{letter.account_id}-{letter.name}"
+
+
+def meter_event(letter: Letter, customer_id: str) -> MeterEvent:
+    return MeterEvent(customer_id, letter.count, identifier_of(letter), int(letter.name))
+
+
+def slot_of(letter: Letter) -> datetime:
+    return EPOCH + timedelta(seconds=int(letter.name))
+
+
+_DOUBT = re.compile(r"in doubt since (\S+): ")
+
+
+def doubted_since(letter: Letter) -> datetime | None:
+    """The earliest instant at which Stripe may have taken it; for a letter that is claimed.
+
+    A try tells in `error` what it leaves in doubt. A claim whose end nobody told
+    (its process was killed) is a doubt too: it began when the letter was due, or later.
+    """
+    found = _DOUBT.match(letter.error or "")
+    if found:
+        return datetime.fromisoformat(found[1])
+    if letter.fence - 1 > letter.tries:
+        return letter.due_at
+    return None
+
+
+def held_for(letter: Letter, now: datetime) -> str | None:
+    """Why it must not be sent any more, and a person has to look; None: it may be sent."""
+    doubted = doubted_since(letter)
+    if doubted is not None and now - doubted > DOUBT_MAX:
+        return f"in doubt since {doubted.isoformat()}: Stripe may have it, or not"
+    if now - slot_of(letter) > AGE_MAX:
+        return "too old to be taken by Stripe"
+    return None
+
+
+def told_of(letter: Letter, failure: Failure, tried_at: datetime) -> str:
+    """What is kept of a failed try; later tries read from it since when there is a doubt."""
+    doubted = doubted_since(letter)
+    if doubted is None and not failure.certain:
+        doubted = tried_at
+    doubt = f"in doubt since {doubted.isoformat()}: " if doubted else ""
+    return (doubt + failure.why)[:WHY_CHARACTERS_MAX]
+
+
+def pause_s(tries: int, rng: random.Random, *, retry_after_s: float, most_s: float) -> float:
+    """Twice as long after each try, by chance up to half shorter; never shorter than was asked."""
+    grown = min(most_s, FIRST_PAUSE_S * 2.0 ** min(tries, 20))
+    return max(rng.uniform(0.5, 1.0) * grown, min(retry_after_s, RETRY_AFTER_MAX_S))
+
+
+def read_retry_after(header: str | None) -> float:
+    """Seconds; Stripe sends no dates."""
+    return float(header) if header and re.fullmatch(r"[0-9]{1,6}", header, re.ASCII) else 0.0

@@ -1,0 +1,1 @@
+"""`mailprobe clean`: reads a list, verifies its addresses, writes the result."""

@@ -1,0 +1,391 @@
+"""A list cleaned: read twice, asked once, written whole.
+
+The first reading finds the distinct addresses, the answers go to the journal as
+they come, the second reading writes each row with its answer. In memory are the
+addresses and the offsets of their answers, nothing else that grows.
+"""
+
+import os
+import stat
+import sys
+import time
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from mailprobe.api.cli.cleaning.journal import Header, Journal, open_journal
+from mailprobe.api.cli.cleaning.tally import Tally
+from mailprobe.api.cli.errors import Interrupted, Misuse, Trouble, say
+from mailprobe.api.cli.listfile import (
+    BadList,
+    List,
+    Manner,
+    Reading,
+    Row,
+    check_fits_sheet,
+    check_header,
+    open_list,
+    open_writer,
+    output_manner,
+    replacing,
+    writing_to,
+)
+from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.cli.runner import run
+from mailprobe.api.cli.source import OpenSource, Source
+
+NOT_ASKED = -1
+ROWS_LONG = 50_000  # so many take seconds to write, in a workbook minutes
+DOMAIN_RUN = 20  # addresses of one domain that are asked one after the other
+
+# What is shown while addresses are asked: told the tally and the number of addresses.
+ShowProgress = Callable[[Tally, int], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def no_progress(tally: Tally, total: int) -> AsyncIterator[None]:
+    yield
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be cleaned, and into what. None: standard input, standard output."""
+
+    input: Path | None
+    output: Path | None
+    reading: Reading = field(default_factory=Reading)
+    resume: bool = False
+
+    @property
+    def journal(self) -> Path | None:
+        """Beside the output; none where there is no output to be beside."""
+        return self.output and self.output.with_name(f"{self.output.name}.journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What came of it; `tally` counts rows, `asked` the addresses asked in this run."""
+
+    output: Path | None
+    rows: int
+    blank: int
+    addresses: int
+    asked: int
+    took_s: float
+    tally: Tally
+
+
+@dataclass(slots=True)
+class Addresses:
+    """The distinct addresses of a list, each with the offset of its answer."""
+
+    rows: int = 0
+    numbers: dict[str, int] = field(default_factory=dict)
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    answered: int = 0
+
+    def add(self, address: str) -> None:
+        self.rows += 1
+        if address and address not in self.numbers:
+            self.numbers[address] = len(self.offsets)
+            self.offsets.append(NOT_ASKED)
+
+    def answer(self, address: str, offset: int) -> bool:
+        """Take an answer; True for the first one of an address. The last one counts."""
+        number = self.numbers[address]
+        is_first = self.offsets[number] == NOT_ASKED
+        self.answered += is_first
+        self.offsets[number] = offset
+        return is_first
+
+    def unanswered(self) -> list[str]:
+        return [
+            address for address, number in self.numbers.items() if self.offsets[number] == NOT_ASKED
+        ]
+
+
+def in_asking_order(addresses: Sequence[str]) -> list[str]:
+    """The addresses of a domain together, so that they share connections, but not all at once.
+
+    Each domain has its turn with DOMAIN_RUN addresses: one with half of the list
+    leaves room for the others.
+    """
+    domains: dict[str, int] = {}
+    met = array("I")  # addresses of each domain
+    numbers, turns = array("I"), array("I")  # of each address: its domain, and when it is asked
+    for address in addresses:
+        number = domains.setdefault(address.rpartition("@")[2].lower(), len(domains))
+        if number == len(met):
+            met.append(0)
+        numbers.append(number)
+        turns.append(met[number] // DOMAIN_RUN)
+        met[number] += 1
+    by_domain = _counting_sort(range(len(addresses)), numbers)
+    return [addresses[place] for place in _counting_sort(by_domain, turns)]
+
+
+def _counting_sort(places: Iterable[int], keys: "array[int]") -> "array[int]":
+    """The places in the order of their keys, else as they come. Holds four octets for each."""
+    starts = array("I", bytes(4 * (max(keys, default=0) + 2)))
+    for key in keys:
+        starts[key + 1] += 1
+    for key in range(1, len(starts)):
+        starts[key] += starts[key - 1]
+    ordered = array("I", bytes(4 * len(keys)))
+    for place in places:
+        key = keys[place]
+        ordered[starts[key]] = place
+        starts[key] += 1
+    return ordered
+
+
+def output_path(source: Path) -> Path:
+    """The input's name with `.verified` before the ending."""
+    ending = ".xlsx" if source.suffix.lower() == ".xlsm" else source.suffix
+    return source.with_name(f"{source.stem}.verified{ending}")
+
+
+def clean_list(
+    order: Order,
+    open_source: OpenSource,
+    *,
+    standard_output: BinaryIO,
+    show_progress: ShowProgress = no_progress,
+    how_to_go_on: str = "the same command with --resume",
+) -> Summary:
+    """Clean a list; raise Trouble where that cannot be done, or not to the end.
+
+    What was answered before an end that came early is in the journal. Nothing is
+    left behind where nothing was answered, and no output that is not whole.
+    """
+    started = time.monotonic()
+    _check_output(order, standard_output)
+    with open_list(order.input, order.reading) as source:
+        manner = output_manner(order.output, source.manner)
+        addresses = _read_addresses(source, manner)
+        for remark in source.remarks():
+            say(remark)
+        header = Header(1, source.survey.octets, source.survey.sha256)
+        with (
+            open_journal(order.journal, header, resume=order.resume) as journal,
+            _kept_for_later(order, journal, addresses, how_to_go_on),
+        ):
+            known = _replay(journal, addresses)
+            before = addresses.answered
+            _ask(addresses, journal, open_source, known, show_progress)
+            tally = _write(order, source, manner, journal, addresses, standard_output)
+            if order.journal:
+                order.journal.unlink(missing_ok=True)
+    return Summary(
+        output=order.output,
+        rows=addresses.rows,
+        blank=addresses.rows - tally.done,
+        addresses=len(addresses.numbers),
+        asked=addresses.answered - before,
+        took_s=time.monotonic() - started,
+        tally=tally,
+    )
+
+
+def _check_output(order: Order, standard_output: BinaryIO | None) -> None:
+    """Misuse where the output cannot be, or would be the list itself under any name."""
+    output = order.output
+    source = _identity(order.input) if order.input else _identity_of(sys.stdin)
+    if output is None:
+        if order.resume:
+            raise Misuse("--resume needs an output file to go on with; name it with -o")
+        if source is not None and source == _identity_of(standard_output):
+            raise Misuse("standard output is the list itself; name another output with -o")
+        return
+    name = plain(str(output))
+    if output.is_dir():
+        raise Misuse(f"{name} is a directory; name a file with -o")
+    if output.exists() and not output.is_file():
+        raise Misuse(f"{name} is no regular file; for standard output name - with -o")
+    if source is None:
+        return
+    if source == _identity(output):
+        raise Misuse(f"{name} is the list itself; name another output with -o")
+    if order.journal and source == _identity(order.journal):
+        raise Misuse(
+            f"{plain(str(order.journal))} is the list itself, and the answers would be kept under "
+            "that name; name another output with -o"
+        )
+
+
+Identity = tuple[int, int]  # device and inode: the same for every name and link of a file
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        return _regular(os.stat(path))
+    except OSError:
+        return None
+
+
+def _identity_of(stream: IO[Any] | None) -> Identity | None:
+    try:
+        return _regular(os.fstat(stream.fileno())) if stream is not None else None
+    except (OSError, ValueError):  # no descriptor behind it, or a closed one
+        return None
+
+
+def _regular(status: os.stat_result) -> Identity | None:
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def _read_addresses(source: List, manner: Manner) -> Addresses:
+    """The first reading: all that is wrong with the list comes out here, before any question."""
+    addresses = Addresses()
+    for row in source.rows():
+        addresses.add(row.address)
+        if manner.kind == "xlsx":
+            check_fits_sheet(row, addresses.rows, source.name)
+    if manner.kind == "xlsx":
+        check_header(source)
+    if not addresses.numbers:
+        raise BadList(f"{source.name} has no address in the column that was taken")
+    return addresses
+
+
+def _replay(journal: Journal, addresses: Addresses) -> Tally:
+    """Take up what an earlier run was answered."""
+    tally = Tally()
+    for offset, verdict in journal.answers():
+        if verdict.email in addresses.numbers and addresses.answer(verdict.email, offset):
+            tally.count(verdict)
+    if journal.damaged:
+        lines = "lines are" if journal.damaged > 1 else "line is"
+        say(
+            f"{journal.damaged:,} {lines} damaged in {journal.name} and left out; what they "
+            "answered is asked again"
+        )
+    return tally
+
+
+def _ask(
+    addresses: Addresses,
+    journal: Journal,
+    open_source: OpenSource,
+    tally: Tally,
+    show: ShowProgress,
+) -> None:
+    """Ask what is unanswered; `tally` goes on from what is known."""
+    texts = in_asking_order(addresses.unanswered())
+    if not texts:
+        return
+
+    async def ask() -> None:
+        async with open_source() as source, show(tally, len(addresses.numbers)):
+            await _collect(source, texts, addresses, journal, tally)
+
+    run(ask)
+    if addresses.answered < len(addresses.numbers):
+        raise Trouble("the answers ended early")
+
+
+async def _collect(
+    source: Source, texts: list[str], addresses: Addresses, journal: Journal, tally: Tally
+) -> None:
+    async with source.open_answers(texts) as answers:
+        async for answer in answers:
+            email = answer.verdict.email
+            if (
+                email not in addresses.numbers
+            ):  # a source's mistake, which asking again would repeat
+                raise Trouble(f"an answer came about {plain(email[:100])}, which was not asked")
+            if addresses.answer(email, journal.append(answer.verdict)):
+                tally.count(answer.verdict)
+
+
+def _write(
+    order: Order,
+    source: List,
+    manner: Manner,
+    journal: Journal,
+    addresses: Addresses,
+    standard_output: BinaryIO,
+) -> Tally:
+    if addresses.rows >= ROWS_LONG:
+        say(f"writing {addresses.rows:,} rows")
+    if order.output is None:
+        with writing_to("standard output"):
+            return _write_rows(standard_output, source, manner, journal, addresses)
+    with replacing(order.output) as file:
+        return _write_rows(file, source, manner, journal, addresses)
+
+
+def _write_rows(
+    file: BinaryIO, source: List, manner: Manner, journal: Journal, addresses: Addresses
+) -> Tally:
+    """The second reading: every row with its answer, and exactly the rows of the first."""
+    tally = Tally()
+    rows = 0
+    with journal.reading() as answers, open_writer(file, manner, source) as write:
+        for row in _rows_again(source):
+            rows += 1
+            if not row.address:
+                write(row, None)
+                continue
+            number = addresses.numbers.get(row.address)
+            if number is None:
+                raise _changed(source)
+            verdict = answers.answer(addresses.offsets[number])
+            if verdict.email != row.address:
+                raise Trouble(f"{journal.name} was changed while it was used")
+            tally.count(verdict)
+            write(row, verdict)
+        if rows != addresses.rows:
+            raise _changed(source)
+    file.flush()
+    return tally
+
+
+def _rows_again(source: List) -> Iterator[Row]:
+    """The rows of a list that was read before: what is wrong with it now was not so then.
+
+    A complete reading whose octets differ in number or fingerprint ends with Changed.
+    """
+    try:
+        yield from source.rows()
+    except (Misuse, UnicodeError, ValueError, EOFError, StopIteration, OSError) as error:
+        raise _changed(source) from error
+
+
+def _changed(source: List) -> Trouble:
+    return Trouble(f"{source.name} was changed while it was cleaned; clean it again")
+
+
+@contextmanager
+def _kept_for_later(
+    order: Order, journal: Journal, addresses: Addresses, how_to_go_on: str
+) -> Iterator[None]:
+    """Where the block ends early: keep the journal if it holds an answer, and say how to go on."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader of our standard output has enough
+        raise
+    except BaseException as error:
+        left = _what_is_left(order, journal, addresses, how_to_go_on)
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"interrupted; {left}") from None
+        if isinstance(error, Trouble):
+            raise Trouble(f"{error.message}; {left}") from error
+        say(left)
+        raise
+
+
+def _what_is_left(order: Order, journal: Journal, addresses: Addresses, how_to_go_on: str) -> str:
+    if order.journal is None:
+        return "nothing is kept without an output file (-o)"
+    if not addresses.answered:
+        order.journal.unlink(missing_ok=True)
+        return "nothing was answered yet, and nothing is left behind"
+    journal.sync()
+    return (
+        f"{addresses.answered:,} of {len(addresses.numbers):,} addresses are answered and kept; "
+        f"go on with: {how_to_go_on}"
+    )

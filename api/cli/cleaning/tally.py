@@ -1,0 +1,62 @@
+"""What a list comes to: counts by status, reason and light, and how fast they grow. Pure."""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from mailprobe.api.cli.output.lights import judged
+from mailprobe.engine.verdict import Verdict
+
+PACE_SPAN_S = 20.0  # the rate is that of so long a time: long enough to be calm, to follow
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of verdicts."""
+
+    done: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    lights: Counter[str] = field(default_factory=Counter)
+
+    def count(self, verdict: Verdict) -> None:
+        self.done += 1
+        self.statuses[verdict.status] += 1
+        light, reason = judged(verdict)
+        self.reasons[reason] += 1
+        self.lights[light] += 1
+
+
+class Pace:
+    """How fast something is done, by its count at several times."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def mark(self, now: float, done: int) -> None:
+        self._marks.append((now, done))
+        while len(self._marks) > 2 and now - self._marks[1][0] > PACE_SPAN_S:
+            self._marks.popleft()
+
+    @property
+    def per_s(self) -> float:
+        """0.0 as long as nothing can be said."""
+        if len(self._marks) < 2:
+            return 0.0
+        (since, before), (now, done) = self._marks[0], self._marks[-1]
+        return (done - before) / (now - since) if now > since else 0.0
+
+    def left_s(self, total: int) -> float | None:
+        """The time that the rest takes at this pace; None where there is no pace yet."""
+        if not self._marks or not self.per_s:
+            return None
+        return (total - self._marks[-1][1]) / self.per_s
+
+
+def duration(seconds: float) -> str:
+    """`8 s`, `3 min 20 s`, `2 h 05 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

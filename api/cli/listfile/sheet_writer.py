@@ -1,0 +1,169 @@
+"""A workbook written back: cells added to each row of one sheet, all else copied."""
+
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, BinaryIO
+from xml.sax.saxutils import escape
+
+from mailprobe.api.cli.listfile.package import MACRO_TYPE, PLAIN_TYPE
+from mailprobe.api.cli.listfile.sheets import BROKEN, RawRow, Sheet, column_letters, column_of
+from mailprobe.api.cli.listfile.text import changed
+
+COMPRESSION = 4  # zlib's level: a third of the default's time, and a twentieth more octets
+ZIP64_OCTETS = 1 << 30  # a part that may become larger than 2 GiB needs wider fields
+CELL_OCTETS = 90  # of an added cell, at most on average
+
+# Characters that XML cannot hold, and text that would be read as the escape of one.
+UNWRITABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)"
+)
+SPANS = re.compile(rb'\sspans\s*=\s*(?:"[^"]*"|\'[^\']*\')')
+DIMENSION = re.compile(
+    rb'(<(?:\w+:)?dimension\s[^>]*?ref\s*=\s*["\'](?:[A-Z]+[0-9]+:)?)([A-Z]+)([0-9]+)'
+)
+REFERENCE = re.compile(rb'(<(?:\w+:)?(?:row|c)\s(?:[^>]*?\s)?r\s*=\s*["\'][A-Z]*)([0-9]+)')
+MACROS = re.compile(rb"<(?:\w+:)?(?:Override|Relationship)\s[^>]*vbaProject[^>]*/>")
+
+AddToRow = Callable[[RawRow, Sequence[str]], None]
+
+
+@contextmanager
+def open_sheet_writer(
+    file: BinaryIO,
+    sheet: Sheet,
+    above: Sequence[RawRow],
+    header: RawRow | None,
+    names: Sequence[str],
+    width: int,
+) -> Iterator[AddToRow]:
+    """What writes a row with further texts behind the sheet's columns.
+
+    `names` are those of all columns where there is no header, else of the further ones. The
+    file is a workbook when the block ends well. Raises Changed for a source that was.
+    """
+    package = sheet.package
+    around = sheet.around
+    further = len(names) if header is not None else len(names) - width
+    letters = [column_letters(place) for place in range(width + further)]
+    prefix = around.prefix
+    moved = 0 if header is not None else 1
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION) as out:
+
+        def cells_of(number: int, texts: Sequence[str], place: int) -> bytes:
+            return "".join(
+                f'<{prefix}c r="{letter}{number}" t="inlineStr"><{prefix}is>'
+                f'<{prefix}t xml:space="preserve">{_escaped(text)}</{prefix}t></{prefix}is></{prefix}c>'
+                for letter, text in zip(letters[place:], texts, strict=False)
+                if text
+            ).encode()
+
+        def add(raw: RawRow, texts: Sequence[str]) -> None:
+            if not raw.octets:
+                return
+            stream.write(_row_with(raw, cells_of(raw.number + moved, texts, width), moved))
+
+        infos = package.zip.infolist()
+        place = next(n for n, info in enumerate(infos) if info.filename == sheet.entry.part)
+        with _changed_if_broken(sheet):
+            for info in infos[:place]:
+                _copy(package.zip, info, out)
+        with _opened(out, infos[place], around.rows * further) as stream:
+            stream.write(_with_width(around.head, width + further, moved))
+            for raw in above:
+                stream.write(raw.octets)
+            if header is not None:
+                add(header, names)
+            else:
+                number = above[-1].number + 1 if above else 1
+                stream.write(
+                    f'<{prefix}row r="{number}">'.encode()
+                    + cells_of(number, names, 0)
+                    + f"</{prefix}row>".encode()
+                )
+            yield add
+            stream.write(around.tail)
+        with _changed_if_broken(sheet):
+            for info in infos[place + 1 :]:
+                _copy(package.zip, info, out)
+            sheet.check()
+
+
+@contextmanager
+def _changed_if_broken(sheet: Sheet) -> Iterator[None]:
+    """Parts of the source were whole when it was surveyed; errors of the output stay errors."""
+    try:
+        yield
+    except OSError:
+        raise
+    except BROKEN:
+        raise changed(sheet.name) from None
+
+
+@contextmanager
+def _opened(out: zipfile.ZipFile, info: zipfile.ZipInfo, cells: int) -> Iterator[IO[bytes]]:
+    large = info.file_size + cells * CELL_OCTETS > ZIP64_OCTETS
+    with out.open(_fresh(info), "w", force_zip64=large) as stream:
+        yield stream
+
+
+def _fresh(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    """An entry with the name, time and kind of another."""
+    fresh = zipfile.ZipInfo(info.filename, info.date_time)
+    fresh.compress_type = (
+        info.compress_type if info.compress_type == zipfile.ZIP_STORED else zipfile.ZIP_DEFLATED
+    )
+    fresh.external_attr = info.external_attr
+    fresh.file_size = info.file_size
+    return fresh
+
+
+def _copy(source: zipfile.ZipFile, info: zipfile.ZipInfo, out: zipfile.ZipFile) -> None:
+    """A part as it is; but an output that ends in .xlsx may hold no macros."""
+    if "vbaProject" in info.filename:
+        return
+    if info.filename == "[Content_Types].xml" or info.filename.endswith(".rels"):
+        octets = source.read(info)
+        if b"vbaProject" in octets or MACRO_TYPE in octets:
+            octets = MACROS.sub(b"", octets.replace(MACRO_TYPE, PLAIN_TYPE))
+        out.writestr(_fresh(info), octets, compresslevel=COMPRESSION)
+        return
+    with source.open(info) as stream, _opened(out, info, 0) as target:
+        shutil.copyfileobj(stream, target, 1 << 16)
+
+
+def _row_with(raw: RawRow, cells: bytes, moved: int) -> bytes:
+    """A row's octets with cells put at its end."""
+    octets = raw.octets
+    tag_end = octets.index(b">", raw.begin) + 1
+    tag = SPANS.sub(b"", octets[raw.begin : tag_end])
+    body, closing = octets[tag_end : raw.insert], octets[raw.insert :]
+    if raw.insert == raw.begin:  # <row …/>
+        name = re.match(rb"<([^\s/>]+)", tag)
+        assert name is not None
+        tag, body, closing = tag[:-2].rstrip() + b">", b"", b"</" + name[1] + b">"
+    if moved:
+        tag, body = (REFERENCE.sub(_down(moved), each) for each in (tag, body))
+    return octets[: raw.begin] + tag + body + cells + closing
+
+
+def _down(rows: int) -> "Callable[[re.Match[bytes]], bytes]":
+    return lambda found: found[1] + b"%d" % (int(found[2]) + rows)
+
+
+def _with_width(head: bytes, width: int, moved: int) -> bytes:
+    """What stands before the rows, with the sheet's range as large as it becomes."""
+
+    def wider(found: "re.Match[bytes]") -> bytes:
+        place = max(column_of(found[2].decode()), width - 1)
+        return found[1] + b"%s%d" % (column_letters(place).encode(), int(found[3]) + moved)
+
+    return DIMENSION.sub(wider, head, count=1)
+
+
+def _escaped(text: str) -> str:
+    if UNWRITABLE.search(text):
+        text = UNWRITABLE.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
+    return escape(text)

@@ -1,0 +1,449 @@
+"""A list written back: its own rows, each with what was found out about its address.
+
+What the list held is written as it was. Where the output is delimited as the input is,
+a row's own text is copied, not written anew: its quotes, spaces and escapes stay, however
+they were meant. What came from outside can not become a formula: in a workbook every
+result is text, and in CSV the name of a mail host that begins like a formula gets an
+apostrophe before it.
+"""
+
+import csv
+import fcntl
+import hashlib
+import io
+import itertools
+import os
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from mailprobe.api.cli.errors import Misuse, Trouble
+from mailprobe.api.cli.listfile.dialect import Dialect
+from mailprobe.api.cli.listfile.opening import TABLE_ENDINGS, Kind, List, Manner, Row
+from mailprobe.api.cli.listfile.sheet_writer import open_sheet_writer
+from mailprobe.api.cli.listfile.sheets import Sheet
+from mailprobe.api.cli.listfile.survey import BadList
+from mailprobe.api.cli.listfile.tables import Table, TableRow
+from mailprobe.api.cli.output.lights import light_of
+from mailprobe.api.cli.output.terminal import plain
+from mailprobe.engine.verdict import FIELDS, Verdict
+
+LIGHT = "light"
+RESULT_FIELDS = (*FIELDS, LIGHT)
+HOST = RESULT_FIELDS.index("mx_host")
+PREFIX = "mailprobe_"
+FORMULA_MARKS = ("=", "+", "-", "@", "\t", "\r")
+
+PART_NAME_OCTETS_MAX = 180  # of the output's name, in the name of what is written for it
+
+SHEET_ROWS_MAX = 1_048_576  # the format's own limits
+SHEET_COLUMNS_MAX = 16_384
+SHEET_CELL_CHARACTERS_MAX = 32_767
+
+KINDS: dict[str, Kind] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".tab": "csv",
+    ".xlsx": "xlsx",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+}
+# Endings that promise a format which is not written.
+NOT_WRITTEN = frozenset({".json", ".xls", ".xlsm", ".xlsb", ".ods", ".pdf", ".parquet"})
+
+
+class CannotWrite(Trouble):
+    """The disk is full, or otherwise takes no more; what was written before is kept."""
+
+
+def output_manner(path: Path | None, manner: Manner) -> Manner:
+    """How the output is written: by its ending, else as the input is."""
+    ending = path.suffix.lower() if path else ""
+    if ending in NOT_WRITTEN:
+        raise Misuse(f"{plain(str(path))}: -o takes the endings {' '.join(KINDS)}")
+    kind = KINDS.get(ending, manner.kind if ending != ".txt" else "csv")
+    if kind != "csv":
+        return Manner(kind)
+    delimiter = TABLE_ENDINGS.get(ending) or manner.delimiter
+    if ending == ".csv" and delimiter == "\t":
+        delimiter = ","
+    return Manner(kind, delimiter, manner.line_end, manner.bom)
+
+
+def result_names(taken: Sequence[str]) -> list[str]:
+    """The result's columns, with a prefix where the list has one of that name."""
+    names = []
+    for name in RESULT_FIELDS:
+        while name in taken:
+            name = PREFIX + name
+        names.append(name)
+    return names
+
+
+def result_values(verdict: Verdict | None) -> list[Any]:
+    """The fourteen fields and the light; nothing at all for a row without an address."""
+    if verdict is None:
+        return [None] * len(RESULT_FIELDS)
+    return [*msgspec.structs.astuple(verdict), light_of(verdict)]
+
+
+def result_cells(verdict: Verdict | None) -> list[str]:
+    """The same as cells: `true` and `false`, nothing for null."""
+    if verdict is None:
+        return NOTHING
+    return [
+        value if type(value) is str else CELLS.get(type(value), str)(value)
+        for value in result_values(verdict)
+    ]
+
+
+NOTHING = [""] * len(RESULT_FIELDS)
+CELLS: dict[type, Callable[[Any], str]] = {
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): lambda _: "",
+}
+
+
+Write = Callable[[Row, Verdict | None], None]
+AddRow = Callable[[list[str]], object]
+
+
+@contextmanager
+def open_writer(file: BinaryIO, manner: Manner, source: List) -> Iterator[Write]:
+    """What writes a row with its result; the file is complete when the block ends well.
+
+    All rows of `source` must have been read once: only then its columns are known.
+    """
+    if manner.kind == "ndjson":
+        yield _write_objects(file, result_names(source.named_members))
+    elif manner.kind == "xlsx" and source.sheet is not None:
+        with _same_workbook(file, source, source.sheet) as write:
+            yield write
+    elif manner.kind == "xlsx":
+        with _sheet(file) as add_row:
+            yield _write_cells(add_row, source.columns)
+    else:
+        with _text(file, manner) as text:
+            if copies_text(source, manner):
+                yield _copy_rows(text, manner, source)
+            else:
+                yield _write_cells(_csv(text, manner), source.columns)
+
+
+def _write_cells(add_row: AddRow, columns: Sequence[str]) -> Write:
+    """Write the header; give what writes a row of cells under it."""
+    width = len(columns)
+    add_row([*columns, *result_names(columns)])
+
+    def write(row: Row, verdict: Verdict | None) -> None:
+        own = row.cells()
+        add_row([*own, *[""] * (width - len(own)), *result_cells(verdict)])
+
+    return write
+
+
+def copies_text(source: List, manner: Manner) -> bool:
+    """Is the output delimited as the input is, so that a row's text can be copied?"""
+    return (
+        source.dialect is not None
+        and manner.kind == source.manner.kind == "csv"
+        and manner.delimiter == source.manner.delimiter
+    )
+
+
+def _copy_rows(text: io.TextIOWrapper, manner: Manner, source: List) -> Write:
+    """Each row's own text, with what it lacks of the table's width, and the result behind it."""
+    table, dialect = source.content, source.dialect
+    assert isinstance(table, Table)
+    assert dialect is not None
+    delimiter, line_end, width = manner.delimiter, manner.line_end, len(table.columns)
+    write_text = text.write
+    encode = _cells_encoder(dialect)
+
+    def add(raw: str, cells: int, results: Sequence[str]) -> None:
+        padding = delimiter * (width - max(cells, 1))
+        write_text(f"{_without_end(raw)}{padding}{delimiter}{encode(_defused(results))}{line_end}")
+
+    for raw in table.above:
+        write_text(raw)
+    names = result_names(table.columns)
+    if table.header is None:
+        write_text(encode([*table.columns, *names]) + line_end)
+    else:
+        own = len(table.columns) - table.widened
+        further = [delimiter + encode([name]) for name in table.columns[own:]]
+        header = _without_end(table.header) + "".join(further)
+        write_text(f"{header}{delimiter}{encode(names)}{line_end}")
+
+    def write(row: Row, verdict: Verdict | None) -> None:
+        assert isinstance(row, TableRow)
+        add(row.raw, len(row.values), result_cells(verdict))
+
+    return write
+
+
+def _without_end(raw: str) -> str:
+    """A record's text without its line end; line ends within stay."""
+    return raw[:-2] if raw.endswith("\r\n") else raw.removesuffix("\n").removesuffix("\r")
+
+
+def _cells_encoder(dialect: Dialect) -> Callable[[Sequence[str]], str]:
+    """What makes cells the text of a row, as the dialect has it; none holds a line end."""
+    delimiter = dialect.delimiter
+    special = re.compile(f'["\\\\{re.escape(delimiter)}]')
+
+    def encode(cells: Sequence[str]) -> str:
+        joined = delimiter.join(cells)
+        if '"' not in joined and "\\" not in joined and joined.count(delimiter) == len(cells) - 1:
+            return joined
+        return delimiter.join(map(one, cells))
+
+    def one(cell: str) -> str:
+        if dialect.escaped:
+            return special.sub(r"\\\g<0>", cell)
+        if not dialect.quoted:
+            return cell.replace(delimiter, " ")
+        return '"' + cell.replace('"', '""') + '"' if special.search(cell) else cell
+
+    return encode
+
+
+def _defused(results: Sequence[str]) -> Sequence[str]:
+    host = results[HOST]
+    if not host.startswith(FORMULA_MARKS):
+        return results
+    return [*results[:HOST], "'" + host, *results[HOST + 1 :]]
+
+
+@contextmanager
+def _text(file: BinaryIO, manner: Manner) -> Iterator[io.TextIOWrapper]:
+    text = io.TextIOWrapper(file, "utf-8-sig" if manner.bom else "utf-8", newline="")
+    try:
+        yield text
+        text.flush()
+    finally:
+        with suppress(OSError):  # of what could not be written: that was raised before
+            text.detach()
+
+
+def _csv(text: io.TextIOWrapper, manner: Manner) -> AddRow:
+    # By itself csv leaves a carriage return bare where lines end without one.
+    sparing, careful = (
+        csv.writer(text, delimiter=manner.delimiter, lineterminator=manner.line_end, quoting=how)
+        for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    )
+
+    def add_row(cells: list[str]) -> None:
+        own, results = cells[: -len(RESULT_FIELDS)], cells[-len(RESULT_FIELDS) :]
+        cells = [*own, *_defused(results)]
+        (careful if any("\r" in cell for cell in cells) else sparing).writerow(cells)
+
+    return add_row
+
+
+@contextmanager
+def _sheet(file: BinaryIO) -> Iterator[AddRow]:
+    """Every cell is written as text: no formula, no link, no number that loses digits."""
+    import xlsxwriter
+    from xlsxwriter.exceptions import FileCreateError
+
+    with tempfile.TemporaryDirectory(prefix="mailprobe-") as rows_so_far:
+        options = {"constant_memory": True, "tmpdir": rows_so_far}
+        book = xlsxwriter.Workbook(file, options)
+        sheet = book.add_worksheet()
+        numbers = itertools.count()
+
+        def add_row(cells: list[str]) -> None:
+            number = next(numbers)
+            for place, cell in enumerate(cells):
+                if cell:
+                    sheet.write_string(number, place, cell)
+
+        yield add_row
+        try:
+            book.close()
+        except FileCreateError as error:
+            raise error.args[0] from error  # the OSError within
+
+
+@contextmanager
+def _same_workbook(file: BinaryIO, source: List, sheet: Sheet) -> Iterator[Write]:
+    """The workbook as it was, with the results behind the columns of the cleaned sheet."""
+    table = source.content
+    assert isinstance(table, Table)
+    width = max(sheet.around.columns, len(table.columns))
+    names = result_names(table.columns)
+    if table.header is None:
+        own = [*table.columns, *[""] * (width - len(table.columns))]
+        names = [*own, *names]
+    with open_sheet_writer(file, sheet, table.above, table.header, names, width) as add:
+
+        def write(row: Row, verdict: Verdict | None) -> None:
+            assert isinstance(row, TableRow)
+            add(row.raw, result_cells(verdict))
+
+        yield write
+
+
+def _write_objects(file: BinaryIO, names: Sequence[str]) -> Write:
+    def write(row: Row, verdict: Verdict | None) -> None:
+        own = row.members().removesuffix(b"}").rstrip()
+        result = msgspec.json.encode(dict(zip(names, result_values(verdict), strict=True)))
+        comma = b"" if own == b"{" else b","
+        file.write(own + comma + result[1:] + b"\n")
+
+    return write
+
+
+def check_header(source: List) -> None:
+    """Say before anything is asked that a sheet has no place for the results' names."""
+    table, sheet = source.content, source.sheet
+    if sheet is None or not isinstance(table, Table) or table.header is not None:
+        return
+    if not sheet.can_move_down():
+        raise BadList(
+            f"{source.name} has no header in the sheet {plain(sheet.entry.title)}; put a row of "
+            "names above its rows, or name an output that ends in .csv"
+        )
+
+
+def _sheet_characters(cell: str) -> int:
+    """A cell's length as spreadsheets count it, in UTF-16."""
+    if 2 * len(cell) <= SHEET_CELL_CHARACTERS_MAX:
+        return len(cell)
+    return len(cell.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def check_fits_sheet(row: Row, number: int, name: str) -> None:
+    """Say before anything is asked that a workbook could not hold the output."""
+    cells = row.cells()
+    if (
+        number >= SHEET_ROWS_MAX
+        or len(cells) + len(RESULT_FIELDS) > SHEET_COLUMNS_MAX
+        or any(_sheet_characters(cell) > SHEET_CELL_CHARACTERS_MAX for cell in cells)
+    ):
+        raise BadList(
+            f"{name}, row {number}: more than a workbook holds; name an output that ends in .csv"
+        )
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name when all of it is on disk, or not at all.
+
+    It is written under a fresh name in the same folder, so that no file that exists is
+    opened. A file that it replaces hands its mode on. What a killed run left behind of
+    the same output is removed first.
+    """
+    with writing_to(plain(str(path))):
+        mode = _mode_for(path)
+        _remove_leftovers(path)
+        part, file = _fresh_file(path)
+        try:
+            with file:
+                yield file
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+                part.replace(path)  # while it is open, and so locked
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def _part_stem(path: Path) -> str:
+    """How the name begins of what is written for an output; long names are cut."""
+    octets, name = os.fsencode(path.name), path.name
+    if len(octets) > PART_NAME_OCTETS_MAX:
+        begin = octets[:PART_NAME_OCTETS_MAX].decode("utf-8", "ignore")
+        name = begin + hashlib.sha256(octets).hexdigest()[:16]
+    return f".{name}.mailprobe-"
+
+
+def _fresh_file(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside the output, under a name that no other has, locked while it is open.
+
+    No other user may read it yet.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        part = path.with_name(f"{_part_stem(path)}{secrets.token_hex(8)}.part")
+        with suppress(FileExistsError):
+            file = os.fdopen(os.open(part, flags, 0o600), "wb")
+            if _lock(file.fileno(), part) is not False:
+                return part, file
+            file.close()  # another run took it for a leftover, before it was locked
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what a killed run wrote for the same output.
+
+    Only a file of our own, by its whole name, that no process holds the lock of.
+    """
+    ours = re.compile(re.escape(_part_stem(path)) + r"[0-9a-f]{16}\.part")
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        for name in [entry.name for entry in entries if ours.fullmatch(entry.name)]:
+            with suppress(OSError):
+                _remove_leftover(path.with_name(name))
+
+
+def _remove_leftover(part: Path) -> None:
+    descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if own and status.st_nlink == 1 and _lock(descriptor, part):
+            part.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> bool | None:
+    """True: the file is locked, and has its name still. None: the disk knows no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError:
+        return None
+
+
+def _mode_for(path: Path) -> int:
+    """The permissions of the file that is replaced, else those that the umask leaves."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode) & 0o777
+    except FileNotFoundError:
+        umask = os.umask(0o077)
+        os.umask(umask)
+        return 0o666 & ~umask
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the disk take the names in the folder, where it can; a power cut may be next."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def writing_to(name: str) -> Iterator[None]:
+    """Tell an error of the system as CannotWrite; a reader that went away stays what it is."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise CannotWrite(f"{name} cannot be written: {reason}") from error

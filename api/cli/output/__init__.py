@@ -1,0 +1,1 @@
+"""What commands print: reports, progress, traffic lights."""

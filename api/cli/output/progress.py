@@ -1,0 +1,82 @@
+"""How far a list has come, shown on standard error while it is asked.
+
+On a terminal a bar that moves; elsewhere a line every few seconds.
+"""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from mailprobe.api.cli.cleaning.tally import Pace, Tally, duration
+from mailprobe.api.cli.errors import say
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+REDRAW_S = 0.2
+LINE_S = 5.0
+BAR_COLUMNS = 24
+
+
+@asynccontextmanager
+async def show_progress(tally: Tally, total: int) -> AsyncIterator[None]:
+    """Show how `tally` nears `total` for as long as the block runs."""
+    show = _bar if sys.stderr.isatty() else _lines
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(show, tally, total)
+        try:
+            yield
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+async def _lines(tally: Tally, total: int) -> None:
+    pace = Pace()
+    pace.mark(trio.current_time(), tally.done)
+    while True:
+        await trio.sleep(LINE_S)
+        pace.mark(trio.current_time(), tally.done)
+        share = 100 * tally.done // total
+        say(f"{tally.done:,} of {total:,} ({share} %), {speed(pace, total)}: {statuses(tally)}")
+
+
+async def _bar(tally: Tally, total: int) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    pace = Pace()
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        while True:
+            pace.mark(trio.current_time(), tally.done)
+            live.update(_drawn(tally, total, pace), refresh=True)
+            await trio.sleep(REDRAW_S)
+
+
+def _drawn(tally: Tally, total: int, pace: Pace) -> "RenderableType":
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    line = Table.grid(padding=(0, 1))
+    line.add_row(
+        ProgressBar(total=total, completed=tally.done, width=BAR_COLUMNS),
+        Text(f"{tally.done:,} of {total:,}, {speed(pace, total)}"),
+    )
+    return Group(line, Text(statuses(tally), style="dim"))
+
+
+def speed(pace: Pace, total: int) -> str:
+    """`240/s, 37 s left`."""
+    per_s = pace.per_s
+    rate = f"{per_s:,.0f}/s" if per_s >= 10 or not per_s else f"{per_s:.1f}/s"
+    left = pace.left_s(total)
+    return rate if left is None else f"{rate}, {duration(left)} left"
+
+
+def statuses(tally: Tally) -> str:
+    """`812 deliverable, 40 unknown`, most first."""
+    return ", ".join(f"{count:,} {status}" for status, count in tally.statuses.most_common())

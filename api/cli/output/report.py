@@ -1,0 +1,179 @@
+"""Verdicts and summaries as a person reads them. The one place that draws tables.
+
+Whatever comes from others (an address, a reply, a host's name) passes `plain` and
+goes to rich as Text, so that neither escape sequences nor markup get through.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mailprobe.api.cli.cleaning.tally import Tally, duration
+from mailprobe.api.cli.output.lights import REASONS, light_of, words_of
+from mailprobe.api.cli.output.terminal import plain
+from mailprobe.engine.address import NotAnAddress, parse
+from mailprobe.engine.evidence import Evidence, Line
+from mailprobe.engine.verdict import Verdict
+
+if TYPE_CHECKING:  # it brings the readers of tables along
+    from mailprobe.api.cli.cleaning.run import Summary
+
+WIDE_COLUMNS = 110  # enough for a mail host beside its address
+PIPE_COLUMNS = 200  # where no terminal says how wide it is, nothing is squeezed
+
+STYLES = {
+    "deliverable": "green",
+    "catch_all": "yellow",
+    "unknown": "yellow",
+    "undeliverable": "red",
+    "invalid": "red",
+    "GREEN_LIGHT": "green",
+    "YELLOW_LIGHT": "yellow",
+    "RED_LIGHT": "red",
+}
+
+
+def console_on(stream: TextIO) -> Console:
+    """A console without markup, emoji or highlighting: what is given is what is shown."""
+    width = None if stream.isatty() else PIPE_COLUMNS
+    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def verdict_table(verdicts: Iterable[Verdict], columns: int) -> Table:
+    """One row an address; on a narrow screen the mail host stands under the reason."""
+    wide = columns >= WIDE_COLUMNS
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table.add_column("address", overflow="fold", min_width=16)
+    table.add_column("status", no_wrap=True)
+    table.add_column("why", overflow="fold", min_width=20)
+    if wide:
+        table.add_column("mail host", overflow="fold", min_width=12)
+    table.add_column("ms", justify="right", no_wrap=True)
+    for verdict in verdicts:
+        why, host = Text(_why(verdict)), Text(plain(verdict.mx_host or ""), style="dim")
+        reasons = [why, host] if wide else [Text("\n").join(filter(None, (why, host)))]
+        table.add_row(
+            Text(plain(verdict.email)),
+            Text(verdict.status, style=STYLES[verdict.status]),
+            *reasons,
+            Text(f"{verdict.latency_ms:,}"),
+        )
+    return table
+
+
+def _why(verdict: Verdict) -> str:
+    """The reason, and what else speaks for or against the address."""
+    notes = [words_of(verdict)]
+    if verdict.failed_check == "syntax":
+        notes = [f"{notes[0]}: {plain(_fault(verdict.email))}"]
+    if verdict.suggestion:
+        notes.append(f"did you mean {plain(verdict.suggestion)}?")
+    if verdict.role:
+        notes.append("role")
+    return "; ".join(notes)
+
+
+def _fault(text: str) -> str:
+    """What is wrong with a text that is no address."""
+    try:
+        parse(text)
+    except NotAnAddress as fault:
+        return str(fault)
+    return ""
+
+
+def explanation(verdict: Verdict, evidence: Evidence) -> Iterator[Text]:
+    """All that led to a verdict, line by line."""
+    yield Text.assemble(
+        (plain(verdict.email), "bold"), "  ", (verdict.status, STYLES[verdict.status])
+    )
+    yield from _facts(verdict, evidence)
+    if evidence.conversation:
+        yield Text("  conversation")
+        yield from map(_spoken, evidence.conversation)
+    yield Text()
+
+
+def _facts(verdict: Verdict, evidence: Evidence) -> Iterator[Text]:
+    facts = {
+        "why": _why(verdict),
+        "light": f"{light_of(verdict)}, confidence {verdict.confidence}",
+        "rule": evidence.rule or "",
+        "mail host": verdict.mx_host or "",
+        "from cache": ", ".join(evidence.cached),
+        "took": f"{verdict.latency_ms:,} ms",
+    }
+    for name, fact in facts.items():
+        if fact:
+            yield Text(f"  {name:<11} {plain(fact)}")
+    for tried in evidence.exchanges:
+        where = f"{tried.exchange} ({tried.address})" if tried.address else tried.exchange
+        yield Text(f"  {'tried':<11} {plain(where)}: {plain(tried.result)}")
+
+
+def _spoken(line: Line) -> Text:
+    arrow, style = (">", "cyan") if line.who == "client" else ("<", "")
+    return Text(f"    {line.at_ms:8.1f} ms {arrow} {plain(line.text)}", style=style)
+
+
+def summary_table(tally: Tally) -> Table:
+    """The rows of a cleaned list by status, by reason and by light."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("by")
+    table.add_column("")
+    table.add_column("rows", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    _add_counts(table, "status", tally.statuses.most_common(), tally.done)
+    _add_counts(table, "reason", tally.reasons.most_common(), tally.done)
+    _add_counts(table, "light", tally.lights.most_common(), tally.done)
+    return table
+
+
+def _add_counts(table: Table, title: str, counts: Iterable[tuple[str, int]], total: int) -> None:
+    for place, (name, count) in enumerate(counts):
+        table.add_row(
+            "" if place else title,
+            Text(name, style=STYLES.get(name, "")),
+            f"{count:,}",
+            f"{100 * count / total:.1f} %",
+            REASONS[name][1] if title == "reason" else "",
+        )
+    table.add_section()
+
+
+def print_summary(summary: "Summary", stream: TextIO) -> None:
+    """What a cleaned list comes to, and where it is."""
+    console = console_on(stream)
+    console.print(summary_table(summary.tally))
+    console.print(summary_line(summary), overflow="fold")
+    if summary.output:
+        console.print(
+            f"cleaned list: {plain(str(summary.output))}", overflow="fold", soft_wrap=True
+        )
+
+
+def summary_line(summary: "Summary") -> str:
+    """`300 rows (2 without an address), 287 different addresses; 287 asked in 12 s, 23.9/s`."""
+    blank = f" ({summary.blank:,} without an address)" if summary.blank else ""
+    rate = f", {summary.asked / summary.took_s:,.1f}/s" if summary.asked else ""
+    return (
+        f"{summary.rows:,} rows{blank}, {summary.addresses:,} different addresses; "
+        f"{summary.asked:,} asked in {duration(summary.took_s)}{rate}"
+    )
+
+
+@contextmanager
+def waiting(total: int) -> Iterator[Callable[[int], None]]:
+    """On a terminal, show how many of the answers are there; the line goes with the block."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    with console_on(sys.stderr).status(f"0 of {total} answered") as status:
+        yield lambda done: status.update(f"{done} of {total} answered")

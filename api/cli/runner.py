@@ -1,0 +1,108 @@
+"""How a command runs: its trio, its signals, its exit code.
+
+Ctrl-C and SIGTERM mean the same: stop, keep what is there, exit 130. While trio
+runs they cancel the main task, so that what must end ends in order; outside of
+trio they are KeyboardInterrupt.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NoReturn, TypeVar
+
+from mailprobe.api.cli.errors import Interrupted, Trouble
+from mailprobe.api.interrupts import end_at_once
+
+T = TypeVar("T")
+
+
+def run(main: Callable[[], Awaitable[T]]) -> T:
+    """Run `main` on trio to its end, or until a signal: then KeyboardInterrupt.
+
+    A second signal ends the process at once. An exception that arrives alone in
+    its group comes out of it, so that callers can name what they catch.
+    """
+    import trio  # not needed by --help
+
+    async def until_signal() -> T:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                main_scope = trio.CancelScope()
+
+                async def watch() -> None:
+                    async for _ in signals:
+                        if main_scope.cancel_called:
+                            os._exit(Interrupted.exit_code)
+                        main_scope.cancel()
+
+                nursery.start_soon(watch)
+                with main_scope:
+                    result = await main()
+                nursery.cancel_scope.cancel()
+        if main_scope.cancel_called:
+            raise KeyboardInterrupt
+        return result
+
+    try:
+        return trio.run(until_signal)
+    except BaseExceptionGroup as group:
+        _raise_foremost(group)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise Trouble("too many files are open; raise the limit (ulimit -n)") from error
+        raise
+
+
+def _raise_foremost(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """Raise the one exception that matters; where a bug may hide, the whole group."""
+    leaves = list(_leaves(group))
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        raise KeyboardInterrupt from group
+    expected = [leaf for leaf in leaves if isinstance(leaf, Trouble | BrokenPipeError)]
+    if len(leaves) == 1 or len(expected) == len(leaves):
+        raise leaves[0]
+    raise group
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for inner in group.exceptions:
+        if isinstance(inner, BaseExceptionGroup):
+            yield from _leaves(inner)
+        else:
+            yield inner
+
+
+@contextlib.contextmanager
+def sigterm_as_sigint() -> Iterator[None]:
+    """Within, SIGTERM does what Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM end the process: nothing has begun that must be ended.
+
+    As an exception they could be lost in an import: see mailprobe.api.interrupts.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, end_at_once) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def raise_open_files() -> None:
+    """Allow as many open files as the system lets us: a probe is a socket."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems refuse their own limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,46 @@
+"""The body of a stream: a line as soon as its verdict is there, no wrapper, no trailer.
+
+Entering it opens the stream of answers, leaving it closes that stream: whoever
+sends the body ends the work, in whatever way it stops sending. No async generator
+stands around the stream's nursery (PEP 789).
+"""
+
+from types import TracebackType
+
+from mailprobe.api.quota.metered_stream import Metered
+from mailprobe.api.rest.messages import Lines
+
+
+class NdjsonBody:
+    """Lines, as octets. What is ready together goes out together."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._block = lines.open()
+        self._answers: Metered
+
+    async def __aenter__(self) -> "NdjsonBody":
+        self._answers = await self._block.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._block.__aexit__(kind, error, traceback)
+
+    @property
+    def whole(self) -> bool:
+        """Has the last line been given?"""
+        return self._answers.whole
+
+    def __aiter__(self) -> "NdjsonBody":
+        return self
+
+    async def __anext__(self) -> bytes:
+        ready = await self._answers.next_ready()
+        if not ready:
+            raise StopAsyncIteration
+        return self._lines.encode(ready)

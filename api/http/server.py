@@ -1,0 +1,373 @@
+"""The HTTP server: what its connections share, the room for them, and the end of it all.
+
+`serve_app` runs an ASGI application on given listeners until it is told to drain.
+One `Connection` is one client, see `api/http/connection.py`.
+
+A request is work from its body's last octet, and `in_flight_max` counts no others.
+Until then its connection may be closed to make room for another: first whoever idles,
+then whoever is being waited for. So a client that gives nothing holds up nobody.
+"""
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+
+from mailprobe.api.http.connection import Connection, Turn
+from mailprobe.api.http.disconnects import HangUps
+from mailprobe.api.http.exchange import (
+    REFUSALS,
+    Application,
+    ErrorBody,
+    new_request_id,
+    refusal_headers,
+)
+from mailprobe.api.http.fast_parser import head_of
+from mailprobe.api.http.listeners import accept, accept_now
+from mailprobe.api.http.overload import Anteroom
+from mailprobe.api.http.request_bodies import Intake
+from mailprobe.api.signals import drain_signals
+from mailprobe.engine.background import contained, supervised
+
+logger = logging.getLogger("mailprobe.http")
+
+ACCEPTED_MAX = 128  # in one turn of the loop: some 10 ms
+UNREAD_LOOK_S = 0.005  # between two looks at who is left unread; some ten requests are served in it
+REFUSED_WITHIN_S = 0.04  # a rejection is promised within 50 ms, and is of little use later
+UNREAD_S_MAX = 30.0  # then a request is read, whatever there is to do
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one serving process bears. Counts are of a process, times of one connection."""
+
+    connections_max: int = 4000
+    in_flight_max: int = 3000  # whole requests; one more is told 503 at once. A burst has 2,000
+    requests_per_connection_max: int = 100_000
+    head_octets_max: int = 16 * 1024
+    body_octets_max: int = 2 * 1024 * 1024
+    head_s: float = 10.0  # from the connection, or the head's first octet, to its last
+    body_s: float = 10.0  # from the head to the body's last octet
+    refuse_s: float = 1.0  # for the application to refuse a body that is too large in its order
+    keep_alive_s: float = 75.0
+    send_s: float = 15.0  # for each SEND_OCTETS
+    linger_s: float = 2.0
+    drain_s: float = 6.0  # open requests, once draining; a stop has 10 s in all
+
+
+async def drain_on_signals(
+    drain: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Set `drain` at one of the signals. Runs until cancelled; more signals change nothing."""
+    with trio.open_signal_receiver(*drain_signals()) as signals:
+        task_status.started()
+        async for _ in signals:
+            drain.set()
+
+
+async def serve_app(
+    app: Application,
+    listeners: Sequence[trio.SocketListener],
+    *,
+    drain: trio.Event,
+    error_body: ErrorBody,
+    limits: Limits | None = None,
+    anteroom: Anteroom | None = None,
+    intake: Intake | None = None,
+    vital: Iterable[bytes] = (),
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the application on these listeners; return when `drain` is set and all is done.
+
+    A POST waits in the `anteroom` from its last octet on, until the application lets
+    it in or answers; where that is full, it is told 503. Without one all are let in.
+    `intake` bounds the bodies on their way. A GET of a `vital` target is always served.
+
+    Draining closes the listeners and what idles at once, lets open requests end for
+    `limits.drain_s`, then cancels them. What a client sends or an application raises
+    ends a connection at most, and so does a bug in this server's own code. The ASGI
+    lifespan is not spoken: the caller nests what the application needs around this.
+    """
+    server = Server(app, error_body, limits or Limits(), anteroom, intake or Intake(), vital)
+    try:
+        async with trio.open_nursery() as beside:
+            beside.start_soon(supervised, server.hang_ups.run)
+            beside.start_soon(supervised, server.read_the_unread)
+            await _serve_until_drained(server, listeners, drain, task_status)
+            beside.cancel_scope.cancel()
+    finally:
+        server.hang_ups.close()
+
+
+async def _serve_until_drained(
+    server: "Server",
+    listeners: Sequence[trio.SocketListener],
+    drain: trio.Event,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    async with trio.open_nursery() as connections:
+        try:
+            async with trio.open_nursery() as accepting:
+                for listener in listeners:
+                    accepting.start_soon(supervised, server.accept, listener, connections)
+                task_status.started()
+                await drain.wait()
+                accepting.cancel_scope.cancel()
+        finally:
+            for listener in listeners:
+                listener.socket.close()
+        await server.drain()
+        connections.cancel_scope.deadline = trio.current_time() + server.limits.drain_s
+    if connections.cancel_scope.cancelled_caught:
+        logger.warning("requests were cut off %g s after the drain began", server.limits.drain_s)
+
+
+class Server:
+    """What the connections of one `serve_app` share."""
+
+    def __init__(
+        self,
+        app: Application,
+        error_body: ErrorBody,
+        limits: Limits,
+        anteroom: Anteroom | None,
+        intake: Intake,
+        vital: Iterable[bytes],
+    ) -> None:
+        self.app = app
+        self.anteroom = anteroom
+        self.intake = intake
+        self.vital = frozenset(vital)
+        self.error_body = error_body
+        self.limits = limits
+        self.config = _config(limits)
+        self.context = WorkerContext(None)
+        self.hang_ups = HangUps()
+        self.in_flight = 0
+        self.connections: set[Connection] = set()
+        self.idle: dict[Connection, None] = {}  # whoever has idled longest comes first
+        self.slow: dict[Connection, None] = {}  # a head or a body is awaited, the longest first
+        self._unread: OrderedDict[Connection, tuple[float, trio.Event]] = OrderedDict()
+        self._any_unread = trio.Event()
+        self._rejection = (0, b"", b"", b"")  # when it was made, its body, what goes around its id
+        self._room = trio.Semaphore(limits.connections_max)
+
+    # connections
+
+    async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        """Accept for ever. A newcomer for whom no room can be made waits, and the next behind it."""
+        while True:
+            await self._admit(await accept(listener), nursery)
+            for _ in range(ACCEPTED_MAX):
+                wire = accept_now(listener) if self._room.value else None
+                if wire is None:
+                    break
+                await self._admit(wire, nursery)
+
+    async def _admit(self, wire: trio.SocketStream, nursery: trio.Nursery) -> None:
+        try:
+            if self._room.value == 0:
+                self._make_room()
+            await self._enter()
+        except BaseException:
+            wire.socket.close()
+            raise
+        nursery.start_soon(contained, self._hold, wire)
+
+    def _make_room(self) -> None:
+        if self.idle:
+            next(iter(self.idle)).give_way()
+        elif self.slow:
+            next(iter(self.slow)).evict()
+
+    async def _enter(self) -> None:
+        try:
+            self._room.acquire_nowait()  # almost always: no trip round the scheduler
+        except trio.WouldBlock:
+            await self._room.acquire()
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Does a newcomer wait for room?"""
+        return self._room.value == 0 and self._room.statistics().tasks_waiting > 0
+
+    def rest(self, connection: Connection) -> None:
+        """This one idles from now on."""
+        self.slow.pop(connection, None)
+        self.idle[connection] = None
+        if self._is_awaited:
+            connection.close_idle()
+
+    def wait_for(self, connection: Connection) -> None:
+        """A part of this one's request is awaited from now on."""
+        self.idle.pop(connection, None)
+        self.slow[connection] = None
+        if self._is_awaited:
+            self._make_room()
+
+    def forget(self, connection: Connection) -> None:
+        """This one neither idles nor is waited for."""
+        self.idle.pop(connection, None)
+        self.slow.pop(connection, None)
+
+    async def _hold(self, wire: trio.SocketStream) -> None:
+        connection: Connection | None = None
+        try:
+            connection = Connection(self, wire)
+            self.connections.add(connection)
+            self.idle[connection] = None
+            if self.draining:  # accepted just before
+                connection.drain()
+            await connection.run()
+        except OSError:
+            if connection is not None:
+                raise  # else it is gone already
+        finally:
+            wire.socket.close()  # a bug may have left it open
+            if connection is not None:
+                self.connections.discard(connection)
+                self.forget(connection)
+            self._room.release()
+
+    # requests
+
+    def let_work(self, turn: Turn) -> bool:
+        """The request is whole, and is work from now on; False where it must be rejected."""
+        if turn.at_work or turn.is_vital:
+            return True
+        if self.in_flight >= self.limits.in_flight_max:
+            return False
+        if not self.intake.try_hold(turn.octets):
+            return False
+        if turn.place is not None and not turn.place.take():
+            self.intake.release(turn.octets)
+            return False
+        self.in_flight += 1
+        turn.at_work = turn.is_held = True
+        return True
+
+    def end_work(self, turn: Turn) -> None:
+        """The answer is made: whether its client reads it concerns no other request."""
+        if turn.at_work:
+            self.in_flight -= 1
+            turn.at_work = False
+
+    def end(self, turn: Turn) -> None:
+        """The request is over: what it holds is free again."""
+        turn.is_over = True
+        self.end_work(turn)
+        if turn.is_held:
+            self.intake.release(turn.octets)
+        if turn.place is not None:
+            turn.place.leave()
+        if turn.arrival is not None:
+            turn.arrival.end()
+
+    # requests that are left unread
+
+    @property
+    def overrun(self) -> bool:
+        return self.anteroom is not None and self.anteroom.overrun
+
+    def rejection(self) -> bytes:
+        """A whole 503 with an id of its own. All but the id is made once a second."""
+        body, second = self.error_body("overloaded"), int(time.time())
+        if self._rejection[:2] != (second, body):
+            refused, placeholder = REFUSALS["overloaded"], "0" * 32
+            headers = [*refused.headers, *refusal_headers(body, placeholder)]
+            headers += self.config.response_headers("h11")
+            before, _, after = head_of(refused.status, headers).partition(placeholder.encode())
+            self._rejection = second, body, before, after + body
+        _, _, before, after = self._rejection
+        return before + new_request_id().encode() + after
+
+    def has_rejected(self, took_s: float) -> None:
+        """A request was rejected, in so much processor time; to be woken takes as much again."""
+        if self.anteroom is not None:
+            self.anteroom.refused(2 * took_s)
+
+    async def park(self, connection: Connection) -> None:
+        """Leave this one's request unread until there is room for it.
+
+        The newest is read first: of those who must wait too long for a good answer, the
+        fewest do. One that has waited longer than REFUSED_WITHIN_S is read when it can be
+        served, and after UNREAD_S_MAX in any case.
+        """
+        since = trio.current_time()
+        while True:
+            may_read = trio.Event()
+            self._unread[connection] = since, may_read
+            self._any_unread.set()
+            try:
+                await may_read.wait()
+            finally:
+                self._unread.pop(connection, None)
+            waited_s = trio.current_time() - since
+            if not (REFUSED_WITHIN_S < waited_s < UNREAD_S_MAX and self._is_full):
+                return
+
+    @property
+    def _is_full(self) -> bool:
+        return self.anteroom is not None and self.anteroom.full
+
+    async def read_the_unread(self) -> None:
+        """Let those who are left unread be read as there is room; runs until cancelled."""
+        while True:
+            self._any_unread = trio.Event()
+            if not self._unread:
+                await self._any_unread.wait()
+            self._read_some(self.anteroom)
+            await trio.sleep(UNREAD_LOOK_S)
+
+    def _read_some(self, room: Anteroom | None) -> None:
+        """Read as many as can be served, or rejected in time."""
+        served = len(self._unread) if room is None else room.room
+        refused = 0 if room is None else room.refusals_left
+        now = trio.current_time()
+        while self._unread:
+            oldest, newest = next(iter(self._unread)), next(reversed(self._unread))
+            is_late = self._unread[oldest][0] <= now - UNREAD_S_MAX
+            if not is_late and served <= 0:
+                if refused <= 0 or self._unread[newest][0] < now - REFUSED_WITHIN_S:
+                    return
+                refused -= 1
+            _, may_read = self._unread.pop(oldest if is_late else newest)
+            may_read.set()
+            served -= 1
+
+    # the end
+
+    @property
+    def draining(self) -> bool:
+        return self.context.terminated.is_set()
+
+    async def drain(self) -> None:
+        await self.context.terminated.set()
+        for connection in list(self.connections):
+            connection.drain()
+
+
+class _Config(Config):
+    """hypercorn's, with one date a second and not one an answer."""
+
+    _dated: tuple[int, list[tuple[bytes, bytes]]] = (0, [])
+
+    def response_headers(self, protocol: str) -> list[tuple[bytes, bytes]]:
+        second = int(time.time())
+        if self._dated[0] != second:
+            self._dated = second, super().response_headers(protocol)
+        return self._dated[1]
+
+
+def _config(limits: Limits) -> Config:
+    """hypercorn's settings: only what its protocol reads is left to say."""
+    config = _Config()
+    config.accesslog = config.errorlog = None
+    config.include_server_header = False
+    config.keep_alive_max_requests = limits.requests_per_connection_max
+    return config

@@ -1,0 +1,1 @@
+"""Asynchronous verification: the job worker and webhook delivery."""

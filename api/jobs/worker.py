@@ -1,0 +1,274 @@
+"""Asynchronous verification: what was promised with a 202 is verified, counted and delivered.
+
+A job is in the store before its 202 is sent, and everything that happens to it is
+one transaction there: verified and counted at once, each callback's outcome as it
+comes. Workers of all processes share the queue by claims that end with their lease,
+so a job whose process was killed goes on in another within LEASE_S. A callback may
+be delivered twice where a process dies after the delivery and before it is logged, or
+the store can't be asked for longer than a lease; it is never lost, and a verification is never counted twice.
+
+A fault of ours in the work on one job is logged, and ends the work on no other.
+"""
+
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+
+import msgspec
+import trio
+
+from mailprobe.api.jobs.delivery import Courier
+from mailprobe.api.jobs.rules import NotAWebhook, callback_headers, check_webhook, verdict_on
+from mailprobe.api.quota.metered_stream import row_of
+from mailprobe.api.quota.service import Meter
+from mailprobe.api.rest.schema import VerifyEmailCallback
+from mailprobe.engine import Answer, open_answers
+from mailprobe.engine.background import contained, log_fault, supervised
+from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.records import Attempt, Caller, Claim, FirstAnswer, Job, JobOrder, Work
+
+log = logging.getLogger("mailprobe.jobs")
+
+LEASE_S = 15.0  # a job whose process died goes on elsewhere after so long
+EXTEND_EVERY_S = 4.0
+POLL_S = 5.0  # between two looks for what other processes were promised, or left behind
+PAUSE_S = 1.0  # where the store cannot be asked
+DRAIN_S = 4.0  # as long a stop waits for what is under way; a stop has 10 s in all
+# told by `mailprobe job show`
+SEALED = (
+    "its secret was sealed with another key: put back the database's key file"
+    " or MAILPROBE_SECRET_KEY, restart, then run 'mailprobe job resend'"
+)
+OUR_TRIES_MAX = 5  # claims of a job that fails by a fault of ours
+REMEMBERED_MAX = 10_000  # retries of ours whose instant is known; others wait for the next look
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many jobs are worked on at a time: by this process, and by all of one account or host."""
+
+    at_a_time: int
+    each_max: int  # of an account (verify), of an account's host (deliver)
+    account_max: int
+
+
+BOUNDS: dict[Work, Bounds] = {
+    # one account with a long queue leaves the others room
+    "verify": Bounds(100, each_max=25, account_max=25),
+    # a host that hangs holds four tries, and an account whose hosts all hang a quarter of them
+    "deliver": Bounds(200, each_max=4, account_max=50),
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JobBoard:
+    """Takes promises; `open_jobs()` opens one, and works them off as long as it is open."""
+
+    def __init__(
+        self,
+        store: Store,
+        meter: Meter,
+        courier: Courier,
+        *,
+        retry_s: Sequence[float],
+        now: Callable[[], datetime],
+        rng: random.Random,
+    ) -> None:
+        self._store = store
+        self._meter = meter
+        self._courier = courier
+        self._retry_s = retry_s
+        self._now = now
+        self._rng = rng
+        self._bells = {work: trio.Event() for work in BOUNDS}
+        self._dues: list[float] = []  # a heap: when retries of ours fall due, by trio's clock
+        self._stopping = False
+        self.under_way = dict.fromkeys(BOUNDS, 0)
+
+    async def promise(
+        self,
+        caller: Caller,
+        order: JobOrder,
+        headers: MutableMapping[str, str],
+        first: FirstAnswer | None = None,
+    ) -> Job:
+        """Grant one unit and keep the job, and `first`; raises a Refusal or StoreUnavailable."""
+        job = await self._meter.reserve_job(caller, order, headers, first)
+        self._ring("verify")
+        return job
+
+    # working
+
+    async def work_off(self, work: Work) -> None:
+        """Claim what is due and do it, until told to stop; then finish what is under way."""
+        act = {"verify": self._verify, "deliver": self._deliver}[work]
+        async with trio.open_nursery() as nursery:
+            while not self._stopping:
+                bell = self._bells[work]
+                for claim in await self._claim(work):
+                    self.under_way[work] += 1
+                    nursery.start_soon(contained, self._do, work, act, claim)
+                with trio.move_on_at(self._next_look(work)):
+                    await bell.wait()
+            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_S
+
+    def _next_look(self, work: Work) -> float:
+        now = trio.current_time()
+        while self._dues and self._dues[0] <= now:
+            heappop(self._dues)
+        if work == "deliver" and self._dues:
+            return min(now + POLL_S, self._dues[0])
+        return now + POLL_S
+
+    def stop(self) -> None:
+        self._stopping = True
+        for work in BOUNDS:
+            self._ring(work)
+
+    def _ring(self, work: Work) -> None:
+        self._bells[work].set()
+        self._bells[work] = trio.Event()
+
+    async def _claim(self, work: Work) -> list[Claim]:
+        bounds = BOUNDS[work]
+        room = bounds.at_a_time - self.under_way[work]
+        if room <= 0:
+            return []
+        try:
+            return await self._store.claim_jobs(
+                work,
+                limit=room,
+                each_max=bounds.each_max,
+                account_max=bounds.account_max,
+                lease_s=LEASE_S,
+            )
+        except StoreUnavailable as error:
+            log.warning("no job can be claimed: %s", error)
+        except Exception:  # of one row that cannot be read; the others' claims end with their lease
+            log_fault(self._claim)
+        return []
+
+    async def _do(self, work: Work, act: Callable[[Claim], Awaitable[None]], claim: Claim) -> None:
+        """One job, its claim kept alive; a bug of ours is logged, and tried a few times."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_claim, claim)
+                await act(claim)
+                nursery.cancel_scope.cancel()
+        except Exception:
+            log.exception("a bug of ours", extra={"job": claim.job.id})
+            if work == "verify" and claim.fence >= OUR_TRIES_MAX:
+                await self._until_kept(lambda: self._store.abandon_job(claim))
+        finally:
+            self.under_way[work] -= 1
+            self._ring(work)
+
+    async def _keep_claim(self, claim: Claim) -> None:
+        while True:
+            await trio.sleep(EXTEND_EVERY_S)
+            try:
+                await self._store.extend_claim(claim, lease_s=LEASE_S)
+            except StoreUnavailable:
+                log.warning("a claim was not extended: the store cannot be asked")
+
+    async def _until_kept(self, write: Callable[[], Awaitable[bool]]) -> bool:
+        """Write what came of a job, until it is written; the fence refuses what is stale by then."""
+        while True:
+            try:
+                return await write()
+            except StoreUnavailable as error:
+                log.warning("a job's outcome waits for the store: %s", error)
+                await trio.sleep(PAUSE_S)
+
+    # verifying
+
+    async def _verify(self, claim: Claim) -> None:
+        job = claim.job
+        answer = await self._ask(job)
+        row = row_of(self._now(), "verify", answer.verdict)
+        told = VerifyEmailCallback(**msgspec.structs.asdict(answer.verdict), job_id=job.id)
+        payload = _encode(told)
+        if await self._until_kept(
+            lambda: self._store.job_verified(claim, row, payload, metered=self._meter.metered)
+        ):
+            self._meter.watch(claim.caller, False)
+            self._ring("deliver")
+
+    async def _ask(self, job: Job) -> Answer:
+        """By the same stream as every other door; it weighs on what this process bears."""
+        capacity = self._meter.capacity
+        capacity.enter(1)
+        try:
+            async with open_answers(
+                self._meter.engine, [job.email], asker=job.account_id
+            ) as answers:
+                return await anext(answers)
+        finally:
+            capacity.leave(1)
+
+    # delivering
+
+    async def _deliver(self, claim: Claim) -> None:
+        job = claim.job
+        at = self._now()
+        attempt, retry_after_s = await self._call_back(claim, at)
+        state, wait_s = verdict_on(
+            attempt.status,
+            tries=attempt.number,
+            retry_s=self._retry_s,
+            jitter=self._rng.uniform(-1, 1),
+            retry_after_s=retry_after_s,
+        )
+        due_at = None
+        if wait_s is not None:
+            due_at = self._now() + timedelta(seconds=wait_s)
+            if len(self._dues) < REMEMBERED_MAX:
+                heappush(self._dues, trio.current_time() + wait_s)
+        await self._until_kept(
+            lambda: self._store.job_tried(claim, attempt, state=state, due_at=due_at)
+        )
+        log.info(
+            "callback %d: %s", attempt.number, attempt.error or attempt.status,
+            extra={"job": job.id, "host": job.host.rpartition(" ")[2], "state": state},
+        )  # fmt: skip
+
+    async def _call_back(self, claim: Claim, at: datetime) -> tuple[Attempt, float | None]:
+        job, number = claim.job, claim.job.tries + 1
+        if claim.sealed:
+            log.error("a job's secret was sealed with another key", extra={"job": job.id})
+            return Attempt(number, at, 0, None, SEALED), None
+        try:
+            target = check_webhook(job.webhook)
+        except NotAWebhook as error:  # the rules have become stricter since it was taken
+            return Attempt(number, at, 0, None, str(error)), None
+        payload = job.payload or b""
+        headers = callback_headers(job.id, payload, claim.secret, at)
+        delivered = await self._courier.deliver(target, headers, payload)
+        attempt = Attempt(number, at, delivered.took_ms, delivered.status, delivered.error)
+        return attempt, delivered.retry_after_s
+
+
+@asynccontextmanager
+async def open_jobs(
+    store: Store,
+    meter: Meter,
+    courier: Courier,
+    *,
+    retry_s: Sequence[float],
+    now: Callable[[], datetime],
+    rng: random.Random,
+) -> AsyncIterator[JobBoard]:
+    """Work jobs off as long as the block lasts; leaving it finishes what can be finished soon."""
+    board = JobBoard(store, meter, courier, retry_s=retry_s, now=now, rng=rng)
+    async with trio.open_nursery() as nursery:
+        for work in BOUNDS:
+            nursery.start_soon(supervised, board.work_off, work)
+        try:
+            yield board
+        finally:
+            board.stop()

@@ -1,0 +1,1 @@
+"""The tool server: JSON-RPC and the Model Context Protocol."""

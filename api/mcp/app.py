@@ -1,0 +1,143 @@
+"""The tool server as a bare ASGI application: two paths, one body, no framework.
+
+    POST /mcp            JSON-RPC, see `rpc` and `tool_calls`
+    GET /openapi.json    the definitions of the tools, for everybody
+
+There are no sessions and no streams. GET and DELETE of /mcp are 405 without a body,
+which is how MCP's clients learn it; some fail at a body that is no JSON-RPC.
+"""
+
+from dataclasses import dataclass, replace
+
+import msgspec
+import trio
+
+from mailprobe.api.http.exchange import (
+    WHOLE_BODY,
+    Application,
+    Message,
+    Receive,
+    Send,
+    headers_of_scope,
+    request_id_of,
+)
+from mailprobe.api.mcp.calls import Posted, ToolServer
+from mailprobe.api.mcp.jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
+from mailprobe.api.quota.capacity import BODY_S_MAX
+from mailprobe.api.rest.errors import Places, body_of, headers_of
+from mailprobe.api.rest.messages import Reply
+from mailprobe.api.rest.refusals import MethodNotAllowed, PayloadTooLarge, SlowBody
+from mailprobe.api.rest.schema import ApiError
+from mailprobe.api.service import Service
+
+PORTS = {"http": ":80", "https": ":443"}  # that no origin names
+
+_encode = msgspec.json.Encoder().encode
+
+
+def create_tools_app(service: Service, tools_url: str, docs_url: str) -> Application:
+    """An ASGI application for `serve_app`; it opens and closes nothing.
+
+    `tools_url` is the public address, without a slash at the end: of all web pages
+    only those from there may post.
+    """
+    places = replace(service.places, base_url=tools_url, docs_url=docs_url)
+    return _App(ToolServer(service, docs_url), places, origin_of(tools_url))
+
+
+def origin_of(url: str) -> str:
+    """What a browser says in Origin on a page of this address (RFC 6454 6.2)."""
+    scheme, _, rest = url.lower().partition("://")
+    host = rest.partition("/")[0]
+    return f"{scheme}://{host.removesuffix(PORTS.get(scheme, ''))}"
+
+
+@dataclass(frozen=True, slots=True)
+class _App:
+    server: ToolServer
+    places: Places
+    origin: str
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        request_id: str = request_id_of(scope)
+        reply = await self._respond(scope, receive, request_id)
+        await send(_start(scope, reply, request_id))
+        assert isinstance(reply.body, bytes)
+        body = b"" if scope["method"] == "HEAD" else reply.body
+        await send({"type": "http.response.body", "body": body})
+
+    async def _respond(self, scope: Message, receive: Receive, request_id: str) -> Reply:
+        method: str = scope["method"]
+        match scope["path"], method:
+            case "/mcp", "POST":
+                return await self._post(scope, receive, request_id)
+            case "/mcp", _:
+                return Reply(405, headers={"Allow": "POST"})
+            case "/openapi.json", "GET" | "HEAD":
+                return Reply(200, self.server.payload)
+            case "/openapi.json", _:
+                no = MethodNotAllowed(method, "GET, HEAD")
+                return Reply(405, _encode(body_of(no, self.places)), headers_of(no))
+        return Reply(404, _encode(self._nowhere()))
+
+    async def _post(self, scope: Message, receive: Receive, request_id: str) -> Reply:
+        arrived_at = trio.current_time()
+        headers = headers_of_scope(scope)
+        if headers.get("origin", self.origin).lower() != self.origin:
+            foreign = reasoned(
+                INVALID_REQUEST, "The Origin is that of another site.",
+                f"Send no Origin, or {self.origin}.", self.places.docs_url,
+            )  # fmt: skip
+            return fault_reply(replace(foreign, status=403))
+
+        async def read(octets_max: int) -> bytes:
+            return await _read(receive, arrived_at, octets_max)
+
+        return await self.server.answer(Posted(request_id, headers, read, _at_hand(scope)))
+
+    def _nowhere(self) -> ApiError:
+        """In the API's words, for who comes here is no client of JSON-RPC."""
+        url = self.places.base_url
+        return ApiError(
+            "not_found",
+            "There is nothing at this path of the tool server.",
+            f"Use POST {url}/mcp for JSON-RPC, or GET {url}/openapi.json for the tools.",
+            f"{self.places.docs_url}#{SECTION}",
+        )
+
+
+def _at_hand(scope: Message) -> bytes:
+    """The body where it came with the head: nobody waits for it, and it has been paid for."""
+    octets: bytes = scope.get("extensions", {}).get(WHOLE_BODY, b"")
+    return octets
+
+
+async def _read(receive: Receive, arrived_at: float, octets_max: int) -> bytes:
+    """The body, within these bounds. Raises PayloadTooLarge, SlowBody."""
+    octets = bytearray()
+    with trio.move_on_at(arrived_at + BODY_S_MAX):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                await trio.sleep_forever()  # the request is being cancelled
+            octets += message.get("body", b"")
+            if len(octets) > octets_max:
+                raise PayloadTooLarge(octets_max)
+            if not message.get("more_body", False):
+                return bytes(octets)
+    raise SlowBody(BODY_S_MAX)
+
+
+def _start(scope: Message, reply: Reply, request_id: str) -> Message:
+    assert isinstance(reply.body, bytes)
+    headers = {
+        **reply.headers,
+        **({"Content-Type": reply.media_type} if reply.body else {}),
+        "Content-Length": str(len(reply.body)),
+        "X-Request-Id": request_id,
+        "Cache-Control": "no-store",
+    }
+    if reply.closes and scope["http_version"].startswith("1"):
+        headers["Connection"] = "close"
+    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": reply.status, "headers": raw}

@@ -1,0 +1,305 @@
+"""The tool server without its transport: from a message to the operation and back.
+
+Every message needs a standard key. A tool performs its operation through `answering`,
+so that limits, quota, billing and log lines are those of the API; management tools
+need a provisioning key too, and both keys must be of one account: a host that hands
+two strangers' keys together must not have one act on the other's account.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from mailprobe.api.http.request_bodies import identified
+from mailprobe.api.mcp.jsonrpc import (
+    HANDSHAKE_VERSIONS,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    NULL,
+    SHOWN_CHARACTERS_MAX,
+    UNAUTHORIZED,
+    UPSTREAM_FAILED,
+    VERSIONS,
+    Fault,
+    Message,
+    Params,
+    check_envelope,
+    check_version,
+    fault_reply,
+    id_in,
+    read_message,
+    reasoned,
+    refused,
+    result_reply,
+    speaks_2026,
+    understand,
+)
+from mailprobe.api.mcp.tools import (
+    INSTRUCTIONS,
+    PROVISIONING_HEADER,
+    KeyId,
+    arguments_of,
+    define,
+)
+from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
+from mailprobe.api.rest.auth import authenticate
+from mailprobe.api.rest.dispatch import answer, check_head, refuse
+from mailprobe.api.rest.messages import Inbound, Reply
+from mailprobe.api.rest.openapi import VERSION
+from mailprobe.api.rest.operations import OPERATIONS, Operation
+from mailprobe.api.rest.refusals import (
+    InvalidKey,
+    MissingKey,
+    OurFault,
+    PayloadTooLarge,
+    Refusal,
+    SlowBody,
+    UnsupportedCoding,
+    UsageUnknown,
+    WrongKeyType,
+)
+from mailprobe.api.rest.schema import ApiError
+from mailprobe.api.service import Service
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.records import Caller
+
+log = logging.getLogger("mailprobe.tools")
+
+SERVER = {"name": "mailprobe", "title": "mailprobe", "version": VERSION}
+CAPABILITIES: dict[str, Any] = {"tools": {"listChanged": False}}
+FRESH_MS = 600_000  # a client sees the tools of a new version within ten minutes
+COMPLETE = {"resultType": "complete", "_meta": {"io.modelcontextprotocol/serverInfo": SERVER}}
+CACHED = {**COMPLETE, "ttlMs": FRESH_MS, "cacheScope": "public"}  # the same for everybody
+
+METHODS_2026 = ("server/discover", "tools/list", "tools/call")
+METHODS = (*METHODS_2026, "initialize", "ping")  # of whoever says nothing of 2026-07-28
+PASSED_ON = ("idempotency-key",)  # headers that an operation reads, beside its key's
+
+_encode = msgspec.json.Encoder().encode
+
+T = TypeVar("T", bound=Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What was posted; the headers' names are in lower case. `read` is as an Inbound's.
+
+    `octets` is the body where it came with the head, and of a message that was read.
+    """
+
+    request_id: str
+    headers: Mapping[str, str]
+    read: Callable[[int], Awaitable[bytes]]
+    octets: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What goes into a successful answer, and the headers beside it."""
+
+    result: Any
+    headers: Mapping[str, str]
+
+
+class ToolServer:
+    """The tools of one service. It keeps nothing from one message to the next."""
+
+    def __init__(self, service: Service, docs_url: str) -> None:
+        self._service = service
+        self._docs_url = docs_url
+        self._places = replace(service.places, docs_url=docs_url)
+        self._operations = {each.name: each for each in OPERATIONS if each.tool}
+        self.payload = _encode({"tools": define(OPERATIONS, service.places)})
+        self._results = {
+            "ping": {},
+            "tools/list": {**msgspec.json.decode(self.payload), **CACHED},
+            "server/discover": {
+                "supportedVersions": VERSIONS, "capabilities": CAPABILITIES,
+                "instructions": INSTRUCTIONS, **CACHED,
+            },
+        }  # fmt: skip
+
+    async def answer(self, posted: Posted) -> Reply:
+        """The answer, whatever happens; raises nothing but Cancelled.
+
+        A notification is taken and nothing is done: a call whose result nobody sees
+        would only cost money.
+        """
+        modern = speaks_2026(posted.headers)
+        id_: bytes | None = None
+        try:
+            authorization = posted.headers.get("authorization")
+            caller = await authenticate(self._service.store, authorization, "standard")
+            identified(caller.key.id)
+            check_head(posted.headers, BODY_OCTETS_MAX)
+            posted = replace(posted, octets=await posted.read(BODY_OCTETS_MAX))
+            media_type = posted.headers.get("content-type")
+            message = await read_message(posted.octets, media_type, self._docs_url)
+            id_ = NULL if message.notifies else bytes(message.id)
+            if message.method != "initialize":  # which negotiates the version
+                check_version(posted.headers, self._docs_url)
+            if message.notifies:
+                return Reply(202)
+            outcome = await self._perform(caller, message, posted)
+            reply = result_reply(outcome.result, id_, outcome.headers)
+        except Exception as error:
+            fault = self._fault(error, posted)
+            reply = fault_reply(fault, id_ or id_in(posted.octets), modern=modern)
+        log.info("rpc %d", reply.status, extra={"request": posted.request_id})
+        return reply
+
+    def _fault(self, error: Exception, posted: Posted) -> Fault:
+        match error:
+            case Fault():
+                return error
+            case PayloadTooLarge() | SlowBody() | UnsupportedCoding():
+                return refused(error, INVALID_REQUEST, self._places)
+            case Refusal():
+                return refused(error, UNAUTHORIZED, self._places)
+            case StoreUnavailable():
+                log.error(
+                    "the store cannot be asked: %s", error, extra={"request": posted.request_id}
+                )
+                return _upstream(refuse(self._service, UsageUnknown()))
+        log.error("a bug of ours", exc_info=error, extra={"request": posted.request_id})
+        return refused(OurFault(posted.request_id), INTERNAL_ERROR, self._places)
+
+    async def _perform(self, caller: Caller, message: Message, posted: Posted) -> Outcome:
+        headers, method = posted.headers, message.method
+        known = METHODS_2026 if speaks_2026(headers) and method != "initialize" else METHODS
+        if method not in known:
+            raise self._no(
+                METHOD_NOT_FOUND, f"There is no method {method[:SHOWN_CHARACTERS_MAX]!r} here.",
+                f"Use one of {', '.join(known)}.",
+            )  # fmt: skip
+        params = await self._understand(_members(message.params), Params, "member params")
+        if method == "initialize":
+            return Outcome(_initialized(params.protocolVersion), {})
+        check_envelope(message, params, headers, self._docs_url)
+        if method == "tools/call":
+            return await self._call(caller, params, posted)
+        return Outcome(self._results[method], {})
+
+    async def _call(self, caller: Caller, params: Params, posted: Posted) -> Outcome:
+        operation = self._operation(params.name)
+        authorization = posted.headers["authorization"]
+        if operation.key == "provisioning":
+            authorization = await self._provisioning(caller, posted.headers)
+        octets = _members(params.arguments)
+        try:
+            taken = await self._understand(octets, arguments_of(operation), "member arguments")
+        except Fault as fault:
+            if operation.counts_malformed and fault.code == INVALID_PARAMS:
+                counted = await self._ask(operation, authorization, {}, octets, posted)
+                if counted.status != 400:  # it was not counted: a repeat too early, a store away
+                    raise _upstream(counted) from None
+                fault.headers = counted.headers
+            raise
+        path = {"id": taken.id} if isinstance(taken, KeyId) else {}
+        reply = await self._ask(operation, authorization, path, octets, posted)
+        if reply.status >= 400:
+            raise _upstream(reply)
+        return _called(reply, path)
+
+    def _operation(self, name: str | None) -> Operation:
+        operation = self._operations.get(name or "")
+        if operation is not None:
+            return operation
+        why = "The params name no tool."
+        if name is not None:
+            why = f"There is no tool {name[:SHOWN_CHARACTERS_MAX]!r}."
+        raise self._no(INVALID_PARAMS, why, f"Name one of {', '.join(self._operations)}.")
+
+    async def _provisioning(self, caller: Caller, headers: Mapping[str, str]) -> str:
+        """The authorization of a management tool, which must be of the caller's own account."""
+        key = headers.get(PROVISIONING_HEADER.lower(), "").strip()
+        try:
+            manager = await authenticate(
+                self._service.store, f"Bearer {key}" if key else None, "provisioning"
+            )
+        except MissingKey:
+            why = f"The tool needs the header {PROVISIONING_HEADER}."
+        except InvalidKey:
+            why = f"The key in {PROVISIONING_HEADER} is not known or has been revoked."
+        except WrongKeyType:
+            why = f"The key in {PROVISIONING_HEADER} is a standard key."
+        else:
+            if manager.account.id == caller.account.id:
+                return f"Bearer {key}"
+            why = f"The keys in Authorization and {PROVISIONING_HEADER} are of two accounts."
+        raise self._no(
+            UNAUTHORIZED, why,
+            f"Send {PROVISIONING_HEADER}: <key> with a provisioning key (sk_mgmt_…) of the same "
+            "account, beside Authorization: Bearer <standard key>.",
+        )  # fmt: skip
+
+    async def _ask(
+        self,
+        operation: Operation,
+        authorization: str,
+        path: Mapping[str, str],
+        octets: bytes,
+        posted: Posted,
+    ) -> Reply:
+        """Perform the operation as if the arguments had been the body of its request."""
+
+        async def read(octets_max: int) -> bytes:
+            return octets
+
+        sent = {name: posted.headers[name] for name in PASSED_ON if name in posted.headers}
+        headers = {"authorization": authorization, **sent}
+        inbound = Inbound(posted.request_id, headers, {}, path, read)
+        return await answer(self._service, operation, inbound)
+
+    async def _understand(self, octets: bytes, kind: type[T], what: str) -> T:
+        return await understand(octets, kind, what, INVALID_PARAMS, self._docs_url)
+
+    def _no(self, code: int, why: str, action: str) -> Fault:
+        return reasoned(code, why, action, self._docs_url)
+
+
+def _members(sent: Raw) -> bytes:
+    """Params or arguments as they were written; null is as good as left out."""
+    return b"{}" if bytes(sent) == NULL else bytes(sent)
+
+
+def _initialized(version: str | None) -> dict[str, Any]:
+    """The answer to `initialize`: the version that was asked for, or the newest of its kind."""
+    return {
+        "protocolVersion": version if version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0],
+        "capabilities": CAPABILITIES,
+        "serverInfo": SERVER,
+        "instructions": INSTRUCTIONS,
+    }
+
+
+def _called(reply: Reply, path: Mapping[str, str]) -> Outcome:
+    """A tool's result: the object, and for older clients its JSON as text."""
+    assert isinstance(reply.body, bytes)
+    body = reply.body or _encode({"revoked": True, "id": path["id"].lower()})
+    result = {
+        "content": [{"type": "text", "text": body.decode()}],
+        "structuredContent": Raw(body),
+        "isError": False,
+        **COMPLETE,
+    }
+    return Outcome(result, reply.headers)
+
+
+def _upstream(reply: Reply) -> Fault:
+    """An operation's refusal, with its status, its body and its headers."""
+    assert isinstance(reply.body, bytes)
+    told = msgspec.json.decode(reply.body, type=ApiError)
+    if reply.status in (401, 403):  # a key that was revoked a moment ago
+        reason = {"reason": told.message, "action": told.action, "docs": told.docs}
+        return Fault(UNAUTHORIZED, reason, headers=reply.headers)
+    data = {
+        "status": reply.status, "body": Raw(reply.body), "action": told.action, "docs": told.docs,
+    }  # fmt: skip
+    return Fault(UPSTREAM_FAILED, data, reply.status, reply.headers, reply.closes)

@@ -1,0 +1,286 @@
+"""JSON-RPC 2.0, one message in a POST, as plain callers and both eras of MCP clients speak it.
+
+Up to its revision 2025-11-25 MCP begins with `initialize`, and whatever is about the
+message rather than about HTTP or keys is answered with 200: older clients take another
+status for the end of the connection. From 2026-07-28 on each request says in its
+headers and in `_meta` what it is, the two must agree, and the status mirrors the error.
+Whoever sends nothing of this is answered as JSON-RPC says. Nothing is remembered from
+one message to the next.
+"""
+
+import re
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from mailprobe.api.rest.decoding import check_media_type, parse
+from mailprobe.api.rest.errors import BEFORE_ROUTING, Places, body_of, headers_of, row_of
+from mailprobe.api.rest.messages import JSON, Reply
+from mailprobe.api.rest.refusals import InvalidRequest, Refusal, Section
+
+VERSION_2026 = "2026-07-28"
+HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")  # newest first
+VERSIONS = (VERSION_2026, *HANDSHAKE_VERSIONS)
+VERSION_HEADER = "mcp-protocol-version"
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+UNAUTHORIZED = -32001
+UPSTREAM_FAILED = -32002
+HEADER_MISMATCH = -32020
+UNSUPPORTED_VERSION = -32022
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one error is told, where its fault has no HTTP status of its own."""
+
+    message: str
+    status: int
+    status_2026: int
+
+
+TABLE: dict[int, Row] = {
+    PARSE_ERROR: Row("Parse error", 400, 400),
+    INVALID_REQUEST: Row("Invalid Request", 400, 400),
+    METHOD_NOT_FOUND: Row("Method not found", 200, 404),
+    INVALID_PARAMS: Row("Invalid params", 200, 400),
+    INTERNAL_ERROR: Row("Internal error", 500, 500),
+    UNAUTHORIZED: Row("Unauthorized", 401, 401),
+    UPSTREAM_FAILED: Row("Upstream request failed", 502, 502),  # it always has the upstream's
+    HEADER_MISMATCH: Row("Header mismatch", 400, 400),
+    UNSUPPORTED_VERSION: Row("Unsupported protocol version", 400, 400),
+}
+
+SECTION: Section = "tools"
+AS_DESCRIBED = "Send it as tools/list and the documentation describe it."
+NULL = b"null"
+SOUGHT_OCTETS_MAX = 64 * 1024  # of a body that is refused unread, for the id in it
+SHOWN_CHARACTERS_MAX = 80  # of what a caller sent and an error repeats
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(eq=False)
+class Fault(Exception):
+    """An error of JSON-RPC."""
+
+    code: int
+    data: Mapping[str, Any]
+    status: int | None = None  # None: the table's
+    headers: Mapping[str, str] = field(default_factory=dict)
+    closes: bool = False
+
+
+def reasoned(code: int, reason: str, action: str, docs_url: str) -> Fault:
+    """A fault that says why, what to do about it, and where to read on."""
+    return Fault(code, {"reason": reason, "action": action, "docs": f"{docs_url}#{SECTION}"})
+
+
+def refused(refusal: Refusal, code: int, places: Places) -> Fault:
+    """A refusal of the API's as a fault, with the status and the headers that it has there."""
+    row, told = row_of(refusal), body_of(refusal, places)
+    data = {"reason": told.message, "action": told.action, "docs": told.docs}
+    return Fault(code, data, row.status, headers_of(refusal), row.closes)
+
+
+# -- what comes in ----------------------------------------------------------------------------
+
+T = TypeVar("T", bound=Struct)
+
+
+class Message(Struct, frozen=True):
+    """A request, or without an id a notification. The id is given back as it was written."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: Raw = Raw(b"")
+    params: Raw = Raw(b"{}")
+
+    @property
+    def notifies(self) -> bool:
+        return not bytes(self.id)
+
+
+class Meta(Struct, frozen=True):
+    """What a request of 2026-07-28 says of itself. Those of older versions say other things."""
+
+    version: str | UnsetType = msgspec.field(
+        name="io.modelcontextprotocol/protocolVersion", default=UNSET
+    )
+    capabilities: dict[str, Raw] | UnsetType = msgspec.field(
+        name="io.modelcontextprotocol/clientCapabilities", default=UNSET
+    )
+
+
+class Params(Struct, frozen=True):
+    """All that any method reads of its params; the rest is passed over.
+
+    The names are the protocol's, so that one that comes twice is found.
+    """
+
+    name: str | None = None
+    arguments: Raw = Raw(NULL)
+    protocolVersion: str | None = None
+    _meta: Meta | None = None
+
+    @property
+    def meta(self) -> Meta:
+        return self._meta or Meta()
+
+
+class _Identified(Struct, frozen=True):
+    id: Raw = Raw(NULL)
+
+
+async def read_message(octets: bytes, media_type: str | None, docs_url: str) -> Message:
+    """One message; an array of them is none. Raises Fault.
+
+    `id: null` asks for an answer, as JSON-RPC has it; MCP's own clients never send it.
+    """
+    try:
+        check_media_type(media_type, SECTION)
+    except InvalidRequest as refusal:
+        action = f"Send the header Content-Type: {JSON}."
+        raise reasoned(INVALID_REQUEST, refusal.why, action, docs_url) from None
+    message = await understand(octets, Message, "request", INVALID_REQUEST, docs_url)
+    if not message.notifies and not _is_id(message.id):
+        why = "The member id is neither a string nor a number nor null."
+    elif bytes(message.params)[:1] not in (b"{", b"[", b"n"):  # null: as good as left out
+        why = "The member params is neither an object nor an array."
+    else:
+        return message
+    raise reasoned(INVALID_REQUEST, why, AS_DESCRIBED, docs_url)
+
+
+async def understand(octets: bytes, kind: type[T], what: str, otherwise: int, docs_url: str) -> T:
+    """The octets as that type, or a Fault; `otherwise` is its code for JSON of another type.
+
+    A member that is read and comes twice makes it no JSON at all: of two readers one
+    would take the first, one the last.
+    """
+    try:
+        return await parse(octets, kind, SECTION)
+    except InvalidRequest as refusal:
+        wrong_type = refusal.was_json and not _fits(octets, kind)
+        why = refusal.why.replace("The body", f"The {what}", 1)
+        code = otherwise if wrong_type else PARSE_ERROR
+        raise reasoned(code, why, AS_DESCRIBED, docs_url) from None
+
+
+def _fits(octets: bytes, kind: type[Struct]) -> bool:
+    try:
+        msgspec.json.decode(octets, type=kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def id_in(octets: bytes) -> bytes:
+    """The id in a body that may be anything; null where none can be told."""
+    if len(octets) > SOUGHT_OCTETS_MAX:
+        return NULL
+    try:
+        found = msgspec.json.decode(octets, type=_Identified).id
+        octets.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return NULL
+    return bytes(found) if _is_id(found) else NULL
+
+
+def _is_id(found: Raw) -> bool:
+    """Told by the first octet, for what follows it is well-formed JSON."""
+    return bytes(found)[:1] not in (b"t", b"f", b"[", b"{", b"")
+
+
+# -- the two eras -----------------------------------------------------------------------------
+
+
+def speaks_2026(headers: Mapping[str, str]) -> bool:
+    return headers.get(VERSION_HEADER) == VERSION_2026
+
+
+def check_version(headers: Mapping[str, str], docs_url: str) -> None:
+    """Raises Fault for a version of MCP that is not spoken here."""
+    version = headers.get(VERSION_HEADER)
+    if version is None or version in VERSIONS:
+        return
+    fault = reasoned(
+        UNSUPPORTED_VERSION, "This version of MCP is not spoken here.",
+        f"Use one of {', '.join(VERSIONS)}.", docs_url,
+    )  # fmt: skip
+    asked = {"supported": VERSIONS, "requested": version[:SHOWN_CHARACTERS_MAX]}
+    raise Fault(fault.code, {**asked, **fault.data})
+
+
+def check_envelope(
+    message: Message, params: Params, headers: Mapping[str, str], docs_url: str
+) -> None:
+    """Raises Fault where headers and body differ: a router and we must see the same request."""
+    version, meta = headers.get(VERSION_HEADER), params.meta
+    mirrored: dict[str, tuple[str | None, str]] = {}
+    if speaks_2026(headers):
+        if meta.version is UNSET or meta.capabilities is UNSET:
+            raise reasoned(
+                INVALID_PARAMS, "The _meta lacks the protocol version or the capabilities.",
+                f"Send both, as {VERSION_2026} wants it, or begin with initialize.", docs_url,
+            )  # fmt: skip
+        mirrored["Mcp-Method"] = (headers.get("mcp-method"), message.method)
+        if message.method == "tools/call" and params.name is not None:
+            mirrored["Mcp-Name"] = (_decoded(headers.get("mcp-name", "")), params.name)
+    if meta.version is not UNSET:
+        mirrored["MCP-Protocol-Version"] = (version, meta.version)
+    for name, (sent, meant) in mirrored.items():
+        if sent != meant:
+            raise reasoned(
+                HEADER_MISMATCH, f"The header {name} does not say what the body says.",
+                "Send the same in both.", docs_url,
+            )  # fmt: skip
+
+
+_CODED = re.compile(r"=\?base64\?(.*)\?=")
+
+
+def _decoded(value: str) -> str | None:
+    """A header's value, which may be coded where it is not plain ASCII; None where it cannot be."""
+    coded = _CODED.fullmatch(value)
+    if coded is None:
+        return value
+    try:
+        return b64decode(coded[1], validate=True).decode()
+    except ValueError:
+        return None
+
+
+# -- what goes out ----------------------------------------------------------------------------
+
+
+def result_reply(result: Any, id_: bytes, headers: Mapping[str, str]) -> Reply:
+    """Success. Whatever the upstream's status was, it is 200: MCP's 202 has no result in it."""
+    return Reply(200, _encode({"jsonrpc": "2.0", "id": Raw(id_), "result": result}), headers)
+
+
+def fault_reply(fault: Fault, id_: bytes = NULL, *, modern: bool = False) -> Reply:
+    """The one way in which a fault becomes an answer."""
+    row = TABLE[fault.code]
+    status = fault.status or (row.status_2026 if modern else row.status)
+    error = {"code": fault.code, "message": row.message, "data": fault.data}
+    body = _encode({"jsonrpc": "2.0", "id": Raw(id_), "error": error})
+    challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else {}  # RFC 9110 11.6.1
+    return Reply(status, body, {**challenge, **fault.headers}, closes=fault.closes)
+
+
+def error_body(code: str, places: Places) -> bytes:
+    """The body for what the HTTP server refuses by itself, by the code that it has for it."""
+    refusal = BEFORE_ROUTING[code]
+    ours = row_of(refusal).status >= 500
+    reply = fault_reply(refused(refusal, INTERNAL_ERROR if ours else INVALID_REQUEST, places))
+    assert isinstance(reply.body, bytes)
+    return reply.body

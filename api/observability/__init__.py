@@ -1,0 +1,1 @@
+"""Logs, request context and metrics."""

@@ -1,0 +1,118 @@
+"""All that is counted: one row a metric, with every series that it can ever have.
+
+docs/observability.md tells it to operators, and a test compares the two. No label
+is ever an address, a domain, a host, a key or an account. A new operation,
+refusal or rule gets its series from the table that it stands in.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+from mailprobe.api.observability.request_context import UNROUTED
+from mailprobe.api.observability.shared_counters import Family, Labels
+from mailprobe.api.rest.errors import BEFORE_ROUTING, Row
+from mailprobe.api.rest.errors import TABLE as REFUSALS
+from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.rest.refusals import MethodNotAllowed, NoSuchRoute
+from mailprobe.engine import deciding_rules
+from mailprobe.engine.verdict import LADDER, Outcome
+from mailprobe.storage.contract import Store
+
+GONE = "gone"  # the status of a request whose answer never began
+NO_CHECK = "none"  # the failed_check of a verdict that has none
+
+LAYER_BOUNDS = (5e-5, 1e-4, 1e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.05)
+LOOKUP_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 1.5, 3.0)
+REQUEST_BOUNDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.05, 5.0, 10.0)
+STORE_BOUNDS = (2.5e-4, 5e-4, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.8)
+
+
+def _verdicts() -> tuple[Labels, ...]:
+    ends = dict.fromkeys(rung_labels(outcome) for outcome in LADDER)
+    return tuple((*end, rule) for end in ends for rule in deciding_rules())
+
+
+@cache
+def rung_labels(outcome: Outcome) -> Labels:
+    rung = LADDER[outcome]
+    return rung.status, rung.failed_check or NO_CHECK
+
+
+def _refused() -> Iterator[tuple[str, Row]]:
+    """Each operation with each of its refusals, and those for which no operation is found."""
+    servers = tuple(map(type, BEFORE_ROUTING.values()))  # it may end any request
+    for operation in OPERATIONS:
+        for kind in (*operation.refusals, *servers):
+            yield operation.name, REFUSALS[kind]
+    for kind in (NoSuchRoute, MethodNotAllowed, *servers):
+        yield UNROUTED, REFUSALS[kind]
+
+
+def _codes() -> tuple[Labels, ...]:
+    return tuple(dict.fromkeys((name, row.code) for name, row in _refused()))
+
+
+def _statuses() -> tuple[Labels, ...]:
+    given = [(operation.name, str(operation.status)) for operation in OPERATIONS]
+    given += [(operation.name, "202") for operation in OPERATIONS if operation.promises]
+    refused = ((name, str(row.status)) for name, row in _refused())
+    gone = ((*name, GONE) for name in NAMES)
+    return tuple(dict.fromkeys((*given, *refused, *gone)))
+
+
+NAMES: tuple[Labels, ...] = (*((operation.name,) for operation in OPERATIONS), (UNROUTED,))
+METERED: tuple[Labels, ...] = tuple((each.name,) for each in OPERATIONS if each.metered)
+METHODS: tuple[Labels, ...] = tuple(
+    (name,) for kind in Store.__mro__ for name in vars(kind) if name[0] != "_"
+)
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """All that is counted. Read late: it needs the rules of replies.toml."""
+    return (
+        # -- the engine
+        Family("counter", "mailprobe_verdicts", "Addresses that got their verdict.",
+               ("status", "failed_check", "rule"), _verdicts(), sparse=True),
+        Family("histogram", "mailprobe_layer_seconds", "How long an address was in a layer.",
+               ("layer",), (("text",), ("mx",), ("smtp",)), LAYER_BOUNDS),
+        Family("counter", "mailprobe_dns_lookups", "Questions put to the resolvers.",
+               ("outcome",), (("certain",), ("failed",))),
+        Family("histogram", "mailprobe_dns_lookup_seconds", "How long a look-up took.",
+               bounds=LOOKUP_BOUNDS),
+        Family("counter", "mailprobe_dns_cache_hits", "Look-ups that memory made needless.",
+               ("what",), (("mx",), ("addresses",))),
+        Family("counter", "mailprobe_smtp_connections", "Connections to mail hosts that were tried.",
+               ("outcome",), (("greeted",), ("failed",))),
+        Family("counter", "mailprobe_smtp_sessions_reused", "Idle sessions woken for more."),
+        Family("counter", "mailprobe_smtp_limits_lowered",
+               "Times a mail host was found to bear fewer connections."),
+        Family("counter", "mailprobe_smtp_rests", "Times a mail host was left alone.",
+               ("cause",), (("refused",), ("unreachable",))),
+        Family("gauge", "mailprobe_smtp_connections_open", "Connections to mail hosts."),
+        Family("gauge", "mailprobe_smtp_hosts", "Mail hosts that are remembered."),
+        Family("gauge", "mailprobe_smtp_hosts_resting", "Mail hosts that are left alone now."),
+        Family("gauge", "mailprobe_smtp_hosts_waiting", "Mail hosts that wait for a seat."),
+        Family("gauge", "mailprobe_probes", "Addresses in layer 4."),
+        Family("gauge", "mailprobe_probes_waiting", "Those of them that wait.",
+               ("at",), (("desk",), ("host",))),
+        # -- the service
+        Family("counter", "mailprobe_requests", "Requests that have ended.",
+               ("operation", "status"), _statuses()),
+        Family("histogram", "mailprobe_request_seconds", "How long a request took.",
+               ("operation",), NAMES, REQUEST_BOUNDS),
+        Family("counter", "mailprobe_refusals", "Requests that were told no.",
+               ("operation", "code"), _codes()),
+        Family("counter", "mailprobe_addresses_asked", "Addresses in requests, refused ones too.",
+               ("operation",), METERED),
+        Family("gauge", "mailprobe_requests_in_flight", "Requests under way."),
+        Family("gauge", "mailprobe_streams_in_flight", "Those of them that are streams."),
+        Family("gauge", "mailprobe_addresses_under_way", "Addresses granted and not answered."),
+        Family("gauge", "mailprobe_addresses_under_way_max", "Where requests get 503."),
+        # -- what is remembered
+        Family("histogram", "mailprobe_store_seconds", "How long the store's transactions took.",
+               ("method",), METHODS, STORE_BOUNDS),
+        Family("counter", "mailprobe_store_unavailable", "Transactions that could not be made.",
+               ("method",), METHODS),
+        Family("gauge", "mailprobe_recorder_pending", "Writes that outlive their requests."),
+    )  # fmt: skip

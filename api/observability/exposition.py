@@ -1,0 +1,155 @@
+"""`GET /metrics`: the numbers of all workers, as Prometheus reads them (text format 0.0.4).
+
+Any worker answers for all. Reading the board and writing the page take some
+milliseconds, so a thread does it. prometheus_client knows the format and
+is imported with the first page: nothing else of the service needs it.
+"""
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import trio
+
+from mailprobe.api.http.exchange import Message, Receive, Send
+from mailprobe.api.http.server import Limits, serve_app
+from mailprobe.api.observability.shared_counters import Board, Family, Reading
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+PATH = "/metrics"
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+METHODS = ("GET", "HEAD")
+
+# A scraper or two; a page is made by one thread at a time.
+LIMITS = Limits(connections_max=20, in_flight_max=20, body_octets_max=1024, drain_s=2.0)
+
+
+def page(board: Board, version: str) -> bytes:
+    """The whole page. Blocks for some milliseconds."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(board, version))
+    return generate_latest(registry)
+
+
+class _Collector:
+    """A board as prometheus_client's own values."""
+
+    def __init__(self, board: Board, version: str) -> None:
+        self._board = board
+        self._version = version
+
+    def describe(self) -> list["Metric"]:
+        return []
+
+    def collect(self) -> Iterator["Metric"]:
+        yield from self._about()
+        for family, readings in self._board.read():
+            yield _TELL[family.kind](family, readings)
+
+    def _about(self) -> Iterator["Metric"]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        board = self._board
+        so_far = board.workers_so_far  # first: who is counted here is alive only when it says so
+        release = GaugeMetricFamily(
+            "mailprobe_build_info", "1; the labels say what runs.", labels=("version", "python")
+        )
+        release.add_metric((self._version, platform.python_version()), 1.0)
+        yield release
+        yield GaugeMetricFamily(
+            "process_start_time_seconds", "When the service started, since 1970.", board.started_at
+        )
+        yield GaugeMetricFamily("mailprobe_workers", "Workers that are alive.", board.workers_alive)
+        yield CounterMetricFamily(
+            "mailprobe_workers_started",
+            "Workers that have begun to serve, successors counted.",
+            so_far,
+        )
+
+
+def _counter(family: Family, readings: Sequence[Reading]) -> "Metric":
+    from prometheus_client.core import CounterMetricFamily
+
+    told = CounterMetricFamily(family.name, family.says, labels=family.labels)
+    for reading in readings:
+        told.add_metric(reading.labels, reading.cells[0])
+    return told
+
+
+def _gauge(family: Family, readings: Sequence[Reading]) -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
+    told = GaugeMetricFamily(family.name, family.says, labels=family.labels)
+    for reading in readings:
+        told.add_metric(reading.labels, reading.cells[0])
+    return told
+
+
+def _histogram(family: Family, readings: Sequence[Reading]) -> "Metric":
+    from prometheus_client.core import HistogramMetricFamily
+
+    told = HistogramMetricFamily(family.name, family.says, labels=family.labels)
+    bounds = [*map(repr, family.bounds), "+Inf"]
+    for reading in readings:
+        *buckets, total = reading.cells
+        told.add_metric(reading.labels, list(zip(bounds, accumulate(buckets), strict=True)), total)
+    return told
+
+
+_TELL: dict[str, Callable[[Family, Sequence[Reading]], "Metric"]] = {
+    "counter": _counter,
+    "gauge": _gauge,
+    "histogram": _histogram,
+}
+
+
+async def serve_page(
+    look: Callable[[], None],
+    make: Callable[[], bytes],
+    listeners: Sequence[trio.SocketListener],
+    *,
+    drain: trio.Event,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the page on these listeners, and nothing else, until `drain` is set.
+
+    For each page `look` is called, then `make` in a thread, one at a time.
+    """
+    await serve_app(
+        partial(_answer, look, make, trio.CapacityLimiter(1)),
+        listeners,
+        drain=drain,
+        error_body=str.encode,  # the code alone: who asks here is a machine of the operator's
+        limits=LIMITS,
+        task_status=task_status,
+    )
+
+
+async def _answer(
+    look: Callable[[], None],
+    make: Callable[[], bytes],
+    one_at_a_time: trio.CapacityLimiter,
+    scope: Message,
+    receive: Receive,
+    send: Send,
+) -> None:
+    if scope["path"] != PATH:
+        await _send(send, 404, b"the metrics are at /metrics\n")
+    elif scope["method"] not in METHODS:
+        await _send(send, 405, b"the metrics are read with GET\n", (b"allow", b"GET, HEAD"))
+    else:
+        look()
+        body = await trio.to_thread.run_sync(make, limiter=one_at_a_time)
+        await _send(send, 200, b"" if scope["method"] == "HEAD" else body)
+
+
+async def _send(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    content = ((b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": [*content, *headers]})
+    await send({"type": "http.response.body", "body": body})

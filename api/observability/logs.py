@@ -1,0 +1,300 @@
+"""What the service says on standard error: a line of JSON for each event.
+
+No line holds a key, a webhook's secret or a whole email address, whoever wrote
+it and however it came in: by a message, a field, an exception's words or a
+traceback's. Who logs an address on purpose shortens it (`shortened`); `covered`
+is the last resort, which everything passes on its way out.
+"""
+
+import json
+import logging
+import re
+import sys
+import threading
+import time
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from mailprobe.api.keys import KINDS, SHOWN_CHARACTERS
+from mailprobe.api.observability.request_context import present
+
+log = logging.getLogger("mailprobe.serve")
+
+Event = MutableMapping[str, Any]
+
+DEPTH_MAX = 6  # of values in values; what lies deeper is told by its repr
+CUT = "…"
+HIDDEN = "***"
+
+# -- what is never said ---------------------------------------------------------------------
+
+_PREFIX = "|".join(map(re.escape, KINDS))
+_PREFIX_CHARACTERS = len(next(iter(KINDS)))
+# With the underscore, so that of two keys in a row the second is not spared.
+_KEY = re.compile(
+    rf"((?:{_PREFIX})[0-9A-Za-z]{{{SHOWN_CHARACTERS - _PREFIX_CHARACTERS}}})[0-9A-Za-z_]+"
+)
+_SECRET = re.compile(
+    r"""((?:secret|authorization)(?:["']?\s*[:=]\s*|["']\s*,\s*)(?:b(?=["']))?)"""
+    r"""("[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;)\]}]+)""",
+    re.IGNORECASE,
+)
+_SECRET_NAMES = ("secret", "authorization", "password")
+_SUSPICIOUS = ("@", "%40", "＠", "﹫", "secret", "authorization", "password")
+_AT = re.compile("(%40|[@＠﹫])")
+_RUN = re.compile(r"[^\s<>()\[\],;:]+")  # of a text that is read backwards
+_WORD = re.compile(r"\S+")  # where a comment stands before the @
+_WRAPPED = re.compile(r"""(?:\w+=|[bru]{1,2})?["'`]+(?=.)""")  # email='ann@…, b'ann@…
+
+
+def shortened(address: str) -> str:
+    """An address as it may be logged: `a…@example.org`."""
+    local, at, domain = address.rpartition("@")
+    return f"{(local or domain)[:1]}{CUT}{at}{domain if at else ''}"
+
+
+def covered(text: str) -> str:
+    """The text without keys and secrets, and with whatever looks like an address shortened.
+
+    Of a key the characters stay that a store keeps to show. Takes time in
+    proportion to the text's length, whatever it holds.
+    """
+    if not _is_suspect(text):
+        return text
+    text = _KEY.sub(rf"\1{CUT}", text)
+    text = _SECRET.sub(rf"\1{HIDDEN}", text)
+    return _without_addresses(text)
+
+
+def _is_suspect(text: str) -> bool:
+    """Most texts, and most lines, hold nothing to cover: a look of 1 us (as one expression, 26)."""
+    folded = text.casefold()  # so that `ſ` is an s, as it is to an expression that ignores case
+    return any(word in folded for word in _SUSPICIOUS) or _KEY.search(text) is not None
+
+
+def _without_addresses(text: str) -> str:
+    pieces = _AT.split(text)  # text, at, text, at, …, text
+    for place in range(0, len(pieces) - 2, 2):
+        behind = pieces[place + 2]
+        if behind and not behind[0].isspace():
+            pieces[place] = _without_local_part(pieces[place])
+    return "".join(pieces)
+
+
+def _without_local_part(text: str) -> str:
+    """Of the local part at the text's end the first character alone."""
+    begins = _quoted_from(text)
+    if begins is None:
+        backwards = text[::-1]
+        found = _RUN.match(backwards) or _WORD.match(backwards)
+        begins = len(text) - (found.end() if found else 0)
+        wrapped = _WRAPPED.match(text, begins)
+        begins = wrapped.end() if wrapped else begins
+    if begins == len(text):
+        return text
+    return f"{text[: begins + 1]}{CUT}"
+
+
+def _quoted_from(text: str) -> int | None:
+    """Where a quoted local part begins, if one ends here."""
+    if not text.endswith('"'):
+        return None
+    at = text.rfind('"', 0, -1)
+    while at > 0 and text[at - 1] == "\\":
+        at = text.rfind('"', 0, at)
+    return at if at >= 0 else None
+
+
+def cover(_: Any, __: str, event: Event) -> Event:
+    """The last processor before a line is written: nothing passes it uncovered."""
+    return _cover_fields(event, 0)
+
+
+def _cover_fields(fields: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    covered_fields = {}
+    for name, value in fields.items():
+        told, secret = _name(name if isinstance(name, str) else _told(name))
+        covered_fields[told] = HIDDEN if secret else _cover(value, depth)
+    return covered_fields
+
+
+@lru_cache(256)  # the names of fields come again and again
+def _name(name: str) -> tuple[str, bool]:
+    """A field's name as it may be said, and whether its value may not."""
+    return covered(name), any(each in name.lower() for each in _SECRET_NAMES)
+
+
+def _cover(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return covered(value)
+    if value is None or type(value) in (int, float, bool):
+        return value
+    if isinstance(value, Mapping) and depth < DEPTH_MAX:
+        return _cover_fields(value, depth + 1)
+    if isinstance(value, list | tuple | set | frozenset) and depth < DEPTH_MAX:
+        return [_cover(each, depth + 1) for each in value]
+    return covered(_told(value))
+
+
+def _told(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # whatever its author did wrong
+        return f"<a {type(value).__name__} that cannot be told>"
+
+
+# -- what every line says -------------------------------------------------------------------
+
+
+def release() -> str:
+    """The version that runs."""
+    try:
+        return version_of("mailprobe")
+    except PackageNotFoundError:  # a checkout that nobody installed
+        return "unknown"
+
+
+def belong(_: Any, __: str, event: Event) -> Event:
+    """A line that is written on a request's behalf says which request and which operation."""
+    visit = present()
+    if visit is not None:
+        event.setdefault("request", visit.request_id)
+        event.setdefault("operation", visit.operation)
+    return event
+
+
+def tell_age(version: str, started: float, _: Any, __: str, event: Event) -> Event:
+    """The line of a health check says what runs, and for how long; its answer does not."""
+    if event.get("operation") == "health" and event.get("event") == "access":
+        event["version"] = version
+        event["uptime_s"] = round(time.monotonic() - started)
+    return event
+
+
+# What every record has; the rest came with `extra`.
+_OF_A_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+_BEFORE_EXTRA = len(vars(logging.makeLogRecord({})))  # these come first, whatever made the record
+_PLAIN = {str, int, float, bool, type(None)}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JsonFormatter(logging.Formatter):
+    """A line of JSON for each record: what `belong`, `tell_age` and `cover` make of it.
+
+    Each request has a line, so that it costs a third of structlog's, which makes a
+    record into an event by ten functions. It is encoded first and looked at once: only
+    a line that holds something to cover is covered field by field.
+    """
+
+    def __init__(self, version: str, started: float) -> None:
+        super().__init__()
+        self._version = version
+        self._started = started
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = self._event(record)
+        if all(type(value) in _PLAIN for value in event.values()):
+            try:
+                line = _encode(event).decode()
+            except (UnicodeEncodeError, OverflowError):  # half a character, a very long number
+                pass
+            else:
+                if not _is_suspect(line):
+                    return line
+        return json.dumps(cover(None, "", event), ensure_ascii=False)
+
+    def _event(self, record: logging.LogRecord) -> Event:
+        event: Event = {
+            "event": record.getMessage(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        for name, value in islice(vars(record).items(), _BEFORE_EXTRA, None):
+            if name not in _OF_A_RECORD:
+                event[name] = value
+        at = datetime.fromtimestamp(record.created, UTC)
+        event["timestamp"] = at.isoformat(timespec="microseconds")[:-6] + "Z"  # not "+00:00"
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            event["stack_info"] = record.stack_info
+        return tell_age(self._version, self._started, None, "", belong(None, "", event))
+
+
+def formatter(*, terminal: bool = False) -> logging.Formatter:
+    """Lines of JSON, or for a terminal lines that a person can read."""
+    if not terminal:
+        return JsonFormatter(release(), time.monotonic())
+    import structlog
+
+    # Not its own tracebacks, which show the values of all variables.
+    show = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.ExtraAdder(),
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+        ],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            belong,
+            partial(tell_age, release(), time.monotonic()),
+            cover,
+            show,
+        ],
+    )
+
+
+class Handler(logging.StreamHandler[Any]):
+    """Standard error. A line that cannot be made is told of without its contents."""
+
+    def emit(self, record: logging.LogRecord) -> None:  # as logging's own, which locks twice
+        try:
+            self.stream.write(f"{self.format(record)}\n")
+            self.stream.flush()
+        except RecursionError:
+            raise
+        except Exception:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # logging's own shows them
+        kind = sys.exc_info()[0]
+        with suppress(Exception):
+            self.stream.write(
+                '{"event": "a line could not be written", "level": "error", '
+                f'"error": "{kind.__name__ if kind else ""}", "logger": "{record.name}"}}\n'
+            )
+            self.flush()
+
+
+def log_to_standard_error(level: str) -> None:
+    """From now on, whatever this process has to say is a line: warnings and crashes too."""
+    handler = Handler()
+    handler.setFormatter(formatter(terminal=sys.stderr.isatty()))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # no line tells of these, and each costs a look (Logging HOWTO, "Optimization")
+    logging.logThreads = logging.logMultiprocessing = logging.logProcesses = False
+    logging._srcfile = None  # nor of who has called
+    logging.captureWarnings(True)
+    for name in ("httpx", "httpcore", "hpack"):  # a line a look-up, each with its address
+        logging.getLogger(name).setLevel(logging.WARNING)
+    sys.excepthook = _crash
+    threading.excepthook = lambda crash: _crash(
+        crash.exc_type, crash.exc_value, crash.exc_traceback
+    )
+    sys.unraisablehook = lambda crash: _crash(crash.exc_type, crash.exc_value, crash.exc_traceback)
+
+
+def _crash(kind: Any, error: Any, traceback: Any) -> None:
+    log.critical("a crash", exc_info=(kind, error or kind(), traceback))

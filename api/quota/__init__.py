@@ -1,0 +1,1 @@
+"""Who may have how many units: plans, limits, reservations, settlement."""

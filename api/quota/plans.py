@@ -1,0 +1,117 @@
+"""The tiers, as a table; an operator's plans file may replace single cells of it."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from mailprobe.api.settings import WrongSetting, wrong_file
+from mailprobe.api.settings_files import Unreadable, read_toml
+from mailprobe.storage.records import Tier
+
+COUNT_MAX = 1_000_000_000  # far above any plan, far below what a database's integer holds
+DAYS_MAX = 3650
+PRICE_MICROS_MAX = 1_000_000_000  # 1,000 EUR for one address: surely a mistake
+
+MICROS_PER_EUR = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a tier allows, and what it costs beyond what it includes."""
+
+    tier: Tier
+    rate_limit_per_min: int
+    monthly_calls: int  # free: the hard quota in units; paid: the included billable volume
+    max_keys: int  # standard keys; provisioning keys are not counted
+    price_micros_per_call: int  # of overage; nothing on free, which has none
+    retention_days: int  # of usage rows
+
+    @property
+    def monthly_quota(self) -> int | None:
+        """The units that a month may not pass; None where more is sold."""
+        return self.monthly_calls if self.tier == "free" else None
+
+
+Plans = Mapping[Tier, Plan]
+
+PLANS: Plans = {
+    #                        per minute  a month   keys   price  days
+    "free": Plan("free", 10, 500, 2, 0, 7),
+    "builder": Plan("builder", 100, 5_000, 10, 4_000, 90),
+    "scale": Plan("scale", 1_000, 100_000, 50, 2_000, 90),
+}
+
+
+def _whole(low: int, high: int) -> tuple[Callable[[Any], int], str]:
+    def read(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError
+        return value
+
+    return read, f"a whole number, {low} to {high}"
+
+
+def _price(value: Any) -> int:
+    """Euros as a string -> whole micro-euros; never by way of a binary fraction."""
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", value):
+        raise ValueError
+    euros, _, fraction = value.partition(".")
+    micros = int(euros) * MICROS_PER_EUR + int(fraction.ljust(6, "0"))
+    if micros > PRICE_MICROS_MAX:
+        raise ValueError
+    return micros
+
+
+# key of the file -> the plan's field, how it is read, what it takes
+KEYS: dict[str, tuple[str, Callable[[Any], int], str]] = {
+    "rate_limit_per_min": ("rate_limit_per_min", *_whole(1, COUNT_MAX)),
+    "monthly_calls": ("monthly_calls", *_whole(0, COUNT_MAX)),
+    "max_keys": ("max_keys", *_whole(0, COUNT_MAX)),
+    "price_eur_per_call": (
+        "price_micros_per_call",
+        _price,
+        'euros as a string with at most six decimals, such as "0.004"',
+    ),
+    "retention_days": ("retention_days", *_whole(1, DAYS_MAX)),
+}
+
+
+def read_plans(path: Path | None) -> Plans:
+    """The table, with what the file says in place of the built-in values.
+
+    Raises WrongSetting: one line that names the setting or the file, the key, its value and what it takes.
+    """
+    if path is None:
+        return PLANS
+    try:
+        said = read_toml(path)
+    except Unreadable as error:
+        raise wrong_file("PLANS_FILE", path, error) from None
+    plans = dict(PLANS)
+    for tier in get_args(Tier):
+        plans[tier] = _changed(plans[tier], said.pop(tier, {}), path)
+    if said:
+        tiers = ", ".join(f"[{tier}]" for tier in plans)
+        raise WrongSetting(f"{path} has {next(iter(said))!r}; it takes the tables {tiers}")
+    return plans
+
+
+def _changed(plan: Plan, table: Any, path: Path) -> Plan:
+    if not isinstance(table, dict):
+        raise WrongSetting(f"{plan.tier} in {path} is no table; write [{plan.tier}]")
+    for key, value in table.items():
+        if key not in KEYS:
+            keys = ", ".join(KEYS)
+            raise WrongSetting(f"{path} has {key!r} in [{plan.tier}]; it takes {keys}")
+        field, read, takes = KEYS[key]
+        try:
+            changes: dict[str, Any] = {field: read(value)}
+        except ValueError:
+            shown = repr(value)[:80]
+            raise WrongSetting(
+                f"{key} in [{plan.tier}] of {path} is {shown}: it takes {takes}"
+            ) from None
+        plan = replace(plan, **changes)
+    return plan

@@ -1,0 +1,118 @@
+"""May this caller have so many more? Hard cap, limit a minute, monthly quota, in this order.
+
+Pure: the ledger was read in the transaction that will grant the units, and time
+is the ledger's. A caller that is refused learns when the same request passes.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from mailprobe.api.quota.plans import MICROS_PER_EUR, Plan
+from mailprobe.api.quota.pricing import MICROS_PER_CENT, cents_up, eur_up, overage_micros
+from mailprobe.api.rest.refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
+from mailprobe.storage.records import Ledger, Window
+
+WINDOW = timedelta(seconds=60)
+
+Weighed = HardCapReached | RateLimited | QuotaExhausted
+
+
+def weigh(
+    plan: Plan,
+    ledger: Ledger,
+    units: int,
+    *,
+    hard_cap_micros: int | None = None,
+    billable: bool = True,
+) -> Weighed | None:
+    """Say why this many more units are too many, or None if they are not.
+
+    `billable` is False for units that can cost nothing (a malformed request):
+    no cap is weighed for them.
+    """
+    if billable and (capped := _weigh_cap(plan, ledger, units, hard_cap_micros)):
+        return capped
+    quota = _weigh_quota(plan, ledger, units)
+    return _weigh_rate(plan, ledger, units, quota) or quota
+
+
+def _weigh_cap(
+    plan: Plan, ledger: Ledger, units: int, hard_cap_micros: int | None
+) -> HardCapReached | None:
+    """Every unit that is granted or asked for may turn out billable; equal to the cap passes."""
+    if hard_cap_micros is None:
+        return None
+    granted = ledger.period_billable + ledger.reserved
+    projected = cents_up(overage_micros(plan, granted + units)) * MICROS_PER_CENT
+    if projected <= hard_cap_micros:
+        return None
+    return HardCapReached(
+        hard_cap_eur=hard_cap_micros / MICROS_PER_EUR,
+        current_overage_eur=eur_up(overage_micros(plan, granted)),
+    )
+
+
+def _weigh_rate(
+    plan: Plan, ledger: Ledger, units: int, quota: QuotaExhausted | None
+) -> RateLimited | None:
+    limit = plan.rate_limit_per_min
+    also = f" The month's {quota.limit} are used up too." if quota else ""
+    if units > limit:
+        never = ledger.asked_at + WINDOW
+        return NeverFits(limit, ledger.asked_at, never, units, also=also)
+    if used_last_minute(ledger) + units > limit:
+        passes = passes_at(ledger, ledger.window, limit - units)
+        return RateLimited(limit, ledger.asked_at, passes, units, also=also)
+    all_keys = limit_of_account(plan, ledger)
+    if all_keys is None or units_in(ledger, ledger.account_window) + units <= all_keys:
+        return None
+    passes = passes_at(ledger, ledger.account_window, all_keys - units)
+    also = f" That is for all keys of the account, those just revoked too.{also}"
+    return RateLimited(all_keys, ledger.asked_at, passes, units, also=also)
+
+
+def limit_of_account(plan: Plan, ledger: Ledger) -> int | None:
+    """What all its keys may use in a minute; None where they cannot be more than each allows.
+
+    A fresh key in a revoked one's place buys no fresh minute.
+    """
+    keys_max = max(1, plan.max_keys)
+    return None if ledger.keys <= keys_max else keys_max * plan.rate_limit_per_min
+
+
+def _weigh_quota(plan: Plan, ledger: Ledger, units: int) -> QuotaExhausted | None:
+    quota = plan.monthly_quota
+    if quota is None or ledger.month_units + units <= quota:
+        return None
+    return QuotaExhausted(
+        quota, ledger.month_units, ledger.asked_at, next_month(ledger.asked_at), units
+    )
+
+
+def used_last_minute(ledger: Ledger) -> int:
+    """Units that weigh at the instant of asking: younger than 60 seconds."""
+    return units_in(ledger, ledger.window)
+
+
+def units_in(ledger: Ledger, window: Sequence[tuple[datetime, int]]) -> int:
+    if isinstance(window, Window):
+        return window.units  # summed by the store: it may hold thousands
+    return sum(units for at, units in window if at > ledger.asked_at - WINDOW)
+
+
+def passes_at(ledger: Ledger, window: Sequence[tuple[datetime, int]], used_max: int) -> datetime:
+    """The earliest instant at which no more than `used_max` of the window's units weigh."""
+    used = units_in(ledger, window)
+    for at, units in window:
+        if used <= used_max:
+            break
+        if at > ledger.asked_at - WINDOW:
+            used -= units
+            passes = at + WINDOW
+    return passes
+
+
+def next_month(at: datetime) -> datetime:
+    """The first instant of the next UTC month."""
+    first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return (first + timedelta(days=32)).replace(day=1)

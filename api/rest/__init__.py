@@ -1,0 +1,1 @@
+"""The REST API: operations, schemas, errors, and the Quart application."""

@@ -1,0 +1,241 @@
+"""The application: the table of operations, the short way and Quart's.
+
+Most requests name a path of the table as it stands there, with a method that it has:
+they are answered without a framework, whose routing, contexts and objects cost more
+than all the rest of an empty request. Quart finds the route of the others, and says
+what is wrong where there is none. `answering` has what follows; both ways give the
+same octets for the same request. No background work lives here.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import trio
+from quart import Response, request
+from quart_trio import QuartTrio
+from quart_trio.asgi import TrioASGIHTTPConnection
+from quart_trio.wrappers import TrioRequest
+from werkzeug import exceptions
+
+from mailprobe.api.http.exchange import (
+    WHOLE_BODY,
+    Application,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    headers_of_scope,
+    request_id_of,
+)
+from mailprobe.api.http.ndjson import NdjsonBody
+from mailprobe.api.observability.request_context import Visit, visiting
+from mailprobe.api.quota.capacity import BODY_S_MAX
+from mailprobe.api.rest.dispatch import answer, refuse
+from mailprobe.api.rest.messages import Inbound, Lines, Reply
+from mailprobe.api.rest.operations import OPERATIONS, Operation
+from mailprobe.api.rest.refusals import (
+    InvalidRequest,
+    MethodNotAllowed,
+    NoSuchRoute,
+    OurFault,
+    PayloadTooLarge,
+    Refusal,
+    SlowBody,
+)
+from mailprobe.api.service import Service
+
+log = logging.getLogger("mailprobe.api")
+
+NO_QUERY: Mapping[str, Sequence[str]] = {}
+NO_PARTS: Mapping[str, str] = {}
+
+
+def create_app(service: Service) -> Application:
+    """An ASGI application over the service's parts; it opens and closes nothing."""
+    framework = _framework(service)
+    known = {(row.method, row.path): row for row in OPERATIONS if "{" not in row.path}
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        with visiting(service.porter, request_id_of(scope), lingers=True) as visit:
+            visit.cut = True
+            operation = known.get((scope["method"], scope["path"]))
+            if operation is None or scope["query_string"]:
+                reply = await framework.find(scope, receive)
+            else:
+                reply = await _answer(service, operation, scope, receive)
+            await _send_reply(reply, scope, visit, send)
+
+    return app
+
+
+async def _answer(
+    service: Service, operation: Operation, scope: Message, receive: Receive
+) -> Reply:
+    try:
+        return await answer(service, operation, _inbound(scope, receive, NO_QUERY, NO_PARTS))
+    except Exception as error:
+        return refuse(service, _as_refusal(error, scope))
+
+
+def _inbound(
+    scope: Scope,
+    receive: Receive,
+    query: Mapping[str, Sequence[str]],
+    path: Mapping[str, str],
+) -> Inbound:
+    arrived_at = trio.current_time()
+    whole: bytes | None = scope.get("extensions", {}).get(WHOLE_BODY)
+
+    async def read(octets_max: int) -> bytes:
+        if whole is not None and len(whole) <= octets_max:
+            return whole
+        pieces, count = [], 0
+        with trio.move_on_at(arrived_at + BODY_S_MAX):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    await trio.sleep_forever()  # the request is being cancelled
+                pieces.append(message.get("body", b""))
+                count += len(pieces[-1])
+                if count > octets_max:
+                    raise PayloadTooLarge(octets_max)
+                if not message.get("more_body", False):
+                    return b"".join(pieces)
+        raise SlowBody(BODY_S_MAX)
+
+    return Inbound(request_id_of(scope), headers_of_scope(scope), query, path, read)
+
+
+# -- the answer ---------------------------------------------------------------------------------
+
+
+async def _send_reply(reply: Reply, scope: Message, visit: Visit, send: Send) -> None:
+    """The end is said with the last octets: apart it would be a packet of its own."""
+    start = _start(reply, scope)
+    if not isinstance(reply.body, Lines):
+        await send(start)
+        visit.status = reply.status
+        await send(_part(reply.body, more=False))
+    else:
+        # opened first: from its grant on a stream has its addresses under way
+        async with NdjsonBody(reply.body) as body:
+            await send(start)
+            visit.status = reply.status
+            async for octets in body:
+                await send(_part(octets, more=not body.whole))
+            if not body.whole:
+                await send(_part(b"", more=False))
+    visit.cut = False
+
+
+def _start(reply: Reply, scope: Message) -> Message:
+    headers = [(name.lower().encode(), text.encode()) for name, text in reply.headers.items()]
+    if reply.status != 204:
+        headers.append((b"content-type", reply.media_type.encode()))
+    if not isinstance(reply.body, Lines):
+        headers.append((b"content-length", b"%d" % len(reply.body)))
+    headers.append((b"x-request-id", request_id_of(scope).encode()))
+    headers.append((b"cache-control", b"no-store"))
+    if reply.closes and scope["http_version"].startswith("1"):
+        headers.append((b"connection", b"close"))
+    return {"type": "http.response.start", "status": reply.status, "headers": headers}
+
+
+def _part(octets: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": octets, "more_body": more}
+
+
+# -- Quart's way --------------------------------------------------------------------------------
+
+
+class Incoming(TrioRequest):
+    """A request whose body nobody reads before an operation asks for it."""
+
+    receive: Receive
+
+
+class Replied(Response):
+    """What Quart carries out of a view: our own reply, which we send ourselves."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(b"", reply.status)
+        self.reply = reply
+
+
+class Connection(TrioASGIHTTPConnection):
+    """One request, in the task that it came in.
+
+    Quart's own has a nursery and two tasks for each request, to read the body ahead
+    and to end the work when the client is gone; that cost twice what all the rest of
+    Quart does. Our server has the body already, and ends the work itself (`asgi.Exchange`).
+    """
+
+    async def find(self, receive: Receive) -> Reply:
+        incoming = self._create_request_from_scope(_push_nothing)  # type: ignore[arg-type]  # Quart's own names for a message
+        assert isinstance(incoming, Incoming)
+        incoming.receive = receive
+        response = await self.app.handle_request(incoming)
+        assert isinstance(response, Replied)  # an error has its own, see `trouble`
+        return response.reply
+
+
+async def _push_nothing(message: Message) -> None:
+    """Of what Quart could send by itself we have nothing."""
+
+
+class Framework(QuartTrio):
+    """Quart, with the connection above."""
+
+    request_class = Incoming
+
+    async def find(self, scope: Message, receive: Receive) -> Reply:
+        """The answer of whatever is at this path."""
+        return await Connection(self, scope).find(receive)  # type: ignore[arg-type]  # Quart's own name for a scope
+
+
+def _framework(service: Service) -> Framework:
+    app = Framework("mailprobe", static_folder=None)
+    app.url_map.merge_slashes = False  # no redirects: a path is right or it is not found
+    for operation in OPERATIONS:
+        app.add_url_rule(
+            operation.path.replace("{", "<").replace("}", ">"),
+            operation.name,
+            _view(service, operation),
+            methods=[operation.method],
+            provide_automatic_options=False,
+        )
+
+    @app.before_request
+    async def refuse_empty_segments() -> None:
+        if request.scope["path"].startswith("//"):  # werkzeug passes over the second one
+            raise exceptions.NotFound
+
+    async def trouble(error: Exception) -> Response:
+        return Replied(refuse(service, _as_refusal(error, request.scope)))
+
+    app.register_error_handler(Exception, trouble)
+    return app
+
+
+def _view(service: Service, operation: Operation) -> Callable[..., Awaitable[Response]]:
+    async def view(**path: str) -> Response:
+        incoming = request._get_current_object()  # type: ignore[attr-defined]  # of a LocalProxy
+        assert isinstance(incoming, Incoming)
+        query = {name: incoming.args.getlist(name) for name in incoming.args}
+        inbound = _inbound(incoming.scope, incoming.receive, query, path)
+        return Replied(await answer(service, operation, inbound))
+
+    return view
+
+
+def _as_refusal(error: Exception, scope: Scope) -> Refusal:
+    """What was found wrong before any operation began."""
+    match error:
+        case exceptions.NotFound():
+            return NoSuchRoute()
+        case exceptions.MethodNotAllowed(valid_methods=methods):
+            return MethodNotAllowed(scope["method"], ", ".join(sorted(methods or ())))
+        case exceptions.HTTPException(code=int(code)) if 400 <= code < 500:
+            return InvalidRequest("The request cannot be understood.", "endpoints")
+    log.error("a bug of ours", exc_info=error)
+    return OurFault(request_id_of(scope))

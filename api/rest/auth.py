@@ -1,0 +1,36 @@
+"""Who asks: from the Authorization header to the caller, or a refusal.
+
+A header that can be no key of ours is refused by its form, without asking the
+store. What was sent is never repeated, in no answer and in no log.
+"""
+
+from mailprobe.api.keys import key_hash, well_formed
+from mailprobe.api.rest.refusals import InvalidKey, MissingKey, WrongKeyType
+from mailprobe.storage.contract import Store
+from mailprobe.storage.records import Caller, KeyKind
+
+NO_BEARER = "The Authorization header is no Bearer key of this service."
+NOT_FOR_THIS = "A provisioning key does not verify; a standard key (sk_live_…) does."
+
+
+async def authenticate(store: Store, authorization: str | None, wanted: KeyKind) -> Caller:
+    """Whose key it is, if it is in force and of the wanted kind.
+
+    A provisioning key where a standard one is wanted is as good as none; a standard
+    key on a management route is told that it is the wrong one. Raises
+    StoreUnavailable too.
+    """
+    if authorization is None or not authorization.strip():
+        raise MissingKey("standard" if wanted == "standard" else "provisioning")
+    scheme, _, key = authorization.strip().partition(" ")
+    key = key.strip()
+    if scheme.lower() != "bearer" or not well_formed(key):
+        raise InvalidKey(NO_BEARER)
+    caller = await store.caller(key_hash(key))
+    if caller is None:
+        raise InvalidKey()
+    if caller.key.kind == wanted:
+        return caller
+    if wanted == "standard":
+        raise InvalidKey(NOT_FOR_THIS)
+    raise WrongKeyType()

@@ -1,0 +1,234 @@
+"""From a body's octets to the type that an operation takes, or a sentence that says what is wrong.
+
+JSON in the strict sense: UTF-8 without a byte order mark, no NaN, no lone
+surrogate, nesting that can be followed. A field that we read may come once only
+(RFC 8259 leaves open which of two would count; the wrong one costs money). Fields
+that we do not read are passed over without being kept, whatever is in them, so
+that memory stays bounded by the body's own size.
+"""
+
+import re
+import time
+from collections import Counter
+from math import inf
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from mailprobe.api.rest.messages import JSON
+from mailprobe.api.rest.refusals import InvalidRequest, Section
+
+THREAD_OCTETS = 64 * 1024  # from here on parsing would hold up everybody else
+STRINGS_MAX = 10_000  # in a large body: half a million of them take 20 ms to make
+THREADS_MAX = 1  # bodies that are parsed in a thread at a time: it holds Python's lock
+LARGE_SHARE = 0.05  # of one processor's time, for large bodies: a request has a few KiB
+
+TOO_MANY_PARTS = "The body has more parts than a request of this service ever needs."
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_threads = trio.CapacityLimiter(THREADS_MAX)
+
+
+class _Pace:
+    """When the next large body may be parsed."""
+
+    def __init__(self) -> None:
+        self._turn = trio.Lock()
+        self._rested_at = -inf
+
+    async def parse(self, octets: bytes, kind: type[T], section: Section) -> T:
+        """In its turn, after the time that the one before it has used up."""
+        async with self._turn:
+            await trio.sleep_until(max(self._rested_at, trio.current_time()))
+            took = _Took()
+            try:
+                return await trio.to_thread.run_sync(
+                    _timed, took, octets, kind, section, limiter=_threads
+                )
+            finally:
+                rest_s = took.cpu_s * (1 / LARGE_SHARE - 1)
+                self._rested_at = trio.current_time() + rest_s
+
+
+class _Took:
+    cpu_s = 0.0
+
+
+def _timed(took: _Took, octets: bytes, kind: type[T], section: Section) -> T:
+    began_s = time.thread_time()
+    try:
+        return read(octets, kind, section)
+    finally:
+        took.cpu_s = time.thread_time() - began_s
+
+
+_paces = trio.lowlevel.RunVar[_Pace]("pace")
+
+
+def _pace() -> _Pace:
+    try:
+        return _paces.get()
+    except LookupError:
+        pace = _Pace()
+        _paces.set(pace)
+        return pace
+
+
+def check_media_type(header: str | None, section: Section) -> None:
+    """Nothing said is taken for JSON; another type, or another character set, is refused."""
+    if header is None:
+        return
+    media_type, *parameters = (part.strip().lower() for part in header.split(";"))
+    charsets = [text.partition("=")[2].strip('" ') for text in parameters if "charset" in text]
+    if media_type != JSON or charsets not in ([], ["utf-8"]):
+        raise InvalidRequest(
+            f"The body's Content-Type is {header[:80]!r}; it takes {JSON} in UTF-8.", section
+        )
+
+
+async def parse(octets: bytes, kind: type[T], section: Section) -> T:
+    """Raises InvalidRequest, which says whether the body was JSON at all."""
+    if len(octets) <= THREAD_OCTETS:
+        return read(octets, kind, section)
+    return await _pace().parse(octets, kind, section)
+
+
+def read(octets: bytes, kind: type[T], section: Section) -> T:
+    """The same, at once."""
+    try:
+        return _read(octets, kind, section)
+    except msgspec.ValidationError as error:
+        _must_be_json(octets, section)
+        raise InvalidRequest(_explain(str(error)), section, was_json=True) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_json(octets, error, section) from None
+
+
+def _read(octets: bytes, kind: type[T], section: Section) -> T:
+    if len(octets) > THREAD_OCTETS and _strings_at_least(octets) > STRINGS_MAX:
+        raise InvalidRequest(TOO_MANY_PARTS, section)
+    octets.decode()  # what is passed over must be UTF-8 as well
+    body = msgspec.json.decode(octets, type=kind)
+    try:
+        twice = _field_twice(octets, kind.__struct_fields__)
+    except _TooManyParts:
+        raise InvalidRequest(TOO_MANY_PARTS, section, was_json=True) from None
+    if twice is not None:
+        raise InvalidRequest(f"The field {twice} is there twice.", section, was_json=True)
+    return body
+
+
+def _strings_at_least(octets: bytes) -> int:
+    """A lower bound: a quote behind a backslash may be one within a string. At most twice too low."""
+    return (octets.count(b'"') - octets.count(b'\\"')) // 2
+
+
+def _must_be_json(octets: bytes, section: Section) -> None:
+    """The first wrong type ends a decoding: is the rest JSON?"""
+    try:
+        msgspec.json.decode(octets, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _not_json(octets, error, section) from None
+
+
+def _not_json(octets: bytes, error: Exception, section: Section) -> InvalidRequest:
+    match error:
+        case _ if not octets:
+            why = "There is no body; it takes a JSON object."
+        case UnicodeDecodeError(start=start):
+            why = f"The body is not in UTF-8 (byte {start})."
+        case RecursionError():
+            why = "The body is nested too deeply."
+        case _ if octets.startswith(b"\xef\xbb\xbf"):
+            why = "The body begins with a byte order mark; JSON has none."
+        case _:
+            why = f"The body is no JSON: {str(error).removeprefix('JSON is malformed: ')}."
+    return InvalidRequest(why, section)
+
+
+# -- what msgspec found, in the words of JSON ---------------------------------------------------
+
+_WORDS = {
+    "str": "a string", "int": "a number", "float": "a number", "bool": "true or false",
+    "object": "an object", "array": "an array", "null": "null",
+}  # fmt: skip
+_MISSING = re.compile(r"Object missing required field `(.+?)`")
+_TYPE = re.compile(r"Expected `(.+?)`, got `(.+?)`")
+_LENGTH = re.compile(r"Expected `(str|array)` of length (<=|>=) (\d+)")
+_PATTERN = re.compile(r"Expected `str` matching regex")
+
+
+def _explain(found: str) -> str:
+    what, _, path = found.partition(" - at `$")
+    name = path.strip("`").lstrip(".")
+    field = f"The field {name}" if name else "The body"
+    if missing := _MISSING.match(what):
+        return f"The field {missing[1]} is missing."
+    if wrong := _TYPE.match(what):
+        expected = " or ".join(_WORDS.get(word, word) for word in wrong[1].split(" | "))
+        return f"{field} is {_WORDS.get(wrong[2], wrong[2])}; it must be {expected}."
+    if length := _LENGTH.match(what):
+        most = "at most" if length[2] == "<=" else "at least"
+        things = "characters" if length[1] == "str" else "items"
+        return f"{field} must have {most} {length[3]} {things}."
+    if _PATTERN.match(what):
+        return f"{field} has the wrong form."
+    return f"{field} cannot be read: {what[:1].lower()}{what[1:]}."
+
+
+# -- fields that come twice ----------------------------------------------------------------------
+
+TOKENS_MAX = (
+    10_000  # looked at one by one: some 4 ms; fifty addresses are a hundred, with their brackets
+)
+ESCAPES_MAX = 50_000  # a search looks at each by itself: some 2 ms
+
+# A whole string, possibly a name, or a bracket. Possessive: a long string costs no memory,
+# and what lies between two tokens is passed over at once, up to the end: a search that
+# began anew behind each octet would take the square of their number.
+_TOKEN = re.compile(
+    rb'[^"\[\]{}]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*+:)?|([\[\]{}])|\Z)', re.DOTALL
+)
+
+
+def _field_twice(octets: bytes, names: tuple[str, ...]) -> str | None:
+    """The first of these names that the outermost object has twice; the octets are JSON.
+
+    Nearly always it is enough to count: a name that is written once, in a body without
+    escapes, cannot be there twice. Only where that does not settle it are the tokens
+    looked at one by one. Raises _TooManyParts where they are more than a request has.
+    """
+    if not _may_be_twice(octets, names):
+        return None
+    if octets.count(b"\\") > ESCAPES_MAX:
+        raise _TooManyParts
+    seen: Counter[str] = Counter()
+    depth = 0
+    for count, token in enumerate(_TOKEN.finditer(octets)):
+        if count >= TOKENS_MAX:
+            raise _TooManyParts
+        match token[3]:
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+            case _ if depth == 1 and token[2]:
+                name = msgspec.json.decode(token[1], type=str)
+                if name in names:
+                    seen[name] += 1
+                if seen[name] > 1:
+                    return name
+    return None
+
+
+def _may_be_twice(octets: bytes, names: tuple[str, ...]) -> bool:
+    """A letter of a name can be written as itself or as \\uXXXX, and in no other way."""
+    if octets.count(b":") < 2:
+        return False
+    return b"\\u" in octets or any(octets.count(b'"%b"' % name.encode()) > 1 for name in names)
+
+
+class _TooManyParts(Exception):
+    """The body has more parts than are looked at."""

@@ -1,0 +1,178 @@
+"""From a request to its answer: every check, in the order that callers rely on.
+
+The route and the method are checked by whoever found the operation (404, 405).
+Then: the key (401, 403), Content-Length (413), the body (408, 413, 400), and in
+the operation's own transaction hard cap (402), limits (429) and capacity (503).
+Every trouble becomes a documented answer here and nowhere else.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from mailprobe.api.http.overload import let_in
+from mailprobe.api.http.request_bodies import identified
+from mailprobe.api.observability.request_context import Visit, present, visiting
+from mailprobe.api.rest.auth import authenticate
+from mailprobe.api.rest.decoding import check_media_type, parse
+from mailprobe.api.rest.errors import body_of, headers_of, row_of
+from mailprobe.api.rest.idempotency import check_key, fingerprint, once
+from mailprobe.api.rest.messages import Call, Inbound, Lines, Reply
+from mailprobe.api.rest.operations import Operation
+from mailprobe.api.rest.refusals import (
+    InvalidRequest,
+    NoSuchRoute,
+    OurFault,
+    PayloadTooLarge,
+    Refusal,
+    UnsupportedCoding,
+    UsageUnknown,
+)
+from mailprobe.api.rest.schema import BatchRequest, VerifyRequest
+from mailprobe.api.service import Service
+from mailprobe.engine import Answer
+from mailprobe.storage.contract import StoreUnavailable
+
+log = logging.getLogger("mailprobe.api")
+
+CODING_SHOWN_MAX = 40  # characters of it, in the answer
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def answer(service: Service, operation: Operation, inbound: Inbound) -> Reply:
+    """The answer, whatever happens; raises nothing but Cancelled."""
+    with visiting(service.porter, inbound.request_id) as visit:
+        visit.operation = operation.name
+        call = Call(None, inbound.query, inbound.path, sent=inbound.headers)
+        try:
+            reply = await _answer_or_refuse(service, operation, inbound, call)
+        finally:
+            visit.caller, visit.addresses = call.who, _addresses_in(call.body)
+        visit.status = reply.status
+        if isinstance(reply.body, Lines):
+            service.porter.streams()
+            return replace(reply, body=_counted(reply.body, visit))
+        return reply
+
+
+async def _answer_or_refuse(
+    service: Service, operation: Operation, inbound: Inbound, call: Call
+) -> Reply:
+    try:
+        reply = await _answer(service, operation, inbound, call)
+    except Refusal as refusal:
+        reply = refuse(service, refusal)
+    except StoreUnavailable as error:
+        log.error("the store cannot be asked: %s", error)
+        reply = refuse(service, UsageUnknown())
+    except Exception:
+        log.exception("a bug of ours")
+        reply = refuse(service, OurFault(inbound.request_id))
+    if operation.metered and call.who and not call.headers and reply.status < 500:
+        await service.meter.tell_standing(call.who, call.headers)
+    return replace(reply, headers={**call.headers, **reply.headers})
+
+
+def refuse(service: Service, refusal: Refusal) -> Reply:
+    """The one way in which a refusal becomes an answer."""
+    row = row_of(refusal)
+    if (visit := present()) is not None:
+        visit.code = row.code
+    body = _encode(body_of(refusal, service.places))
+    return Reply(row.status, body, headers_of(refusal), closes=row.closes)
+
+
+async def _answer(service: Service, operation: Operation, inbound: Inbound, call: Call) -> Reply:
+    if not operation.is_on(service):
+        raise NoSuchRoute
+    if operation.key is not None:
+        authorization = inbound.headers.get("authorization")
+        call.who = await authenticate(service.store, authorization, operation.key)
+        identified(call.who.key.id)
+    octets = await _read(operation, inbound)
+    if not operation.metered:
+        let_in()  # what it waits for is no grant
+
+    async def act() -> Reply:
+        return await _act(service, operation, inbound, call, octets)
+
+    sent = inbound.headers.get("idempotency-key") if operation.takes_idempotency_key else None
+    key = check_key(sent, operation.section, repeatable=operation.repeatable)
+    if key is None or call.who is None:
+        return await act()
+    same = fingerprint(operation.name, str(sorted(inbound.query.items())), octets)
+    return await once(service, call, key, same, act)
+
+
+async def _read(operation: Operation, inbound: Inbound) -> bytes:
+    """The body's octets, if the operation takes a body; by its length alone where that tells."""
+    if operation.takes is None and not operation.raw:
+        return b""
+    check_head(inbound.headers, operation.octets_max)
+    return await inbound.read(operation.octets_max)
+
+
+def check_head(headers: Mapping[str, str], octets_max: int) -> None:
+    """Raises the Refusal of a body that the head alone condemns: before any of it is read."""
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > octets_max:
+        raise PayloadTooLarge(octets_max)
+    coding = headers.get("content-encoding", "").strip()
+    if coding.lower() not in ("", "identity"):
+        raise UnsupportedCoding(coding[:CODING_SHOWN_MAX])
+
+
+async def _act(
+    service: Service, operation: Operation, inbound: Inbound, call: Call, octets: bytes
+) -> Reply:
+    """Understand the body and do the work; a refusal is an answer too, and may be kept as one."""
+    try:
+        call.body = await _understand(operation, inbound, octets)
+        return await operation.handler(service, call)
+    except InvalidRequest as refusal:
+        reply = refuse(service, refusal)
+        if operation.counts_malformed and refusal.was_json:
+            first = call.first_answer(reply)
+            if await service.meter.count_malformed(call.caller, call.headers, first):
+                call.has_kept()
+        elif operation.limits_malformed:
+            await service.meter.limit_malformed(
+                call.caller, operation.name.removeprefix("verify_"), call.headers
+            )
+        return reply
+    except Refusal as refusal:
+        return refuse(service, refusal)
+
+
+async def _understand(operation: Operation, inbound: Inbound, octets: bytes) -> Any:
+    if operation.raw:
+        return octets
+    if operation.takes is None or (not octets and not operation.body_required):
+        return None
+    check_media_type(inbound.headers.get("content-type"), operation.section)
+    return await parse(octets, operation.takes, operation.section)
+
+
+def _addresses_in(body: Any) -> int:
+    """How many addresses a body asks about."""
+    match body:
+        case VerifyRequest():
+            return 1
+        case BatchRequest(emails=emails):
+            return len(emails)
+    return 0
+
+
+def _counted(lines: Lines, visit: Visit) -> Lines:
+    """The same lines, counted for the visit as they are handed over."""
+    visit.lines = 0
+
+    def encode(answers: Sequence[Answer]) -> bytes:
+        visit.lines = (visit.lines or 0) + len(answers)
+        return lines.encode(answers)
+
+    return replace(lines, encode=encode)

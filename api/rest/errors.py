@@ -1,0 +1,255 @@
+"""The one table of errors: what status, code and words each refusal has.
+
+What the caller did is told in `message`, what to do about it in `action`; `docs`
+leads to the page. Pure: no clock, no web framework.
+"""
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cache
+from math import ceil
+
+import msgspec
+
+from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
+from mailprobe.api.rest.refusals import (
+    AnswerLost,
+    HardCapReached,
+    IdempotencyReused,
+    IdempotencyRunning,
+    InvalidKey,
+    InvalidRequest,
+    KeyNotFound,
+    KeysTooFast,
+    MethodNotAllowed,
+    MissingKey,
+    NeverFits,
+    NoBillingAccount,
+    NoSuchRoute,
+    OurFault,
+    Overloaded,
+    PayloadTooLarge,
+    ProviderUnavailable,
+    QuotaExhausted,
+    RateLimited,
+    Refusal,
+    Section,
+    SlowBody,
+    TooManyJobs,
+    TooManyKeys,
+    UnsupportedCoding,
+    UsageUnknown,
+    WrongKeyType,
+)
+from mailprobe.api.rest.schema import (
+    ApiError,
+    MonthlyQuotaError,
+    PaymentRequiredError,
+    RateLimitError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The public addresses that appear in bodies; without a slash at the end."""
+
+    base_url: str
+    docs_url: str
+    dashboard_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one refusal is told. The texts are templates over its fields and the places."""
+
+    status: int
+    code: str
+    message: str
+    action: str
+    anchor: Section | None  # None: the refusal's own section
+    shape: type[ApiError] = ApiError
+    closes: bool = False  # the connection: what else is on its way is not read
+    retry_s: int | None = None  # a Retry-After where no reset_at tells it
+
+
+AUTHENTICATE = "Send the header Authorization: Bearer <key> with "
+WAIT = "Wait until reset_at (Retry-After seconds) and a little longer, then send it again."
+
+TABLE: dict[type[Refusal], Row] = {
+    NoSuchRoute: Row(
+        404, "not_found", "There is nothing at this path.",
+        "To verify, use POST {base_url}/v1/email/verify, POST {base_url}/v1/email/verify/batch or "
+        "POST {base_url}/v1/email/verify/stream; {base_url}/openapi.json describes every route.",
+        "endpoints",
+    ),
+    MethodNotAllowed: Row(
+        405, "method_not_allowed", "{method} is not a method of this path.",
+        "Use {allow}; {base_url}/openapi.json describes every route.", "endpoints",
+    ),
+    MissingKey: Row(
+        401, "missing_api_key", "The request has no Authorization header.",
+        AUTHENTICATE + "your {kind} key.", "authentication",
+    ),
+    InvalidKey: Row(
+        401, "invalid_api_key", "{why}",
+        AUTHENTICATE + "an active key; {dashboard_url} makes a new one.", "authentication",
+    ),
+    WrongKeyType: Row(
+        403, "wrong_key_type", "A standard key does not open the management routes.",
+        AUTHENTICATE + "a provisioning key (sk_mgmt_…).", "authentication",
+    ),
+    PayloadTooLarge: Row(
+        413, "payload_too_large", "The body has more than {octets_max} octets.",
+        "Send at most 50 addresses in a request, and nothing else.", "limits", closes=True,
+    ),
+    SlowBody: Row(
+        408, "request_timeout", "The body was not complete within {seconds_max} seconds.",
+        "Send the whole body at once.", "limits", closes=True,
+    ),
+    UnsupportedCoding: Row(
+        415, "unsupported_media_type", "The body's Content-Encoding is {coding}.",
+        "Send the body as it is, without a Content-Encoding.", "request-bodies",
+    ),
+    InvalidRequest: Row(400, "invalid_request", "{why}", "{fix}", None),
+    HardCapReached: Row(
+        402, "payment_required",
+        "This request could take the overage of the billing period above the hard spend cap.",
+        "Do not send it again before the hard cap is raised or the plan is upgraded: "
+        "{dashboard_url}.",
+        "spend-caps", PaymentRequiredError,
+    ),
+    RateLimited: Row(
+        429, "rate_limit_exceeded",
+        "{units} more would make more than {limit} verifications in 60 seconds.{also}",
+        WAIT, "limits", RateLimitError,
+    ),
+    NeverFits: Row(
+        429, "rate_limit_exceeded",
+        "The request is worth {units} verifications, and the limit is {limit} in 60 seconds: "
+        "it must be split.{also}",
+        "Split the request into ones of at most {limit} addresses, or upgrade: {dashboard_url}.",
+        "limits", RateLimitError,
+    ),
+    QuotaExhausted: Row(
+        429, "monthly_quota_exceeded",
+        "{units} more would make more than {limit} verifications this month; {used} are counted.",
+        "Wait until reset_at, the start of the next month (UTC), or upgrade: {dashboard_url}.",
+        "limits", MonthlyQuotaError,
+    ),
+    KeyNotFound: Row(
+        404, "key_not_found", "The account has no active standard key with this id.",
+        "GET {base_url}/v1/management/keys lists the keys that can be revoked.", "management",
+    ),
+    TooManyKeys: Row(
+        429, "key_limit_reached", "The account has all {keys_max} keys of its tier.",
+        "Revoke a key that is not used any more, or upgrade: {dashboard_url}.", "management",
+    ),
+    KeysTooFast: Row(
+        429, "rate_limit_exceeded", "An account may make {limit} keys in 60 seconds.",
+        WAIT, "management", RateLimitError,
+    ),
+    TooManyJobs: Row(
+        429, "job_limit_reached",
+        "The account has {jobs_max} callbacks that are not delivered yet.",
+        "Let your receivers answer 2xx within 15 seconds, and send it again when callbacks have been "
+        "delivered or given up.",
+        "limits",
+    ),
+    NoBillingAccount: Row(
+        402, "no_billing_account", "The account has no billing account.",
+        "Choose a paid plan first: {dashboard_url}.", "management",
+    ),
+    IdempotencyReused: Row(
+        422, "idempotency_key_reused", "This Idempotency-Key came with another request before.",
+        "Use a new key for every new request, the same one only to repeat it.", "idempotency",
+    ),
+    IdempotencyRunning: Row(
+        409, "idempotency_in_progress", "The first request with this Idempotency-Key still runs.",
+        "Send it again in a few seconds to get its answer.", "idempotency", retry_s=1,
+    ),
+    AnswerLost: Row(
+        409, "idempotency_answer_lost",
+        "The first request with this Idempotency-Key was done and counted; its answer was too large "
+        "to be kept.",
+        "Do not repeat it with this key: use a new one to do and count it again.", "idempotency",
+    ),
+    Overloaded: Row(
+        503, "overloaded", "The service has as much to do as it can bear.",
+        "Send it again in a second or two; nothing was counted.", "errors", retry_s=1,
+    ),
+    UsageUnknown: Row(
+        503, "quota_check_failed", "The usage store cannot be asked just now.",
+        "Send it again in a second or two.", "errors", retry_s=1,
+    ),
+    ProviderUnavailable: Row(
+        503, "billing_unavailable", "The billing provider cannot be asked just now.",
+        "Send it again in a few seconds.", "errors", retry_s=5,
+    ),
+    OurFault: Row(
+        500, "internal_error", "The service has failed; it is not the request's fault.",
+        "Send it again; if it fails again, tell the operator this request id: {request_id}.",
+        "errors",
+    ),
+}  # fmt: skip
+
+
+# refusals of the HTTP server itself, which knows no more than their code
+BEFORE_ROUTING: dict[str, Refusal] = {
+    "invalid_request": InvalidRequest("The request is not well-formed HTTP/1.1.", "endpoints"),
+    "request_timeout": SlowBody(BODY_S_MAX),
+    "payload_too_large": PayloadTooLarge(BODY_OCTETS_MAX),
+    "internal_error": OurFault("the header X-Request-Id"),
+    "overloaded": Overloaded(),
+}
+
+
+def row_of(refusal: Refusal) -> Row:
+    return TABLE[type(refusal)]
+
+
+def body_of(refusal: Refusal, places: Places) -> ApiError:
+    """The whole error body: the four fields, and what its kind adds."""
+    row = row_of(refusal)
+    said = vars(refusal) | {field.name: getattr(places, field.name) for field in fields(places)}
+    return row.shape(
+        error=row.code,
+        message=row.message.format_map(said),
+        action=row.action.format_map(said),
+        docs=f"{places.docs_url}#{row.anchor or said['section']}",
+        **{name: said[name] for name in _own_fields(row.shape)},
+    )
+
+
+def body_of_code(code: str, places: Places) -> ApiError:
+    """The body for what is refused before any operation is found: by the HTTP server."""
+    return body_of(BEFORE_ROUTING[code], places)
+
+
+@cache
+def octets_of_code(code: str, places: Places) -> bytes:
+    """The same as JSON, made once: in a flood it is said thousands of times a second."""
+    return msgspec.json.encode(body_of_code(code, places))
+
+
+def headers_of(refusal: Refusal) -> dict[str, str]:
+    """The headers that go with it, but for the connection's."""
+    match refusal:
+        case MethodNotAllowed(allow=allow):
+            return {"Allow": allow}
+        case MissingKey() | InvalidKey():
+            return {"WWW-Authenticate": "Bearer"}  # RFC 9110 11.6.1
+        case RateLimited(asked_at=asked_at, reset_at=reset_at):
+            return {"Retry-After": str(retry_after_s(asked_at, reset_at))}
+        case QuotaExhausted(asked_at=asked_at, reset_at=reset_at):
+            return {"Retry-After": str(retry_after_s(asked_at, reset_at))}
+    retry_s = row_of(refusal).retry_s
+    return {} if retry_s is None else {"Retry-After": str(retry_s)}
+
+
+def retry_after_s(asked_at: datetime, reset_at: datetime) -> int:
+    """Whole seconds that are always enough to wait."""
+    return max(1, ceil((reset_at - asked_at).total_seconds()))
+
+
+def _own_fields(shape: type[ApiError]) -> tuple[str, ...]:
+    return shape.__struct_fields__[len(ApiError.__struct_fields__) :]

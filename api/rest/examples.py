@@ -1,0 +1,118 @@
+"""One example of every body, for the API description; the tests hold them against the schemas."""
+
+from datetime import UTC, date, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from mailprobe.api.keys import mint, shown
+from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
+from mailprobe.api.rest import refusals
+from mailprobe.api.rest.errors import Places, body_of
+from mailprobe.api.rest.management import WARNING
+from mailprobe.api.rest.schema import (
+    AccountLimits,
+    AsyncVerifyResponse,
+    BatchRequest,
+    BatchVerifyResponse,
+    BillingPortalRequest,
+    CreateKeyRequest,
+    HealthResponse,
+    ManagementAccountResponse,
+    ManagementBillingPortalResponse,
+    ManagementCreateKeyResponse,
+    ManagementKey,
+    ManagementKeysListResponse,
+    ManagementUsageResponse,
+    ManagementUsageSummaryResponse,
+    Period,
+    UsageDay,
+    VerifyEmailCallback,
+    VerifyEmailResult,
+    VerifyRequest,
+)
+from mailprobe.engine import Verdict
+
+_AT = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
+_SOON = datetime(2026, 3, 14, 9, 27, 12, tzinfo=UTC)
+_MONTH = datetime(2026, 3, 1, tzinfo=UTC)
+_NEXT_MONTH = datetime(2026, 4, 1, tzinfo=UTC)
+_ID = UUID("0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60")
+_KEY = mint("sk_live_", lambda below: 7)  # well formed, and nobody's
+
+DELIVERABLE = Verdict(
+    "ann@example.org", True, "deliverable", 0.97, None,
+    False, False, False, False, False, True, "mx.example.org", None, 212,
+)  # fmt: skip
+MISTYPED = Verdict(
+    "bob@gmial.com", False, "invalid", 0.0, "disposable",
+    True, False, False, False, False, False, None, "gmail.com", 0,
+)  # fmt: skip
+
+BODIES: tuple[msgspec.Struct, ...] = (
+    VerifyRequest("ann@example.org"),
+    BatchRequest(["ann@example.org", "bob@gmial.com"]),
+    CreateKeyRequest("checkout"),
+    BillingPortalRequest("https://shop.example.org/account"),
+    VerifyEmailResult(**msgspec.structs.asdict(DELIVERABLE)),
+    AsyncVerifyResponse(str(_ID)),
+    VerifyEmailCallback(**msgspec.structs.asdict(DELIVERABLE), job_id=str(_ID)),
+    BatchVerifyResponse([DELIVERABLE, MISTYPED], 2, 214),
+    HealthResponse(True, 1_773_480_413_000),
+    ManagementAccountResponse(_ID, "builder", AccountLimits(5_000, 100, 10), 1_234),
+    ManagementKeysListResponse([ManagementKey(_ID, shown(_KEY), _AT, "checkout")], 1, 10),
+    ManagementCreateKeyResponse(_ID, _KEY, _AT, WARNING, "checkout"),
+    ManagementUsageResponse([UsageDay(date(2026, 3, 13), 310), UsageDay(date(2026, 3, 14), 42)]),
+    ManagementUsageSummaryResponse(
+        Period(_MONTH, _NEXT_MONTH), 5_100, 5_000, 0, 100, 0.4, "builder"
+    ),
+    ManagementBillingPortalResponse("https://billing.example.org/session/1"),
+)
+
+_BY_TYPE = {type(body): body for body in BODIES}
+
+REFUSALS: tuple[refusals.Refusal, ...] = (
+    refusals.NoSuchRoute(),
+    refusals.MethodNotAllowed("PATCH", "POST"),
+    refusals.MissingKey(),
+    refusals.InvalidKey(),
+    refusals.WrongKeyType(),
+    refusals.PayloadTooLarge(BODY_OCTETS_MAX),
+    refusals.SlowBody(BODY_S_MAX),
+    refusals.UnsupportedCoding("gzip"),
+    refusals.InvalidRequest("The field email is missing.", "request"),
+    refusals.HardCapReached(10.0, 9.99),
+    refusals.RateLimited(100, _AT, _SOON, 5),
+    refusals.KeysTooFast(20, _AT, _SOON, 1),
+    refusals.NeverFits(10, _AT, _SOON, 50),
+    refusals.QuotaExhausted(500, 497, _AT, _NEXT_MONTH, 5),
+    refusals.KeyNotFound(),
+    refusals.TooManyKeys(10),
+    refusals.NoBillingAccount(),
+    refusals.ProviderUnavailable(),
+    refusals.IdempotencyReused(),
+    refusals.IdempotencyRunning(),
+    refusals.AnswerLost(),
+    refusals.TooManyJobs(10_000),
+    refusals.Overloaded(),
+    refusals.UsageUnknown(),
+    refusals.OurFault("6b1c0f2d9a"),
+)
+
+_BY_REFUSAL = {type(refusal): refusal for refusal in REFUSALS}
+
+
+def example_of(kind: type[msgspec.Struct]) -> Any:
+    """The example of a body, as JSON would have it."""
+    return msgspec.to_builtins(_BY_TYPE[kind])
+
+
+def example_lines() -> str:
+    """The example of a stream's body."""
+    return msgspec.json.Encoder().encode_lines([MISTYPED, DELIVERABLE]).decode()
+
+
+def example_refusal(kind: type[refusals.Refusal], places: Places) -> Any:
+    """The example of an error's body."""
+    return msgspec.to_builtins(body_of(_BY_REFUSAL[kind], places))

@@ -1,0 +1,183 @@
+"""What an account's owner does with a provisioning key: account, keys, usage, billing portal.
+
+Every question to the store names the caller's own account, so what belongs to
+another is simply not there.
+"""
+
+import re
+from datetime import timedelta
+from uuid import UUID
+
+from mailprobe.api.keys import key_hash, mint, shown
+from mailprobe.api.quota.policy import next_month
+from mailprobe.api.quota.pricing import eur_up, overage_calls, overage_micros
+from mailprobe.api.rest.messages import Call, Reply, reply
+from mailprobe.api.rest.refusals import (
+    KeyNotFound,
+    KeysTooFast,
+    NoBillingAccount,
+    NoSuchRoute,
+    TooManyKeys,
+)
+from mailprobe.api.rest.schema import (
+    AccountLimits,
+    BillingPortalRequest,
+    CreateKeyRequest,
+    ManagementAccountResponse,
+    ManagementBillingPortalResponse,
+    ManagementCreateKeyResponse,
+    ManagementKey,
+    ManagementKeysListResponse,
+    ManagementUsageResponse,
+    ManagementUsageSummaryResponse,
+    Period,
+    UsageDay,
+)
+from mailprobe.api.service import Service
+from mailprobe.storage import contract
+from mailprobe.storage.contract import KeyLimitReached
+from mailprobe.storage.records import Caller, Key, Ledger
+
+USAGE_DAYS = 30
+KEYS_A_MINUTE = 20  # of an account: each is a row for as long as its retention
+WARNING = "Keep this key now: it is shown this once and cannot be read again."
+
+_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+
+
+async def get_account(service: Service, call: Call) -> Reply:
+    """The account, its subscription and its limits."""
+    account, plan = call.caller.account, service.plan(call.caller)
+    ledger = await service.store.ledger(call.caller)
+    return reply(
+        200,
+        ManagementAccountResponse(
+            account_id=UUID(account.id),
+            tier=account.tier,
+            limits=AccountLimits(plan.monthly_calls, plan.rate_limit_per_min, plan.max_keys),
+            usage_this_month=_used(service, call.caller, ledger),
+            subscription_status=account.subscription_status,
+            current_period_end=account.current_period_end,
+            cancel_at_period_end=account.cancel_at_period_end,
+            canceled_at=account.canceled_at,
+            cancel_at=account.cancel_at,
+            trial_start=account.trial_start,
+            trial_end=account.trial_end,
+            billing_cycle_anchor=account.billing_cycle_anchor,
+        ),
+    )
+
+
+async def list_api_keys(service: Service, call: Call) -> Reply:
+    """The active standard keys, oldest first."""
+    keys = [
+        ManagementKey(UUID(key.id), key.prefix, key.created_at, key.label)
+        for key in await service.store.keys(call.caller.account.id)
+        if key.kind == "standard"
+    ]
+    return reply(
+        200, ManagementKeysListResponse(keys, len(keys), service.plan(call.caller).max_keys)
+    )
+
+
+async def create_api_key(service: Service, call: Call) -> Reply:
+    """A new standard key, shown this once."""
+    body: CreateKeyRequest = call.body or CreateKeyRequest()
+    keys_max = service.plan(call.caller).max_keys
+    raw = mint("sk_live_", service.draw)
+
+    def created(key: Key) -> Reply:
+        told = ManagementCreateKeyResponse(UUID(key.id), raw, key.created_at, WARNING, key.label)
+        return reply(201, told)
+
+    try:
+        key = await service.store.create_key(
+            call.caller.account.id,
+            "standard",
+            body.label,
+            sha256=key_hash(raw),
+            prefix=shown(raw),
+            keys_max=keys_max,
+            a_minute=KEYS_A_MINUTE,
+            once=call.once,
+            answer=lambda key: call.answered(created(key)),
+        )
+    except KeyLimitReached:
+        raise TooManyKeys(keys_max) from None
+    except contract.KeysTooFast as early:
+        raise KeysTooFast(KEYS_A_MINUTE, early.asked_at, early.reset_at, 1) from None
+    call.has_kept()
+    return created(key)
+
+
+async def revoke_api_key(service: Service, call: Call) -> Reply:
+    """Revoke a standard key of the account, for good."""
+    key_id, account_id = call.path["id"].lower(), call.caller.account.id
+    if not _UUID.fullmatch(key_id):
+        raise KeyNotFound
+    ours = await service.store.keys(account_id)
+    if not any(key.id == key_id and key.kind == "standard" for key in ours):
+        raise KeyNotFound
+    if not await service.store.revoke_key(account_id, key_id):
+        raise KeyNotFound  # somebody else was first
+    return Reply(204)
+
+
+async def get_usage(service: Service, call: Call) -> Reply:
+    """Billable verifications of each of the last 30 UTC days."""
+    today = service.now().date()
+    first = today - timedelta(days=USAGE_DAYS - 1)
+    counted = await service.store.days(call.caller.account.id, first, today)
+    calls = {count.day: count.calls for count in counted}
+    days = [first + timedelta(days=n) for n in range(USAGE_DAYS)]
+    return reply(200, ManagementUsageResponse([UsageDay(day, calls.get(day, 0)) for day in days]))
+
+
+async def get_usage_summary(service: Service, call: Call) -> Reply:
+    """This month: used, included, left, beyond, and what that costs."""
+    plan = service.plan(call.caller)
+    ledger = await service.store.ledger(call.caller)
+    used = _used(service, call.caller, ledger)
+    end = next_month(ledger.asked_at)
+    start = ledger.asked_at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return reply(
+        200,
+        ManagementUsageSummaryResponse(
+            period=Period(start, end),
+            calls_used=used,
+            calls_included=plan.monthly_calls,
+            calls_remaining=max(0, plan.monthly_calls - used),
+            overage_calls=overage_calls(plan, used),
+            estimated_cost_eur=eur_up(overage_micros(plan, used)),
+            tier=plan.tier,
+        ),
+    )
+
+
+async def create_billing_portal(service: Service, call: Call) -> Reply:
+    """Where the bills are, made on demand."""
+    body: BillingPortalRequest = call.body or BillingPortalRequest()
+    if service.payments is None:
+        raise NoBillingAccount
+    url = await service.payments.portal_url(call.caller.account, body.return_url)
+    if url is None:
+        raise NoBillingAccount
+    return reply(200, ManagementBillingPortalResponse(url))
+
+
+def takes_billing_events(service: Service) -> bool:
+    return service.payments is not None and service.payments.takes_events
+
+
+async def take_billing_event(service: Service, call: Call) -> Reply:
+    """An event of the billing provider's, signed by it; it keeps the account's subscription true."""
+    if service.payments is None:
+        raise NoSuchRoute
+    await service.payments.take_event(call.body, call.sent.get("stripe-signature", ""))
+    return Reply(204)
+
+
+def _used(service: Service, caller: Caller, ledger: Ledger) -> int:
+    """Free: what the quota counts. Paid: what is billable."""
+    free = service.plan(caller).monthly_quota is not None
+    return ledger.month_units if free else ledger.month_billable

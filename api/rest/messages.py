@@ -1,0 +1,112 @@
+"""A request and its answer as the operations see them, without a web framework.
+
+`Inbound` is what a door hands in: the HTTP application, and any other door that
+performs operations for its callers. `Call` is what a handler gets, after every
+check has passed; `Reply` is what it gives back.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from mailprobe.api.quota.metered_stream import Metered
+from mailprobe.api.rest.schema import BatchRequest, VerifyRequest
+from mailprobe.engine import Answer
+from mailprobe.storage.records import Answered, Caller, FirstAnswer, Once
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """A request whose route is found and whose body is still on its way.
+
+    `headers` has lower-case names. `read` gives the body's octets; it raises
+    PayloadTooLarge past so many octets, and SlowBody past its time.
+    """
+
+    request_id: str
+    headers: Mapping[str, str]
+    query: Mapping[str, Sequence[str]]
+    path: Mapping[str, str]  # the variable parts of the path, by name
+    read: Callable[[int], Awaitable[bytes]]
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that passed every check before the work.
+
+    `body` is of the operation's type. `headers` go with the answer, whatever it is.
+    """
+
+    who: Caller | None  # None where the operation wants no key
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    path: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+    sent: Mapping[str, str] = field(default_factory=dict)  # the request's headers, in lower case
+    headers: dict[str, str] = field(default_factory=dict)
+    once: Once | None = None  # of a request with an idempotency key
+    kept: bool = False  # its answer, in the transaction that did the work
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks, for an operation that wants a key."""
+        assert self.who is not None
+        return self.who
+
+    def first_answer(self, reply: "Reply") -> FirstAnswer | None:
+        """What is to be kept of the reply, in the transaction that counts or does the work."""
+        return None if self.once is None else FirstAnswer(self.once, self.answered(reply))
+
+    def answered(self, reply: "Reply") -> Answered:
+        """The reply as it is kept: without its body where that repeats more than it should."""
+        assert isinstance(reply.body, bytes)
+        return Answered(reply.status, (), None if _repeats_much(self.body) else reply.body)
+
+    def has_kept(self) -> None:
+        """The work is done, and its answer is kept with it."""
+        self.kept = self.once is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A body that is still to come: entered and left by whoever sends it."""
+
+    open: Callable[[], AbstractAsyncContextManager[Metered]]
+    encode: Callable[[Sequence[Answer]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer; `body` is empty, whole, or Lines."""
+
+    status: int
+    body: bytes | Lines = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    media_type: str = JSON
+    closes: bool = False  # the connection must not be used again
+
+
+ECHOED_CHARACTERS_MAX = 320  # of an address that is kept in an answer; longer ones are none
+
+
+def _repeats_much(body: Any) -> bool:
+    """Does the answer repeat a text that is too long for an address? 2 MB would be kept for nothing."""
+    match body:
+        case VerifyRequest(email=email):
+            return len(email) > ECHOED_CHARACTERS_MAX
+        case BatchRequest(emails=emails):
+            return any(len(email) > ECHOED_CHARACTERS_MAX for email in emails)
+    return False
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def reply(status: int, body: msgspec.Struct) -> Reply:
+    """A whole answer in JSON."""
+    return Reply(status, _encode(body))

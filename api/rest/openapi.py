@@ -1,0 +1,230 @@
+"""The table of operations, told as OpenAPI 3.1; the schemas come from the handlers' own types."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mailprobe.api.rest.errors import TABLE, Places
+from mailprobe.api.rest.examples import example_lines, example_of, example_refusal
+from mailprobe.api.rest.messages import NDJSON
+from mailprobe.api.rest.openapi_text import (
+    BILLING_EVENT,
+    CALLBACK,
+    CALLBACK_HEADERS,
+    EVIDENCE,
+    HEADERS,
+    IDEMPOTENCY_KEY,
+    KEY_ID,
+    NOTES,
+    SECURITY_SCHEMES,
+    WEBHOOK,
+)
+from mailprobe.api.rest.refusals import Refusal
+from mailprobe.api.rest.schema import (
+    ApiError,
+    AsyncVerifyResponse,
+    BatchRequest,
+    BatchVerifyResponse,
+    BillingPortalRequest,
+    CreateKeyRequest,
+    HealthResponse,
+    ManagementAccountResponse,
+    ManagementBillingPortalResponse,
+    ManagementCreateKeyResponse,
+    ManagementKeysListResponse,
+    ManagementProvisioningKeyResponse,
+    ManagementUsageResponse,
+    ManagementUsageSummaryResponse,
+    MonthlyQuotaError,
+    PaymentRequiredError,
+    RateLimitError,
+    VerifyEmailCallback,
+    VerifyEmailResult,
+    VerifyRequest,
+)
+
+if TYPE_CHECKING:
+    from mailprobe.api.rest.operations import Operation
+
+VERSION = "1.0.0"
+SCHEMAS = "#/components/schemas/{name}"
+JSON = "application/json"
+
+TYPES: tuple[type[msgspec.Struct], ...] = (
+    VerifyRequest, BatchRequest, CreateKeyRequest, BillingPortalRequest,
+    AsyncVerifyResponse, VerifyEmailCallback, VerifyEmailResult, BatchVerifyResponse, HealthResponse,
+    ManagementAccountResponse, ManagementKeysListResponse, ManagementCreateKeyResponse,
+    ManagementProvisioningKeyResponse, ManagementUsageResponse, ManagementUsageSummaryResponse,
+    ManagementBillingPortalResponse,
+    ApiError, RateLimitError, MonthlyQuotaError, PaymentRequiredError,
+)  # fmt: skip
+
+
+def describe(operations: "Sequence[Operation]", places: Places) -> dict[str, Any]:
+    """The whole description."""
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
+            operation, places
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "mailprobe",
+            "version": VERSION,
+            "summary": "Is an email address well formed, not disposable, and accepted?",
+            "description": f"Documentation: {places.docs_url}",
+        },
+        "servers": [{"url": places.base_url}],
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(),
+            "headers": HEADERS,
+            "securitySchemes": SECURITY_SCHEMES,
+        },
+    }
+
+
+def _schemas() -> dict[str, Any]:
+    _, schemas = msgspec.json.schema_components(TYPES, ref_template=SCHEMAS)
+    schemas.pop("Verdict", None)  # a result without evidence, under the engine's name for it
+    for (schema, name), more in NOTES.items():
+        known = {} if "type" in more else schemas[schema]["properties"][name]
+        schemas[schema]["properties"][name] = {**known, **more}
+    return _renamed(schemas)  # type: ignore[no-any-return]
+
+
+def _renamed(node: Any) -> Any:
+    """The same, where every reference to the engine's Verdict leads to VerifyEmailResult."""
+    if isinstance(node, dict):
+        return {key: _renamed(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_renamed(value) for value in node]
+    if node == SCHEMAS.format(name="Verdict"):
+        return SCHEMAS.format(name="VerifyEmailResult")
+    return node
+
+
+def _operation(operation: "Operation", places: Places) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": operation.handler.__doc__,
+        "tags": [operation.path.split("/")[2] if operation.key else "service"],
+        "security": [{f"{operation.key}Key": []}] if operation.key else [],
+        "responses": {
+            str(operation.status): _success(operation),
+            **_failures(operation, places),
+        },
+    }
+    parameters = [
+        *([KEY_ID] if "{id}" in operation.path else []),
+        *([EVIDENCE] if operation.metered else []),
+        *([IDEMPOTENCY_KEY] if operation.takes_idempotency_key and operation.repeatable else []),
+    ]
+    if parameters:
+        told["parameters"] = parameters
+    if operation.takes is not None:
+        told["requestBody"] = {
+            "required": operation.body_required,
+            "content": {
+                JSON: {"schema": _ref(operation.takes), "example": example_of(operation.takes)}
+            },
+        }
+    if operation.raw:
+        told["requestBody"] = {"required": True, "content": {JSON: BILLING_EVENT}}
+    if operation.promises is not None:
+        told["responses"]["202"] = _promise(operation.promises)
+        told["callbacks"] = {"verified": {WEBHOOK: {"post": _callback()}}}
+    return told
+
+
+def _promise(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {
+        "description": "With a webhook: the result will be posted there",
+        "headers": _headers("X-Request-Id", "RateLimit", "RateLimit-Policy"),
+        "content": {JSON: {"schema": _ref(kind), "example": example_of(kind)}},
+    }
+
+
+def _callback() -> dict[str, Any]:
+    """What we send, and expect, where the caller has named a webhook."""
+    return {
+        "summary": "The verification has ended",
+        "description": CALLBACK,
+        "parameters": CALLBACK_HEADERS,
+        "requestBody": {
+            "required": True,
+            "content": {
+                JSON: {
+                    "schema": _ref(VerifyEmailCallback),
+                    "example": example_of(VerifyEmailCallback),
+                }
+            },
+        },
+        "responses": {
+            "2XX": {"description": "Taken: it is not sent again"},
+            "410": {"description": "Not wanted any more: it is not sent again"},
+            "default": {"description": "It is sent again later, the same bytes"},
+        },
+    }
+
+
+def _success(operation: "Operation") -> dict[str, Any]:
+    extra = ("RateLimit", "RateLimit-Policy") if operation.metered else ()
+    answer: dict[str, Any] = {
+        "description": operation.summary,
+        "headers": _headers("X-Request-Id", *extra),
+    }
+    if operation.media_type == NDJSON:
+        answer["content"] = {
+            NDJSON: {
+                "schema": {"type": "string", "description": "One VerifyEmailResult in each line."},
+                "x-itemSchema": _ref(VerifyEmailResult),
+                "example": example_lines(),
+            }
+        }
+    elif operation.gives is not None:
+        example = example_of(operation.gives)
+        answer["content"] = {JSON: {"schema": _ref(operation.gives), "example": example}}
+    elif operation.status != 204:
+        answer["content"] = {JSON: {"schema": {"type": "object"}, "example": {"openapi": "3.1.0"}}}
+    return answer
+
+
+def _failures(operation: "Operation", places: Places) -> dict[str, Any]:
+    by_status: dict[int, list[type[Refusal]]] = {}
+    for refusal in operation.refusals:
+        by_status.setdefault(TABLE[refusal].status, []).append(refusal)
+    return {str(status): _failure(by_status[status], places) for status in sorted(by_status)}
+
+
+def _failure(refusals: list[type[Refusal]], places: Places) -> dict[str, Any]:
+    rows = [TABLE[refusal] for refusal in refusals]
+    shapes = list(dict.fromkeys(row.shape for row in rows))
+    schema = _ref(shapes[0]) if len(shapes) == 1 else {"anyOf": [_ref(shape) for shape in shapes]}
+    extra = {
+        401: ("WWW-Authenticate",), 405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",),
+    }.get(rows[0].status, ())  # fmt: skip
+    return {
+        "description": "; ".join(dict.fromkeys(f"`{row.code}`" for row in rows)),
+        "headers": _headers("X-Request-Id", *extra),
+        "content": {
+            JSON: {
+                "schema": schema,
+                "examples": {
+                    refusal.__name__: {"value": example_refusal(refusal, places)}
+                    for refusal in refusals
+                },
+            }
+        },
+    }
+
+
+def _headers(*names: str) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _ref(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": SCHEMAS.format(name=kind.__name__)}

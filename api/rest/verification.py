@@ -1,0 +1,167 @@
+"""The three ways to verify: one address, a batch in its order, a stream as results come.
+
+Each is a collector over the one metered stream.
+"""
+
+from collections.abc import Callable, Sequence
+from uuid import uuid4
+
+import msgspec
+import trio
+
+from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
+from mailprobe.api.quota.metered_stream import open_counted, open_granted, open_metered, spend_known
+from mailprobe.api.rest.messages import ECHOED_CHARACTERS_MAX, NDJSON, Call, Lines, Reply, reply
+from mailprobe.api.rest.refusals import InvalidRequest, Section
+from mailprobe.api.rest.schema import (
+    AsyncVerifyResponse,
+    BatchRequest,
+    BatchVerifyResponse,
+    VerifyEmailResult,
+    VerifyRequest,
+)
+from mailprobe.api.service import Service
+from mailprobe.engine import Answer, Verdict
+from mailprobe.engine.evidence import EvidenceBudget
+from mailprobe.storage.records import FirstAnswer, JobOrder
+
+_encoder = msgspec.json.Encoder()
+
+
+async def verify_email(service: Service, call: Call) -> Reply:
+    """One address, its result; with a webhook the result is posted there when it is known."""
+    body: VerifyRequest = call.body
+    explain = wants_evidence(call, "request")
+    if body.webhook is not None:
+        return await _promise(service, call, body, explain)
+
+    def make(answers: Sequence[Answer]) -> Reply:
+        return reply(200, _result(answers[0], EvidenceBudget()))
+
+    return await _answer_whole(service, call, [body.email], "verify", make, explain)
+
+
+async def verify_batch(service: Service, call: Call) -> Reply:
+    """Up to fifty addresses, their results in the order of the request."""
+    began = trio.current_time()
+    body: BatchRequest = call.body
+    explain = wants_evidence(call, "batch")
+
+    def make(answers: Sequence[Answer]) -> Reply:
+        latency_ms = round((trio.current_time() - began) * 1000)
+        budget = EvidenceBudget()
+        results = [_result(answer, budget) for answer in answers]
+        return reply(200, BatchVerifyResponse(results, len(results), latency_ms))
+
+    return await _answer_whole(service, call, body.emails, "batch", make, explain)
+
+
+async def verify_stream(service: Service, call: Call) -> Reply:
+    """Up to fifty addresses, a line for each as soon as its result is there."""
+    body: BatchRequest = call.body
+    explain = wants_evidence(call, "streaming")
+    meter, texts, encode = service.meter, body.emails, encoder_of_lines()
+    known = await spend_known(
+        meter, call.caller, texts, operation="stream", headers=call.headers, explain=explain
+    )
+    if known is not None:
+        lines = Lines(open=lambda: open_counted(known), encode=encode)
+    else:
+        grant = await meter.reserve(call.caller, len(texts), "stream", call.headers)
+        lines = Lines(
+            open=lambda: open_granted(meter, grant, texts, explain=explain), encode=encode
+        )
+    # no proxy may hold a line back until a buffer of its own is full
+    return Reply(200, lines, {"X-Accel-Buffering": "no"}, NDJSON)
+
+
+async def _answer_whole(
+    service: Service,
+    call: Call,
+    texts: Sequence[str],
+    operation: str,
+    make: Callable[[Sequence[Answer]], Reply],
+    explain: bool,
+) -> Reply:
+    """What `make` makes of all answers, in the order of the texts; kept with their settlement."""
+    made: list[Reply] = []
+
+    def make_first(answers: Sequence[Answer]) -> FirstAnswer | None:
+        made.append(make(answers))
+        return call.first_answer(made[0])
+
+    known = await spend_known(
+        service.meter, call.caller, texts,
+        operation=operation, headers=call.headers, explain=explain, make_first=make_first,
+    )  # fmt: skip
+    if known is None:
+        collected: dict[int, Answer] = {}
+        async with open_metered(
+            service.meter, call.caller, texts,
+            operation=operation, headers=call.headers, explain=explain,
+        ) as answers:  # fmt: skip
+            async for answer in answers:
+                collected[answer.place] = answer
+            answers.first = make_first([collected[place] for place in range(len(texts))])
+    call.has_kept()
+    return made[0]
+
+
+def encoder_of_lines() -> Callable[[Sequence[Answer]], bytes]:
+    """For the lines of one stream: a line of JSON for each answer, every one with its end."""
+    budget = EvidenceBudget()
+
+    def encode(answers: Sequence[Answer]) -> bytes:
+        return _encoder.encode_lines([_result(answer, budget) for answer in answers])
+
+    return encode
+
+
+def _result(answer: Answer, budget: EvidenceBudget) -> Verdict:
+    if answer.evidence is None:
+        return answer.verdict
+    evidence = budget.fit(answer.evidence)
+    return VerifyEmailResult(**msgspec.structs.asdict(answer.verdict), evidence=evidence)
+
+
+def wants_evidence(call: Call, section: Section) -> bool:
+    """Was evidence asked for? Nothing but `?evidence=1` or `0` is understood."""
+    said = set(call.query.get("evidence", ["0"]))
+    if said in ({"0"}, {"1"}):
+        return said == {"1"}
+    raise InvalidRequest("The query parameter evidence must be 1 or 0.", section, was_json=True)
+
+
+async def _promise(service: Service, call: Call, body: VerifyRequest, explain: bool) -> Reply:
+    """202 once the job is durably kept."""
+    if explain:
+        raise _malformed(
+            "The query parameter evidence cannot be 1 together with a webhook.",
+            "Leave evidence out, or leave webhook out and get the evidence in the answer.",
+        )
+    try:
+        target = check_webhook(body.webhook or "")
+    except NotAWebhook as error:
+        raise _malformed(
+            f"The field webhook will not do: {error}.",
+            "Send a public https:// URL with a host name, without user or password.",
+        ) from None
+    if service.jobs is None:
+        raise _malformed(
+            "This service runs nothing in the background, so the field webhook must be absent.",
+            "Leave webhook out: the result comes in the answer, within about 3 seconds.",
+        )
+    # a customer's receiver that hangs is that customer's trouble, and its other port is another
+    receiver = f"{call.caller.account.id} {target.authority}"
+    # longer than any address, and no less wrong when it is cut: it is not stored whole
+    email = body.email[:ECHOED_CHARACTERS_MAX]
+    order = JobOrder(str(uuid4()), email, target.url, receiver, body.webhook_secret)
+    promised = reply(202, AsyncVerifyResponse(order.id))
+    first = call.first_answer(promised)
+    await service.jobs.promise(call.caller, order, call.headers, first)
+    call.has_kept()
+    return promised
+
+
+def _malformed(why: str, fix: str) -> InvalidRequest:
+    return InvalidRequest(why, was_json=True, fix=fix)

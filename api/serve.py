@@ -1,0 +1,282 @@
+"""The composition root: the service's parts, put together and taken apart in the order of the blocks.
+
+Store, payments, alerts, recorder, seats, engine, courier, jobs, then the doors: each is
+open as long as those after it need it, so that reading upwards gives the order of the
+shutdown. What runs in the background runs in nurseries around the doors, never in the
+web framework's; where it crashes, it begins anew (`engine/background.py`).
+"""
+
+import logging
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+import trio
+
+from mailprobe.api.alerts.sender import open_alerts
+from mailprobe.api.billing.billing import open_payments
+from mailprobe.api.gc_tuning import spare_the_collector
+from mailprobe.api.http.exchange import REFUSALS
+from mailprobe.api.http.listeners import listeners_on
+from mailprobe.api.http.server import drain_on_signals, serve_app
+from mailprobe.api.jobs.delivery import open_courier
+from mailprobe.api.jobs.worker import open_jobs
+from mailprobe.api.mcp.app import create_tools_app
+from mailprobe.api.mcp.jsonrpc import error_body as rpc_error_body
+from mailprobe.api.observability import request_context
+from mailprobe.api.observability.exposition import page, serve_page
+from mailprobe.api.observability.logs import release
+from mailprobe.api.observability.metrics import Metrics
+from mailprobe.api.observability.request_context import Crowd, turned_away
+from mailprobe.api.observability.shared_counters import Board
+from mailprobe.api.quota.background_writes import open_recorder
+from mailprobe.api.quota.connection_leases import is_shared, open_seats
+from mailprobe.api.quota.plans import Plans
+from mailprobe.api.rest.app import create_app
+from mailprobe.api.rest.errors import Places, octets_of_code
+from mailprobe.api.rest.operations import HEALTH
+from mailprobe.api.service import Service, new_service, utc_now
+from mailprobe.api.settings import Bind, Settings
+from mailprobe.engine import observer, open_engine
+from mailprobe.engine.background import contained, supervised
+from mailprobe.engine.smtp.connection_budget import Seats
+from mailprobe.storage import open_store
+from mailprobe.storage.contract import Store, StoreUnavailable
+
+log = logging.getLogger("mailprobe.serve")
+
+TIDY_EVERY_S = 60.0  # a reservation that died is given back within a minute
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The sockets that are listened on, opened before any fork; empty: no such door."""
+
+    api: Sequence[socket.socket]
+    tools: Sequence[socket.socket] = ()
+    metrics: Sequence[socket.socket] = ()
+
+    def all(self) -> list[socket.socket]:
+        return [*self.api, *self.tools, *self.metrics]
+
+
+async def serve_until_drained(
+    settings: Settings,
+    plans: Plans,
+    doors: Doors,
+    ready: Callable[[], None],
+    board: Board | None = None,
+) -> None:
+    """One process's service behind all its doors, until SIGTERM or SIGINT.
+
+    `board` is where the workers count together. Raises StoreUnavailable, in a group,
+    where the store cannot be opened.
+    """
+    metrics = Metrics(board.claim()) if board else None
+    drain = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(drain_on_signals, drain)
+        opening = open_service(settings, plans, metrics)
+        async with opening as service, trio.open_nursery() as serving:
+            if board and metrics:
+                await serving.start(serve_metrics, service, metrics, board, doors.metrics, drain)
+            if doors.tools:
+                await serving.start(
+                    serve_tools, service, tools_url_of(settings), doors.tools, drain
+                )
+            await serving.start(serve_service, service, doors.api, drain)
+            serving.start_soon(_stop_jobs, service, drain)
+            spare_the_collector()
+            ready()
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_service(
+    settings: Settings, plans: Plans, metrics: Metrics | None = None
+) -> AsyncIterator[Service]:
+    """The service without its doors; `metrics` counts what it does.
+
+    Other processes may have the same store, so the engine's connections are leased from it.
+
+    Jobs finish what they can while the engine and the store are there, and what is to
+    be written is written last.
+    """
+    rng, places = random.Random(), places_of(settings)
+    async with (
+        open_store(settings.database, secret_key=settings.secret_key) as store,
+        open_payments(
+            store,
+            key=settings.stripe_key,
+            webhook_secret=settings.stripe_webhook_secret,
+            api_base=settings.stripe_api_base,
+            dashboard_url=places.dashboard_url,
+            now=utc_now,
+            rng=rng,
+        ) as payments,
+        open_alerts(
+            store,
+            plans,
+            places,
+            now=utc_now,
+            url=settings.alert_smtp_url,
+            sender=settings.alert_from,
+            rng=rng,
+        ) as alerts,
+        open_recorder() as recorder,
+        _open_seats(settings, metrics.timed(store) if metrics else store) as seats,
+        open_engine(settings.engine, watcher=metrics or observer.NOBODY, seats=seats) as engine,
+        open_courier(
+            engine.routes.addresses_now,
+            allow_private=settings.engine.allow_private,
+            ca_file=settings.webhook_ca_file,
+        ) as courier,
+    ):
+        service = new_service(
+            store=metrics.timed(store) if metrics else store,
+            engine=engine,
+            recorder=recorder,
+            places=places,
+            plans=plans,
+            payments=payments,
+            metered=settings.stripe_key is not None,
+            watch=alerts.watch,
+            porter=metrics or request_context.NOBODY,
+        )
+        async with open_jobs(
+            service.store,
+            service.meter,
+            courier,
+            retry_s=settings.webhook_retry_s,
+            now=utc_now,
+            rng=rng,
+        ) as jobs:
+            yield replace(service, jobs=jobs)
+
+
+def _open_seats(settings: Settings, store: Store) -> AbstractAsyncContextManager[Seats | None]:
+    if not is_shared(settings.database):
+        return nullcontext()
+    return open_seats(store, settings.engine.host_connections)
+
+
+def places_of(settings: Settings) -> Places:
+    """The public addresses, as the operator says or as the bind makes them."""
+    base_url = settings.base_url or settings.bind.url
+    return Places(
+        base_url,
+        settings.docs_url or f"{base_url}/docs",
+        settings.dashboard_url or f"{base_url}/dashboard",
+    )
+
+
+def tools_url_of(settings: Settings) -> str:
+    """The tool server's public address; it has one where it has a bind."""
+    return settings.tools_url or (settings.tools_bind.url if settings.tools_bind else "")
+
+
+# -- doors ------------------------------------------------------------------------------------
+# each closes its sockets at the end, and ends when `drain` is set and all is done
+
+
+async def serve_service(
+    service: Service,
+    sockets: Sequence[socket.socket],
+    drain: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    """The API, and the upkeep of its store."""
+
+    crowd = Crowd()
+
+    def error_body(code: str) -> bytes:
+        turned_away(service.porter, crowd, code, REFUSALS[code].status)
+        return octets_of_code(code, service.places)
+
+    app, listeners = create_app(service), listeners_on(sockets)
+    async with trio.open_nursery() as background:
+        background.start_soon(supervised, _tidy, service)
+        await serve_app(
+            app,
+            listeners,
+            drain=drain,
+            error_body=error_body,
+            anteroom=service.anteroom,
+            intake=service.intake,
+            vital=(HEALTH.encode(),),
+            task_status=task_status,
+        )
+        background.cancel_scope.cancel()
+
+
+async def serve_tools(
+    service: Service,
+    tools_url: str,
+    sockets: Sequence[socket.socket],
+    drain: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    """The tool server."""
+    await serve_app(
+        create_tools_app(service, tools_url, service.places.docs_url),
+        listeners_on(sockets),
+        drain=drain,
+        error_body=partial(rpc_error_body, places=service.places),
+        anteroom=service.anteroom,
+        intake=service.intake,
+        task_status=task_status,
+    )
+
+
+async def serve_metrics(
+    service: Service,
+    metrics: Metrics,
+    board: Board,
+    sockets: Sequence[socket.socket],
+    drain: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    """What all workers count, this one's states among it."""
+    async with trio.open_nursery() as background:
+        background.start_soon(supervised, metrics.watch, service)
+        await serve_page(
+            partial(metrics.look, service),
+            partial(page, board, release()),
+            listeners_on(sockets),
+            drain=drain,
+            task_status=task_status,
+        )
+        background.cancel_scope.cancel()
+
+
+def url_of(sockets: Sequence[socket.socket]) -> str:
+    return Bind(*sockets[0].getsockname()[:2]).url
+
+
+async def _stop_jobs(service: Service, drain: trio.Event) -> None:
+    """Begin with the doors, not after them: a stop has 10 seconds in all."""
+    await drain.wait()
+    if service.jobs is not None:
+        service.jobs.stop()
+
+
+async def _tidy(service: Service) -> None:
+    """Every minute: rows past their retention, leases that have ended."""
+    while True:
+        await contained(_tidy_once, service)
+        await trio.sleep(TIDY_EVERY_S)
+
+
+async def _tidy_once(service: Service) -> None:
+    try:
+        await service.store.tidy(
+            {tier: plan.retention_days for tier, plan in service.plans.items()}
+        )
+    except StoreUnavailable:
+        log.warning("the store was not tidied: it cannot be asked")

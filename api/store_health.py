@@ -1,0 +1,50 @@
+"""Can the store be written? Asked at most once a second, however often somebody wants to know."""
+
+import logging
+from math import inf
+
+import trio
+
+from mailprobe.api.quota.background_writes import Recorder
+from mailprobe.storage.contract import Store, StoreUnavailable
+
+log = logging.getLogger("mailprobe.health")
+
+CHECK_EVERY_S = 1.0
+ANSWER_S = 1.0  # a store that takes longer is as good as away
+
+
+class StoreCheck:
+    """What the last look at the store has shown."""
+
+    def __init__(self, store: Store, recorder: Recorder) -> None:
+        self._store = store
+        self._recorder = recorder
+        self._ok = False
+        self._begun_at = -inf
+        self._ended = trio.Event()
+
+    async def ok(self) -> bool:
+        """Was it written within about the last second? Answers within ANSWER_S."""
+        now = trio.current_time()
+        if now - self._begun_at >= CHECK_EVERY_S and (
+            self._begun_at == -inf or self._ended.is_set()
+        ):
+            self._begun_at, self._ended = now, trio.Event()
+            self._recorder.run_beside(self._check)
+        with trio.move_on_after(ANSWER_S):
+            await self._ended.wait()
+        return self._ok and self._ended.is_set()
+
+    async def _check(self) -> None:
+        """Not by the task of a request: what it has begun is finished when its client has gone."""
+        try:
+            await self._store.check()
+        except StoreUnavailable as error:
+            if self._ok:
+                log.error("the store cannot be written: %s", error)
+            self._ok = False
+        else:
+            self._ok = True
+        finally:
+            self._ended.set()

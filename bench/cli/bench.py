@@ -1,0 +1,167 @@
+"""mailprobe bench: run the suites, print their figures, keep, compare and draw them."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mailprobe.api.cli.errors import Trouble
+from mailprobe.api.cli.runner import raise_open_files, run, sigterm_as_sigint
+
+if TYPE_CHECKING:
+    from mailprobe.bench.harness.compare import Earlier
+
+
+class Suites(click.Group):
+    """Takes the names of suites; a command of its own is what stands first and is none of them."""
+
+    allow_interspersed_args = True
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args and args[0] in self.commands:
+            command = self.commands[args[0]]
+            return command.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return click.Command.parse_args(self, ctx, args)
+
+
+RESULTS = click.option(
+    "--results",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where results are kept, a JSON file a suite. Else bench/results in a checkout, "
+    "./bench-results elsewhere.",
+)
+PLOT = click.option(
+    "--plot",
+    metavar="[DIR]",
+    is_flag=False,
+    flag_value="",
+    help="Draw the series: here, and as PNG files in DIR, else beside the results.",
+)
+
+
+@click.command(cls=Suites, invoke_without_command=True, subcommand_metavar="| tune [OPTIONS]")
+@click.argument("suites", nargs=-1, metavar="[SUITE]...")
+@click.option("--list", "list_them", is_flag=True, help="Name the suites and end.")
+@RESULTS
+@click.option(
+    "--compare",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Earlier results to compare with, a file or a folder of them; may come again.",
+)
+@PLOT
+@click.option("--no-run", is_flag=True, help="Measure nothing: show the results that are kept.")
+def bench(
+    suites: tuple[str, ...],
+    list_them: bool,
+    results: Path | None,
+    compare: tuple[Path, ...],
+    plot: str | None,
+    no_run: bool,
+) -> None:
+    """Run the benchmark suites (all of them unless named) and print their figures.
+
+    Exit code 1 where a figure misses its promise by more than 25 %, where a suite
+    fails, or where this machine lacks what a named one needs. Ctrl-C ends with 130;
+    the results until then are kept.
+    """
+    from mailprobe.bench.harness.suites import SUITES
+
+    if list_them:
+        for name, summary in SUITES.items():
+            click.echo(f"{name:<12}{summary}")
+        return
+    if plot in SUITES:  # `--plot engine`: DIR was left out
+        suites, plot = (*suites, plot), ""
+    for name in suites:
+        if name not in SUITES:
+            raise click.UsageError(f"no suite {name!r}; there are: {', '.join(SUITES)}")
+    from mailprobe.bench.harness.figures import results_folder
+    from mailprobe.bench.harness.show import Bench
+
+    folder = results or results_folder()
+    drawn = None if plot is None else Path(plot) if plot else folder
+    raise_open_files()
+    with sigterm_as_sigint():
+        session = Bench(folder, _read_earlier(compare), drawn)
+        if no_run:
+            session.show_kept(suites)
+        else:
+            session.run(suites)
+    sys.exit(1 if session.troubled else 0)
+
+
+def _read_earlier(paths: Sequence[Path]) -> "list[Earlier]":
+    """Before anything runs: the new results may be written over them."""
+    from mailprobe.bench.harness.compare import read_earlier
+
+    try:
+        return [read_earlier(path) for path in paths]
+    except (OSError, ValueError) as wrong:
+        raise Trouble(str(wrong)) from wrong
+
+
+@bench.command()
+@click.option(
+    "--delay-ms",
+    "delays_ms",
+    multiple=True,
+    type=click.FloatRange(0, 500),
+    default=(0.0, 50.0),
+    show_default="0 and 50",
+    help="How long the mail hosts take for a reply; may come again.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=120.0,
+    show_default=True,
+    help="How long all trials may take, about; each latency needs some 40.",
+)
+@click.option(
+    "--host-limit",
+    type=click.IntRange(1, 100),
+    default=4,
+    show_default=True,
+    help="The most connections to one host. Real hosts refuse whoever opens more than a few.",
+)
+@RESULTS
+@PLOT
+def tune(
+    delays_ms: tuple[float, ...],
+    seconds: float,
+    host_limit: int,
+    results: Path | None,
+    plot: str | None,
+) -> None:
+    """Find the settings that suit this machine, against mail hosts of its own.
+
+    Tries connections to a host, probes under way, and how many addresses of a
+    domain come together, and prints the settings to use. Nothing outside of this
+    machine is asked.
+    """
+    from mailprobe.bench.harness.figures import results_folder
+    from mailprobe.bench.harness.show import Bench, telling
+    from mailprobe.bench.harness.trials import try_all
+
+    folder = results or results_folder()
+    drawn = None if plot is None else Path(plot) if plot else folder
+    session = Bench(folder, plots=drawn)
+    session.check_libraries()
+    raise_open_files()
+    with sigterm_as_sigint(), telling() as tell:
+        findings = run(lambda: try_all(delays_ms, seconds, host_limit, tell))
+    session.show_findings(findings, host_limit)

@@ -1,0 +1,118 @@
+"""`mailprobe demo`: the main job with nothing outside this machine.
+
+A lab stands in for the Internet. The service runs in this process with a database
+of its own, on a free port of the loopback address, and the example list is cleaned
+through its stream endpoint. All that was started is stopped, however the command ends.
+"""
+
+import dataclasses
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mailprobe.api.cli.errors import Interrupted, Misuse, Trouble, say
+from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
+
+if TYPE_CHECKING:
+    from mailprobe.api.cli.cleaning.run import Summary
+    from mailprobe.api.cli.source import Source
+    from mailprobe.api.settings import Settings
+
+LIST = Path("examples/list.csv")
+ROOT = Path(__file__).parents[3]
+RATE_PER_MIN = 1_000_000  # of the demo's account: nobody should wait for a minute to pass
+
+
+@click.command()
+def demo() -> None:
+    """Clean an example list, with a resolver and mail servers on this machine.
+
+    Nothing outside this machine is asked. The cleaned list lies beside the example.
+    """
+    source = _example()
+    raise_open_files()
+    with sigterm_as_sigint():
+        try:
+            summary = _clean_in_lab(source)
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted("interrupted; nothing runs on and nothing is left behind") from None
+        from mailprobe.api.cli.output.report import print_summary
+
+        print_summary(summary, sys.stdout)
+
+
+def _example() -> Path:
+    """The example list, of the working directory or of this checkout."""
+    for directory in (Path(), ROOT):
+        if (directory / LIST).is_file():
+            return directory / LIST
+    raise Misuse(f"{LIST} is not here; run the demo in a checkout of mailprobe")
+
+
+def _clean_in_lab(source: Path) -> "Summary":
+    """Clean `source` by a lab's hosts alone: no setting of the operator's reaches in."""
+    from mailprobe.api.settings import Settings
+    from mailprobe.bench.lab import LabFailed, start_lab
+
+    say("starting the lab: a resolver and mail servers on loopback addresses")
+    with tempfile.TemporaryDirectory(prefix="mailprobe-demo-") as directory:
+        try:
+            with start_lab() as lab:
+                ours = {
+                    "MAILPROBE_DATABASE": str(Path(directory, "demo.db")),
+                    "MAILPROBE_BIND": "127.0.0.1:0",
+                }
+                settings = Settings.read({**lab.env, **ours}, Path(directory))
+                return _clean(source, settings, Path(directory))
+        except LabFailed as error:
+            raise Trouble(f"the demo needs its lab: {error}") from error
+
+
+def _clean(source: Path, settings: "Settings", directory: Path) -> "Summary":
+    """Clean in `directory`, so that no unfinished run of a person's is in the way; then publish."""
+    import mailprobe.api.serve  # noqa: F401 - before the word: imports are a bad moment for a Ctrl-C
+    from mailprobe.api.cli.cleaning.run import Order, clean_list, output_path
+    from mailprobe.api.cli.listfile import replacing
+    from mailprobe.api.cli.output.progress import show_progress
+
+    draft, target = output_path(directory / source.name), output_path(source)
+    say(f"cleaning {source}")
+    summary = clean_list(
+        Order(source, draft),
+        lambda: open_service_source(settings),
+        standard_output=sys.stdout.buffer,
+        show_progress=show_progress,
+    )
+    with replacing(target) as file:
+        file.write(draft.read_bytes())
+    return dataclasses.replace(summary, output=target)
+
+
+@asynccontextmanager
+async def open_service_source(settings: "Settings") -> AsyncIterator["Source"]:
+    """A service with one account, as long as the block lasts, and a client of it."""
+    import trio
+
+    from mailprobe.api.cli.account import new_account
+    from mailprobe.api.cli.http_source import open_http_source
+    from mailprobe.api.http.listeners import open_sockets
+    from mailprobe.api.quota.plans import PLANS
+    from mailprobe.api.serve import open_service, serve_service
+
+    scale = dataclasses.replace(PLANS["scale"], rate_limit_per_min=RATE_PER_MIN)
+    sockets = open_sockets(settings.bind.host, settings.bind.port)
+    bind = dataclasses.replace(settings.bind, port=sockets[0].getsockname()[1])
+    settings = dataclasses.replace(settings, bind=bind)
+    async with open_service(settings, {**PLANS, "scale": scale}) as service:
+        account = await new_account(service.store, "demo@example.org", "scale")
+        drain = trio.Event()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_service, service, sockets, drain)
+            async with open_http_source(bind.url, account["key"]) as source:
+                yield source
+            drain.set()

@@ -1,0 +1,1 @@
+"""Runs suites, keeps their figures, compares and draws them."""

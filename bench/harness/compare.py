@@ -1,0 +1,120 @@
+"""Two runs side by side: what changed by more than chance explains, and what they differ in."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from mailprobe.bench.harness import machine
+from mailprobe.bench.harness.figures import Figure, Run, read_run
+from mailprobe.bench.harness.tables import new_table, number
+
+CHANCE = 0.10  # less than this is no change, however close the rounds lay together
+RATES = ("a second", "/s", "per second")  # units of which more is better
+COSTS = ("s", "ms", "µs", "ns", "ms each", "µs each", "MiB", "KiB")  # of which less is
+BETTER, WORSE, CHANGED = "better", "worse", "changed"
+STYLES = {BETTER: "green", WORSE: "bold red", CHANGED: "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A figure in both runs; None where one of them has it not."""
+
+    what: str
+    old: Figure | None
+    new: Figure | None
+
+    @property
+    def ratio(self) -> float | None:
+        """New over old; None where there is no such number."""
+        if self.old is None or self.new is None or not self.old.value:
+            return None
+        return self.new.value / self.old.value
+
+    @property
+    def mark(self) -> str:
+        """`better`, `worse`, or `changed` where neither can be said; nothing where chance may be it."""
+        if self.old is None or self.new is None:
+            return "new" if self.old is None else "gone"
+        if self.old.unit != self.new.unit:
+            return "other unit"
+        if not self._beyond_chance():
+            return ""
+        direction = _direction(self.new) or _direction(self.old)
+        if not direction:
+            return CHANGED
+        return BETTER if (self.new.value > self.old.value) == (direction > 0) else WORSE
+
+    def _beyond_chance(self) -> bool:
+        assert self.old is not None
+        assert self.new is not None
+        if self.ratio is None or self.ratio <= 0:
+            return self.old.value != self.new.value
+        leeway = 1 + max(CHANCE, self.old.spread or 0.0, self.new.spread or 0.0)
+        return not 1 / leeway <= self.ratio <= leeway
+
+
+def _direction(figure: Figure) -> int:
+    """1 where more is better, -1 where less is, 0 where nobody said."""
+    if figure.at_least is not None or figure.unit in RATES:
+        return 1
+    return -1 if figure.at_most is not None or figure.unit in COSTS else 0
+
+
+def changes(old: Sequence[Figure], new: Sequence[Figure]) -> list[Change]:
+    """In the order of the new run; what it has no more comes last."""
+    before, now = {f.what: f for f in old}, {f.what: f for f in new}
+    return [Change(what, before.get(what), now.get(what)) for what in {**now, **before}]
+
+
+def change_table(found: Sequence[Change]) -> Table:
+    table = new_table("figure", "before", "now", "", "ratio", "")
+    table.columns[3].justify = table.columns[5].justify = "left"
+    for change in found:
+        some = change.new or change.old
+        assert some is not None
+        table.add_row(
+            Text(change.what),
+            number(change.old.value) if change.old else "",
+            number(change.new.value) if change.new else "",
+            Text(some.unit),
+            "" if change.ratio is None else f"{change.ratio:.2f}",
+            Text(change.mark, style=STYLES.get(change.mark, "dim")),
+        )
+    return table
+
+
+def notes(old: Run, machine_now: Mapping[str, Any]) -> Iterator[str]:
+    """Why the two may not be comparable."""
+    told = machine.differences(old.machine, machine_now)
+    if told:
+        yield "not the same machine or versions: " + "; ".join(told)
+    if machine.is_busy(old.machine):
+        yield f"the machine was busy before that run: load {old.machine['load']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """Results of an earlier time, from one file or all of a folder; read before they are overwritten."""
+
+    path: Path
+    runs: Mapping[str, Run]  # by suite
+
+
+def read_earlier(path: Path) -> Earlier:
+    """Raises OSError where there is nothing, ValueError where it holds no results."""
+    if not path.is_dir():
+        run = read_run(path)
+        return Earlier(path, {run.suite: run})
+    runs = {}
+    for file in sorted(path.glob("*.json")):
+        with contextlib.suppress(ValueError):  # another program's file
+            run = read_run(file)
+            runs[run.suite] = run
+    if not runs:
+        raise ValueError(f"{path} holds no results of mailprobe bench")
+    return Earlier(path, runs)

@@ -1,0 +1,82 @@
+"""How the suites put an engine before a lab: open both, ask, take the times."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import trio
+
+from mailprobe.api.settings import Settings
+from mailprobe.bench.lab import Lab
+from mailprobe.engine import Engine, Verdict, in_order, open_answers, open_engine
+from mailprobe.engine.dns.messages import Route
+from mailprobe.engine.smtp.probe import Question
+
+
+@dataclass(slots=True)
+class Watch:
+    """What the desk of an engine does: how long its questions take, how many are under way."""
+
+    layer4_ms: list[float] = field(default_factory=list)  # from its beginning to the verdict
+    under_way_most: int = 0
+
+
+@asynccontextmanager
+async def open_watched(lab: Lab, **changes: Any) -> AsyncIterator[tuple[Engine, Watch]]:
+    """An engine for this lab, and a watch on layer 4."""
+    settings = replace(Settings.read(lab.env).engine, **changes)
+    async with open_engine(settings) as engine:
+        watch = Watch()
+        prober = engine.prober
+        settle = prober.settle
+
+        def timed(question: Question, *args: Any) -> None:
+            if not question.settled:
+                watch.under_way_most = max(watch.under_way_most, prober.under_way)
+                began = question.deadline - settings.probe_s
+                watch.layer4_ms.append((trio.current_time() - began) * 1000)
+            settle(question, *args)
+
+        setattr(prober, "settle", timed)  # noqa: B010 - mypy forbids to assign to a method
+        yield engine, watch
+
+
+async def look_up_all(engine: Engine, texts: Sequence[str]) -> None:
+    """Find every route and exchange beforehand, so that layer 4 begins for all at once."""
+
+    async def look_up(domain: str) -> None:
+        async with limit:
+            route = await engine.routes.find(domain, patient=True)
+            if isinstance(route, Route):
+                for exchange in route.exchanges:
+                    await engine.routes.addresses(exchange.name, patient=True)
+
+    limit = trio.CapacityLimiter(50)
+    async with trio.open_nursery() as nursery:
+        for domain in {text.rpartition("@")[2] for text in texts}:
+            nursery.start_soon(look_up, domain)
+
+
+async def ask_all(engine: Engine, texts: Sequence[str], *, patient: bool = False) -> list[Verdict]:
+    async with open_answers(engine, texts, asker="bench", patient=patient) as answers:
+        return await in_order(answers, len(texts))
+
+
+def wrong(verdicts: Sequence[Verdict], expected: dict[str, str]) -> Counter[str]:
+    """Verdicts that are not what the lab's scenario says, as "expected -> told"."""
+    return Counter(
+        f"{expected[verdict.email]} -> {verdict.status}/{verdict.failed_check}"
+        for verdict in verdicts
+        if f"{verdict.status}/{verdict.failed_check}" != expected[verdict.email]
+    )
+
+
+def rss_mib() -> float:
+    """The resident memory of this process now, in MiB (proc(5))."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+    return 0.0

@@ -1,0 +1,77 @@
+"""A suite asked from outside: its process started, watched, and ended with ours."""
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from mailprobe.bench.harness.figures import Lacking, Result, read_results
+from mailprobe.bench.harness.suites import LACKING
+
+PROCESS = (sys.executable, "-m", "mailprobe.bench.harness.suites")
+STOP_S = 15.0  # an interrupted suite ends its lab and its service, which have 10
+
+
+class SuiteFailed(Exception):
+    """The suite ended without a result; it has said why on standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a suite's process said: remarks for a person, and the result."""
+
+    remarks: list[str]
+    result: Result
+
+
+def ask_suite(name: str) -> Found:
+    """Run a suite in a process of its own, to its end.
+
+    Raises Lacking, and SuiteFailed. A KeyboardInterrupt here ends the suite, and
+    whatever it started, before it goes on.
+    """
+    process = subprocess.Popen(
+        [*PROCESS, name],
+        stdin=subprocess.PIPE,  # its end is our end: see suites.end_with_parent
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,  # a Ctrl-C is for us alone, and a suite hears of it once
+    )
+    try:
+        assert process.stdout is not None
+        said = process.stdout.read()
+        code = process.wait()
+    finally:
+        _stop(process)
+    return _read(name, said, code)
+
+
+def _read(name: str, said: str, code: int) -> Found:
+    *remarks, last = said.splitlines() or [""]
+    try:
+        if code == LACKING:
+            raise Lacking(json.loads(last)["lacking"])
+        if code == 0:
+            return Found(remarks, read_results(last))
+    except (KeyError, TypeError, ValueError) as strange:
+        raise SuiteFailed(f"suite {name} ended with what is no result") from strange
+    raise SuiteFailed(f"suite {name} failed{_by(code)}")
+
+
+def _by(code: int) -> str:
+    return f": killed by {signal.Signals(-code).name}" if code < 0 else ""
+
+
+def _stop(process: "subprocess.Popen[str]") -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

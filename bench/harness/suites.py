@@ -1,0 +1,83 @@
+"""The suites by name. Each runs in a process of its own, so that none warms another's caches.
+
+    python -m mailprobe.bench.harness.suites NAME
+
+prints the suite's remarks, and as its last line what it found as JSON: its figures and
+series, or what this machine lacks for it (exit code 3).
+"""
+
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+
+from mailprobe.bench.harness.figures import Figure, Lacking, Result, to_json
+
+SUITES: dict[str, str] = {
+    "start": "cold starts: to the first packet, to the first word, to the end",
+    "lists": "loading the lists, and looking a domain up",
+    "wire": "commands written and replies paired with them, without a socket",
+    "replies": "replies read by the rules",
+    "turnstile": "seats shared between 1, 100 and 10,000 askers",
+    "dns": "layer 3 over TLS: look-ups of unknown domains, beside httpx with dnspython",
+    "domain": "50 addresses of one domain whose replies take 50 ms",
+    "hostile": "1,000 hostile and 1,000 healthy mail hosts at once; each kind of trouble alone",
+    "truth": "5,000 addresses as on the Internet: what is told beside what is true",
+    "memory": "2,000 probes under way",
+    "clean": "1,000,000 rows of CSV and 200,000 of XLSX through `clean`",
+    "engine": "addresses through the engine: near, far, and as work grows",
+    "store": "grants and settlements a second, by stores, callers and rows",
+    "service": "2,000 addresses through the service, which runs in a process of its own",
+    "peers": "other verifiers beside ours (python -m mailprobe.bench.peers install; needs root)",
+}
+LACKING = 3  # exit codes of a suite's process
+INTERRUPTED = 130
+
+
+def run_suite(name: str) -> Result:
+    """Run one suite here and now. KeyError for a name that is none; Lacking where it can't run."""
+    SUITES[name]
+    run: Callable[[], list[Figure] | Result] = import_module(f"mailprobe.bench.suites.{name}").run
+    found = run()
+    return found if isinstance(found, Result) else Result(found)
+
+
+def main(name: str) -> int:
+    """A suite's process: prints what it found, and gives its exit code."""
+    end_with_parent()
+    try:
+        found, code = to_json(run_suite(name)), 0
+    except Lacking as lacking:
+        found, code = {"lacking": str(lacking)}, LACKING
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    print(json.dumps(found, ensure_ascii=False))
+    return code
+
+
+def end_with_parent() -> None:
+    """Where standard input is a pipe, its end is a Ctrl-C: who started us has gone.
+
+    A suite's own processes do not inherit it: one that read would take our end for its own.
+    """
+    if not stat.S_ISFIFO(os.fstat(0).st_mode):
+        return
+    pipe = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+    def watch() -> None:
+        while os.read(pipe, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Load generators, sinks, and services in processes of their own."""

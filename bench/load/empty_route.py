@@ -1,0 +1,35 @@
+"""`mailprobe serve` with one route more: GET /v1/empty, behind a standard key, answers `{}`.
+
+What the server, the key's look-up, the log and the metrics cost by themselves. The
+row joins the table of operations in this process alone: the product has no such route.
+
+    python -m mailprobe.bench.load.empty_route serve
+"""
+
+from mailprobe.api.rest import operations
+from mailprobe.api.rest.messages import Call, Reply
+from mailprobe.api.service import Service
+
+PATH = "/v1/empty"
+
+
+async def empty(service: Service, call: Call) -> Reply:
+    """A constant, with the fields that a verification's answer has."""
+    call.headers["RateLimit"] = '"minute";r=1;t=60'
+    return Reply(200, b"{}")
+
+
+EMPTY = operations.Operation(
+    "empty", "GET", PATH, "Nothing", empty, "standard", None, may=operations.KEYED, tool=False
+)
+
+
+def main() -> None:
+    operations.OPERATIONS = (*operations.OPERATIONS, EMPTY)  # before anything reads the table
+    from mailprobe.api.cli import main as mailprobe
+
+    mailprobe()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What the worst customers do to their neighbours: single requests alone, and beside them."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mailprobe.bench.harness.figures import Figure
+from mailprobe.bench.load.bad_customers import crowd
+from mailprobe.bench.load.load_generator import Asked, Unanswered, burst, hammer, request
+from mailprobe.bench.load.service_process import SINGLE, Served
+
+ASKED = 300  # by one after the other on one connection, of which p99 is the third worst
+PROBED_LESS = 3  # where each takes a tenth of a second
+ROUNDS = 3
+BURST = 2_000
+REST_S = 1.5  # until a queue that stood is forgotten
+
+
+@dataclass(slots=True)
+class Waits:
+    """What the neighbour waited, in milliseconds; 503s are none."""
+
+    whole_ms: list[float] = field(default_factory=list)
+    refused: int = 0
+
+    def at(self, percent: int) -> float:
+        return sorted(self.whole_ms)[len(self.whole_ms) * percent // 100]
+
+
+def measure_neighbours(
+    service: Served,
+    neighbour: str,
+    silent: Sequence[str],
+    healthy: Sequence[str],
+    asked: int = ASKED,
+    rounds: int = ROUNDS,
+) -> list[Figure]:
+    """Beside each crowd: how many times as long as alone, in turns. `neighbour` is a key.
+
+    Beside streams to `silent` hosts the neighbour asks `healthy` ones, another each time:
+    there the probes are what the crowd takes away.
+    """
+    figures: list[Figure] = []
+    fresh = iter(healthy)
+    for kind, texts in (("slow bodies", ()), ("streams", silent), ("worst bodies", ())):
+        alone, beside = Waits(), Waits()
+        before_mib, most_mib = rss_mib(service.pid), 0.0
+        for _ in range(rounds):
+            count = asked // PROBED_LESS if texts else asked
+            emails = [next(fresh) if texts else SINGLE for _ in range(2 * count)]
+            _ask(service, neighbour, emails[:count], alone)
+            with crowd(kind, service.at, service.key, texts):
+                _ask(service, neighbour, emails[count:], beside)
+                most_mib = max(most_mib, rss_mib(service.pid))
+            time.sleep(REST_S)
+        what = f"beside {kind}: a neighbour's"
+        figures += [
+            Figure(f"{what} median", beside.at(50) / alone.at(50), "times alone"),
+            Figure(f"{what} 99 %", beside.at(99) / alone.at(99), "times alone"),
+            Figure(f"{what} 503s", beside.refused, f"of {len(beside.whole_ms) + beside.refused}"),
+            Figure(f"beside {kind}: memory grows by", most_mib - before_mib, "MiB"),
+        ]
+        print(f"# {kind}: alone {alone.at(50):.1f} and {alone.at(99):.1f} ms, beside them "
+              f"{beside.at(50):.1f} and {beside.at(99):.1f} ms")  # fmt: skip
+    return figures
+
+
+def measure_burst(service: Served, count: int = BURST) -> list[Figure]:
+    """As many requests at once, each on a connection of its own, on a service that idles."""
+    time.sleep(REST_S)
+    came = burst(service.at, _single(service, service.key), count)
+    return [
+        Figure("a burst of 2,000: served", came.served, f"of {count}", at_least=count),
+        Figure("a burst of 2,000: the last after", came.took_s, "s"),
+    ]
+
+
+def _ask(service: Served, key: str, emails: Sequence[str], waits: Waits) -> None:
+    for email in emails:
+        try:
+            asked: Asked = hammer(service.at, [_single(service, key, email)], 1)
+        except Unanswered as refused:
+            if "503" not in str(refused):
+                raise
+            waits.refused += 1
+        else:
+            waits.whole_ms += asked.whole_ms
+
+
+def _single(service: Served, key: str, email: str = SINGLE) -> bytes:
+    body = json.dumps({"email": email}).encode()
+    return request("POST", "/v1/email/verify", host=service.host, key=key, body=body)
+
+
+def rss_mib(pid: int) -> float:
+    """The resident memory of a process and its children."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+    return pages * 4096 / 2**20 + sum(rss_mib(int(child)) for child in children)

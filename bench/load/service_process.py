@@ -1,0 +1,141 @@
+"""`mailprobe serve` in a process of its own, for the bench: started, asked for its state, stopped."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+SINGLE = "bob@mailinator.com"  # a throwaway: no resolver and no mail host is asked
+PLANS = "[scale]\nrate_limit_per_min = 1000000\n"  # nobody should wait for a minute to pass
+START_S = 30.0  # a start takes one; of a machine that does much else, more
+STOP_S = 15.0  # a stop has ten
+ROOT = Path(__file__).parents[3]
+MAILPROBE = (sys.executable, "-m", "mailprobe.bench.load.empty_route")
+
+
+class ServiceFailed(Exception):
+    """The service did not start, or did not answer as it should; the message has its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running service with one account."""
+
+    url: str
+    tools_url: str
+    pid: int
+    folder: Path  # its working directory
+    account: Mapping[str, str]  # as `account create` prints it
+    env: Mapping[str, str] = field(repr=False)
+
+    @property
+    def key(self) -> str:
+        return self.account["key"]
+
+    @property
+    def host(self) -> str:
+        return httpx.URL(self.url).netloc.decode()
+
+    @property
+    def at(self) -> tuple[str, int]:
+        url = httpx.URL(self.url)
+        return url.host, url.port or 80
+
+    def another_key(self, tier: str = "scale") -> str:
+        """A standard key of another account."""
+        email = "neighbour@example.org"
+        told = _run(self.folder, self.env, "account", "create", "--email", email, "--tier", tier)
+        key: str = json.loads(told)["key"]
+        return key
+
+    def cpu_s(self) -> float:
+        """The processor time that it has used, all threads and workers together."""
+        return cpu_s_of(self.pid)
+
+
+def cpu_s_of(pid: int) -> float:
+    """The processor time of a process and its children, all threads together, to the microsecond."""
+    tasks = [*Path(f"/proc/{pid}/task").iterdir()]
+    ns = sum(int((task / "schedstat").read_text("ascii").split()[0]) for task in tasks)
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+    return ns / 1e9 + sum(cpu_s_of(int(child)) for child in children)
+
+
+# -- the service -----------------------------------------------------------------------------
+
+
+@contextmanager
+def start_service(
+    lab_env: Mapping[str, str],
+    folder: Path,
+    *,
+    plans: str = "",
+    tier: str = "scale",
+    workers: int = 1,
+) -> Iterator[Served]:
+    """`mailprobe serve` on a free port, its database in `folder`, as long as the block lasts."""
+    ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
+    env = {
+        **ours,
+        **lab_env,
+        "PYTHONPATH": str(ROOT),
+        "MAILPROBE_BIND": "127.0.0.1:0",
+        "MAILPROBE_TOOLS_BIND": "127.0.0.1:0",
+        "MAILPROBE_METRICS_BIND": "127.0.0.1:0",
+    }
+    if plans:
+        (folder / "plans.toml").write_text(plans, "utf-8")
+        env["MAILPROBE_PLANS_FILE"] = "plans.toml"
+    account = _run(folder, env, "account", "create", "--email", "you@example.org", "--tier", tier)
+    log = folder / "service.log"
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [*MAILPROBE, "serve", "--workers", str(workers)],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stderr=said,
+        )
+    try:
+        url, tools_url = _wait_until_served(process, log)
+        yield Served(url, tools_url, process.pid, folder, json.loads(account), env)
+    finally:
+        stop_process(process)
+
+
+def _run(folder: Path, env: Mapping[str, str], *words: str) -> str:
+    done = subprocess.run([*MAILPROBE, *words], cwd=folder, env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise ServiceFailed(done.stderr)
+    return done.stdout
+
+
+def _wait_until_served(process: "subprocess.Popen[bytes]", log: Path) -> tuple[str, str]:
+    """The API's address and the tool server's, as it says them.
+
+    By looking at its log, for a pipe that nobody reads fills up.
+    """
+    ends_at = time.monotonic() + START_S
+    while time.monotonic() < ends_at and process.poll() is None:
+        said = log.read_text("utf-8")
+        if found := re.search(r"tools on (\S+)/mcp\n.*serving on (http://\S+?),? ", said, re.S):
+            return found[2], found[1]
+        time.sleep(0.02)
+    raise ServiceFailed(f"the service did not start: {log.read_text('utf-8')}")
+
+
+def stop_process(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

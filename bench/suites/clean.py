@@ -1,0 +1,100 @@
+"""`mailprobe clean` over large lists: how long it takes, and its memory at the most.
+
+The command runs in a process of its own, against the sink's mail hosts. Every address of
+a list is another one, which is the most that `clean` can have to hold.
+"""
+
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import xlsxwriter
+
+from mailprobe.bench.harness.figures import Figure
+from mailprobe.bench.load.smtp_sink import Sink, start_sink
+
+HOSTS = 200
+CONNECTIONS = 10
+CSV_ROWS = 1_000_000
+SHEET_ROWS = 200_000
+COMMAND = (sys.executable, "-c", "from mailprobe.api.cli import main; main()", "clean")
+HEADER = ("id", "name", "email", "company", "since")
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What one run took."""
+
+    wall_s: float
+    cpu_s: float
+    memory_mib: float
+
+
+def run() -> list[Figure]:
+    with (
+        tempfile.TemporaryDirectory(prefix="mailprobe-bench-") as folder,
+        start_sink(hosts=HOSTS) as sink,
+    ):
+        table, sheet = Path(folder, "list.csv"), Path(folder, "list.xlsx")
+        _write_table(table, sink)
+        by_text = _clean(table, Path(folder, "out.csv"), sink)
+        _check_table(table, Path(folder, "out.csv"))
+        _write_sheet(sheet, sink)
+        by_sheet = _clean(sheet, Path(folder, "out.xlsx"), sink)
+    return [
+        *_figures("rows of CSV", CSV_ROWS, by_text),
+        *_figures("rows of XLSX", SHEET_ROWS, by_sheet),
+    ]
+
+
+def _figures(what: str, rows: int, took: Cleaned) -> list[Figure]:
+    return [
+        Figure(f"{what}: in all", took.wall_s, "s", cpu_us=took.cpu_s / rows * 1e6),
+        Figure(f"{what}: resident memory", took.memory_mib, "MiB"),
+    ]
+
+
+def _row(number: int, sink: Sink) -> tuple[int, str, str, str, str]:
+    address = f"ok-{number}@{sink.domain(number // 20)}"
+    return number, f"Jürgen Müller {number}", address, "Müller, Söhne & Co", "2024-02-29"
+
+
+def _write_table(path: Path, sink: Sink) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEADER)
+        writer.writerows(_row(number, sink) for number in range(CSV_ROWS))
+
+
+def _write_sheet(path: Path, sink: Sink) -> None:
+    with xlsxwriter.Workbook(str(path), {"constant_memory": True}) as book:
+        sheet = book.add_worksheet()
+        sheet.write_row(0, 0, HEADER)
+        for number in range(SHEET_ROWS):
+            sheet.write_row(number + 1, 0, _row(number, sink))
+
+
+def _clean(source: Path, output: Path, sink: Sink) -> Cleaned:
+    env = {**os.environ, **sink.env, "MAILPROBE_HOST_CONNECTIONS": str(CONNECTIONS)}
+    began = time.perf_counter()
+    process = subprocess.Popen([*COMMAND, str(source), "-o", str(output)], env=env)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise AssertionError(f"clean ended with {process.returncode}")
+    return Cleaned(
+        time.perf_counter() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    )
+
+
+def _check_table(source: Path, output: Path) -> None:
+    """Every row is there once, in order, with its own text and a result."""
+    with source.open(encoding="utf-8") as before, output.open(encoding="utf-8") as after:
+        for row, cleaned in zip(before, after, strict=True):
+            if not cleaned.startswith(row.rstrip("\r\n") + ","):
+                raise AssertionError(f"a row was changed: {row} {cleaned}")

@@ -1,0 +1,36 @@
+"""Fifty addresses of one domain whose host takes 50 ms for a reply: how few questions do it?"""
+
+import time
+from typing import Any
+
+import trio
+
+from mailprobe.bench.harness.engine_runs import ask_all, open_watched
+from mailprobe.bench.harness.figures import Figure
+from mailprobe.bench.lab import start_lab
+
+
+def run() -> list[Figure]:
+    return trio.run(_run)
+
+
+async def _run() -> list[Figure]:
+    with start_lab("slow") as lab:
+        texts = lab.addresses["deliverable"]
+        async with open_watched(lab) as (engine, _):
+            began = time.perf_counter()
+            verdicts = await ask_all(engine, texts)
+            took_s = time.perf_counter() - began
+        right = sum(verdict.confidence == 0.97 for verdict in verdicts)
+        [host] = lab.records()["hosts"].values()
+    return [
+        Figure("addresses told right", right, f"of {len(texts)}", at_least=len(texts)),
+        Figure("connections", host["sessions"], ""),
+        Figure("turn-arounds in all", _turnarounds(host), ""),
+        Figure("in all", took_s, "s"),
+    ]
+
+
+def _turnarounds(host: dict[str, Any]) -> int:
+    """The banner, and every write of ours that the host answered but QUIT, which nobody waits for."""
+    return sum(1 + int(count) for count in host["turnarounds"]) - int(host["quits"])

@@ -1,0 +1,282 @@
+"""Addresses a second through the engine: by how a host is written to, by latency, by concurrency.
+
+The mail hosts are the sink's, in a process of its own; routes are known, results are
+encoded. "On one core" is what the processor time of this process comes to. The naive
+loop (mailprobe.bench.load.naive) takes its turns between the engine's, so that both meet the same
+machine.
+
+`MAILPROBE_BENCH_ADDRESSES` (1,000,000) is how far "as work grows" goes.
+"""
+
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from statistics import median
+
+import msgspec
+import trio
+
+from mailprobe.api.gc_tuning import spare_the_collector
+from mailprobe.api.settings import Settings
+from mailprobe.bench.harness.engine_runs import look_up_all, rss_mib
+from mailprobe.bench.harness.figures import Figure, Result, Series
+from mailprobe.bench.load.naive import NaiveLoop
+from mailprobe.bench.load.smtp_sink import Sink, start_sink
+from mailprobe.engine import Engine, open_answers, open_engine
+from mailprobe.engine.dns.messages import Route
+from mailprobe.engine.dns.routes import FAILURE_KEPT_S
+from mailprobe.engine.lists.lists import load_lists
+
+HOSTS = 200
+CONNECTIONS = 10
+LIST = 40_000  # addresses a round
+ROUNDS = 5
+DEPTH = 8  # recipients that the engine writes together, before it knows whether they are refused
+RECIPIENTS = 100  # on one connection, then QUIT
+FAR_HOSTS = 20
+FAR_CONNECTIONS = 4
+WARM_S, MEASURED_S = 2.5, 4.0  # of an endless list
+LATENCIES_MS = (0, 10, 25, 50, 100, 200)
+PROMISED_MS = (50, 100)
+CONCURRENCIES = (1, 2, 4, 8, 16)
+LOOK_UP_S = 60.0
+GROWN = int(os.environ.get("MAILPROBE_BENCH_ADDRESSES", "1000000"))
+FEW, STEP = 1_000, 20_000
+ENCODER = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What so many addresses took."""
+
+    addresses: int
+    wall_s: float
+    cpu_s: float
+    load_cpu_s: float
+
+    @property
+    def cpu_us(self) -> float:
+        return self.cpu_s / self.addresses * 1e6
+
+
+def run() -> Result:
+    spare_the_collector()  # as `clean` and `serve` do
+    return trio.run(_run)
+
+
+async def _run() -> Result:
+    figures = [*await _near(), *await _growth()]
+    far, series = await _far()
+    return Result([*figures, *far], series)
+
+
+@asynccontextmanager
+async def _engine(sink: Sink, connections: int) -> AsyncIterator[Engine]:
+    settings = replace(Settings.read(sink.env).engine, host_connections=connections)
+    async with open_engine(settings) as engine:
+        texts = [sink.mailbox(number) for number in range(sink.domains)]
+        await look_up_all(engine, texts)
+        with trio.move_on_after(LOOK_UP_S):
+            while not all(
+                isinstance(engine.routes.known(sink.domain(each)), Route)
+                for each in range(sink.domains)
+            ):
+                await trio.sleep(FAILURE_KEPT_S)  # a busy machine was late with some
+                await look_up_all(engine, texts)
+        yield engine
+
+
+async def ask(engine: Engine, texts: Iterable[str]) -> int:
+    """Ask as one who cleans a list; gives how many octets the results are as lines."""
+    octets = 0
+    async with open_answers(engine, texts, asker="bench", patient=True) as answers:
+        while ready := await answers.next_ready():
+            for answer in ready:
+                if answer.verdict.status != "deliverable":
+                    raise AssertionError(f"told wrong: {answer.verdict}")
+            octets += len(ENCODER.encode_lines([answer.verdict for answer in ready]))
+    return octets
+
+
+async def _timed(sink: Sink, work: Callable[[], Awaitable[object]], addresses: int) -> Round:
+    wall, cpu, load = time.perf_counter(), time.process_time(), sink.cpu_s()
+    await work()
+    return Round(
+        addresses,
+        time.perf_counter() - wall,
+        time.process_time() - cpu,
+        sink.cpu_s() - load,
+    )
+
+
+# -- near: what the processor bears ----------------------------------------------------------
+
+
+async def _near() -> list[Figure]:
+    naive, in_step, in_rows, mixed = await _beside_naive()
+    figures = [
+        _rate("the naive loop, on one core", naive),
+        _rate("one RCPT a write, on one core", in_step),
+        _times("one RCPT a write: times the naive loop", naive, in_step),
+    ]
+    for name, rounds in (("sorted by domain", in_rows), ("in any order", mixed)):
+        figures.append(_rate(f"pipelined, {name}, on one core", rounds))
+        figures.append(_times(f"pipelined, {name}: times the naive loop", naive, rounds))
+    return figures
+
+
+async def _beside_naive() -> list[list[Round]]:
+    """The naive loop's rounds; those in step, pipelined and sorted, pipelined in any order."""
+    loop = NaiveLoop(load_lists())
+    with (
+        start_sink(hosts=HOSTS, pipelining=False) as plain,
+        start_sink(hosts=HOSTS, pipelining=True) as wide,
+    ):
+        texts = [plain.mailbox(number) for number in range(LIST)]
+        mixed = [wide.mailbox(number) for number in range(LIST)]
+        in_rows = sorted(mixed, key=lambda text: text.partition("@")[2])
+        async with (
+            _engine(plain, CONNECTIONS) as one_by_one,
+            _engine(wide, CONNECTIONS) as together,
+        ):
+            await loop.connect(plain, CONNECTIONS)
+            turns: list[tuple[Sink, Callable[[], Awaitable[object]]]] = [
+                (plain, lambda: loop.ask_all(texts)),
+                (plain, lambda: ask(one_by_one, texts)),
+                (wide, lambda: ask(together, in_rows)),
+                (wide, lambda: ask(together, mixed)),
+            ]
+            rounds = [
+                [await _timed(sink, work, LIST) for sink, work in turns] for _ in range(ROUNDS + 1)
+            ]
+            await loop.close()
+    return [list(each) for each in zip(*rounds[1:], strict=True)]
+
+
+def _rate(what: str, rounds: list[Round]) -> Figure:
+    each = [one.cpu_us for one in rounds]
+    load = median(one.load_cpu_s / one.addresses * 1e6 for one in rounds)
+    return Figure(
+        what,
+        1e6 / median(each),
+        "a second",
+        spread=(max(each) - min(each)) / median(each),
+        cpu_us=median(each),
+        load_cpu_us=load,
+    )
+
+
+def _times(what: str, naive: list[Round], ours: list[Round]) -> Figure:
+    """How often ours fits into the naive loop's time, round by round."""
+    ratios = [one.cpu_us / other.cpu_us for one, other in zip(naive, ours, strict=True)]
+    return Figure(what, median(ratios), "×", spread=(max(ratios) - min(ratios)) / median(ratios))
+
+
+# -- as work grows ---------------------------------------------------------------------------
+
+
+async def _growth() -> list[Figure]:
+    with start_sink(hosts=HOSTS) as sink:
+        async with _engine(sink, FAR_CONNECTIONS) as engine:
+            numbers = count()
+
+            async def ask_so_many(addresses: int, lists: int = 1) -> None:
+                for _ in range(lists):
+                    texts = (_in_runs(sink, number) for number in islice(numbers, addresses))
+                    await ask(engine, texts)
+
+            await ask_so_many(STEP)
+            few = await _timed(sink, lambda: ask_so_many(FEW, 40), FEW * 40)
+            before = rss_mib()
+            many = await _timed(sink, lambda: ask_so_many(GROWN), GROWN)
+            after = rss_mib()
+    return [
+        Figure(f"{GROWN:,} addresses: CPU of each, beside lists of 1,000", many.cpu_us / few.cpu_us, "×", cpu_us=many.cpu_us, memory_mib=after),
+        Figure(f"{GROWN:,} addresses: memory beside before", after / before, "×", memory_mib=after),
+        await _domains(),
+    ]  # fmt: skip
+
+
+def _in_runs(sink: Sink, number: int) -> str:
+    """Twenty addresses of a domain in a row, as a sorted list has them."""
+    return f"ok-{number}@{sink.domain(number // 20)}"
+
+
+async def _domains() -> Figure:
+    """The same hosts and the same number of addresses, of 10 domains and of 10,000."""
+    costs = []
+    for domains in (10, 10_000):
+        with start_sink(hosts=10, domains=domains) as sink:
+            async with _engine(sink, FAR_CONNECTIONS) as engine:
+                texts = [_in_runs(sink, number) for number in range(100_000)]
+                await ask(engine, texts)
+                costs.append(await _timed(sink, lambda texts=texts: ask(engine, texts), len(texts)))  # type: ignore[misc]
+    few, many = costs
+    return Figure("10,000 domains: CPU of each, beside 10 domains", many.cpu_us / few.cpu_us, "×", cpu_us=many.cpu_us)  # fmt: skip
+
+
+# -- far: what latency leaves ----------------------------------------------------------------
+
+
+async def _far() -> tuple[list[Figure], list[Series]]:
+    figures, by_latency, ideal = [], [], []
+    for latency_ms in LATENCIES_MS:
+        rate = await _steady(latency_ms, FAR_CONNECTIONS, pipelining=False)
+        by_latency.append((float(latency_ms), rate))
+        if latency_ms:
+            ideal.append((float(latency_ms), _ideal(latency_ms, FAR_CONNECTIONS, 1)))
+        if latency_ms in PROMISED_MS:
+            share = rate / _ideal(latency_ms, FAR_CONNECTIONS, 1)
+            figures.append(Figure(f"{latency_ms} ms a reply: of connections ÷ delay", share, ""))
+            rate = await _steady(latency_ms, FAR_CONNECTIONS, pipelining=True)
+            share = rate / _ideal(latency_ms, FAR_CONNECTIONS, DEPTH) / _USEFUL
+            what = (
+                f"{latency_ms} ms a reply, pipelined: of connections × depth ÷ delay, less hellos"
+            )
+            figures.append(Figure(what, share, ""))
+    by_connections = [
+        (float(each), await _steady(50, each, pipelining=True)) for each in CONCURRENCIES
+    ]
+    series = [
+        Series("one RCPT a write", "latency of the exchanges, ms", "addresses", "a second", by_latency, ideal),
+        Series("pipelined, 50 ms a reply", "connections to each of 20 exchanges", "addresses", "a second", by_connections, [(float(each), _ideal(50, each, DEPTH) * _USEFUL) for each in CONCURRENCIES]),
+    ]  # fmt: skip
+    return figures, series
+
+
+# Banner, EHLO and QUIT are turn-arounds that bear no recipient, and the last round of a
+# connection's 100 is not full.
+_TURNS = -(-RECIPIENTS // DEPTH) + 3
+_USEFUL = RECIPIENTS / DEPTH / _TURNS
+
+
+def _ideal(latency_ms: float, connections: int, depth: int) -> float:
+    return FAR_HOSTS * connections * depth / latency_ms * 1000
+
+
+async def _steady(latency_ms: float, connections: int, *, pipelining: bool) -> float:
+    """Addresses a second of an endless list, once it is under way."""
+    # As long as a few connections live, so that their hellos are counted as often as they are said.
+    life_s = latency_ms / 1000 * (_TURNS if pipelining else RECIPIENTS + 4)
+    measured_s = max(MEASURED_S, 2 * life_s if latency_ms in PROMISED_MS else 0.0)
+    with start_sink(hosts=FAR_HOSTS, delay_ms=latency_ms, pipelining=pipelining) as sink:
+        async with _engine(sink, connections) as engine:
+            answered, began = 0, float("inf")
+            with trio.move_on_after(WARM_S + measured_s):
+                starts = trio.current_time() + WARM_S
+                async with open_answers(
+                    engine, _endless(sink), asker="bench", patient=True
+                ) as answers:
+                    while ready := await answers.next_ready():
+                        if trio.current_time() >= starts:
+                            answered += len(ready) if began < float("inf") else 0
+                            began = min(began, time.perf_counter())
+                        ENCODER.encode_lines([answer.verdict for answer in ready])
+            return answered / (time.perf_counter() - began)
+
+
+def _endless(sink: Sink) -> Iterator[str]:
+    return (sink.mailbox(number) for number in count())

@@ -1,0 +1,293 @@
+"""The rows of `bench hostile` that ask one thing each: what one kind of trouble costs the others.
+
+Each function asks a group of the lab's scenario `adverse` with an engine of its own,
+or plays hours in virtual time where only time and counting matter.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from statistics import fmean
+
+import trio
+from trio.testing import MockClock
+
+from mailprobe.bench.harness.engine_runs import ask_all, open_watched
+from mailprobe.bench.harness.figures import Figure
+from mailprobe.bench.lab import Lab
+from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers, open_engine
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.faults import Garbage, Silence, Twice
+from mailprobe.engine.testing.host_profiles import NO_PIPELINING, SPAMHAUS, new_host
+from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
+
+REFUSING = {
+    **{
+        name: new_host(name)
+        for name in ("refused", "closing", "blocked at banner", "421 at rcpt", "closing at rcpt")
+    },
+    # a session that can be asked nothing, because more has come than was asked for
+    "answering EHLO twice": MailHost(latency_s=0.1, troubles={"EHLO": Twice()}),
+}
+REFUSING |= {
+    "garbage at rcpt": MailHost(troubles={"RCPT": Garbage()}),
+    "silent at rcpt": MailHost(troubles={"RCPT": Silence()}),
+}
+FAR_TARPITS = {
+    f"{words}, {delay_s:g} s": MailHost(
+        ehlo_lines=offer, latency_s=0.1, connect_s=0.1, unknown_delay_s=delay_s
+    )
+    for words, offer in (("pipelined", EHLO_LINES), ("in step", NO_PIPELINING))
+    for delay_s in (0.25, 0.6, 5.0)
+}
+FAR_BATCH, FAR_UNKNOWN_EVERY = 50, 7
+BESIDE = 10
+REFUSING_S = 120
+REFUSING_ADDRESSES = 4
+ROTATING_S, ROTATING_EVERY_S = 5.9 * 3600, 300  # what is known of a domain is kept for 6 hours
+NEIGHBOUR_EVERY_S = 0.25
+
+
+async def real_rows(lab: Lab) -> list[Figure]:
+    """Those on real sockets."""
+    return [
+        *await _tarpits(lab),
+        *await _hung(lab),
+        *await _neighbour(lab),
+        *await _hostile_text(lab),
+        *await _first_exchange(lab),
+        await _later_transactions(lab),
+    ]
+
+
+def virtual_rows() -> list[Figure]:
+    """Those of minutes and hours: the same engine, in memory, on a clock that skips the waiting."""
+    clock = partial(MockClock, autojump_threshold=0)
+    counts = {}
+    for words, host in REFUSING.items():
+        counts[words] = trio.run(_count_dials, host, clock=clock())
+        print(f"# {counts[words]} connections in 2 minutes to a host that is: {words}")
+    strangers = trio.run(_count_strangers, clock=clock())
+    found = {}
+    for words, host in FAR_TARPITS.items():
+        found[words] = trio.run(_found_far_away, host, clock=clock())
+        print(f"# {found[words]:.1f} % of the known told deliverable, a far tarpit: {words}")
+    beside = trio.run(_told_beside_refused, clock=clock())
+    return [
+        Figure("tarpit 100 ms away, a batch of 50: told deliverable", min(found.values()), "%"),
+        Figure("beside two domains that are refused: told wrong", beside, f"of {BESIDE}"),
+        Figure("a host that refuses: connections in 2 minutes", max(counts.values()), ""),
+        Figure("rotating addresses: random recipients in 6 hours", strangers, ""),
+    ]
+
+
+def share(part: int, whole: int) -> float:
+    return 100 * part / whole
+
+
+def _told(verdicts: Sequence[Verdict], status: str, local: str = "known") -> int:
+    return sum(v.status == status for v in verdicts if v.email.startswith(local))
+
+
+def _lies(verdicts: Sequence[Verdict]) -> int:
+    """Who is gone and told to exist, and the other way round."""
+    return _told(verdicts, "deliverable", "gone") + _told(verdicts, "undeliverable")
+
+
+def _remark(what: str, verdicts: Sequence[Verdict]) -> None:
+    counts = Counter(
+        f"{v.email.rstrip('0123456789').partition('@')[0].rstrip('0123456789')}: "
+        f"{v.status}/{v.failed_check}"
+        for v in verdicts
+    )
+    print(f"# {what}: " + ", ".join(f"{n} × {told}" for told, n in sorted(counts.items())))
+
+
+# -- on real sockets -------------------------------------------------------------------------
+
+
+async def _tarpits(lab: Lab) -> list[Figure]:
+    figures, lies = [], 0
+    for group, words, patient in (
+        ("tarpit batch", "tarpit, a batch of 50: the known told deliverable", False),
+        ("tarpit list", "tarpit, a list of 400: the known told deliverable", True),
+    ):
+        texts = lab.groups[group]
+        async with open_watched(lab) as (engine, _):
+            verdicts = await ask_all(engine, texts, patient=patient)
+        _remark(group, verdicts)
+        known = sum(text.startswith("known") for text in texts)
+        figures.append(Figure(words, share(_told(verdicts, "deliverable"), known), "%"))
+        lies += _lies(verdicts)
+    async with open_watched(lab) as (engine, _):
+        verdicts = await ask_all(engine, lab.groups["silent for some"])
+    others = [v for v in verdicts if not v.email.startswith("known.silent")]
+    right = Counter(v.email.partition("@")[2] for v in others if v.status == "deliverable")
+    fewest = min(right[v.email.partition("@")[2]] for v in others)
+    return [
+        *figures,
+        Figure("tarpit: told wrong", lies + _lies(verdicts), ""),
+        Figure("in step, silent for 2 of 8: the others told right", fewest, "of 6"),
+    ]
+
+
+async def _hung(lab: Lab) -> list[Figure]:
+    """A list of which every fifth domain's look-up never ends."""
+    figures = []
+    for version, words, urls in (
+        ("h2", "HTTP/2", {}),
+        ("h1", "HTTP/1.1", {"doh_urls": (lab.http1_url,)}),
+    ):
+        healthy, hung = lab.groups[f"beside hung {version}"], lab.groups[f"hung {version}"]
+        texts = [*healthy, *hung]
+        random.Random(0).shuffle(texts)
+        async with open_watched(lab, **urls) as (engine, _):
+            began = time.perf_counter()
+            verdicts = await ask_all(engine, texts, patient=True)
+            took_s = time.perf_counter() - began
+        beside = set(healthy)
+        told = sum(v.status != "deliverable" for v in verdicts if v.email in beside)
+        figures += [
+            Figure(f"20 % hung names, {words}: healthy told wrong", share(told, len(healthy)), "%"),
+            Figure(f"20 % hung names, {words}: in all", took_s, "s"),
+        ]
+    return figures
+
+
+async def _neighbour(lab: Lab) -> list[Figure]:
+    """One account asks eight batches of domains that hang; another one now and then one address."""
+    dead, size = lab.groups["dead"], len(lab.groups["dead"]) // 8
+    late_s, wrong = [0.0], [0]
+
+    async def ask_one(engine: Engine, text: str) -> None:
+        began = trio.current_time()
+        async with open_answers(engine, [text], asker="neighbour") as answers:
+            async for answer in answers:
+                wrong[0] += answer.verdict.status != "deliverable"
+        late_s[0] = max(late_s[0], trio.current_time() - began)
+
+    async with open_watched(lab) as (engine, _), trio.open_nursery() as nursery:
+        for start in range(0, len(dead), size):
+            nursery.start_soon(ask_all, engine, dead[start : start + size])
+        for text in lab.groups["neighbour"]:
+            await trio.sleep(NEIGHBOUR_EVERY_S)
+            nursery.start_soon(ask_one, engine, text)
+    asked = len(lab.groups["neighbour"])
+    return [
+        Figure("beside eight dead batches: a neighbour told wrong", wrong[0], f"of {asked}"),
+        Figure("beside eight dead batches: a neighbour's latest", late_s[0] * 1000, "ms"),
+    ]
+
+
+async def _hostile_text(lab: Lab) -> list[Figure]:
+    healthy, wordy = lab.groups["beside hostile text"], lab.groups["hostile text"]
+    async with open_watched(lab) as (engine, watch):
+        verdicts = await ask_all(engine, [*wordy, *healthy])
+    beside = set(healthy)
+    told = sum(v.status != "deliverable" for v in verdicts if v.email in beside)
+    return [
+        Figure("hostile text: healthy told wrong", told, f"of {len(healthy)}"),
+        Figure("hostile text: the latest verdict", max(watch.layer4_ms), "ms"),
+    ]
+
+
+async def _first_exchange(lab: Lab) -> list[Figure]:
+    """Each domain alone, by an engine that has not met it: how long until the second exchange?"""
+    took_ms, right = [], 0
+    async with open_watched(lab) as (engine, _):
+        for text in lab.groups["first exchange silent"]:
+            began = time.perf_counter()
+            right += _told(await ask_all(engine, [text]), "deliverable")
+            took_ms.append((time.perf_counter() - began) * 1000)
+    return [
+        Figure("first exchange silent: told right", right, f"of {len(took_ms)}"),
+        Figure("first exchange silent: time to a verdict", fmean(took_ms), "ms"),
+    ]
+
+
+async def _later_transactions(lab: Lab) -> Figure:
+    texts = lab.groups["later transactions"]
+    async with open_watched(lab) as (engine, _):
+        verdicts = await ask_all(engine, texts, patient=True)
+    _remark("later transactions", verdicts)
+    lost = len(texts) - _told(verdicts, "deliverable")
+    return Figure("later transactions refused: verdicts lost", lost, f"of {len(texts)}")
+
+
+# -- in virtual time -------------------------------------------------------------------------
+
+
+async def _ask_in_memory(world: World, count: int, every_s: float) -> None:
+    """Another address of shop.test every so often, each a request of its own."""
+    async with (
+        open_engine(
+            EngineSettings(), transport=world.transport, dial=world.dial, rng=random.Random(0)
+        ) as engine,
+        trio.open_nursery() as nursery,
+    ):
+        for number in range(count):
+            nursery.start_soon(ask_all, engine, [f"known{number}@shop.test"])
+            await trio.sleep(every_s)
+
+
+async def _count_dials(host: MailHost) -> int:
+    """Connections in two minutes to a host that only refuses, at one question a second."""
+    async with open_world() as world:
+        addresses = {f"11.0.9.{place}" for place in range(REFUSING_ADDRESSES)}
+        for address in sorted(addresses):
+            world.add("shop.test", host, address=address)
+        await _ask_in_memory(world, REFUSING_S, 1.0)
+        return sum(address in addresses for address, _ in world.dialled)
+
+
+async def _found_far_away(host: MailHost) -> float:
+    """The share of the living mailboxes of a batch that are told deliverable."""
+    texts = [
+        f"{'known' if number % FAR_UNKNOWN_EVERY else 'gone'}{number}@shop.test"
+        for number in range(FAR_BATCH)
+    ]
+    async with open_world() as world:
+        world.add("shop.test", host)
+        async with open_engine(
+            EngineSettings(), transport=world.transport, dial=world.dial, rng=random.Random(0)
+        ) as engine:
+            verdicts = await ask_all(engine, texts)
+    known = sum(text.startswith("known") for text in texts)
+    return share(_told(verdicts, "deliverable"), known)
+
+
+async def _told_beside_refused() -> int:
+    """How often a domain's mailbox is not found while the host refuses two other domains."""
+    refused = ("one.test", "two.test")
+    host = MailHost(replies={f"@{domain}": SPAMHAUS for domain in refused})
+    wrong = 0
+    async with open_world() as world:
+        for domain in ("shop.test", *refused):
+            world.add(domain, host)
+        async with open_engine(
+            EngineSettings(), transport=world.transport, dial=world.dial, rng=random.Random(0)
+        ) as engine:
+            for number in range(BESIDE):
+                texts = [f"a{n}@{domain}" for n in range(4) for domain in refused]
+                await ask_all(engine, texts)
+                wrong += not _told(
+                    await ask_all(engine, [f"known{number}@shop.test"]), "deliverable"
+                )
+                await trio.sleep(10)
+    return wrong
+
+
+async def _count_strangers() -> int:
+    """Random recipients for a domain whose exchange has another address at each look-up."""
+    async with open_world() as world:
+        host = new_host("postfix")
+        addresses = [f"11.0.9.{place}" for place in range(24)]
+        for address in addresses:
+            world.add("shop.test", host, address=address)
+        world.zone.host("mx.shop.test", *addresses, ttl_s=60)
+        world.zone.rotate("mx.shop.test")
+        await _ask_in_memory(world, round(ROTATING_S / ROTATING_EVERY_S), ROTATING_EVERY_S)
+        asked = host.record.asked.items()
+        return sum(times for mailbox, times in asked if not mailbox.startswith("known"))

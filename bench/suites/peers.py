@@ -1,0 +1,167 @@
+"""Other verifiers beside ours: who is right, and how often each waits for a mail host.
+
+Two errands for each: a list of 200 addresses of six kinds, over 25 hosts whose
+replies take 20 ms; and 50 addresses of one domain whose replies take 50 ms.
+bench/peers/README.md says how each is used, and how to install them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import compress, groupby
+
+from mailprobe.bench.harness.figures import Figure
+from mailprobe.bench.peers import fixture_domains
+from mailprobe.bench.peers.in_namespace import Errand, Runner
+from mailprobe.bench.peers.install import AT_ONCE, ROOT, check_installed, install_all, runners
+from mailprobe.bench.peers.namespace import entering
+from mailprobe.bench.peers.runner import UNSURE
+
+OURS = "mailprobe"
+LIST, ONE_DOMAIN = "list", "one domain"
+GRACE_S = 60.0  # for the errands' other work
+
+
+class NothingToCompare(Exception):
+    """Ours failed, or no peer told all addresses of the one domain right."""
+
+
+def run() -> list[Figure]:
+    """All figures; Lacking without root, or without the peers."""
+    entering()
+    if os.environ.get("MAILPROBE_BENCH_INSTALL") == "1":
+        install_all()
+    check_installed()
+    return figures(play(runners()))
+
+
+def play(runners: Sequence[Runner]) -> list[Errand]:
+    """Send every runner on both errands, in namespaces of their own."""
+    done = subprocess.run(
+        [*entering(), sys.executable, "-m", "mailprobe.bench.peers.in_namespace"],
+        input=json.dumps([asdict(runner) for runner in runners]),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=sum(2 * runner.rounds * runner.limit_s for runner in runners) + GRACE_S,
+    )
+    return [Errand(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def figures(errands: Sequence[Errand]) -> list[Figure]:
+    """What was measured of each, ours first, then ours against the best of the peers."""
+    kinds = {LIST: fixture_domains.build().a_list, ONE_DOMAIN: fixture_domains.build().one_domain}
+    told: list[Figure] = []
+    errands = [
+        _typical(list(rounds), kinds[name])
+        for (_, name), rounds in groupby(errands, lambda each: (each.runner, each.errand))
+    ]
+    for errand in errands:
+        for remark in remarks(errand, kinds[errand.errand]):
+            print(f"# {remark}")
+        if not errand.remark:
+            told += (_of_list if errand.errand == LIST else _of_one_domain)(
+                errand, kinds[errand.errand]
+            )
+    return [*told, *_compared(errands, kinds[ONE_DOMAIN])]
+
+
+def _typical(rounds: Sequence[Errand], kinds: Mapping[str, str]) -> Errand:
+    """The round that took the median time, with the answers of the one that told most wrong.
+
+    A round without an answer speaks for all.
+    """
+    failed = [each for each in rounds if each.remark]
+    if failed:
+        return failed[0]
+    median = sorted(rounds, key=lambda each: each.took_s)[len(rounds) // 2]
+    worst = max([median, *rounds], key=lambda each: wrong(each, kinds))
+    return replace(median, told=worst.told, turnarounds=max(each.turnarounds for each in rounds))
+
+
+def _of_list(errand: Errand, kinds: Mapping[str, str]) -> list[Figure]:
+    name, count = errand.runner, len(kinds)
+    ours = name == OURS
+    cpu_ms = errand.cpu_s * 1000 / count
+    return [
+        Figure(
+            f"{name}: told right",
+            right(errand, kinds),
+            f"of {count}",
+            at_least=count if ours else None,
+            exact=False,  # "don't know" is the answer of a machine too busy for our clocks
+        ),
+        Figure(f"{name}: told wrong", wrong(errand, kinds), "", at_most=0 if ours else None),
+        Figure(f"{name}: the list", count / errand.took_s, "a second"),
+        Figure(f"{name}: processor time", cpu_ms, "ms each", cpu_us=cpu_ms * 1000),
+    ]
+
+
+def _of_one_domain(errand: Errand, kinds: Mapping[str, str]) -> list[Figure]:
+    name = errand.runner
+    return [
+        Figure(f"{name}: {len(kinds)} of one domain", errand.took_s, "s"),
+        Figure(f"{name}: turn-arounds", errand.turnarounds, ""),
+        Figure(f"{name}: connections", errand.connections, ""),
+        Figure(f"{name}: of them at once", errand.connections_peak, ""),
+    ]
+
+
+def _compared(errands: Sequence[Errand], kinds: Mapping[str, str]) -> list[Figure]:
+    """Only whoever told all of the one domain right: to say nothing is quick."""
+    able = [
+        errand
+        for errand in errands
+        if errand.errand == ONE_DOMAIN and right(errand, kinds) == len(kinds)
+    ]
+    ours = [errand for errand in able if errand.runner == OURS]
+    theirs = [errand for errand in able if errand.runner != OURS]
+    if not ours or not theirs:
+        raise NothingToCompare(f"all right were: {[errand.runner for errand in able]}")
+    turnarounds = min(errand.turnarounds for errand in theirs) / ours[0].turnarounds
+    compared = [Figure("turn-arounds: the best peer's against ours", turnarounds, "x")]
+    for what, which in (
+        ("time: the quickest peer's against ours", [not _at_once(each) for each in theirs]),
+        ("time: the quickest at once against ours", [_at_once(each) for each in theirs]),
+    ):
+        times_s = [each.took_s for each in compress(theirs, which)]
+        if times_s:
+            compared.append(Figure(what, min(times_s) / ours[0].took_s, "x"))
+    return compared
+
+
+def _at_once(errand: Errand) -> bool:
+    return errand.runner.endswith(AT_ONCE)
+
+
+def right(errand: Errand, kinds: Mapping[str, str]) -> int:
+    return sum(
+        word in fixture_domains.RIGHT[kinds[address]] for address, word in errand.told.items()
+    )
+
+
+def wrong(errand: Errand, kinds: Mapping[str, str]) -> int:
+    """Only what is plainly wrong: not to know is never that."""
+    return sum(
+        word != UNSURE and word not in fixture_domains.RIGHT[kinds[address]]
+        for address, word in errand.told.items()
+    )
+
+
+def remarks(errand: Errand, kinds: Mapping[str, str]) -> list[str]:
+    """Why there is no answer, how many errors it raised, and what it told wrong, by kind."""
+    said = [errand.remark] if errand.remark else []
+    if errand.raised:
+        said.append(f"raised an error for {errand.raised} addresses")
+    wrong = Counter(
+        f"{kinds[address]} -> {word}"
+        for address, word in errand.told.items()
+        if word not in fixture_domains.RIGHT[kinds[address]]
+    )
+    said += [f"{number} × {what}" for what, number in sorted(wrong.items())]
+    return [f"{errand.runner}, {errand.errand}: {each}" for each in said]

@@ -1,0 +1,75 @@
+"""Replies read by the rules: the ones that every host gives, and the odd ones.
+
+The engine keeps its latest readings, so a reply read again is another thing than one
+read the first time; what varies are names, which are taken out either way.
+"""
+
+import re
+from collections.abc import Sequence
+
+from mailprobe.bench.harness.figures import Figure
+from mailprobe.bench.harness.rounds import ratio, timed
+from mailprobe.engine.smtp.replies.rules import Rules, Step, load_rules
+from mailprobe.engine.smtp.wire import Reply
+
+HOT = 10_000
+COLD = 5  # times over all examples, each with nothing kept
+AFRESH = 50  # times the longest of them
+ACCEPTED = "250 2.1.5 Ok"
+UNKNOWN = "550 5.1.1 <clara.nowak{n}@shop{n}.test>: Recipient address rejected: User unknown"
+LINE = re.compile(r"(\d{3})[- ]?(.*)")
+
+
+def run() -> list[Figure]:
+    rules = load_rules()
+    texts = [text for rule in rules.rules for text in rule.examples]
+    # Each reply is an object of its own, as it is when it comes off a connection.
+    accepted = [reply_of(ACCEPTED) for _ in range(HOT)]
+    unknown = [reply_of(UNKNOWN.format(n=n)) for n in range(HOT)]
+    examples = [reply_of(text) for text in texts]
+    loading = timed(load_rules)
+    positive = timed(lambda: read_all(rules, accepted))
+    negative = timed(lambda: read_all(rules, unknown))
+    cold = timed(lambda: read_afresh(rules, examples, COLD))
+    longest = max(examples, key=lambda reply: len(reply.text))
+    bulky = timed(lambda: read_afresh(rules, [longest], AFRESH))
+    nothing = timed(lambda: read_afresh(rules, [], AFRESH))
+    return [
+        Figure("loading the rules", loading.wall_s * 1000, "ms", spread=loading.spread),
+        Figure("rules", len(rules.rules), ""),
+        Figure("examples", len(examples), ""),
+        positive.figure("a 250", HOT),
+        negative.figure("a 550 5.1.1, each with another address", HOT),
+        cold.figure("an example, read the first time", COLD * len(examples)),
+        Figure(
+            "the longest example, read the first time",
+            max(0.0, bulky.cpu_each_us(AFRESH) - nothing.cpu_each_us(AFRESH)),
+            "µs",
+            spread=bulky.cpu_spread,
+        ),
+        ratio(
+            "a 550 5.1.1 beside one read the first time",
+            negative,
+            cold,
+            HOT,
+            COLD * len(examples),
+        ),
+    ]
+
+
+def reply_of(text: str) -> Reply:
+    """An example as the reply that it was; its lines are split by newlines."""
+    found = [LINE.fullmatch(line) for line in text.splitlines()]
+    assert all(found), text
+    return Reply(int(found[0][1]), tuple(line[2] for line in found))  # type: ignore[index]
+
+
+def read_all(rules: Rules, replies: Sequence[Reply]) -> None:
+    for reply in replies:
+        rules.read(Step.RCPT, reply)
+
+
+def read_afresh(rules: Rules, replies: Sequence[Reply], times: int) -> None:
+    """By rules that have kept nothing."""
+    for _ in range(times):
+        read_all(rules.forgetful(), replies)

@@ -1,0 +1,380 @@
+"""The service in a process of its own: a list as `clean --server` asks it, then what a request costs.
+
+The lab, the service and this client share the machine. The service's database lies
+within this checkout, where `data/` would lie, so that its flushes cost what they do there.
+
+What a request costs is the service's own processor time, all threads together, in
+short rounds by turns. "On one core" is a second divided by what the cheapest round
+took for each: a neighbour on the same core makes others dearer, never cheaper. Beside it an empty route behind a key, on the very
+same server, and a bare Quart application on hypercorn's own worker.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import httpx
+import trio
+
+from mailprobe.api.cli.http_source import PATH as STREAM
+from mailprobe.api.cli.http_source import REQUEST_ADDRESSES_MAX, open_http_source
+from mailprobe.bench.harness.engine_runs import wrong
+from mailprobe.bench.harness.figures import RESULTS, Figure
+from mailprobe.bench.lab import start_lab
+from mailprobe.bench.load.empty_route import PATH as EMPTY
+from mailprobe.bench.load.load_generator import Flooded, flood, hammer, request
+from mailprobe.bench.load.neighbours import measure_burst, measure_neighbours
+from mailprobe.bench.load.service_process import (
+    PLANS,
+    ROOT,
+    SINGLE,
+    START_S,
+    Served,
+    ServiceFailed,
+    cpu_s_of,
+    start_service,
+    stop_process,
+)
+from mailprobe.engine import Verdict
+
+ADDRESSES = 2_000
+FIRST_LINES = 10  # requests whose first line is timed, one after the other
+SINGLES = 1_500  # by the clock
+CONNECTIONS = 16  # of the single verifications
+ROUNDS = 12
+ROUND_REQUESTS = 100
+LISTS = 12  # requests of 50 in a round
+WARM = 60  # domains of the streams, on as many hosts
+OVERLOAD_S = 2.0
+OVERLOAD_RUNS, OVERLOAD_TURNS = 10, 3
+PEAK_SHARES = (0.65, 0.75)  # of the rate of few connections: its peak lies about there
+PEAK_S = 1.0
+FORGOTTEN_S = 1.5  # a queue that stood is, then
+FLOOD_CONNECTIONS = 1_800  # fewer than a service lets in, more than it lets work
+ANSWER_S = 180.0  # for a step of the suite; it takes some seconds where nothing else runs
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What so many took, and how much of the service's processor time."""
+
+    count: int
+    took_s: float
+    cpu_s: float
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.took_s
+
+    @property
+    def cpu_ms_each(self) -> float:
+        return self.cpu_s * 1000 / self.count
+
+
+def run() -> list[Figure]:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="service-", dir=RESULTS) as folder,
+        tempfile.TemporaryDirectory(prefix="service-", dir=RESULTS) as second,
+        tempfile.TemporaryDirectory(prefix="service-", dir=RESULTS) as third,
+        start_lab("many") as lab,
+    ):
+        addresses = lab.addresses["deliverable"]
+        domains = [text.partition("@")[2] for text in addresses]
+        with start_service(lab.env, Path(folder), plans=PLANS) as service:
+            figures = trio.run(measure, service, addresses)
+            figures += measure_requests(service, domains)
+            with start_service(lab.env, Path(second), plans=PLANS, workers=2) as two:
+                figures += measure_workers(service, two)
+            figures += measure_burst(service) + measure_overload(service)
+        return figures + measure_crowds(Path(third))
+
+
+def measure_crowds(folder: Path) -> list[Figure]:
+    """Beside the worst customers, in a town whose hosts time out or answer within 100 ms."""
+    with start_lab("hostile") as lab, start_service(lab.env, folder, plans=PLANS) as service:
+        return measure_neighbours(
+            service, service.another_key(), lab.addresses["timed_out"], lab.addresses["deliverable"]
+        )
+
+
+async def measure(
+    service: Served, addresses: Sequence[str], count: int = ADDRESSES
+) -> list[Figure]:
+    """The figures of a list. The addresses are deliverable ones, of domains that the service has not met."""
+    texts, others = addresses[:count], addresses[count:][: FIRST_LINES * REQUEST_ADDRESSES_MAX]
+    cold, cold_cost = await ask_list(service, texts)
+    warm, warm_cost = await ask_list(service, texts)
+    first_cold, first_warm = await first_lines(service, others), await first_lines(service, others)
+    mistaken = wrong([*cold, *warm], dict.fromkeys(texts, "deliverable/None"))
+    for what, number in mistaken.items():
+        print(f"# {number} × {what}")
+    asked = 2 * len(texts)
+    return [
+        Figure("told right", asked - mistaken.total(), f"of {asked}", at_least=asked),
+        Figure("cold: addresses", cold_cost.rate, "a second"),
+        Figure("cold: processor time of the service", cold_cost.cpu_ms_each, "ms each"),
+        Figure("cold: the latest result", _latest_ms(cold), "ms"),
+        Figure("cold: a request's first line, median", median(first_cold), "ms"),
+        Figure("warm: addresses", warm_cost.rate, "a second"),
+        Figure("warm: processor time of the service", warm_cost.cpu_ms_each, "ms each"),
+        Figure("warm: the latest result", _latest_ms(warm), "ms"),
+        Figure("warm: a request's first line, median", median(first_warm), "ms"),
+    ]
+
+
+def _latest_ms(verdicts: Sequence[Verdict]) -> float:
+    return max(verdict.latency_ms for verdict in verdicts)
+
+
+# -- asking ----------------------------------------------------------------------------------
+
+
+async def ask_list(service: Served, texts: Sequence[str]) -> tuple[list[Verdict], Cost]:
+    """By the client of `clean --server`: in requests of 50, as many at once as it makes."""
+    with trio.fail_after(ANSWER_S):
+        cpu_s, began = service.cpu_s(), time.perf_counter()
+        async with (
+            open_http_source(service.url, service.key) as source,
+            source.open_answers(texts) as answers,
+        ):
+            verdicts = [answer.verdict async for answer in answers]
+        took_s = time.perf_counter() - began
+    return verdicts, Cost(len(verdicts), took_s, service.cpu_s() - cpu_s)
+
+
+async def first_lines(service: Served, texts: Sequence[str]) -> list[float]:
+    """Milliseconds to the first line of each request of 50, one request after the other."""
+    times_ms: list[float] = []
+    headers = {"Authorization": f"Bearer {service.key}"}
+    with trio.fail_after(ANSWER_S):
+        async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
+            await client.get(f"{service.url}/health")  # from here on the connection is open
+            for start in range(0, len(texts), REQUEST_ADDRESSES_MAX):
+                body = {"emails": texts[start : start + REQUEST_ADDRESSES_MAX]}
+                began = time.perf_counter()
+                async with client.stream("POST", service.url + STREAM, json=body) as response:
+                    lines = response.raise_for_status().aiter_lines()
+                    await anext(lines)
+                    times_ms.append((time.perf_counter() - began) * 1000)
+                    async for _ in lines:
+                        pass
+    return times_ms
+
+
+# -- what a request costs ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of request, as it is asked in a round."""
+
+    pid: int  # whose processor time counts
+    at: tuple[str, int]
+    requests: Sequence[bytes]
+    connections: int = CONNECTIONS
+    items: int = 1  # addresses in a request
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What an item of a kind cost in each of its rounds."""
+
+    cpu_us: list[float] = field(default_factory=list)
+    load_us: list[float] = field(default_factory=list)
+    first_ms: list[float] = field(default_factory=list)
+
+    @property
+    def least_us(self) -> float:
+        return min(self.cpu_us)
+
+    def on_one_core(self, what: str) -> Figure:
+        return Figure(
+            what,
+            1e6 / self.least_us,
+            "a second on one core",
+            spread=(max(self.cpu_us) - self.least_us) / median(self.cpu_us),
+            cpu_us=self.least_us,
+            load_cpu_us=min(self.load_us),
+        )
+
+    def against(self, other: "Rounds") -> float:
+        """How many times as many as of the other."""
+        return other.least_us / self.least_us
+
+
+def in_turn(kinds: Mapping[str, Kind], rounds: int) -> dict[str, Rounds]:
+    """Ask all kinds by turns, after once for warmth."""
+    done = {name: Rounds() for name in kinds}
+    for kind in kinds.values():
+        hammer(kind.at, kind.requests, kind.connections)
+    for _ in range(rounds):
+        for name, kind in kinds.items():
+            cpu_s = cpu_s_of(kind.pid)
+            asked = hammer(kind.at, kind.requests, kind.connections)
+            items = asked.count * kind.items
+            done[name].cpu_us.append((cpu_s_of(kind.pid) - cpu_s) / items * 1e6)
+            done[name].load_us.append(asked.cpu_s / items * 1e6)
+            done[name].first_ms.append(median(asked.first_ms))
+    return done
+
+
+def measure_requests(
+    service: Served, domains: Sequence[str], rounds: int = ROUNDS, size: int = ROUND_REQUESTS
+) -> list[Figure]:
+    """What the ways to ask cost, beside a route that does nothing and a server that does less.
+
+    The domains are warm from the first round on: the same hosts are asked for other mailboxes.
+    """
+    with start_plain() as (pid, at):
+        singles = {
+            "plain": Kind(pid, at, [request("GET", "/", host="plain", key=service.key)] * size),
+            "empty": Kind(service.pid, service.at, [_asking(service, "GET", EMPTY)] * size),
+            "single": Kind(service.pid, service.at, [_single(service)] * size),
+        }
+        one = in_turn(singles, rounds)
+    lists = in_turn(
+        {
+            "sorted": Kind(service.pid, service.at, _lists(service, domains, 3), 4, 50),
+            "mixed": Kind(service.pid, service.at, _lists(service, domains, 50), 4, 50),
+            "alone": Kind(service.pid, service.at, _lists(service, domains, 3), 1, 50),
+        },
+        rounds,
+    )
+    plain, empty, single = one["plain"], one["empty"], one["single"]
+    return [
+        plain.on_one_core("a bare Quart application on hypercorn: requests"),
+        empty.on_one_core("an empty route behind a key: requests"),
+        single.on_one_core("single, no probe: requests"),
+        Figure("an empty route against the bare application", empty.against(plain), "times"),
+        Figure("a single against the bare application", single.against(plain), "times"),
+        Figure("a single against an empty route", 100 * single.against(empty), "%"),
+        lists["sorted"].on_one_core("stream, few domains, warm: addresses"),
+        Figure(
+            "stream, few domains: addresses against the bare application's requests",
+            lists["sorted"].against(plain),
+            "times",
+        ),
+        Figure("stream, few domains, warm: first line", min(lists["alone"].first_ms), "ms"),
+        lists["mixed"].on_one_core("stream, 50 domains, warm: addresses"),
+    ]
+
+
+def measure_workers(one: Served, two: Served, size: int = SINGLES) -> list[Figure]:
+    """Two workers beside one: by the clock, for they cost the same. Says who had the cores."""
+    rates = {}
+    for count, service in ((1, one), (2, two)):
+        cpu_s = service.cpu_s()
+        asked = hammer(service.at, [_single(service)] * size, CONNECTIONS)
+        shares = (service.cpu_s() - cpu_s) / asked.took_s, asked.cpu_s / asked.took_s
+        print(f"# {count} workers had {shares[0]:.2f} cores, the load side {shares[1]:.2f}")
+        rates[count] = asked.rate
+    return [Figure("two workers against one", rates[2] / rates[1], "times by the clock")]
+
+
+def measure_overload(service: Served, runs: int = OVERLOAD_RUNS) -> list[Figure]:
+    """Three times its load from the same clients: it sheds quickly, and goes on.
+
+    Its load is the most that it serves of requests that come at a steady rate, on as
+    many connections: few that wait for their answers, as elsewhere in this suite, come in
+    step with the store's transactions and get more. A run is the median of some turns of
+    load and overload, since this machine's speed changes from second to second.
+    """
+    few = hammer(service.at, [_single(service)] * SINGLES, CONNECTIONS).rate
+    shares, shed_ms = [], []
+    for _ in range(runs):
+        turns = [_overload(service, few) for _ in range(OVERLOAD_TURNS)]
+        shares.append(median(share for share, _ in turns))
+        shed_ms += [each for _, flooded in turns for each in flooded.shed_ms]
+    shed_ms = sorted(shed_ms) or [0.0]
+    quick = sum(each < 50 for each in shed_ms)
+    what = "at three times its load"
+    return [
+        Figure(f"{what}: of its peak, the median of {runs}", median(shares), "%"),
+        Figure(f"{what}: of its peak, the worst of {runs}", min(shares), "%"),
+        Figure(f"{what}: shed within 50 ms", 100 * quick / len(shed_ms), f"% of {len(shed_ms):,}"),
+        Figure(f"{what}: a refusal, median", median(shed_ms), "ms"),
+        Figure(f"{what}: a refusal, 99 %", shed_ms[len(shed_ms) * 99 // 100], "ms"),
+    ]
+
+
+def _overload(service: Served, few: float) -> tuple[float, Flooded]:
+    """What it serves at three times its load, in percent of its load, and the flood."""
+    peak = max(_served(_flood(service, share * few, PEAK_S)) for share in PEAK_SHARES)
+    time.sleep(FORGOTTEN_S)
+    flooded = _flood(service, 3 * peak, OVERLOAD_S)
+    time.sleep(FORGOTTEN_S)
+    return 100 * _served(flooded) / peak, flooded
+
+
+def _flood(service: Served, rate: float, seconds: float) -> Flooded:
+    return flood(
+        service.at, _single(service), rate=rate, seconds=seconds, connections=FLOOD_CONNECTIONS
+    )
+
+
+def _served(flooded: Flooded) -> float:
+    """A second."""
+    return flooded.served / flooded.took_s
+
+
+def _asking(service: Served, method: str, path: str, body: object = None) -> bytes:
+    octets = None if body is None else json.dumps(body).encode()
+    return request(method, path, host=service.host, key=service.key, body=octets)
+
+
+def _single(service: Served) -> bytes:
+    return _asking(service, "POST", "/v1/email/verify", {"email": SINGLE})
+
+
+def _lists(service: Served, domains: Sequence[str], each: int) -> list[bytes]:
+    """Requests of 50 addresses, of so many domains each."""
+    return [
+        _asking(
+            service, "POST", STREAM,
+            {
+                "emails": [
+                    f"known.{place}.{number}@{domains[(number * each + place % each) % WARM]}"
+                    for place in range(50)
+                ]
+            },
+        )
+        for number in range(LISTS)
+    ]  # fmt: skip
+
+
+@contextmanager
+def start_plain() -> Iterator[tuple[int, tuple[str, int]]]:
+    """The bare application, as long as the block lasts."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        at = free.getsockname()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mailprobe.bench.load.plain_server", str(at[1])],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        _wait_until_open(at)
+        yield process.pid, at
+    finally:
+        stop_process(process)
+
+
+def _wait_until_open(at: tuple[str, int]) -> None:
+    ends_at = time.monotonic() + START_S
+    while time.monotonic() < ends_at:
+        try:
+            socket.create_connection(at).close()
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+        else:
+            return
+    raise ServiceFailed("the bare application did not start")

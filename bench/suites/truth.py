@@ -1,0 +1,118 @@
+"""5,000 addresses at hosts such as the Internet has: what is told of them beside what is true.
+
+First as one list, whose askers are patient; then a part of them by an engine that has
+met none of the hosts, as batches of 50 and as single requests, which wait for nothing.
+Who was told wrong is a remark, and so is every kind of domain that gave less than it could.
+"""
+
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import trio
+
+from mailprobe.bench.harness.confusion import Known, Matrix
+from mailprobe.bench.harness.engine_runs import open_watched
+from mailprobe.bench.harness.figures import Figure
+from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.engine import Engine, Verdict, in_order, open_answers
+
+BATCH, BATCHES, BATCHES_AT_A_TIME = 50, 16, 4
+SINGLES, SINGLES_EVERY_S = 200, 0.05
+REMARKS_MAX = 12
+
+
+def run() -> list[Figure]:
+    return trio.run(_run)
+
+
+async def _run() -> list[Figure]:
+    with start_lab("internet") as lab:
+        known = Known.of(lab.truth, lab.addresses)
+        return [*await _ask_list(lab, known), *await _ask_requests(lab, known)]
+
+
+async def _ask_list(lab: Lab, known: Known) -> list[Figure]:
+    texts = _shuffled(known)
+    async with open_watched(lab) as (engine, watch):
+        began = time.perf_counter()
+        verdicts = await _ask(engine, "list", texts, patient=True)
+        took_s = time.perf_counter() - began
+    return [
+        *_judge("a list", known, verdicts),
+        Figure("a list: the latest verdict, after layer 4 began", max(watch.layer4_ms), "ms"),
+        Figure("a list: in all", took_s, "s"),
+    ]
+
+
+async def _ask_requests(lab: Lab, known: Known) -> list[Figure]:
+    texts = _shuffled(known, seed=1)[: BATCH * BATCHES + SINGLES]
+    verdicts: list[Verdict] = []
+    limit = trio.CapacityLimiter(BATCHES_AT_A_TIME)
+
+    async def ask_batch(number: int) -> None:
+        async with limit:
+            part = texts[number * BATCH : (number + 1) * BATCH]
+            verdicts.extend(await _ask(engine, f"account{number % BATCHES_AT_A_TIME}", part))
+
+    async def ask_single(text: str) -> None:
+        verdicts.extend(await _ask(engine, "single", [text]))
+
+    async with open_watched(lab) as (engine, watch), trio.open_nursery() as nursery:
+        for number in range(BATCHES):
+            nursery.start_soon(ask_batch, number)
+        for text in texts[BATCH * BATCHES :]:
+            nursery.start_soon(ask_single, text)
+            await trio.sleep(SINGLES_EVERY_S)
+    return [
+        *_judge("requests", known, verdicts),
+        Figure("requests: the latest verdict, after layer 4 began", max(watch.layer4_ms), "ms"),
+    ]
+
+
+async def _ask(
+    engine: Engine, asker: str, texts: Sequence[str], *, patient: bool = False
+) -> list[Verdict]:
+    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+        return await in_order(answers, len(texts))
+
+
+def _shuffled(known: Known, seed: int = 0) -> list[str]:
+    texts = sorted(known.truth)
+    random.Random(seed).shuffle(texts)
+    return texts
+
+
+def _judge(who: str, known: Known, verdicts: Sequence[Verdict]) -> list[Figure]:
+    matrix = Matrix(known)
+    lies: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
+    for verdict in verdicts:
+        email, told = verdict.email, verdict.status
+        matrix.add(email, told)
+        if matrix.is_lie(email, told):
+            lies[f"{known.truth[email].value}, told {told}, at {_kind(email)}"] += 1
+        elif told == "unknown" and email in known.knowable:
+            unknown[
+                f"{known.truth[email].value}, told {verdict.failed_check}, at {_kind(email)}"
+            ] += 1
+    print(f"# {who}: true × told")
+    for line in matrix.lines():
+        print(f"# {line}")
+    for words, counts in (("wrong", lies), ("could be known", unknown)):
+        for what, count in counts.most_common(REMARKS_MAX):
+            print(f"# {who}: {words}: {count} × {what}")
+    asked = f"of {matrix.asked():,}"
+    return [
+        Figure(f"{who}: falsely undeliverable", matrix.lies("undeliverable", "invalid"), asked),
+        Figure(f"{who}: falsely deliverable", matrix.lies("deliverable"), asked),
+        Figure(f"{who}: falsely catch-all", matrix.lies("catch_all"), asked),
+        Figure(f"{who}: of the knowable, told unknown", matrix.unknown_share, "%"),
+    ]
+
+
+def _kind(email: str) -> str:
+    """The kind of an address' domain in bench/lab/internet.py, by its name."""
+    return re.sub(r"\d+\.test$", "", email.partition("@")[2])

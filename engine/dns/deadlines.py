@@ -1,0 +1,93 @@
+"""One clock for everything in layer 3 that has a deadline: a task for all, none for each."""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol
+
+import trio
+
+from mailprobe.engine.background import log_fault
+
+STALL_S = 0.1  # the clock wakes so late only where the process did not run
+STALL_GRACE_S = 0.02
+NEVER = float("inf")
+
+
+class Timed(Protocol):
+    """What has a deadline that the clock keeps."""
+
+    @property
+    def over(self) -> bool:
+        """No clock is wanted any more."""
+        ...
+
+    @property
+    def due(self) -> float:
+        """When `tick` has something to do."""
+        ...
+
+    def tick(self, now: float) -> None: ...
+
+
+class Clock:
+    """Calls `tick` of each timed object when it is due; those that are over are dropped.
+
+    Nearly all are over long before: the clock wakes for them a few times a second.
+    """
+
+    def __init__(self) -> None:
+        self.now = trio.lowlevel.current_clock().current_time
+        self._due: list[tuple[float, int, Timed]] = []  # a heap
+        self._numbers = count()  # of equal instants the first comes first
+        self._sleep = trio.CancelScope()
+        self._wakes_at = float("-inf")
+        self._ticking = False
+        self._afterwards: dict[Callable[[], None], None] = {}
+
+    def watch(self, timed: Timed) -> None:
+        if timed.over or (due := timed.due) == NEVER:
+            return
+        heappush(self._due, (due, next(self._numbers), timed))
+        if due < self._wakes_at:
+            self._wakes_at = due
+            self._sleep.deadline = due
+
+    def afterwards(self, act: Callable[[], None]) -> None:
+        """Call it when all that is due now had its tick: now, unless one has it just now."""
+        if self._ticking:
+            self._afterwards[act] = None
+        else:
+            act()
+
+    async def run(self) -> None:
+        """Never ends."""
+        while True:
+            self._ticking = True
+            self._tick(trio.current_time())
+            self._ticking = False
+            acts, self._afterwards = self._afterwards, {}
+            for act in acts:
+                try:
+                    act()
+                except Exception:
+                    log_fault(act)
+            self._wakes_at = self._due[0][0] if self._due else NEVER
+            with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
+                await trio.sleep_forever()
+            if self.now() > self._sleep.deadline + STALL_S:
+                # The whole process stood still: first read the answers that have come.
+                await trio.sleep(STALL_GRACE_S)
+
+    def _tick(self, now: float) -> None:
+        while self._due and (self._due[0][2].over or self._due[0][0] <= now):
+            timed = heappop(self._due)[2]
+            if timed.over:
+                continue
+            try:
+                if timed.due <= now:
+                    timed.tick(now)
+            except Exception:  # its callers' own clocks end it; the others go on
+                log_fault(timed.tick)
+                continue
+            self.watch(timed)

@@ -1,0 +1,162 @@
+"""The answer to one HTTP/1.1 request, as it comes in (RFC 9112)."""
+
+import re
+
+from mailprobe.engine.dns.response import FIELDS_OCTETS_MAX, NotHttp, Reply, TooLong
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n\0]*)?")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,7})[ \t]*(?:;[^\r\n]*)?")
+_CHUNK_LINE_OCTETS_MAX = 1024
+INTERIM_MAX = 8  # responses of 1xx before the final one
+CHUNKS_MAX = 256  # of an answer that is mostly sent in one
+
+
+def request(authority: str, target: str, kind: str, body: bytes) -> bytes:
+    """A POST of this body that wants a body of the same kind."""
+    return (
+        f"POST {target} HTTP/1.1\r\nHost: {authority}\r\nAccept: {kind}\r\n"
+        f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode("ascii") + body
+
+
+class Answer:
+    """Reads one response, whose body may have so many octets."""
+
+    def __init__(self, octets_max: int) -> None:
+        self._octets_max = octets_max
+        self._buffer = b""
+        self._reply: Reply | None = None
+        self._left: int | None = None  # of the body; None: until the connection ends
+        self._chunked = False
+        self._interim = 0
+        self._chunks = 0
+        self._body = bytearray()
+        self.begun = False  # anything was sent
+        self.last = False  # nothing may follow on this connection
+
+    def take(self, octets: bytes) -> Reply | None:
+        """The response, when these octets complete it. Raises NotHttp, TooLong."""
+        self.begun = True
+        self._buffer += octets
+        while self._reply is None:
+            if not self._take_head():
+                return None
+        if self._chunked:
+            return self._take_chunks()
+        take = len(self._buffer) if self._left is None else min(self._left, len(self._buffer))
+        self._take_body(take)
+        return self._end() if self._left == 0 else None
+
+    def take_end(self) -> Reply | None:
+        """The response, where the connection's end completes it."""
+        if self._reply is None or self._chunked or self._left is not None:
+            return None
+        self.last = True
+        self._reply.body = bytes(self._body)
+        return self._reply
+
+    def _end(self) -> Reply:
+        assert self._reply is not None
+        if self._buffer:
+            self.last = True  # more than was asked for: nothing that follows may be trusted
+        self._reply.body = bytes(self._body)
+        return self._reply
+
+    def _take_head(self) -> bool:
+        head, found, rest = self._buffer.partition(b"\r\n\r\n")
+        if len(head) > FIELDS_OCTETS_MAX:
+            raise NotHttp("too long a head")
+        if not (found or b"HTTP/1."[: len(head)] == head[:7]):
+            raise NotHttp("no HTTP")
+        if not found:
+            return False
+        self._buffer = rest
+        line, *lines = head.split(b"\r\n")
+        if not (status := _STATUS_LINE.fullmatch(line)):
+            raise NotHttp("no HTTP")
+        if (number := int(status[2])) < 200:
+            if number == 101:
+                raise NotHttp("another protocol")
+            self._interim += 1
+            if self._interim > INTERIM_MAX:
+                raise NotHttp("too many interim answers")
+            return True  # the final one follows
+        self.last = status[1] == b"0"
+        self._read_fields(Reply(number), lines)
+        return True
+
+    def _read_fields(self, reply: Reply, lines: list[bytes]) -> None:
+        lengths: set[bytes] = set()
+        coding = b""
+        for line in lines:
+            if not (field := _FIELD.fullmatch(line)):
+                raise NotHttp("a broken header")
+            name, value = field[1].lower(), field[2]
+            if name == b"content-type":
+                reply.kind = value
+            elif name == b"date":
+                reply.date = value
+            elif name == b"content-length":
+                lengths.add(value)
+            elif name == b"transfer-encoding":
+                coding += value.lower()
+            elif name == b"connection" and b"close" in value.lower():
+                self.last = True
+        self._reply = reply
+        if reply.status in (204, 304):
+            self._left = 0
+        elif coding:
+            if coding != b"chunked" or lengths:
+                raise NotHttp("an unknown transfer coding")
+            self._chunked, self._left = True, 0
+        elif lengths:
+            length = lengths.pop()
+            if lengths or not length.isdigit() or len(length) > 9:
+                raise NotHttp("a broken length")
+            self._left = int(length)
+            if self._left > self._octets_max:
+                raise TooLong
+
+    def _take_body(self, octets: int) -> None:
+        self._body += self._buffer[:octets]
+        self._buffer = self._buffer[octets:]
+        if len(self._body) > self._octets_max:
+            raise TooLong
+        if self._left is not None:
+            self._left -= octets
+
+    def _take_chunks(self) -> Reply | None:
+        """`_left` counts the chunk's octets and, below zero, what is left of its CR LF."""
+        while True:
+            if self._left:
+                self._take_body(min(self._left, len(self._buffer)))
+                if self._left:
+                    return None
+                self._chunk_ends = True
+            if self._chunk_ends:
+                if len(self._buffer) < 2:
+                    return None
+                if self._buffer[:2] != b"\r\n":
+                    raise NotHttp("a broken chunk")
+                self._buffer, self._chunk_ends = self._buffer[2:], False
+            line, found, rest = self._buffer.partition(b"\r\n")
+            if len(line) > _CHUNK_LINE_OCTETS_MAX:
+                raise NotHttp("a broken chunk")
+            if not found:
+                return None
+            if not (size := _CHUNK.fullmatch(line)):
+                raise NotHttp("a broken chunk")
+            self._chunks += 1
+            if self._chunks > CHUNKS_MAX:
+                raise NotHttp("too many chunks")
+            if int(size[1], 16) == 0:
+                if len(rest) < 2:
+                    return None  # the size's line is read again with what follows it
+                if rest[:2] != b"\r\n":
+                    raise NotHttp("trailers")
+                self._buffer = rest[2:]
+                return self._end()
+            self._left, self._buffer = int(size[1], 16), rest
+
+    _chunk_ends = False

@@ -1,0 +1,437 @@
+"""The client's side of one HTTP/2 connection, for small POSTs with small answers (RFC 9113).
+
+Not on the package h2, whose streams cost more than everything else that a look-up does:
+its state machines, its checks of every header and the events it makes of each frame. Of
+HTTP/2 this takes what POST needs and refuses the rest. hpack reads the header blocks.
+Our own blocks never touch the dynamic table (RFC 7541), so they need no state.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Generic, TypeVar
+
+import hpack
+
+from mailprobe.engine.dns.response import FIELDS_OCTETS_MAX, NotHttp, Reply
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+FRAME_OCTETS_MAX = 16_384  # nobody may send more to those who allow no more
+STREAMS_AT_FIRST = 100  # until the server has said how many it bears (RFC 9113 6.5.2 advises it)
+STREAMS_MAX = 1_000
+STREAM_LAST = 2**31 - 1
+WINDOW_AT_FIRST = 65_535
+WINDOW_MAX = 2**31 - 1
+WINDOW = 1024 * 1024  # what the server may send before we acknowledge, on all streams
+FRUITLESS_FRAMES_MAX = 2_000  # in a row that settle nothing; an answer has two to ten
+OUT_OCTETS_MAX = 1024 * 1024  # that the server makes us write and doesn't read
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 1, 1, 4, 8, 32
+ENABLE_PUSH, STREAMS, INITIAL_WINDOW = 2, 3, 4  # settings
+REFUSED_STREAM, CANCEL = 7, 8
+CODES = {
+    0: "NO_ERROR",
+    1: "PROTOCOL_ERROR",
+    2: "INTERNAL_ERROR",
+    3: "FLOW_CONTROL_ERROR",
+    4: "SETTINGS_TIMEOUT",
+    5: "STREAM_CLOSED",
+    6: "FRAME_SIZE_ERROR",
+    7: "REFUSED_STREAM",
+    8: "CANCEL",
+    9: "COMPRESSION_ERROR",
+    10: "CONNECT_ERROR",
+    11: "ENHANCE_YOUR_CALM",
+    12: "INADEQUATE_SECURITY",
+    13: "HTTP_1_1_REQUIRED",
+}
+
+_HEAD = Struct(">HBBBI")  # two octets of the length and its third; type, flags, stream
+_NUMBER = Struct(">I")
+_SETTING = Struct(">HI")
+
+Question = TypeVar("Question")
+
+
+class Refused:
+    """The server has certainly not worked on this: it may be asked again."""
+
+
+class Reset(str):
+    """The server gave a stream up; the code's name."""
+
+    __slots__ = ()
+
+
+class Overlong:
+    """The answer had more octets than were allowed; the rest is not read."""
+
+
+Outcome = Reply | Refused | Reset | Overlong
+
+
+def request_fields(authority: str, target: str, kind: str, length: int) -> bytes:
+    """A POST's header block, the same on each connection and at each time."""
+    fields = [
+        hpack.NeverIndexedHeaderTuple(name, value)
+        for name, value in (
+            (":method", "POST"),
+            (":scheme", "https"),
+            (":authority", authority),
+            (":path", target),
+            ("accept", kind),
+            ("content-type", kind),
+            ("content-length", str(length)),
+        )
+    ]
+    encoder = hpack.Encoder()
+    encoder.header_table_size = 0  # said in each block: whatever table the server allows, it fits
+    return encoder.encode(fields)
+
+
+class _Stream(Generic[Question]):
+    __slots__ = ("body", "question", "reply")
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.reply: Reply | None = None
+        self.body: bytes | bytearray = b""
+
+
+class Connection(Generic[Question]):
+    """Questions in, octets out; octets in, outcomes out.
+
+    `settle` is called with each question's outcome, once, while octets are taken; it
+    may ask the next one. Questions that are not settled when the connection ends are
+    for its holder to take back.
+    """
+
+    def __init__(
+        self, settle: Callable[[Question, Outcome], None], *, body_octets_max: int
+    ) -> None:
+        self._settle = settle
+        self._body_octets_max = body_octets_max
+        self.out = bytearray(PREFACE)
+        # A stream's window holds the longest answer and one octet more: so it is never
+        # acknowledged, and one that is too long shows itself.
+        window = body_octets_max + FRAME_OCTETS_MAX
+        settings = _SETTING.pack(ENABLE_PUSH, 0) + _SETTING.pack(INITIAL_WINDOW, window)
+        self._write(SETTINGS, 0, 0, settings)
+        self._write(WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - WINDOW_AT_FIRST))
+        self.leaving = False  # the server takes no more questions here
+        self._streams: dict[int, _Stream[Question]] = {}
+        self._next = 1
+        self.streams_max = STREAMS_AT_FIRST  # that may be open at a time
+        self._greeted = False
+        self._buffer = b""
+        self._fruitless = 0  # frames since the last that settled something, or question
+        self._unacknowledged = 0
+        self._window = WINDOW_AT_FIRST  # what we may send
+        self._stream_window = WINDOW_AT_FIRST
+        self._held: dict[int, tuple[bytes, int]] = {}  # bodies without a window, and their credit
+        self._decoder = hpack.Decoder(max_header_list_size=FIELDS_OCTETS_MAX)
+        self._block: tuple[int, int, bytearray] | None = None  # stream, flags; not ended yet
+
+    @property
+    def room(self) -> bool:
+        """May one more question be asked now?"""
+        return (
+            not self.leaving and len(self._streams) < self.streams_max and self._next <= STREAM_LAST
+        )
+
+    @property
+    def under_way(self) -> int:
+        return len(self._streams)
+
+    def questions(self) -> list[Question]:
+        """Those under way, in the order they were asked."""
+        return [stream.question for stream in self._streams.values()]
+
+    @property
+    def spent(self) -> bool:
+        """No question will ever be asked here again, and none is under way."""
+        return not self._streams and (self.leaving or self._next > STREAM_LAST)
+
+    def ask(self, question: Question, fields: bytes, body: bytes) -> int:
+        """Send a question; there must be room. Gives its stream."""
+        number = self._next
+        self._next += 2
+        self._fruitless = 0
+        self._streams[number] = _Stream(question)
+        size, length = len(fields), len(body)
+        if self._held or length > self._window or length > self._stream_window:
+            self._write(HEADERS, END_HEADERS, number, fields)
+            self._held[number] = body, self._stream_window
+            return number
+        self._window -= length
+        self.out += b"".join(
+            (
+                _HEAD.pack(size >> 8, size & 255, HEADERS, END_HEADERS, number),
+                fields,
+                _HEAD.pack(length >> 8, length & 255, DATA, END_STREAM, number),
+                body,
+            )
+        )
+        return number
+
+    def forget(self, number: int) -> None:
+        """Drop a stream without a word to the server: the connection is to end soon."""
+        self._streams.pop(number, None)
+        self._held.pop(number, None)
+
+    def give_up(self, number: int) -> None:
+        """Reset a stream: nothing is told of its question any more."""
+        if self._streams.pop(number, None) is not None:
+            self._held.pop(number, None)
+            self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
+
+    def take_back(self) -> list[Question]:
+        """The questions that are not settled, in the order they were asked; none is any longer."""
+        questions = self.questions()
+        self._streams.clear()
+        self._held.clear()
+        self.leaving = True
+        return questions
+
+    def ping(self) -> None:
+        """Make the server say something."""
+        self._write(PING, 0, 0, bytes(8))
+
+    def take(self, octets: bytes) -> None:
+        """Read what the server sent, and settle what it settles. Raises NotHttp."""
+        buffer = self._buffer + octets if self._buffer else octets
+        at, size = 0, len(buffer)
+        try:
+            while size - at >= 9:
+                high, low, kind, flags, number = _HEAD.unpack_from(buffer, at)
+                end = at + 9 + (high << 8 | low)
+                if end - at - 9 > FRAME_OCTETS_MAX:
+                    raise NotHttp("no HTTP/2" if not self._greeted else "too long a frame")
+                if end > size:
+                    break
+                payload = buffer[at + 9 : end]
+                at = end
+                self._fruitless += 1
+                if self._fruitless > FRUITLESS_FRAMES_MAX:
+                    raise NotHttp("frames without an answer")
+                self._take_frame(kind, flags, number & STREAM_LAST, payload)
+        finally:
+            self._buffer = buffer[at:]
+        if self._unacknowledged > WINDOW // 2:
+            self._write(WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._unacknowledged))
+            self._unacknowledged = 0
+        if len(self.out) > OUT_OCTETS_MAX:
+            raise NotHttp("more frames than are read")
+
+    def _write(self, kind: int, flags: int, number: int, payload: bytes = b"") -> None:
+        length = len(payload)
+        self.out += _HEAD.pack(length >> 8, length & 255, kind, flags, number)
+        self.out += payload
+
+    def _take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if not self._greeted:
+            if kind != SETTINGS or flags & ACK:
+                raise NotHttp("no HTTP/2")
+            self._greeted = True
+        if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
+            raise NotHttp("a header block with a gap")
+        if kind == HEADERS:
+            self._take_headers(number, flags, payload)
+        elif kind == DATA:
+            self._take_data(number, flags, payload)
+        else:
+            self._take_other(kind, number, flags, payload)
+
+    def _take_other(self, kind: int, number: int, flags: int, payload: bytes) -> None:
+        match kind:
+            case 3:  # RST_STREAM
+                self._take_reset(number, payload)
+            case 4:  # SETTINGS
+                self._take_settings(number, flags, payload)
+            case 5:  # PUSH_PROMISE
+                raise NotHttp("a push that we forbade")
+            case 6:  # PING
+                self._take_ping(number, flags, payload)
+            case 7:  # GOAWAY
+                self._take_goaway(number, payload)
+            case 8:  # WINDOW_UPDATE
+                self._take_window_update(number, payload)
+            case 9:  # CONTINUATION
+                self._take_continuation(flags, payload)
+        # Frames of other kinds are to be passed over (RFC 9113 4.1).
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _take_headers(self, number: int, flags: int, payload: bytes) -> None:
+        payload = _without_padding(flags, payload)
+        if flags & PRIORITIZED:
+            if len(payload) < 5:
+                raise NotHttp("a broken frame")
+            payload = payload[5:]
+        if flags & END_HEADERS:
+            self._take_fields(number, flags, payload)
+        else:
+            self._block = number, flags, bytearray(payload)
+
+    def _take_continuation(self, flags: int, payload: bytes) -> None:
+        if self._block is None:
+            raise NotHttp("a header block with a gap")
+        number, first_flags, block = self._block
+        block += payload
+        if len(block) > FIELDS_OCTETS_MAX or not payload:
+            raise NotHttp("too long a head")
+        if flags & END_HEADERS:
+            self._block = None
+            self._take_fields(number, first_flags, bytes(block))
+
+    def _take_fields(self, number: int, flags: int, block: bytes) -> None:
+        try:
+            fields = list(self._decoder.decode(block, raw=True))
+        except hpack.HPACKError as error:
+            raise NotHttp("a broken header block") from error
+        stream = self._stream(number)
+        if stream is None:
+            return
+        if stream.reply is None:
+            stream.reply = _final(fields)
+            if stream.reply is None and flags & END_STREAM:
+                raise NotHttp("an answer without an end")
+        if flags & END_STREAM:
+            self._end(number, stream)
+
+    def _take_data(self, number: int, flags: int, payload: bytes) -> None:
+        self._unacknowledged += len(payload)
+        if flags & PADDED:
+            payload = _without_padding(flags, payload)
+        stream = self._stream(number)
+        if stream is None:
+            return
+        if stream.reply is None:
+            raise NotHttp("an answer without a head")
+        if not stream.body:
+            stream.body = payload  # the whole of it, nearly always
+        else:
+            if isinstance(stream.body, bytes):
+                stream.body = bytearray(stream.body)
+            stream.body += payload
+        if len(stream.body) > self._body_octets_max:
+            self.give_up(number)
+            self._settle(stream.question, Overlong())
+        elif flags & END_STREAM:
+            self._end(number, stream)
+
+    def _stream(self, number: int) -> _Stream[Question] | None:
+        """The stream, or None where we have given it up or it has ended."""
+        stream = self._streams.get(number)
+        if stream is None and (number >= self._next or not number & 1):
+            raise NotHttp("an answer to nothing")
+        return stream
+
+    def _end(self, number: int, stream: _Stream[Question]) -> None:
+        assert stream.reply is not None
+        stream.reply.body = bytes(stream.body)
+        if self._held.pop(number, None) is not None:
+            # It answered without having heard us out; it still waits for the end.
+            self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
+        del self._streams[number]
+        self._fruitless = 0
+        self._settle(stream.question, stream.reply)
+
+    # -- the rest -----------------------------------------------------------------------------
+
+    def _take_reset(self, number: int, payload: bytes) -> None:
+        code = _number(payload)
+        stream = self._stream(number)
+        if stream is None:
+            return
+        del self._streams[number]
+        self._held.pop(number, None)
+        refused = code == REFUSED_STREAM
+        self._settle(
+            stream.question, Refused() if refused else Reset(CODES.get(code, f"code {code}"))
+        )
+
+    def _take_settings(self, number: int, flags: int, payload: bytes) -> None:
+        if number or len(payload) % 6:
+            raise NotHttp("a broken frame")
+        if flags & ACK:
+            return
+        for setting, value in _SETTING.iter_unpack(payload):
+            if setting == STREAMS:
+                self.streams_max = min(value, STREAMS_MAX)
+            elif setting == INITIAL_WINDOW:
+                if value > WINDOW_MAX:
+                    raise NotHttp("too large a window")
+                more = value - self._stream_window
+                self._stream_window = value
+                self._held = {
+                    held: (body, credit + more) for held, (body, credit) in self._held.items()
+                }
+        self._write(SETTINGS, ACK, 0)
+        self._send_held()
+
+    def _take_ping(self, number: int, flags: int, payload: bytes) -> None:
+        if number or len(payload) != 8:
+            raise NotHttp("a broken frame")
+        if not flags & ACK:
+            self._write(PING, ACK, 0, payload)
+
+    def _take_goaway(self, number: int, payload: bytes) -> None:
+        """No more questions; those that the server had not begun may be asked again (RFC 9113 6.8)."""
+        if number or len(payload) < 8:
+            raise NotHttp("a broken frame")
+        self.leaving = True
+        last = _number(payload[:4]) & STREAM_LAST
+        for later in [number for number in self._streams if number > last]:
+            self._held.pop(later, None)
+            stream = self._streams.pop(later, None)  # to settle one may give up another
+            if stream is not None:
+                self._settle(stream.question, Refused())
+
+    def _take_window_update(self, number: int, payload: bytes) -> None:
+        more = _number(payload) & WINDOW_MAX
+        if number == 0:
+            self._window += more
+            if not more or self._window > WINDOW_MAX:
+                raise NotHttp("a broken window")
+        elif number in self._held:
+            body, credit = self._held[number]
+            self._held[number] = body, credit + more
+        self._send_held()
+
+    def _send_held(self) -> None:
+        """Send the bodies that have got their windows; the others keep their places."""
+        for number, (body, credit) in list(self._held.items()):
+            if len(body) <= min(credit, self._window):
+                del self._held[number]
+                self._window -= len(body)
+                self._write(DATA, END_STREAM, number, body)
+
+
+def _number(payload: bytes) -> int:
+    if len(payload) != 4:
+        raise NotHttp("a broken frame")
+    return int.from_bytes(payload, "big")
+
+
+def _without_padding(flags: int, payload: bytes) -> bytes:
+    if not flags & PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise NotHttp("a broken frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _final(fields: list[hpack.HeaderTuple]) -> Reply | None:
+    """What a header block says of a final response, or None for an interim one."""
+    status, kind, date = b"", b"", b""
+    for name, value in fields:
+        if name == b":status":
+            status = value
+        elif name == b"content-type":
+            kind = value
+        elif name == b"date":
+            date = value
+    if len(status) != 3 or not status.isdigit():
+        raise NotHttp("an answer without a status")
+    return Reply(int(status), kind, date) if status >= b"200" else None

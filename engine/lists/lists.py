@@ -1,0 +1,210 @@
+"""Layers 2 and 5: what the lists say of a domain and of a local part.
+
+Everything is read once, from `data/`; after that a look-up is a few set
+memberships, and what a domain is gets remembered, because domains repeat.
+The set of all throwaway domains is made when a few have been asked about: it
+takes longer than to search the file for the few that a command is given.
+
+The public suffix list is not needed here: the maker (listmaker.py) lets no
+public suffix nor the parent of one into `disposable.txt`, so that whatever
+parent of a domain is found there is its registrable domain or lies below it.
+"""
+
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Iterator, Set
+from functools import lru_cache
+from pathlib import Path
+
+from mailprobe.engine.address import Address
+from mailprobe.engine.lists.typos import Typos, TypoTable
+from mailprobe.engine.verdict import Signals
+
+DATA = Path(__file__).parents[1] / "data"
+
+# A list holds most of its rows at few domains; so many answers take about 6 MB.
+DOMAINS_REMEMBERED_MAX = 32_768
+
+SEARCHES_MAX = 16  # each takes some 0.3 ms, the set 20 ms; an address takes two or three
+
+WORD_MARKS = ("-", ".", "_", "")  # customer-service, customer.service, customerservice
+
+
+class LongList(Set[str]):
+    """The names of a list file, whose set is made when it has been asked SEARCHES_MAX times."""
+
+    def __init__(self, text: str) -> None:
+        """`text`: one name a line."""
+        self._text = f"\n{text.strip()}\n"
+        self._names: frozenset[str] | None = None
+        self._searches = 0
+
+    def __contains__(self, name: object) -> bool:
+        if self._names is not None:
+            return name in self._names
+        self._searches += 1
+        if self._searches > SEARCHES_MAX:
+            return name in self.names()
+        return f"\n{name}\n" in self._text
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def names(self) -> frozenset[str]:
+        """All of them; from here on each look-up is the set's."""
+        if self._names is None:
+            self._names = frozenset(self._text.split())
+            self._text = ""
+        return self._names
+
+    @classmethod
+    def _from_iterable(cls, names: Iterable[str]) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(names)  # what two sets have in common is no list file
+
+
+class Lists:
+    """The lists, read only. Built by load_lists()."""
+
+    def __init__(
+        self,
+        *,
+        disposable: Set[str],
+        allowed: frozenset[str],
+        relays: frozenset[str],
+        free_providers: frozenset[str],
+        smtp_blocked: frozenset[str],
+        roles: frozenset[str],
+        typos: Typos,
+    ) -> None:
+        self.disposable = disposable
+        self.allowed = allowed | relays
+        self.relays = relays
+        self.free_providers = free_providers
+        self.smtp_blocked = smtp_blocked
+        self.roles = roles
+        self.typos = typos
+        self._known = free_providers | smtp_blocked | self.allowed
+        self._both = lru_cache(DOMAINS_REMEMBERED_MAX)(self._ask_both)
+
+    def signals(self, address: Address) -> Signals:
+        """What the lists say of this address. Never raises, never asks the network."""
+        person, role = self._both(address.domain)
+        return role if self.is_role(address.local) else person
+
+    def is_role(self, local: str) -> bool:
+        """Is the mailbox an office rather than a person? `+` and what follows does not count."""
+        if local[:1] == '"':
+            local = _unquoted(local)
+        if "+" in local:
+            local = local.partition("+")[0]
+        return (local.lower() if local.isascii() else _folded(local)) in self.roles
+
+    def is_disposable(self, domain: str) -> bool:
+        """Is the domain, or one that it belongs to, a throwaway? The allow list wins."""
+        name = domain
+        while name not in self.disposable:
+            name = name.partition(".")[2]
+            if not name:
+                return False
+        return self.allowed.isdisjoint(_with_parents(domain))
+
+    def suggestion(self, domain: str) -> str | None:
+        """The big provider's domain that was meant; None for every provider and relay."""
+        if domain in self._known:
+            return None
+        meant = self.typos.correct(domain)
+        if meant is None or not self.relays.isdisjoint(_with_parents(domain)):
+            return None
+        return meant
+
+    def _ask_both(self, domain: str) -> tuple[Signals, Signals]:
+        """The signals of a person's and of a role's mailbox at this domain."""
+        return _both(
+            self.is_disposable(domain),
+            domain in self.free_providers,
+            domain in self.smtp_blocked,
+            self.suggestion(domain),
+        )
+
+
+@lru_cache(1024)  # most domains share the plainest pair of all
+def _both(
+    disposable: bool, free: bool, blocked: bool, suggestion: str | None
+) -> tuple[Signals, Signals]:
+    return (
+        Signals(disposable, False, free, blocked, suggestion),
+        Signals(disposable, True, free, blocked, suggestion),
+    )
+
+
+def load_lists(folder: Path = DATA) -> Lists:
+    """Read every list. Raises OSError where one is missing: without them we cannot work."""
+    free_providers = read_names(folder / "free_providers.txt")
+    return Lists(
+        disposable=LongList((folder / "disposable.txt").read_text("ascii")),
+        allowed=read_names(folder / "allow.txt"),
+        relays=read_names(folder / "relays.txt"),
+        free_providers=free_providers,
+        smtp_blocked=read_names(folder / "smtp_blocked.txt"),
+        roles=read_roles(folder / "roles.txt"),
+        typos=Typos(load_typos(folder), read_names(folder / "tlds.txt"), free_providers),
+    )
+
+
+def load_typos(folder: Path = DATA) -> TypoTable:
+    """Read what the suggestions need."""
+    table = tomllib.loads((folder / "typos.toml").read_text("utf-8"))
+    return TypoTable(
+        mark=table["mark"],
+        brand=table["brand"],
+        name=table["name"],
+        word=table["word"],
+        known=table["known"],
+        co=frozenset(table["co"]),
+        ordinary=frozenset(table["ordinary"]),
+    )
+
+
+def read_names(path: Path) -> frozenset[str]:
+    """A list file: one name a line, sorted, lower case, nothing else."""
+    return frozenset(path.read_text("utf-8").split())
+
+
+def read_roles(path: Path) -> frozenset[str]:
+    """Every spelling of the local parts in a list file.
+
+    A hyphen in the file stands between two words: it may be written as a dot, as
+    an underscore, or not at all. `sales.ann` stays a person: no row says sales-ann.
+    """
+    rows = _folded(path.read_text("utf-8")).split()
+    return frozenset(row.replace("-", mark) for row in rows for mark in WORD_MARKS)
+
+
+def _folded(text: str) -> str:
+    """Lower case, and without accents where there are any: `Приёмная`, `secrétariat`."""
+    decomposed = unicodedata.normalize("NFKD", text.lower())
+    return "".join(char for char in decomposed if not unicodedata.combining(char))
+
+
+def _with_parents(domain: str) -> Iterator[str]:
+    """The domain and every parent that has a dot of its own."""
+    while "." in domain:
+        yield domain
+        domain = domain.partition(".")[2]
+
+
+def _unquoted(local: str) -> str:
+    """`"sales"` is the mailbox sales (RFC 5321 4.1.2); a backslash only shields what follows."""
+    inner = local[1:-1]
+    kept = []
+    shielded = False
+    for char in inner:
+        if char == "\\" and not shielded:
+            shielded = True
+            continue
+        kept.append(char)
+        shielded = False
+    return "".join(kept)

@@ -1,0 +1,1 @@
+"""Connections: which addresses may be connected to, dialling, the epoll reactor, TLS."""

@@ -1,0 +1,64 @@
+"""The address look-ups that questions of layer 4 wait for, while their clock runs.
+
+An exchange's look-up has EXCHANGE_S while the question has another exchange left; then
+the next one is looked up beside it, and whichever is found first is tried. A question
+that still waits when its clock ends has failed by its resolver, not by a mail host.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed
+from mailprobe.engine.dns.query_queue import Priority
+from mailprobe.engine.dns.routes import Interest, Routes
+from mailprobe.engine.smtp.probe import Question
+
+EXCHANGE_S = 1.0  # of layer 4's three seconds, for one exchange's name
+
+
+class AddressLookUps:
+    """Which names each question waits for. `found` and `late` are called with its place."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        found: Callable[[Question, int, AddressAnswer], None],
+        late: Callable[[Question], None],
+    ) -> None:
+        self._routes = routes
+        self._found = found
+        self._late = late
+        # Looked at for every address that is settled, so it is no property.
+        self.pending: dict[Question, dict[int, Interest[AddressAnswer]]] = {}
+
+    def waits(self, question: Question) -> bool:
+        """Does it wait for any look-up?"""
+        return question in self.pending
+
+    def begin(self, question: Question, place: int) -> None:
+        """Look up the exchange at this place. `found` may be called before this returns."""
+
+        def settle(answer: AddressAnswer | LookupFailed) -> None:
+            pending = self.pending.get(question)
+            if pending is not None and pending.pop(place, None) is not None:
+                if not pending:
+                    del self.pending[question]
+                self._found(question, place, answer)
+
+        others = place + 1 < len(question.exchanges)
+        interest: Interest[AddressAnswer] = Interest(
+            question.asker,
+            Priority.PROBE,
+            settle,
+            question.deadline,
+            late_at=trio.current_time() + EXCHANGE_S if others else float("inf"),
+            late=lambda: self._late(question),
+        )
+        self.pending.setdefault(question, {})[place] = interest
+        self._routes.want_addresses(question.exchanges[place].name, interest)
+
+    def drop(self, question: Question) -> None:
+        """It waits no longer: it is settled, or tries an exchange that was found."""
+        for interest in self.pending.pop(question, {}).values():
+            interest.give_up()

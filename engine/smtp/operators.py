@@ -1,0 +1,70 @@
+"""Which mail operator a host belongs to, and how it wants to be treated.
+
+Thousands of domains share one operator's hosts. `data/operators.toml` names the
+operators by the ending of their exchanges' names; an operator may ask for
+fewer connections, or for one recipient a transaction from the start.
+
+Microsoft names an exchange after the domain that it serves, and its consumer
+mail and its tenants share the ending `mx.microsoft`. So an ending may have
+brands: a host whose first label is a domain of one of them belongs to another
+operator than the rest below that ending.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# What follows a brand in a host's first label: -com, -fr, -co-uk, -com-br
+BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")
+
+SITES = Path(__file__).parents[1] / "data" / "operators.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One operator: its id in the reply rules, and its wishes."""
+
+    id: str
+    connections_max: int | None = None
+    one_each: bool = False
+
+
+class Sites:
+    """Operators by the ending of a host name, and by the brand before that ending."""
+
+    def __init__(
+        self,
+        by_ending: Mapping[str, Site],
+        by_brand: Mapping[tuple[str, str], Site] | None = None,
+    ) -> None:
+        """`by_brand`: (ending, brand) -> the operator of that brand's hosts below the ending."""
+        self._by_ending = by_ending
+        self._by_brand = by_brand or {}
+
+    def find(self, host: str) -> Site | None:
+        """The operator of this host name (lower case, no dot at the end), if we know it."""
+        labels = host.split(".")
+        for place in range(len(labels) - 1):
+            ending = ".".join(labels[place:])
+            if site := self._by_ending.get(ending):
+                return self._of_brand(labels[0], ending) or site
+        return None
+
+    def _of_brand(self, label: str, ending: str) -> Site | None:
+        brand, hyphen, rest = label.partition("-")
+        if not BRAND_ENDING.fullmatch(hyphen + rest):
+            return None
+        return self._by_brand.get((ending, brand))
+
+
+def load_sites() -> Sites:
+    by_ending: dict[str, Site] = {}
+    by_brand: dict[tuple[str, str], Site] = {}
+    for row in tomllib.loads(SITES.read_text("utf-8"))["site"]:
+        site = Site(row["id"], row.get("connections_max"), row.get("one_each", False))
+        by_ending |= dict.fromkeys(row["endings"], site)
+        for ending, brands in row.get("brands", {}).items():
+            by_brand |= {(ending, brand): site for brand in brands}
+    return Sites(by_ending, by_brand)

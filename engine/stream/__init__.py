@@ -1,0 +1,1 @@
+"""Many addresses at once: the engine, the scheduler, and the stream of answers."""

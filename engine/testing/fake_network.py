@@ -1,0 +1,178 @@
+"""All mail hosts and all names of a test, behind the engine's two interfaces.
+
+`dial` gives the client's end of a connection in memory with the host's script
+on the other end; `transport` answers DNS questions from the zone. Everything
+waits on trio's clock alone, so virtual time moves it, and everything left to
+chance is drawn from the seed, session by session.
+"""
+
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from random import Random
+
+import dns.message
+import trio
+from trio.testing import memory_stream_pair
+
+from mailprobe.engine.testing.mail_host import Door, MailHost
+from mailprobe.engine.testing.zone import HTML, Behaviour, Mood, Zone, answer_in_mood
+
+FIRST_ADDRESS = IPv4Address("11.0.0.1")  # public by every table, and nobody's mail host
+DIALLED_KEPT = 100_000
+
+
+@dataclass(slots=True)
+class _Wire:
+    """What both ends of one connection share."""
+
+    broken: bool = False
+
+
+class Cable(trio.abc.Stream):
+    """One end of a connection in memory that can break as well as end."""
+
+    def __init__(self, stream: trio.abc.Stream, wire: _Wire) -> None:
+        self._stream = stream
+        self._wire = wire
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self._wire.broken:
+            raise trio.BrokenResourceError("connection reset")
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        octets = await self._stream.receive_some(max_bytes)
+        if not octets and self._wire.broken:
+            raise trio.BrokenResourceError("connection reset")
+        return octets
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def reset(self) -> None:
+        """From now on the other end sees a reset where it would see the end."""
+        self._wire.broken = True
+
+
+def open_cable() -> tuple[Cable, Cable]:
+    """Both ends of a new connection."""
+    wire = _Wire()
+    client, server = memory_stream_pair()
+    return Cable(client, wire), Cable(server, wire)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """How one resolver's URL behaves towards every question."""
+
+    delay_s: float = 0.0
+    mood: Mood | None = None
+
+
+@dataclass(slots=True)
+class Transport:
+    """Questions to resolvers, answered from a zone: a DohTransport.
+
+    `endpoints` says how single URLs behave; a URL that is not in it is a good resolver.
+    """
+
+    zone: Zone
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    exchanged: Counter[str] = field(default_factory=Counter)  # questions by URL
+
+    async def exchange(self, url: str, query: bytes) -> bytes:
+        """Answer; OSError where the endpoint can't be reached, never where it hangs."""
+        self.exchanged[url] += 1
+        endpoint = self.endpoints.get(url, Endpoint())
+        await trio.sleep(endpoint.delay_s)
+        if endpoint.mood is not None:
+            answer = answer_in_mood(dns.message.from_wire(query), endpoint.mood)
+        else:
+            answer = self.zone.answer(query)
+        return answer if isinstance(answer, bytes) else await self._act(answer)
+
+    async def _act(self, behaviour: Behaviour) -> bytes:
+        if behaviour is Mood.HANG:
+            await trio.sleep_forever()
+        if behaviour is Mood.HTML:
+            return HTML
+        raise ConnectionError(f"the resolver is {behaviour.value}")
+
+
+class World:
+    """A zone, hosts by address, and the two doors to them."""
+
+    def __init__(self, nursery: trio.Nursery, *, seed: int = 0, port: int = 25) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.port = port
+        self.zone = Zone()
+        self.transport = Transport(self.zone)
+        self.hosts: dict[str, MailHost] = {}  # by IP address
+        self.dialled: deque[tuple[str, int]] = deque(maxlen=DIALLED_KEPT)
+        self._opened: Counter[str] = Counter()  # connections by address
+        self._nursery = nursery
+        self._next_address = FIRST_ADDRESS
+
+    def add(
+        self,
+        domain: str,
+        host: MailHost,
+        *,
+        mx: str | None = None,
+        address: str | None = None,
+        preference: int = 10,
+    ) -> str:
+        """Let a domain's mail go to this host, by an exchange `mx`; give its address.
+
+        A second call for the same domain adds another exchange; one host may
+        serve many domains, and keeps the address that it has.
+        """
+        mx = mx or f"mx.{domain}"
+        address = address or self.address_of(host) or self._free_address()
+        self.hosts[address] = host
+        known = self.zone.names.get(domain.lower())
+        self.zone.mx(domain, *(known.mx if known else ()), (preference, mx))
+        found = self.zone.names.get(mx.lower())
+        addresses = found.addresses if found else ()
+        if address not in addresses:
+            self.zone.host(mx, *addresses, address)
+        return address
+
+    def address_of(self, host: MailHost) -> str | None:
+        return next((a for a, known in self.hosts.items() if known is host), None)
+
+    def _free_address(self) -> str:
+        address, self._next_address = self._next_address, self._next_address + 1
+        return str(address)
+
+    async def dial(self, address: str, port: int) -> trio.abc.Stream:
+        """Connect: the client's end, or OSError; a silent door never answers."""
+        self.dialled.append((address, port))
+        host = self.hosts.get(address)
+        await trio.sleep(host.connect_s if host else 0)
+        if host is None or host.door is Door.REFUSED or port != self.port:
+            raise ConnectionRefusedError(f"nobody listens at {address} port {port}")
+        if host.door is Door.UNREACHABLE:
+            raise OSError(113, "No route to host")
+        if host.door is Door.SILENT:
+            await trio.sleep_forever()
+        client, server = open_cable()
+        self._opened[address] += 1
+        session_rng = Random(f"{self.seed}/{address}/{self._opened[address]}")
+        self._nursery.start_soon(host.serve, server, session_rng)
+        return client
+
+
+@asynccontextmanager
+async def open_world(*, seed: int = 0, port: int = 25) -> AsyncIterator[World]:
+    """A world whose hosts live as long as the block."""
+    async with trio.open_nursery() as nursery:
+        yield World(nursery, seed=seed, port=port)
+        nursery.cancel_scope.cancel()

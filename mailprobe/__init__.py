@@ -1,0 +1,22 @@
+"""Self-hosted, streaming-first email verification on trio.
+
+    from mailprobe import EngineSettings, open_answers, open_engine
+
+The library's names are the engine's. They are imported when they are first used:
+`mailprobe --help` needs none of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mailprobe.engine import *  # noqa: F403
+    from mailprobe.engine import __all__ as __all__
+else:
+
+    def __getattr__(name):
+        if name == "__all__" or not name.startswith("_"):
+            engine = import_module("mailprobe.engine")
+            if name == "__all__" or name in engine.__all__:
+                return getattr(engine, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

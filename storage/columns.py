@@ -1,0 +1,113 @@
+"""Between records and the columns of a database, SQLite's or PostgreSQL's: the same names in both."""
+
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailprobe.storage.records import (
+    EPOCH,
+    Account,
+    Attempt,
+    Job,
+    Key,
+    Letter,
+    UsageRow,
+    letter_id,
+)
+
+ACCOUNT_FIELDS = tuple(field.name for field in fields(Account))
+KEY_FIELDS = tuple(field.name for field in fields(Key))
+JOB_FIELDS = tuple(field.name for field in fields(Job))
+LETTER_FIELDS = tuple(field.name for field in fields(Letter))
+
+
+def _columns(table: str, names: tuple[str, ...]) -> str:
+    """With the account's id for its number."""
+    return ", ".join("accounts.id" if name == "account_id" else f"{table}.{name}" for name in names)
+
+
+ACCOUNT_COLUMNS = _columns("accounts", ACCOUNT_FIELDS)
+KEY_COLUMNS = _columns("keys", KEY_FIELDS)
+JOB_COLUMNS = _columns("jobs", JOB_FIELDS)
+LETTER_COLUMNS = _columns("letters", LETTER_FIELDS[1:])  # its id is made of them
+INSTANTS = {
+    "created_at",
+    "revoked_at",
+    "current_period_start",
+    "current_period_end",
+    "canceled_at",
+    "cancel_at",
+    "trial_start",
+    "trial_end",
+    "billing_cycle_anchor",
+    "due_at",
+    "ended_at",
+    "made_at",
+    "first_tried_at",
+    "sent_at",
+}
+FLAGS = {"alerts", "cancel_at_period_end"}
+
+Row = tuple[Any, ...]
+
+
+def micros(at: datetime) -> int:
+    since = at - EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def instant(count: int) -> datetime:
+    return EPOCH + timedelta(microseconds=count)
+
+
+def column(value: Any) -> Any:
+    """A field's value as a column keeps it."""
+    return micros(value) if isinstance(value, datetime) else value
+
+
+def account_of(row: Row) -> Account:
+    return Account(*_values(ACCOUNT_FIELDS, row))
+
+
+def key_of(row: Row) -> Key:
+    return Key(*_values(KEY_FIELDS, row))
+
+
+def job_of(row: Row) -> Job:
+    return Job(*_values(JOB_FIELDS, row))
+
+
+def attempt_of(row: Row) -> Attempt:
+    number, at, took_ms, status, error = row
+    return Attempt(number, instant(at), took_ms, status, error)
+
+
+def letter_of(row: Row) -> Letter:
+    kind, account_id, name, *_ = row
+    return Letter(letter_id(kind, account_id, name), *_values(LETTER_FIELDS[1:], row))
+
+
+def _values(names: tuple[str, ...], row: Row) -> list[Any]:
+    return [_value(name, value) for name, value in zip(names, row, strict=True)]
+
+
+def _value(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name in INSTANTS:
+        return instant(value)
+    return bool(value) if name in FLAGS else value
+
+
+def usage_row_of(row: Row) -> UsageRow:
+    at, operation, status, failed_check, units, billable, latency_ms, times = row
+    return UsageRow(
+        instant(at),
+        operation,
+        status,
+        failed_check or None,
+        units,
+        bool(billable),
+        latency_ms,
+        times,
+    )

@@ -1,0 +1,70 @@
+"""Secrets that must be read again: sealed with AES-GCM, under a key that is never in the database.
+
+Whoever opens a store hands the key in; without one it lies in a file beside the
+database, made once, readable by its owner alone.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from mailprobe.storage.contract import StoreBroken
+
+KEY_OCTETS = 32  # AES-256
+NONCE_OCTETS = 12  # NIST SP 800-38D 8.2.2: random ones do for 2**32 messages under a key
+
+
+class Seal:
+    """Seals and opens octets, bound to the place where they are kept."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_OCTETS:
+            raise ValueError(f"the secret key has {len(key)} octets, not {KEY_OCTETS}")
+        self._cipher = AESGCM(key)
+
+    def close(self, octets: bytes, place: str) -> bytes:
+        nonce = secrets.token_bytes(NONCE_OCTETS)
+        return nonce + self._cipher.encrypt(nonce, octets, place.encode())
+
+    def open(self, sealed: bytes, place: str) -> bytes:
+        """Raises StoreBroken where it was sealed under another key or for another place."""
+        nonce, rest = sealed[:NONCE_OCTETS], sealed[NONCE_OCTETS:]
+        try:
+            return self._cipher.decrypt(nonce, rest, place.encode())
+        except InvalidTag:
+            message = "a secret in the database was sealed with another secret key"
+            raise StoreBroken(message) from None
+
+
+def key_beside(database: Path) -> bytes:
+    """The key in the file beside the database, made where there is none.
+
+    Safe for processes that start together: the file appears whole, and the first wins.
+    Raises StoreBroken for a file that holds no key, OSError.
+    """
+    path = database.with_name(f"{database.name}.key")
+    if not path.exists():
+        _make_key(path)
+    key = path.read_bytes()
+    if len(key) != KEY_OCTETS:
+        raise StoreBroken(f"{path} holds no secret key: {len(key)} octets, not {KEY_OCTETS}")
+    return key
+
+
+def _make_key(path: Path) -> None:
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(file, secrets.token_bytes(KEY_OCTETS))
+        os.fsync(file)
+    finally:
+        os.close(file)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass  # another process was first
+    finally:
+        draft.unlink()

@@ -1,0 +1,1 @@
+"""The store in dictionaries: the readable specification of the others."""

@@ -1,0 +1,252 @@
+"""What was used and what may be, as dictionaries and counters."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from typing import Any, TypeVar
+
+import trio
+
+from mailprobe.storage.contract import (
+    REFUSALS_SINGLE_MAX,
+    SETTLED_KEPT,
+    USAGE_ROWS_MAX,
+    WINDOW,
+    at_most,
+    check_units,
+    units_of,
+)
+from mailprobe.storage.memory.outbox import Outbox
+from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
+from mailprobe.storage.records import (
+    Account,
+    Caller,
+    DayCount,
+    FirstAnswer,
+    Key,
+    Ledger,
+    Reservation,
+    UsageRow,
+)
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    account_id: str
+    units: int
+    until: datetime
+
+
+class Metering(Outbox):
+    """Windows, reservations, counts and rows; what is billable goes to the outbox."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__(now)
+        self._windows: dict[str, Counter[datetime]] = {}  # units by key and instant
+        self._leases: dict[str, _Lease] = {}  # by reservation
+        self._settled: dict[tuple[str, int], datetime] = {}  # by reservation and part
+        self._month_units: Counter[tuple[str, date]] = Counter()
+        self._month_billable: Counter[tuple[str, date]] = Counter()
+        self._day_billable: Counter[tuple[str, date]] = Counter()
+        self._period_billable: Counter[tuple[str, datetime]] = Counter()
+        self._usage: dict[str, list[UsageRow]] = {}
+        self._refusals: dict[str, dict[tuple[Any, ...], UsageRow]] = {}
+        self._reservations_made = 0
+
+    async def reserve(
+        self, caller: Caller, units: int, weigh: Callable[[Ledger], R | None], *, lease_s: float
+    ) -> Reservation | R:
+        check_units(units)
+        await trio.lowlevel.checkpoint()
+        now = self._now()
+        self._bring_back(caller.key, now)
+        refusal = weigh(self._ledger(caller, now))
+        if refusal is not None:
+            return refusal
+        return self._reserve(caller, units, now, now + timedelta(seconds=lease_s))
+
+    def _reserve(
+        self, caller: Caller, units: int, now: datetime, lease_until: datetime
+    ) -> Reservation:
+        self._windows.setdefault(caller.key.id, Counter())[now] += units
+        self._reservations_made += 1
+        reservation = Reservation(str(self._reservations_made), caller, units, now)
+        self._leases[reservation.id] = _Lease(caller.account.id, units, lease_until)
+        return reservation
+
+    async def extend(self, reservation: Reservation, *, lease_s: float) -> None:
+        await trio.lowlevel.checkpoint()
+        now = self._now()
+        lease = self._leases.get(reservation.id)
+        if lease and lease.until > now:
+            until = now + timedelta(seconds=lease_s)
+            self._leases[reservation.id] = replace(lease, until=until)
+
+    async def settle(
+        self,
+        reservation: Reservation,
+        rows: Sequence[UsageRow],
+        *,
+        part: int = 0,
+        ends: bool = True,
+        metered: bool = False,
+        first: FirstAnswer | None = None,
+    ) -> None:
+        await trio.lowlevel.checkpoint()
+        if (reservation.id, part) in self._settled:
+            return
+        self._check_runs(first)
+        self._settle(reservation, rows, part, ends, metered)
+        self._answer(first)
+
+    def _settle(
+        self,
+        reservation: Reservation,
+        rows: Sequence[UsageRow],
+        part: int = 0,
+        ends: bool = True,
+        metered: bool = False,
+    ) -> None:
+        self._settled[reservation.id, part] = self._now()
+        lease = self._leases.pop(reservation.id, None)
+        if lease and not ends:
+            left = max(0, lease.units - sum(row.units for row in rows))
+            self._leases[reservation.id] = replace(lease, units=left)
+        account = self._accounts[reservation.caller.account.id]
+        for row in rows:
+            self._count(account, row)
+        billable = sum(row.billable for row in rows)
+        if metered and billable and account.tier != "free":
+            self._meter(account, billable)
+
+    def _count(self, account: Account, row: UsageRow) -> None:
+        self._usage.setdefault(account.id, []).append(row)
+        self._month_units[account.id, month_of(row.at)] += row.units
+        if not row.billable:
+            return
+        self._month_billable[account.id, month_of(row.at)] += 1
+        self._day_billable[account.id, day_of(row.at)] += 1
+        start = period_start_of(account, row.at)
+        if start:
+            self._period_billable[account.id, start] += 1
+
+    async def spend(
+        self,
+        caller: Caller,
+        rows: Sequence[UsageRow],
+        weigh: Callable[[Ledger], R | None],
+        *,
+        metered: bool = False,
+        first: FirstAnswer | None = None,
+    ) -> R | None:
+        check_units(units_of(rows))
+        await trio.lowlevel.checkpoint()
+        self._check_runs(first)
+        now = self._now()
+        self._bring_back(caller.key, now)
+        refusal = weigh(self._ledger(caller, now))
+        if refusal is None:
+            granted = self._reserve(caller, units_of(rows), now, now)
+            self._settle(granted, rows, metered=metered)
+            self._answer(first)
+        return refusal
+
+    async def log_refusal(self, caller: Caller, row: UsageRow) -> None:
+        await trio.lowlevel.checkpoint()
+        minute = self._now().replace(second=0, microsecond=0)
+        refusals = self._refusals.setdefault(caller.account.id, {})
+        for place in range(REFUSALS_SINGLE_MAX):
+            if (caller.key.id, minute, row.failed_check, place) not in refusals:
+                refusals[caller.key.id, minute, row.failed_check, place] = row
+                return
+        flood = (caller.key.id, minute, row.failed_check, REFUSALS_SINGLE_MAX)
+        times = refusals[flood].times if flood in refusals else 0
+        refusals[flood] = replace(refusals.get(flood, row), times=times + row.times)
+
+    async def ledger(self, caller: Caller) -> Ledger:
+        await trio.lowlevel.checkpoint()
+        return self._ledger(caller, self._now())
+
+    def _ledger(self, caller: Caller, now: datetime) -> Ledger:
+        account = self._accounts[caller.account.id]
+        keys = self._keys_since(account.id, now - WINDOW)
+        reserved = sum(
+            lease.units
+            for lease in self._leases.values()
+            if lease.account_id == account.id and lease.until > now
+        )
+        start, end = period_bounds(account, now)
+        month = account.id, month_of(now)
+        billable = self._month_billable[month]
+        if account.current_period_start and account.current_period_end:
+            billable = self._billable_since(account.id, start)
+        return Ledger(
+            asked_at=now,
+            window=self._window([caller.key.id], now),
+            keys=len(keys),
+            account_window=self._window(keys, now),
+            month_units=self._month_units[month] + reserved,
+            month_billable=self._month_billable[month],
+            period_start=start,
+            period_end=end,
+            period_billable=billable,
+            reserved=reserved,
+            undelivered=self._undelivered(account.id),
+        )
+
+    def _window(self, keys: Sequence[str], now: datetime) -> tuple[tuple[datetime, int], ...]:
+        units: Counter[datetime] = Counter()
+        for key_id in keys:
+            for at, count in self._windows.get(key_id, Counter()).items():
+                if at > now - WINDOW:
+                    units[min(at, now)] += count
+        return tuple(sorted(units.items()))
+
+    def _bring_back(self, key: Key, now: datetime) -> None:
+        """What a clock granted that was ahead was granted now."""
+        window = self._windows.get(key.id, Counter())
+        for at in [at for at in window if at > now]:
+            window[now] += window.pop(at)
+
+    def _undelivered(self, account_id: str) -> int:
+        return 0  # the jobs' layer knows
+
+    def _billable_since(self, account_id: str, start: datetime) -> int:
+        """Of this period, and of the next where it has begun before the provider said so."""
+        return sum(
+            count
+            for (whose, since), count in self._period_billable.items()
+            if whose == account_id and since >= start
+        )
+
+    async def days(self, account_id: str, first: date, last: date) -> list[DayCount]:
+        await trio.lowlevel.checkpoint()
+        return [
+            DayCount(day, calls)
+            for (whose, day), calls in sorted(self._day_billable.items())
+            if whose == account_id and first <= day <= last
+        ]
+
+    async def usage(self, account_id: str, *, limit: int) -> list[UsageRow]:
+        await trio.lowlevel.checkpoint()
+        rows = [*reversed(self._usage.get(account_id, []))]
+        rows += self._refusals.get(account_id, {}).values()
+        return sorted(rows, key=lambda row: row.at, reverse=True)[: at_most(USAGE_ROWS_MAX, limit)]
+
+    def _drop_rows(self, account_id: str, since: datetime) -> None:
+        usage = self._usage.get(account_id, [])
+        self._usage[account_id] = [row for row in usage if row.at >= since]
+        refusals = self._refusals.get(account_id, {})
+        self._refusals[account_id] = {
+            place: row for place, row in refusals.items() if place[1] >= since
+        }
+
+    def _drop_ended(self, now: datetime) -> None:
+        for window in self._windows.values():
+            for at in [at for at in window if at <= now - WINDOW]:
+                del window[at]
+        self._leases = {id: lease for id, lease in self._leases.items() if lease.until > now}
+        self._settled = {part: at for part, at in self._settled.items() if at > now - SETTLED_KEPT}

@@ -1,0 +1,1 @@
+"""Moves everything from an SQLite database to a PostgreSQL one."""

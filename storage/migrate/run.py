@@ -1,0 +1,123 @@
+"""Moving everything from an SQLite database to a PostgreSQL one, with all services stopped.
+
+`open_move()` checks both sides and refuses what cannot be moved, before anything is
+written. `step()` moves a batch; whoever is killed between or within steps opens the
+move again and goes on, and no row comes twice. Then both sides are compared.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.migrate.source import Served, Source, open_source
+from mailprobe.storage.migrate.tables import Plan, planned
+from mailprobe.storage.migrate.target import Record, Target, open_target
+
+__all__ = ["Move", "Moved", "Served", "open_move"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A table, as both sides have it in the end."""
+
+    table: str
+    rows: int
+    units: int | None  # None where it has none
+
+
+@contextmanager
+def open_move(
+    source: Path, url: str, secret_key: bytes | None, *, anew: bool = False
+) -> Iterator["Move"]:
+    """A move, begun or gone on with; `anew` drops what an unfinished one has brought.
+
+    `secret_key` None takes the one in the file beside the source. Raises StoreBroken for
+    what cannot be moved, Served among them, and StoreUnavailable.
+    """
+    with open_source(source) as read:
+        key = read.secret_key(secret_key)
+        with open_target(url, key) as written:
+            plans = planned(read.columns(), written.columns())
+            record = written.record()
+            if record and anew and not record.ended_at:
+                written.empty()
+                record = None
+            if record is None:
+                written.check_empty()
+                record = Record(str(source.absolute()), read.mark, {}, {})
+                written.keep(record)
+            elif record.mark != read.mark:
+                raise StoreBroken(_changed(record, read, written))
+            yield Move(read, written, plans, record, key)
+
+
+def _changed(record: Record, source: Source, target: Target) -> str:
+    if record.ended_at:
+        return (
+            f"{record.path} was moved to {target.name} at {record.ended_at}, and {source.path} is"
+            " another or was changed since: what is in PostgreSQL is what counts"
+        )
+    return (
+        f"{source.path} is not {record.path} as it was when this move began, of which"
+        f" {target.name} has a part: put it back, or begin with --anew"
+    )
+
+
+class Move:
+    """What is to be moved, and how far it is."""
+
+    def __init__(
+        self, source: Source, target: Target, plans: list[Plan], record: Record, secret_key: bytes
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._plans = plans
+        self._record = record
+        self._left = list(plans)
+        self.secret_key = secret_key
+        self.ended_at = record.ended_at
+
+    def count(self) -> int:
+        """The rows of all tables."""
+        return sum(self._source.count(plan) for plan in self._plans)
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Those moved so far, by table."""
+        return dict(self._record.rows)
+
+    def step(self) -> bool:
+        """Move some rows; false when there are no more."""
+        while self._left:
+            plan = self._left[0]
+            name = plan.table.name
+            rows, last = self._source.rows(plan, self._record.after.get(name, ()))
+            if rows:
+                self._record.after[name] = last
+                self._record.rows[name] = self._record.rows.get(name, 0) + len(rows)
+                self._target.write(plan, rows, self._record)
+                return True
+            del self._left[0]
+        return False
+
+    @property
+    def tables(self) -> list[str]:
+        return [plan.table.name for plan in self._plans]
+
+    def compare(self, table: str) -> Moved:
+        """Rows, units and the sums of all numbers on both sides; raises StoreBroken."""
+        plan = next(plan for plan in self._plans if plan.table.name == table)
+        ours, theirs = self._source.totals(plan), self._target.totals(plan)
+        if ours != theirs:
+            raise StoreBroken(
+                f"{table} differs: {ours[0]:,} rows were read, and {theirs[0]:,} are in"
+                f" {self._target.name}; begin with --anew"
+            )
+        return Moved(table, *ours[:2])
+
+    def end(self) -> None:
+        """Services may use the target from now on; to be called once all tables are compared."""
+        self._target.end(self._record)
+        self.ended_at = self._record.ended_at

@@ -1,0 +1,175 @@
+"""The SQLite database that is moved: read only, at one instant, while nobody else has it open.
+
+Its lock file is held for as long, so that no service starts on it and no writer writes.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.encrypted_columns import job_place, once_place
+from mailprobe.storage.encryption import KEY_OCTETS, Seal
+from mailprobe.storage.migrate.tables import Plan
+from mailprobe.storage.sqlite.file import Turnstile, connect_to_read, holder_of, trouble_told
+
+BATCH_ROWS = 20_000  # a tenth of a second's work, so that an interruption is soon heeded
+BATCH_OCTETS = (
+    8 * 1024 * 1024
+)  # of texts and payloads; reached before the rows where these are long
+SEALED_JOBS = "SELECT id, secret FROM jobs WHERE secret IS NOT NULL ORDER BY number"
+SEALED_ONCES = (
+    "SELECT accounts.id, key, answer FROM onces JOIN accounts ON accounts.number = account"
+    " WHERE answer IS NOT NULL ORDER BY onces.number"
+)
+
+Row = tuple[Any, ...]
+
+
+class Served(StoreBroken):
+    """Somebody else uses what is to be moved, or where it is to go."""
+
+
+@contextmanager
+def open_source(path: Path) -> Iterator["Source"]:
+    """Raises StoreBroken, Served for one that others have open, StoreUnavailable."""
+    if not path.is_file():
+        raise StoreBroken(f"{path} is not there or no file")
+    with trouble_told(path):
+        lock = Turnstile(path)
+    try:
+        if not lock.try_enter():
+            raise Served(f"{path} is in use: stop the service, or the other move of it, first")
+        with trouble_told(path):
+            holder = holder_of(path)
+        if holder is not None:
+            who = f"process {holder}" if holder else "a process elsewhere"
+            raise Served(f"{path} is being served by {who}: stop it first")
+        db = connect_to_read(path)
+        try:
+            yield Source(path, db)
+        finally:
+            db.close()
+    finally:
+        lock.close()
+
+
+class Source:
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self.path = path
+        self._db = db
+        db.execute("BEGIN")  # all that follows reads one state
+        db.execute("SELECT 1 FROM accounts LIMIT 1").fetchone()
+
+    @property
+    def mark(self) -> list[int]:
+        """What changes with the file: nothing has written to it as long as this is the same."""
+        marks = []
+        for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                if status.st_size:  # an empty log is left by whoever reads
+                    marks += [status.st_size, status.st_mtime_ns]
+        return marks
+
+    def columns(self) -> dict[str, list[str]]:
+        """By table."""
+        tables = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        return {
+            table: [row[1] for row in self._db.execute(f'PRAGMA table_info("{table}")')]
+            for (table,) in tables
+        }
+
+    def rows(self, plan: Plan, after: Sequence[Any]) -> tuple[list[Row], list[Any]]:
+        """The next rows after this key, and the last one's key; none at the end."""
+        table = plan.table
+        key = ", ".join(table.key)
+        where = table.which
+        if after:
+            where += f" AND ({key}) > ({', '.join('?' * len(after))})"
+        found = self._db.execute(
+            f"SELECT {key}, {', '.join(plan.columns)} FROM {table.read_from}"
+            f" WHERE {where} ORDER BY {key} LIMIT {BATCH_ROWS}",
+            tuple(after),
+        )
+        most = BATCH_OCTETS if "bytea" in plan.types else None  # the other tables' rows are short
+        rows = _some(found, most)
+        found.close()
+        keys = len(table.key)
+        last = list(rows[-1][:keys]) if rows else list(after)
+        return [row[keys:] for row in rows], last
+
+    def totals(self, plan: Plan) -> Row:
+        row: Row = self._db.execute(plan.totals(of_source=True)).fetchone()
+        return row
+
+    def count(self, plan: Plan) -> int:
+        table = plan.table
+        sql = f"SELECT count(*) FROM {table.read_from} WHERE {table.which}"
+        (rows,) = self._db.execute(sql).fetchone()
+        return int(rows)
+
+    # secrets
+
+    @property
+    def key_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.key")
+
+    def secret_key(self, given: bytes | None) -> bytes:
+        """The key that what is sealed here was sealed with: `given`, else the one in the file.
+
+        Raises StoreBroken where it is another, or where there is none.
+        """
+        key = self._key_of_file() if given is None else given
+        if key is None:
+            raise StoreBroken(
+                f"{self.key_path} is not there: set MAILPROBE_SECRET_KEY as the service had it"
+            )
+        seal = Seal(key)
+        try:
+            for sealed, bound_to in self._sealed():
+                seal.open(sealed, bound_to)
+        except StoreBroken:
+            where = str(self.key_path) if given is None else "MAILPROBE_SECRET_KEY"
+            raise StoreBroken(
+                f"{where} is not the secret key that {self.path} was sealed with{self._hint(given)}"
+            ) from None
+        return key
+
+    def _key_of_file(self) -> bytes | None:
+        """It is not made here: what it would have sealed is not there."""
+        try:
+            key = self.key_path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(key) != KEY_OCTETS:
+            raise StoreBroken(f"{self.key_path} holds no secret key")
+        return key
+
+    def _hint(self, given: bytes | None) -> str:
+        if given is not None and self.key_path.exists():
+            return f": leave it unset, and the one in {self.key_path} is tried"
+        return ": set MAILPROBE_SECRET_KEY as the service had it"
+
+    def _sealed(self) -> Iterator[tuple[bytes, str]]:
+        """The oldest and the newest of each kind, with what they are bound to."""
+        for order in ("", " DESC"):
+            for id, secret in self._db.execute(f"{SEALED_JOBS}{order} LIMIT 1"):
+                yield secret, job_place(id)
+            for account_id, key, answer in self._db.execute(f"{SEALED_ONCES}{order} LIMIT 1"):
+                yield answer, once_place(account_id, key)
+
+
+def _some(found: Iterable[Row], octets_max: int | None) -> list[Row]:
+    if octets_max is None:
+        return list(found)
+    rows: list[Row] = []
+    octets = 0
+    for row in found:
+        rows.append(row)
+        octets += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if octets >= octets_max:
+            break
+    return rows

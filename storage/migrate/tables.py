@@ -1,0 +1,152 @@
+"""What is moved from SQLite to PostgreSQL: which table becomes which, and which columns.
+
+Both schemas hold the same under the same names, but for what stands in this table.
+A column that neither side nor this table explains stops the move before it begins:
+nothing is lost in silence when a schema changes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+from uuid import UUID
+
+from mailprobe.storage.contract import StoreBroken
+
+CHECKED = (
+    2**31 - 1
+)  # whole numbers are summed modulo this: four thousand million rows stay in 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where rows go, and how they are read in order."""
+
+    name: str  # in PostgreSQL
+    key: tuple[str, ...]  # SQLite's columns by which they are read
+    source: str = ""  # SQLite's table, where it is called otherwise
+    which: str = "1"  # of its rows
+    renamed: Mapping[str, str] = field(default_factory=dict)  # SQLite's column -> PostgreSQL's
+    left_out: frozenset[str] = frozenset()  # SQLite's columns that PostgreSQL may do without
+
+    @property
+    def read_from(self) -> str:
+        return self.source or self.name
+
+
+# In this order: accounts and keys are referred to.
+TABLES = (
+    Table("accounts", ("number",)),
+    Table("keys", ("number",)),
+    Table("months", ("account", "month")),
+    Table("days", ("account", "day")),
+    Table("periods", ("account", "start")),
+    Table("windows", ("key", "at"), left_out=frozenset({"total"})),
+    Table("reservations", ("number",), renamed={"number": "id"}),
+    Table("settlements", ("reservation", "part")),
+    Table("onces", ("number",), left_out=frozenset({"number"})),
+    Table("jobs", ("number",)),
+    Table("attempts", ("job", "place")),
+    Table(
+        "promises",
+        ("account",),
+        source="backlogs",
+        renamed={"pending": "jobs"},
+        left_out=frozenset({"pending_due_at", "delivering_due_at"}),
+    ),
+    Table("receivers", ("account", "host")),
+    Table("letters", ("number",)),
+    Table("refusals", ("account", "minute", "key", "failed_check", "place")),
+    Table("usage", ("number",)),
+)
+
+# What else there may be: the programs' own records, and leases, which end with who holds them.
+LEASES = frozenset({"seats"})
+OF_SQLITE = frozenset({"_sqlite_migrations", "sqlite_sequence", "lanes"}) | LEASES
+OF_POSTGRES = frozenset({"house", "migrations"}) | LEASES
+
+
+def reservation_id(number: int) -> UUID:
+    """Of version 7 (RFC 9562), of the year 1970: before all that PostgreSQL's own store makes."""
+    return UUID(int=number & (1 << 62) - 1 | 0x7 << 76 | 0b10 << 62)
+
+
+# PostgreSQL's type -> from SQLite's value
+CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "boolean": bool,
+    "date": date.fromisoformat,
+    "uuid": reservation_id,
+}
+UNCHANGED = frozenset({"bigint", "text", "bytea"})
+SUMMED = frozenset({"bigint", "boolean"})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one table is moved, once both sides' columns are known."""
+
+    table: Table
+    columns: tuple[str, ...]  # SQLite's
+    targets: tuple[str, ...]  # PostgreSQL's, in the same order
+    types: tuple[str, ...]  # theirs
+
+    def converted(self, rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        """Rows of SQLite's values as PostgreSQL takes them."""
+        acts = [(n, CONVERSIONS[type]) for n, type in enumerate(self.types) if type in CONVERSIONS]
+        for row in rows:
+            values = list(row)
+            for n, act in acts:
+                if values[n] is not None:
+                    values[n] = act(values[n])
+            yield values
+
+    def totals(self, *, of_source: bool) -> str:
+        """A statement: rows, units or null, and then a sum for each whole number or flag."""
+        kind, table = (
+            ("INTEGER", self.table.read_from) if of_source else ("bigint", self.table.name)
+        )
+        sums = ["count(*)"]
+        sums.append(_sum("units", kind) if "units" in self.targets else "NULL")
+        for ours, theirs, type in zip(self.columns, self.targets, self.types, strict=True):
+            if type in SUMMED:
+                name = ours if of_source else theirs
+                sums.append(
+                    _sum(f"{name}::integer" if type == "boolean" and not of_source else name, kind)
+                )
+        which = self.table.which if of_source else "true"
+        return f"SELECT {', '.join(sums)} FROM {table} WHERE {which}"
+
+
+def _sum(column: str, kind: str) -> str:
+    """Modulo, for instants in microseconds would soon add up to more than 64 bits."""
+    return f"CAST(coalesce(sum(CAST({column} AS {kind}) % {CHECKED}), 0) AS {kind})"
+
+
+def planned(
+    of_sqlite: Mapping[str, Sequence[str]], of_postgres: Mapping[str, Mapping[str, str]]
+) -> list[Plan]:
+    """From each side's tables and their columns, PostgreSQL's with their types; raises StoreBroken."""
+    _check_known("SQLite", of_sqlite, {table.read_from for table in TABLES} | OF_SQLITE)
+    _check_known("PostgreSQL", of_postgres, {table.name for table in TABLES} | OF_POSTGRES)
+    for table in TABLES:
+        if table.read_from not in of_sqlite or table.name not in of_postgres:
+            raise StoreBroken(f"the table {table.name} is not on both sides")
+    return [
+        _planned(table, of_sqlite[table.read_from], of_postgres[table.name]) for table in TABLES
+    ]
+
+
+def _check_known(side: str, there: Iterable[str], known: Set[str]) -> None:
+    if unknown := sorted(set(there) - known):
+        raise StoreBroken(f"this version cannot move {side}'s table {', '.join(unknown)}")
+
+
+def _planned(table: Table, ours: Sequence[str], theirs: Mapping[str, str]) -> Plan:
+    columns = [name for name in ours if name in theirs or name not in table.left_out]
+    targets = [table.renamed.get(name, name) for name in columns]
+    if unknown := sorted(set(targets) ^ set(theirs)):
+        raise StoreBroken(f"this version cannot move {table.name}'s column {', '.join(unknown)}")
+    types = [theirs[name] for name in targets]
+    if strange := sorted(set(types) - UNCHANGED - CONVERSIONS.keys()):
+        raise StoreBroken(f"this version cannot move {table.name}'s type {', '.join(strange)}")
+    return Plan(table, tuple(columns), tuple(targets), tuple(types))

@@ -1,0 +1,238 @@
+"""The PostgreSQL database that is moved into: rows by COPY, and beside them how far they go.
+
+Each batch and the record of it are one transaction, so that whoever goes on after a
+kill goes on behind the last row that is there. While the record is there no service
+opens the database (postgres_schema).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import sql
+
+from mailprobe.storage.columns import instant
+from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.encryption import Seal
+from mailprobe.storage.migrate.source import Served
+from mailprobe.storage.migrate.tables import TABLES, Plan
+from mailprobe.storage.periods import day_of
+from mailprobe.storage.postgres.driver.partitions import Partitions
+from mailprobe.storage.postgres.driver.schema import MOVING, prepare
+from mailprobe.storage.postgres.driver.server import SCHEMA, Server, Session, is_trouble
+
+T = TypeVar("T")
+
+MOVED = "moved"  # the record's name in `house` once the move is done
+MOVING_LOCK = 0x6D70_6D6F_7665  # "mpmove"
+STATEMENT_MS = 3_600_000  # adding up a thousand million rows takes some minutes
+DAY_MICROS = 86_400_000_000
+WAITING_MS = 5_000  # as long the server may take to see that a killed move is gone
+SETTINGS = (
+    "SET application_name = 'mailprobe migrate'",
+    f"SET statement_timeout = {STATEMENT_MS}",
+    f"SET lock_timeout = {WAITING_MS}",
+    "SET idle_in_transaction_session_timeout = 60000",
+)
+COLUMNS = (
+    "SELECT relname, attname, format_type(atttypid, atttypmod) FROM pg_class"
+    " JOIN pg_attribute ON attrelid = pg_class.oid"
+    " WHERE relnamespace = %s::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition"
+    " AND attnum > 0 AND NOT attisdropped ORDER BY relname, attnum"
+)
+OTHERS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND application_name = 'mailprobe' AND pid <> pg_backend_pid()"
+)
+# The sequences that number new rows, with their columns: of an identity, and of a default.
+SEQUENCES = (
+    "SELECT of.relname, attname, numbers.oid::regclass::text FROM pg_class AS of"
+    " JOIN pg_attribute ON attrelid = of.oid"
+    " JOIN pg_attrdef ON adrelid = of.oid AND adnum = attnum"
+    " JOIN pg_depend ON classid = 'pg_attrdef'::regclass AND objid = pg_attrdef.oid"
+    " AND refclassid = 'pg_class'::regclass"
+    " JOIN pg_class AS numbers ON numbers.oid = refobjid AND numbers.relkind = 'S'"
+    " WHERE of.relnamespace = %(schema)s::regnamespace AND NOT of.relispartition"
+    " UNION SELECT of.relname, attname,"
+    " pg_get_serial_sequence(%(schema)s || '.' || of.relname, attname)"
+    " FROM pg_class AS of JOIN pg_attribute ON attrelid = of.oid"
+    " WHERE of.relnamespace = %(schema)s::regnamespace AND attidentity <> ''"
+)
+
+
+@dataclass(slots=True)
+class Record:
+    """How far the move is, of each table: the key of its last row, and how many there are."""
+
+    path: str
+    mark: list[int]
+    after: dict[str, list[Any]]
+    rows: dict[str, int]
+    ended_at: str | None = None
+
+    def packed(self) -> bytes:
+        words = [self.path, self.mark, self.after, self.rows, self.ended_at]
+        return json.dumps(words).encode()
+
+    @classmethod
+    def unpacked(cls, octets: bytes) -> "Record":
+        return cls(*json.loads(octets))
+
+
+@contextmanager
+def open_target(url: str, secret_key: bytes) -> Iterator["Target"]:
+    """Its tables made where they are missing; nobody else moves into it meanwhile.
+
+    Raises StoreBroken, Served, StoreUnavailable.
+    """
+    server = Server(url)
+    prepare(server, Seal(secret_key), moving=True)
+    db = server.connect()
+    try:
+        with trouble_told(server):
+            for setting in SETTINGS:
+                db.execute(setting)
+            try:
+                db.execute("SELECT pg_advisory_lock(%s)", [MOVING_LOCK])
+            except psycopg.errors.LockNotAvailable:
+                raise Served(f"{server.name}: another move into it is under way") from None
+        target = Target(server, db)
+        target.check_alone()
+        yield target
+    finally:
+        db.close()
+
+
+@contextmanager
+def trouble_told(server: Server) -> Iterator[None]:
+    """In our own words, and without the password, where it is not a mistake of ours."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if not is_trouble(error):
+            raise
+        raise server.as_unavailable(error) from None
+
+
+class Target:
+    def __init__(self, server: Server, db: "psycopg.Connection[Any]") -> None:
+        self.name = server.name
+        self._server = server
+        self._db = db
+        self._partitions = Partitions()
+
+    def _do(self, act: Callable[[], T]) -> T:
+        """In one transaction."""
+        with trouble_told(self._server), self._db.transaction():
+            return act()
+
+    def check_alone(self) -> None:
+        """Raises Served where a service has connections to the database."""
+        with trouble_told(self._server):
+            others = self._db.execute(OTHERS).fetchone()
+        if others != (0,):
+            raise Served(f"{self.name} is being served: stop every service that uses it")
+
+    def columns(self) -> dict[str, dict[str, str]]:
+        """With their types, by table."""
+        tables: dict[str, dict[str, str]] = {}
+        with trouble_told(self._server):
+            for table, column, type in self._db.execute(COLUMNS, [SCHEMA]):
+                tables.setdefault(table, {})[column] = type
+        return tables
+
+    def record(self) -> Record | None:
+        """Of a move that is under way, or done."""
+        with trouble_told(self._server):
+            kept = self._db.execute(
+                "SELECT value FROM house WHERE name = ANY(%s)", [[MOVING, MOVED]]
+            ).fetchone()
+        return Record.unpacked(bytes(kept[0])) if kept else None
+
+    def check_empty(self) -> None:
+        """Raises StoreBroken."""
+        for table in TABLES:
+            with trouble_told(self._server):
+                found = self._db.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone()
+            if found:
+                raise StoreBroken(
+                    f"{self.name} holds other data already ({table.name}): name an empty database"
+                )
+
+    def keep(self, record: Record) -> None:
+        self._do(lambda: self._keep(record))
+
+    def _keep(self, record: Record) -> None:
+        self._db.execute(
+            "INSERT INTO house (name, value) VALUES (%s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            [MOVING, record.packed()],
+        )
+
+    def empty(self) -> None:
+        """What an unfinished move has brought goes, and its record."""
+
+        def act() -> None:
+            names = sql.SQL(", ").join(sql.Identifier(table.name) for table in TABLES)
+            self._db.execute(sql.SQL("TRUNCATE {}").format(names))
+            self._db.execute("DELETE FROM house WHERE name = %s", [MOVING])
+
+        self._do(act)
+
+    def write(self, plan: Plan, rows: Sequence[Sequence[Any]], record: Record) -> None:
+        """The rows, and the record that says so: both or neither."""
+        self.check_alone()  # one may have started just before the first record was there
+        if plan.table.name == "usage":
+            at = plan.targets.index("at")
+            days = {
+                day_of(instant(n * DAY_MICROS)) for n in {row[at] // DAY_MICROS for row in rows}
+            }
+            with trouble_told(self._server):
+                self._partitions.make(Session(self._db, None), days)
+
+        def act() -> None:
+            statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
+                sql.Identifier(plan.table.name),
+                sql.SQL(", ").join(map(sql.Identifier, plan.targets)),
+            )
+            with self._db.cursor() as cursor, cursor.copy(statement) as copy:
+                for row in plan.converted(rows):
+                    copy.write_row(row)
+            self._keep(record)
+
+        self._do(act)
+
+    def totals(self, plan: Plan) -> tuple[Any, ...]:
+        with trouble_told(self._server):
+            row = self._db.execute(plan.totals(of_source=False)).fetchone()
+        assert row
+        return tuple(row)
+
+    def end(self, record: Record) -> None:
+        """New rows are numbered behind these; services may open it from now on."""
+        self.check_alone()
+
+        def act() -> None:
+            for table, column, sequence in self._db.execute(
+                SEQUENCES, {"schema": SCHEMA}
+            ).fetchall():
+                self._db.execute(
+                    sql.SQL("SELECT setval(%s, max({})) FROM {} HAVING max({}) > 0").format(
+                        sql.Identifier(column), sql.Identifier(table), sql.Identifier(column)
+                    ),
+                    [sequence],
+                )
+            record.ended_at = datetime.now(UTC).isoformat(timespec="seconds")
+            self._db.execute(
+                "UPDATE house SET name = %s, value = %s WHERE name = %s",
+                [MOVED, record.packed(), MOVING],
+            )
+
+        self._do(act)
+        with trouble_told(self._server):
+            for table in TABLES:  # the planner has seen none of them
+                self._db.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(table.name)))

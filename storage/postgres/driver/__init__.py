@@ -1,0 +1,1 @@
+"""Connections, threads, batches and the schema of the PostgreSQL store."""

@@ -1,0 +1,145 @@
+"""Whoever does the work: one connection, and what is done where it fails.
+
+Where the server is away, that is told at once. A connection that was found dead
+before a commit was sent is made anew, and the work done again. Where the
+connection breaks in the middle of a commit, the work is asked for again as soon as
+the server is back: under the same locks it is seen whether it was done.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+import psycopg
+
+from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+from mailprobe.storage.postgres.driver.partitions import (
+    Partitions,
+    PartitionsMissing,
+    is_missing_partition,
+)
+from mailprobe.storage.postgres.driver.server import Server, Session, is_gone, is_lost, is_trouble
+from mailprobe.storage.postgres.outbox import is_overtaken
+
+Q = TypeVar("Q")
+Q_contra = TypeVar("Q_contra", contravariant=True)
+
+RETRY_S = 0.05
+REPAIRS_MAX = 3  # missing partitions may be dropped while they are made, a letter be claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What is to be raised where it was asked for; a refusal that is an exception is a value."""
+
+    error: Exception
+
+
+class Work(Protocol[Q_contra]):
+    """What is done with all who ask together: in one transaction, or not at all.
+
+    Gives a value for each, or what it raises. Where it is repeatable, it leaves a marker
+    with the session before it commits; told again with this marker it does nothing
+    that was done already.
+    """
+
+    @property
+    def group_max(self) -> int: ...
+
+    @property
+    def repeatable(self) -> bool: ...
+
+    def __call__(self, db: Session, asked: Sequence[Q_contra], marker: Any) -> list[Any]: ...
+
+
+class Clerk(Generic[Q]):
+    """Not for two threads at once."""
+
+    def __init__(
+        self, server: Server, now: Callable[[], datetime] | None, partitions: Partitions
+    ) -> None:
+        self._server = server
+        self._now = now
+        self._partitions = partitions
+        self._db: psycopg.Connection[Any] | None = None
+
+    def do(self, work: Work[Q], asked: Sequence[Q], until: float) -> list[Any]:
+        """A value for each, or what it raises. Where one spoils the transaction, each has its own."""
+        try:
+            return self._do(work, asked, until)
+        except Exception as error:
+            if is_trouble(error):
+                return [Raised(self._server.as_unavailable(error))] * len(asked)
+            if len(asked) == 1:
+                return [Raised(error)]
+        return [self.do(work, [one], until)[0] for one in asked]
+
+    def leave(self) -> None:
+        if self._db is not None:
+            with suppress(psycopg.Error):
+                self._db.close()
+            self._db = None
+
+    def _do(self, work: Work[Q], asked: Sequence[Q], until: float) -> list[Any]:
+        marker: Any = None
+        repairs = 0
+        while True:
+            was_there = self._db is not None
+            session = self._session(until if marker is not None else 0.0)
+            try:
+                return work(session, asked, marker)
+            except Exception as error:
+                self._clear_up(error)
+                if _can_be_repaired(error) and repairs < REPAIRS_MAX:
+                    repairs += 1
+                    self._repair(error)
+                elif not is_lost(error):
+                    raise
+                elif session.committing:
+                    if not work.repeatable or time.monotonic() > until:
+                        raise
+                    marker = session.marker
+                elif not was_there:
+                    raise
+
+    def _session(self, until: float) -> Session:
+        """Connected; where it must be known what came of a commit, tried for so long."""
+        if self._db is not None and is_gone(self._db):
+            self.leave()
+        while self._db is None:
+            try:
+                self._db = self._server.connect()
+            except StoreBroken:
+                raise
+            except StoreUnavailable:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(RETRY_S)
+        return Session(self._db, self._now, self._partitions.known)
+
+    def _clear_up(self, error: Exception) -> None:
+        if self._db is None:
+            return
+        if isinstance(error, psycopg.Error | OSError) or self._db.closed:
+            # Of statements in a pipeline that broke, psycopg takes all for prepared.
+            self.leave()
+            return
+        try:
+            Session(self._db, None).rollback()
+        except psycopg.Error:
+            self.leave()
+
+    def _repair(self, error: Exception) -> None:
+        if isinstance(error, PartitionsMissing):
+            self._partitions.make(self._session(0.0), error.days)
+        elif is_missing_partition(error):
+            self._partitions.forget()
+
+
+def _can_be_repaired(error: Exception) -> bool:
+    return (
+        isinstance(error, PartitionsMissing) or is_missing_partition(error) or is_overtaken(error)
+    )

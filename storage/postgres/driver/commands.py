@@ -1,0 +1,165 @@
+"""What may be asked for together: each names its caller or account, which is held meanwhile."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mailprobe.storage.contract import units_of
+from mailprobe.storage.encrypted_columns import SealedFirst
+from mailprobe.storage.records import (
+    Attempt,
+    Caller,
+    Claim,
+    JobOrder,
+    JobState,
+    Key,
+    KeyKind,
+    Ledger,
+    LetterKind,
+    Once,
+    Reservation,
+    UsageRow,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    caller: Caller
+    units: int
+    weigh: Callable[[Ledger], Any]
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """Rows that are known before they are weighed: granted, logged and counted at once."""
+
+    caller: Caller
+    rows: Sequence[UsageRow]
+    weigh: Callable[[Ledger], Any]
+    metered: bool
+    first: SealedFirst | None = None
+
+    @property
+    def units(self) -> int:
+        return units_of(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A job to be kept, its secret sealed. It is its own reservation of one unit."""
+
+    caller: Caller
+    order: JobOrder
+    secret: bytes | None
+    weigh: Callable[[Ledger], Any]
+    first: SealedFirst | None = None
+    units: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _OfReservation:
+    reservation: Reservation
+
+    @property
+    def caller(self) -> Caller:
+        return self.reservation.caller
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(_OfReservation):
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settle(_OfReservation):
+    rows: Sequence[UsageRow]
+    part: int
+    ends: bool
+    metered: bool
+    first: SealedFirst | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    caller: Caller
+    row: UsageRow
+
+
+@dataclass(frozen=True, slots=True)
+class _OfClaim:
+    claim: Claim
+
+    @property
+    def caller(self) -> Caller:
+        return self.claim.caller
+
+
+@dataclass(frozen=True, slots=True)
+class Verified(_OfClaim):
+    row: UsageRow
+    payload: bytes
+    metered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tried(_OfClaim):
+    attempt: Attempt
+    state: JobState
+    due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned(_OfClaim):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    account_id: str
+    kind: LetterKind
+    name: str
+    body: bytes
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first request with an idempotency key; the answer that it got is sealed."""
+
+    account_id: str
+    key: str
+    body_sha256: str
+    lease_s: float
+    keep_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Of a request with an idempotency key that counted nothing: its answer, sealed, or None."""
+
+    once: Once
+    answer: bytes | None
+
+    @property
+    def account_id(self) -> str:
+        return self.once.account_id
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    account_id: str
+    kind: KeyKind
+    label: str | None
+    sha256: str
+    prefix: str
+    keys_max: int | None
+    a_minute: int | None = None
+    once: Once | None = None
+    answer: Callable[[Key], SealedFirst] | None = None
+
+
+Outcome = Verified | Tried | Abandoned  # of a job's claim
+OfAccount = Post | Begin | Finish | NewKey
+Wish = Reserve | Spend | Promise | Extend | Settle | Refuse | Outcome | OfAccount

@@ -1,0 +1,158 @@
+"""Threads that hold a connection each, and the hand-off between them and trio.
+
+A task asks; a thread that is free takes whatever waits by then, does it in one
+transaction, and only then answers. So while one batch is on its way to the disk
+the next one gathers, and one flush serves many. Several batches are under way at
+once: each locks its accounts in the order of their numbers, so none waits for
+another in a circle.
+
+The connections are no pool's. That of psycopg would try one that was lost again after
+1 s, then 2, 4 and so on, and a server that is back is to be used within 2 s; and a thread
+that keeps its own has its statements prepared.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.postgres.driver.batch_executor import Clerk, Raised, Work
+from mailprobe.storage.postgres.driver.partitions import Partitions
+from mailprobe.storage.postgres.driver.server import Server
+from mailprobe.storage.thread_futures import Waiting, wake
+
+Q = TypeVar("Q")
+
+ANSWER_S = 0.8  # then StoreUnavailable: a second was promised, and a request asks more than once
+BEGUN_S = 0.15  # as long again for what has begun: the server itself gives up before
+CLOSING_S = 5.0
+WAITING_MAX = 20_000  # more than are answered in ANSWER_S anywhere
+
+
+class _Asked(Waiting, Generic[Q]):
+    """One question, from its asking to its answer."""
+
+    __slots__ = ("outcome", "until", "what")
+
+    def __init__(self, what: Q, task: trio.lowlevel.Task, patience_s: float) -> None:
+        super().__init__(task)
+        self.what = what
+        self.until = time.monotonic() + patience_s
+        self.outcome: Any = None  # a value, or Raised
+
+
+class Desk(Generic[Q]):
+    """Some threads that do one kind of work, and the queue before them."""
+
+    def __init__(
+        self,
+        server: Server,
+        work: Work[Q],
+        now: Callable[[], datetime] | None,
+        partitions: Partitions,
+        *,
+        threads: int,
+    ) -> None:
+        self._server = server
+        self._work = work
+        self._now = now
+        self._partitions = partitions
+        self._queue: deque[_Asked[Q]] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._trio = trio.lowlevel.current_trio_token()
+        self._running = threads
+        self._ended = trio.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name="PostgreSQL", daemon=True)
+            for _ in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def ask(self, what: Q, *, patience_s: float | None = None) -> Any:
+        """Have it done; raises what it raises, or StoreUnavailable when the patience ends.
+
+        A caller that is cancelled meanwhile gets its answer first: the wait is short,
+        and what was committed must be known to somebody.
+        """
+        patience_s = ANSWER_S if patience_s is None else patience_s
+        await trio.lowlevel.checkpoint_if_cancelled()
+        asked = _Asked(what, trio.lowlevel.current_task(), patience_s)
+        self._put(asked)
+        await asked.wait(patience_s)
+        if not asked.answered and not self._give_up(asked):
+            await asked.wait(BEGUN_S)
+        if not asked.answered:
+            raise StoreUnavailable(f"{self._server.name} did not answer within {patience_s:g} s")
+        if isinstance(asked.outcome, Raised):
+            raise asked.outcome.error
+        return asked.outcome
+
+    def _give_up(self, asked: _Asked[Q]) -> bool:
+        """False where it has been begun."""
+        with self._changed:
+            asked.given_up = not asked.taken
+            return asked.given_up
+
+    async def close(self) -> None:
+        """Answer what is waiting, and end the threads."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSING_S):
+            await self._ended.wait()
+            for thread in self._threads:
+                thread.join()
+
+    def _put(self, asked: _Asked[Q]) -> None:
+        with self._changed:
+            if self._closing:
+                raise StoreUnavailable("the store has been closed")
+            if len(self._queue) >= WAITING_MAX:
+                raise StoreUnavailable("too many wait for the store")
+            self._queue.append(asked)
+            self._changed.notify()
+
+    # from here on in the threads
+
+    def _run(self) -> None:
+        clerk: Clerk[Q] = Clerk(self._server, self._now, self._partitions)
+        while group := self._next_group():
+            until = min(asked.until for asked in group)
+            try:
+                outcomes = clerk.do(self._work, [asked.what for asked in group], until)
+                for asked, outcome in zip(group, outcomes, strict=True):
+                    asked.outcome = outcome
+            except Exception as error:  # a bug of ours ends the group, never the thread
+                for asked in group:
+                    asked.outcome = Raised(error)
+            with suppress(trio.RunFinishedError):
+                self._trio.run_sync_soon(wake, group)
+        clerk.leave()
+        with self._changed:
+            self._running -= 1
+            last = not self._running
+        if last:
+            with suppress(trio.RunFinishedError):
+                self._trio.run_sync_soon(self._ended.set)
+
+    def _next_group(self) -> list[_Asked[Q]]:
+        """Whoever waits, up to so many; nobody once the desk is closed."""
+        with self._changed:
+            while True:
+                group: list[_Asked[Q]] = []
+                while self._queue and len(group) < self._work.group_max:
+                    asked = self._queue.popleft()
+                    if not asked.given_up:
+                        asked.taken = True
+                        group.append(asked)
+                if group or self._closing:
+                    return group
+                self._changed.wait()

@@ -1,0 +1,98 @@
+"""The tables: made and brought up to date, by one process at a time; and whose they are.
+
+A database of a newer version is refused, and so is a secret key that is not the one
+with which the first machine sealed a known value.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import psycopg
+
+from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.encryption import Seal
+from mailprobe.storage.postgres.driver.server import SCHEMA, UPKEEP_MS, Server, Session
+
+SCRIPTS = Path(__file__).parents[2] / "schema" / "postgres"
+MIGRATING_LOCK = 0x6D61_696C_7072  # "mailpr"
+MIGRATING_MS = 30_000  # as long a start waits for another that brings the tables up to date
+KNOWN = b"mailprobe"  # what is sealed
+SEAL = "seal"  # its name in `house`, and the place that it is bound to
+MOVING = "moving"  # the name in `house` of how far a move from SQLite is (migrate_target)
+OLDEST = 130_000  # server_version_num; of what is supported the oldest has all that is used here
+
+MIGRATIONS = (
+    "CREATE TABLE migrations (number integer PRIMARY KEY, name text NOT NULL,"
+    " applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
+)
+
+
+def prepare(server: Server, seal: Seal, *, moving: bool = False) -> None:
+    """See that the tables are there, of this version; and, unless `moving`, nothing is being moved in.
+
+    Raises StoreBroken, StoreUnavailable.
+    """
+    db = server.connect()
+    db.prepare_threshold = None  # a script is many statements
+    try:
+        if db.info.server_version < OLDEST:
+            raise StoreBroken(f"{server.name} is older than PostgreSQL {OLDEST // 10_000}")
+        _prepare(server, Session(db, None), seal, moving)
+    except psycopg.Error as error:
+        raise server.as_unavailable(error) from error
+    finally:
+        db.close()
+
+
+def _prepare(server: Server, db: Session, seal: Seal, moving: bool) -> None:
+    """In one transaction: a start that dies is only a start to be made again."""
+    db.begin()
+    db.execute(f"SET LOCAL lock_timeout = {MIGRATING_MS}")
+    db.execute(f"SET LOCAL statement_timeout = {UPKEEP_MS}")
+    db.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATING_LOCK])
+    version = _version(server, db)
+    for number, script in enumerate(_scripts()[version:], version + 1):
+        db.execute(script.read_text("utf-8"))
+        db.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [number, script.stem])
+    _check_seal(server, db, seal)
+    if not moving and db.one("SELECT 1 FROM house WHERE name = %s", [MOVING]):
+        raise StoreBroken(
+            f"{server.name} has but a part of what an SQLite database holds:"
+            " run `mailprobe migrate` to its end"
+        )
+    db.execute("COMMIT")
+
+
+def _version(server: Server, db: Session) -> int:
+    """How many steps were made; the record of them is made where there is none."""
+    if not db.one("SELECT 1 FROM pg_namespace WHERE nspname = %s", [SCHEMA]):
+        db.execute(f"CREATE SCHEMA {SCHEMA}")
+    if not db.one("SELECT to_regclass(%s)", [f"{SCHEMA}.migrations"])[0]:
+        if db.one("SELECT 1 FROM pg_tables WHERE schemaname = %s", [SCHEMA]):
+            raise StoreBroken(f"{server.name}: the schema {SCHEMA} is another program's")
+        db.execute(MIGRATIONS)
+    (version,) = db.one("SELECT coalesce(max(number), 0) FROM migrations")
+    if version > len(_scripts()):
+        raise StoreBroken(f"{server.name} was written by a newer version of this program")
+    return int(version)
+
+
+def _check_seal(server: Server, db: Session, seal: Seal) -> None:
+    """Every machine must have the key of the first, else each could read but its own secrets."""
+    kept = db.one("SELECT value FROM house WHERE name = %s", [SEAL])
+    if kept is None:
+        db.execute("INSERT INTO house VALUES (%s, %s)", [SEAL, seal.close(KNOWN, SEAL)])
+        return
+    try:
+        seal.open(kept[0], SEAL)
+    except StoreBroken:
+        raise StoreBroken(
+            f"{server.name} was sealed with another MAILPROBE_SECRET_KEY:"
+            " give every machine that shares it the same"
+        ) from None
+
+
+@cache
+def _scripts() -> list[Path]:
+    """As they were when this program started: an upgrade under it is the next start's business."""
+    return sorted(SCRIPTS.glob("*.sql"))

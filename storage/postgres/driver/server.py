@@ -1,0 +1,319 @@
+"""The PostgreSQL server: its URL, a connection to it, and what its errors mean to us.
+
+No line that is made here holds the URL's password.
+"""
+
+import select
+from collections.abc import Callable, Set
+from datetime import date, datetime
+from typing import Any, cast
+from uuid import UUID
+
+import psycopg
+from psycopg import conninfo, errors, pq
+from psycopg.abc import AdaptContext
+from psycopg.adapt import Buffer, Dumper
+from psycopg.types.string import StrDumper, TextLoader
+
+from mailprobe.storage.columns import instant
+from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+from mailprobe.storage.url import shown
+
+SCHEMA = "mailprobe"  # in the operator's database: other programs' tables are in no one's way
+
+# https://www.postgresql.org/docs/15/libpq-connect.html: what the operator's URL may overrule
+CONNECTING = {
+    "connect_timeout": "2",  # seconds, libpq's least
+    "keepalives": "1",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "2000",  # ms: a server that does not answer is left within them
+    "application_name": "mailprobe",
+}
+STATEMENT_MS = (
+    700  # a caller waits ANSWER_S; what the server gives up by itself has changed nothing
+)
+LOCK_MS = 500
+IDLE_MS = 5_000  # a process that stands still in the middle holds nobody up for longer
+UPKEEP_MS = 60_000  # for what nobody waits behind
+SETTINGS = (
+    f"SET search_path = {SCHEMA}, pg_temp;"
+    f"SET statement_timeout = {STATEMENT_MS};"
+    f"SET lock_timeout = {LOCK_MS};"
+    f"SET idle_in_transaction_session_timeout = {IDLE_MS};"
+    "SET default_transaction_isolation = 'read committed';"
+    "SET jit = off;"  # planning would take longer than what is asked
+    # Whatever is asked finds its rows by an index, however many there are, and however few the
+    # statistics say: planned once, and not again for each value.
+    "SET enable_seqscan = off;"
+    "SET plan_cache_mode = force_generic_plan"
+)
+
+NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"  # microseconds since 1970
+
+# SQLSTATE classes (https://www.postgresql.org/docs/15/errcodes-appendix.html) of what is the
+# world's fault: connections, resources, the operator's hand, the system
+UNAVAILABLE = ("08", "53", "57", "58", "XX")
+UNAVAILABLE_CODES = {
+    "25006",  # read only: a stand-by
+    "40001",
+    "40P01",  # deadlock
+    "55P03",  # lock_timeout
+    "55006",
+    "25P03",  # idle_in_transaction_session_timeout
+}
+BROKEN_CODES = {
+    "28000": "the server lets this user not in",
+    "28P01": "the server refuses the password",
+    "3D000": "there is no such database: make it with createdb",
+    "3F000": "the tables are gone",
+    "42P01": "the tables are gone",
+    "42501": "the user may not make or use the tables: let it own the database",
+}
+
+ESCAPE = "\x01"
+
+
+class _Dumper(StrDumper):
+    """Octet zero, which PostgreSQL takes in no text, is kept as two characters that it takes."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(_escaped(obj))
+
+
+def _escaped(text: str) -> str:
+    if "\0" in text or ESCAPE in text:
+        return text.replace(ESCAPE, ESCAPE * 2).replace("\0", f"{ESCAPE}0")
+    return text
+
+
+class _Loader(TextLoader):
+    def load(self, data: Buffer) -> str:
+        text = cast(str, super().load(data))
+        if ESCAPE in text:
+            parts = text.split(ESCAPE * 2)
+            text = ESCAPE.join(part.replace(f"{ESCAPE}0", "\0") for part in parts)
+        return text
+
+
+class _ArrayDumper(Dumper):
+    """A list as the array that the statement takes it for, as each of ours says by a cast or a column.
+
+    psycopg looks at every element for the narrowest type of all, which also makes each
+    type another statement to be prepared; a group's arrays took a sixth of our time.
+    """
+
+    oid = 0  # whatever the statement says
+
+    def __init__(self, cls: type, context: AdaptContext | None = None) -> None:
+        super().__init__(cls, context)
+        self._encoding = context.connection.info.encoding if context and context.connection else ""
+
+    def dump(self, obj: list[Any]) -> Buffer:
+        kinds = set(map(type, obj))
+        if kinds <= {int}:
+            text = f"{obj}"[1:-1]
+        else:
+            written = {kind: _writer(kind) for kind in kinds}
+            text = ",".join([written[type(each)](each) for each in obj])
+        return f"{{{text}}}".encode(self._encoding or "utf-8")
+
+
+def _writer(kind: type) -> Callable[[Any], str]:
+    for known in kind.__mro__:
+        if known in ELEMENTS:
+            return ELEMENTS[known]
+    raise TypeError(f"nobody says how a {kind.__name__} is written in an array")
+
+
+def _quoted(text: str) -> str:
+    escaped = _escaped(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+# https://www.postgresql.org/docs/15/arrays.html#ARRAYS-IO
+ELEMENTS: dict[type, Callable[[Any], str]] = {
+    int: int.__repr__,
+    bool: lambda value: "t" if value else "f",
+    str: _quoted,
+    bytes: lambda octets: f'"\\\\x{octets.hex()}"',
+    date: date.isoformat,
+    UUID: lambda value: f"{value.int:032x}",
+    type(None): lambda _: "NULL",
+}
+
+
+class Server:
+    """Where the database is, by its URL."""
+
+    def __init__(self, url: str) -> None:
+        """Raises StoreBroken for a URL that cannot be read."""
+        self.name = shown(url)
+        try:
+            given = conninfo.conninfo_to_dict(url)
+        except (psycopg.Error, ValueError):  # its message may repeat what is secret
+            message = (
+                f"{self.name} is no URL of a PostgreSQL database:"
+                " postgresql://user:password@host:5432/name is"
+            )
+            raise StoreBroken(message) from None
+        self._parameters = {**CONNECTING, **given}
+        self._password = given.get("password")
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A connection in autocommit, with our limits; raises StoreUnavailable, StoreBroken."""
+        try:
+            db = psycopg.connect(**cast(dict[str, Any], self._parameters), autocommit=True)
+            try:
+                db.adapters.register_dumper(str, _Dumper)
+                db.adapters.register_dumper(list, _ArrayDumper)
+                db.adapters.register_loader("text", _Loader)
+                db.execute(SETTINGS)
+                db.prepare_threshold = 0  # at once: whatever is asked is asked again
+            except BaseException:
+                db.close()
+                raise
+        except psycopg.Error as error:
+            raise self.as_unavailable(error) from None
+        return db
+
+    def as_unavailable(self, error: BaseException) -> StoreUnavailable:
+        if isinstance(error, StoreUnavailable):
+            return type(error)(*error.args)
+        words = self._words(error)
+        for code, meaning in BROKEN_CODES.items():
+            if code_of(error) == code or _says(error, code):
+                return StoreBroken(f"{self.name}: {meaning} ({words})")
+        return StoreUnavailable(f"{self.name} cannot be used just now: {words}")
+
+    def _words(self, error: BaseException) -> str:
+        """What PostgreSQL or the system said, in one line."""
+        words = " ".join(str(error).split()) or type(error).__name__
+        return words.replace(str(self._password), "***") if self._password else words
+
+
+def code_of(error: BaseException) -> str:
+    return getattr(error, "sqlstate", None) or ""
+
+
+def _says(error: BaseException, code: str) -> bool:
+    """An error of connecting has no code: libpq tells words alone."""
+    said = {
+        "28P01": "password authentication failed",
+        "3D000": "does not exist",
+        "28000": "no pg_hba.conf entry",
+    }.get(code)
+    return bool(said and not code_of(error) and said in str(error))
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Is it the server that cannot go on, rather than one transaction that is wrong?"""
+    if isinstance(error, StoreUnavailable | OSError | errors.InterfaceError):
+        return True
+    code = code_of(error)
+    if not code:
+        return isinstance(error, psycopg.OperationalError)
+    return code.startswith(UNAVAILABLE) or code in UNAVAILABLE_CODES or code in BROKEN_CODES
+
+
+def is_lost(error: BaseException) -> bool:
+    """Was the connection cut, so that nobody knows how a commit under way ended?
+
+    A server that shuts down says so, and may have committed before.
+    """
+    if isinstance(error, errors.InterfaceError | OSError):
+        return True
+    return isinstance(error, psycopg.OperationalError) and code_of(error)[:3] in ("", "57P", "08")
+
+
+def is_gone(db: psycopg.Connection[Any]) -> bool:
+    """Has the server left, while nobody asked it anything? It says so, or closes."""
+    if db.closed:
+        return True
+    try:
+        ready, _, _ = select.select([db.fileno()], [], [], 0)
+    except (psycopg.Error, OSError, ValueError):
+        return True
+    return bool(ready)
+
+
+class Session:
+    """What a transaction gets: the connection, and the clock.
+
+    The clock is the database's, which all machines share; a test's where one was given.
+    """
+
+    def __init__(
+        self,
+        db: psycopg.Connection[Any],
+        now: Callable[[], datetime] | None,
+        partitions: Set[date] = frozenset(),
+    ) -> None:
+        self.db = db
+        self._now = now
+        self.partitions = partitions  # days that usage can be logged in
+        self.committing = False  # from here on nobody knows how it ended, but who looks
+        self.marker: Any = None  # what shows that it was committed
+
+    def execute(self, statement: str, values: Any = None) -> "psycopg.Cursor[Any]":
+        return self.db.execute(statement, values)
+
+    def one(self, statement: str, values: Any = None) -> Any:
+        return self.execute(statement, values).fetchone()
+
+    def all(self, statement: str, values: Any = None) -> list[Any]:
+        return self.execute(statement, values).fetchall()
+
+    def instant(self, micros: int) -> datetime:
+        """The database's clock as it was just read, unless another was given."""
+        return self._now() if self._now else instant(micros)
+
+    def now(self) -> datetime:
+        """To be asked after the locks are held."""
+        if self._now:
+            return self._now()
+        return instant(self.one(f"SELECT {NOW}")[0])
+
+    def given_moment(self, locked: "psycopg.Cursor[Any]") -> datetime | None:
+        """Of a test's clock, which as now() is asked after the locks are held."""
+        if not self._now:
+            return None
+        locked.fetchone()  # waits for them
+        return self._now()
+
+    def begin(self) -> None:
+        self.execute("BEGIN")
+
+    def rollback(self) -> None:
+        """Past psycopg's execute(), which forgets all that is prepared at each rollback."""
+        result = self.db.pgconn.exec_(b"ROLLBACK")
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise psycopg.OperationalError("the transaction could not be rolled back")
+
+    def commit(self) -> None:
+        self.committing = True
+        self.execute("COMMIT")
+
+
+class Writes:
+    """Statements that touch no row in common, to be sent as one: each costs as much again."""
+
+    def __init__(self) -> None:
+        self._statements: list[str] = []
+        self._values: list[Any] = []
+
+    def add(self, statement: str, *values: Any) -> None:
+        self._statements.append(statement)
+        self._values += values
+
+    def send(self, db: Session) -> None:
+        if not self._statements:
+            return
+        *others, last = self._statements
+        named = [f"step_{number} AS ({words})" for number, words in enumerate(others)]
+        words = f"WITH {', '.join(named)} {last}" if named else last
+        db.execute(words, self._values)
+
+    def __bool__(self) -> bool:
+        return bool(self._statements)

@@ -1,0 +1,49 @@
+"""The kinds of work that are not metering: what is written alone, and what is only read."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mailprobe.storage.postgres.accounts import callers
+from mailprobe.storage.postgres.driver.server import Session
+
+Act = Callable[[Session], Any]
+CALLERS_MAX = 500  # looked up with one question
+
+
+@dataclass(frozen=True, slots=True)
+class Deeds:
+    """Each in its own transaction. Told again it would be another deed, so it is not."""
+
+    group_max: int = 1
+    repeatable: bool = False
+
+    def __call__(self, db: Session, asked: Sequence[Act], marker: Any) -> list[Any]:
+        (act,) = asked
+        db.begin()
+        value = act(db)
+        db.commit()
+        return [value]
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Each statement sees the database as it is."""
+
+    group_max: int = 1
+    repeatable: bool = True
+
+    def __call__(self, db: Session, asked: Sequence[Act], marker: Any) -> list[Any]:
+        (act,) = asked
+        return [act(db)]
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Whose keys these are: every request asks that first."""
+
+    group_max: int = CALLERS_MAX
+    repeatable: bool = True
+
+    def __call__(self, db: Session, asked: Sequence[str], marker: Any) -> list[Any]:
+        return list(callers(db, asked))

@@ -1,0 +1,106 @@
+"""The transactions of idempotency keys, as SQL; the accounts are held, so one of many is the first."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
+from mailprobe.storage.encrypted_columns import SealedFirst
+from mailprobe.storage.postgres.driver.batch_executor import Raised
+from mailprobe.storage.postgres.driver.commands import Begin, Finish
+from mailprobe.storage.postgres.driver.server import Session, Writes
+from mailprobe.storage.records import Once
+
+STANDING = (
+    "SELECT onces.account, onces.key, body_sha256, answer FROM onces"
+    " JOIN unnest(%s::bigint[], %s::text[], %s::bigint[]) AS asked (account, key, longest)"
+    " ON onces.account = asked.account AND onces.key = asked.key"
+    " WHERE keep_until > %s AND (answer IS NOT NULL OR lease_until > %s AND lease_until <= longest)"
+)
+KEEP = (
+    "INSERT INTO onces (account, key, body_sha256, lease_until, keep_until)"
+    " SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[])"
+    " ON CONFLICT (account, key) DO UPDATE SET"
+    " body_sha256 = excluded.body_sha256, lease_until = excluded.lease_until,"
+    " keep_until = excluded.keep_until, answer = NULL"
+)
+RUNNING = (
+    "SELECT accounts.id, onces.key, lease_until"
+    " FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS asked (id, key, until)"
+    " JOIN accounts ON accounts.id = asked.id"
+    " JOIN onces ON onces.account = accounts.number AND onces.key = asked.key"
+    " WHERE answer IS NULL AND lease_until = asked.until"
+)
+ANSWER = (
+    "UPDATE onces SET answer = given.answer"
+    " FROM unnest(%s::bigint[], %s::text[], %s::bytea[]) AS given (account, key, answer)"
+    " WHERE onces.account = given.account AND onces.key = given.key"
+)
+
+
+def begin(db: Session, now: datetime, those: Sequence[tuple[Begin, int]]) -> list[Any]:
+    """A Once for the first, the sealed answer or what is to be raised for the others."""
+    if not those:
+        return []
+    accounts, keys = [account for _, account in those], [wish.key for wish, _ in those]
+    # a longer lease is of a clock that was ahead
+    longest = [micros(now + timedelta(seconds=wish.lease_s)) for wish, _ in those]
+    rows = db.all(STANDING, [accounts, keys, longest, micros(now), micros(now)])
+    standing = {(account, key): (body, answer) for account, key, body, answer in rows}
+    begun: list[tuple[Any, ...]] = []
+    told: list[Any] = []
+    for wish, account in those:
+        if before := standing.get((account, wish.key)):
+            told.append(_again(wish, *before))
+            continue
+        until = now + timedelta(seconds=wish.lease_s)
+        keep = micros(now + timedelta(seconds=wish.keep_s))
+        begun.append((account, wish.key, wish.body_sha256, micros(until), keep))
+        standing[account, wish.key] = wish.body_sha256, None
+        told.append(Once(wish.account_id, wish.key, until))
+    if begun:
+        db.execute(KEEP, [list(column) for column in zip(*begun, strict=True)])
+    return told
+
+
+def _again(wish: Begin, body_sha256: str, answer: bytes | None) -> Any:
+    if body_sha256 != wish.body_sha256:
+        return Raised(IdempotencyKeyReused())
+    return Raised(IdempotencyInProgress()) if answer is None else bytes(answer)
+
+
+def finish(db: Session, those: Sequence[tuple[Finish, int]]) -> None:
+    for wish, account in those:
+        once = wish.once
+        which = (
+            " WHERE account = %(account)s AND key = %(key)s AND answer IS NULL"
+            " AND lease_until = %(until)s"
+        )
+        values = {"account": account, "key": once.key, "until": micros(once.lease_until)}
+        if wish.answer is None:
+            db.execute(f"DELETE FROM onces{which}", values)
+        else:
+            db.execute(
+                f"UPDATE onces SET answer = %(answer)s{which}", {**values, "answer": wish.answer}
+            )
+
+
+def running(db: Session, those: Sequence[Once]) -> set[Once]:
+    """Which of them have no answer, and no other request that has begun since."""
+    rows = db.all(
+        RUNNING,
+        [
+            [once.account_id for once in those],
+            [once.key for once in those],
+            [micros(once.lease_until) for once in those],
+        ],
+    )
+    return {Once(account_id, key, instant(until)) for account_id, key, until in rows}
+
+
+def keep(writes: Writes, those: Sequence[tuple[int, SealedFirst]]) -> None:
+    """The answers of requests that run, each with its account's number."""
+    if those:
+        accounts, keys = [account for account, _ in those], [one.once.key for _, one in those]
+        writes.add(ANSWER, accounts, keys, [one.answer for _, one in those])

@@ -1,0 +1,226 @@
+"""Which jobs a claim takes, as SQL: accounts in turn, of each those due longest (mailprobe.storage.claim_order).
+
+A lane is what a bound holds for: an account's pending jobs, or those to one of its
+receivers. Whoever claims holds a lock that all claims of the kind of
+work take, so that the bounds hold over all processes; a job that somebody is just
+changing is not waited for.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailprobe.storage.claim_order import FAILING_AFTER, Bounds, Head, Lane, take_in_turn
+from mailprobe.storage.columns import JOB_COLUMNS, job_of, micros
+from mailprobe.storage.postgres.accounts import callers_of_keys
+from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.records import Claim, JobState, Work
+
+CLAIMING_LOCK = 0x6D70_6A62  # "mpjb": the first of two numbers of the lock
+NUMBER_OF: dict[Work, int] = {"verify": 1, "deliver": 2}
+STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}
+HOST_OF = {
+    "pending": "''",
+    "delivering": "host",
+}  # of a job, that names its lane beside the account
+GROUP_MAX = 100  # who claim at once
+LOOKED_AT = 500  # jobs due longest, before every account's first are looked for
+ROUNDS_MAX = 5  # of looking behind lanes that are full
+
+
+def is_due(db: Session, work: Work) -> bool:
+    """Whether a bound leaves room for it is seen by who claims."""
+    due = "FROM jobs WHERE state = %(state)s AND due_at <= %(now)s AND lease_until"
+    values = {"state": STATE_OF[work], "now": micros(db.now())}
+    found = db.one(
+        f"SELECT EXISTS (SELECT {due} IS NULL) OR EXISTS (SELECT {due} <= %(now)s)", values
+    )
+    return bool(found[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    work: Work
+    limit: int
+    each_max: int
+    lease_s: float
+    account_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Work for a clerk: what all who claim together may have is taken at once, and dealt out."""
+
+    group_max: int = GROUP_MAX
+    repeatable: bool = False
+
+    def __call__(self, db: Session, asked: Sequence[Wanted], marker: Any) -> list[Any]:
+        db.begin()
+        for number in sorted({NUMBER_OF[wanted.work] for wanted in asked}):
+            db.execute("SELECT pg_advisory_xact_lock(%s, %s)", [CLAIMING_LOCK, number])
+        now = db.now()
+        alike: dict[Wanted, list[int]] = {}  # who wants the same, by place
+        for place, wanted in enumerate(asked):
+            alike.setdefault(replace(wanted, limit=0), []).append(place)
+        claimed: list[Any] = [[] for _ in asked]
+        for wanted, places in alike.items():
+            limit = sum(max(0, asked[place].limit) for place in places)
+            left = _claim(db, now, wanted, limit)
+            for place in places:
+                most = max(0, asked[place].limit)
+                claimed[place], left = left[:most], left[most:]
+        db.commit()
+        return claimed
+
+
+def _claim(
+    db: Session, now: datetime, wanted: Wanted, limit: int
+) -> list[tuple[Claim, bytes | None]]:
+    """Claims without their secrets, and these, sealed, beside them."""
+    numbers = _due(db, now, wanted, limit)
+    if not numbers:
+        return []
+    values = {
+        "numbers": numbers,
+        "state": STATE_OF[wanted.work],
+        "now": micros(now),
+        "until": micros(now + timedelta(seconds=wanted.lease_s)),
+    }
+    taken = db.all(
+        "WITH free AS MATERIALIZED (SELECT number FROM jobs WHERE number = ANY(%(numbers)s)"
+        " AND state = %(state)s AND due_at <= %(now)s"
+        " AND (lease_until IS NULL OR lease_until <= %(now)s) FOR UPDATE SKIP LOCKED)"
+        " UPDATE jobs SET lease_until = %(until)s, fence = fence + 1"
+        " FROM free WHERE jobs.number = free.number RETURNING jobs.number",
+        values,
+    )
+    rows = db.all(
+        f"SELECT secret, fence, key, {JOB_COLUMNS} FROM jobs"
+        " JOIN accounts ON accounts.number = jobs.account WHERE jobs.number = ANY(%s)"
+        " ORDER BY array_position(%s::bigint[], jobs.number)",
+        [[number for (number,) in taken], numbers],
+    )
+    callers = callers_of_keys(db, {row[2] for row in rows})
+    return [
+        (Claim(job_of(tuple(row)), callers[key], None, fence), secret)
+        for secret, fence, key, *row in rows
+    ]
+
+
+def _due(db: Session, now: datetime, wanted: Wanted, limit: int) -> list[int]:
+    """The numbers of the jobs that a claim would take, accounts in turn."""
+    state = STATE_OF[wanted.work]
+    host = HOST_OF[state]
+    values = {"state": state, "now": micros(now), "most": LOOKED_AT}
+    with db.db.pipeline():
+        claimed = db.execute(
+            f"SELECT account, {host}, count(*) FROM jobs"
+            " WHERE state = %(state)s AND lease_until > %(now)s GROUP BY 1, 2",
+            values,
+        )
+        left_behind = db.execute(  # as many as a process had that was killed
+            f"SELECT due_at, number, account, {host} FROM jobs"
+            " WHERE state = %(state)s AND lease_until <= %(now)s AND due_at IS NOT NULL",
+            values,
+        )
+        waiting = db.execute(
+            f"SELECT due_at, number, account, {host} FROM jobs WHERE state = %(state)s"
+            " AND lease_until IS NULL AND due_at <= %(now)s ORDER BY due_at, number"
+            " LIMIT %(most)s",
+            values,
+        )
+    held = {Lane(account, host): count for account, host, count in claimed.fetchall()}
+    left, first = _heads(left_behind.fetchall()), _heads(waiting.fetchall())
+    if len(first) < LOOKED_AT:
+        return [head.number for head in _take(db, [*left, *first], held, wanted, limit)]
+    return _due_of_each(db, now, wanted, limit, held, left)
+
+
+def _due_of_each(
+    db: Session,
+    now: datetime,
+    wanted: Wanted,
+    limit: int,
+    held: dict[Lane, int],
+    left: list[Head],
+) -> list[int]:
+    """So many wait that each account is asked for its first ones, past its lanes that are full.
+
+    A round may find that an account's first ones are all of one lane: then it is full,
+    and the next round looks behind it.
+    """
+    found: list[int] = []
+    for _ in range(ROUNDS_MAX):
+        full = [lane.host for lane, count in held.items() if count >= wanted.each_max and lane.host]
+        first = _first_of_each(db, now, STATE_OF[wanted.work], limit, full, found)
+        taken = _take(db, [*left, *first], held, wanted, limit - len(found))
+        found += [head.number for head in taken]
+        for head in taken:
+            held[head.lane] = held.get(head.lane, 0) + 1
+        left = [head for head in left if head not in taken]
+        if not taken or len(found) >= limit:
+            break
+    return found
+
+
+def _heads(rows: Iterable[tuple[Any, ...]]) -> list[Head]:
+    return [Head(due_at, number, Lane(account, host)) for due_at, number, account, host in rows]
+
+
+def _take(
+    db: Session, heads: Iterable[Head], held: Mapping[Lane, int], wanted: Wanted, limit: int
+) -> list[Head]:
+    of_account: dict[Any, list[Head]] = {}
+    for head in sorted(heads):
+        of_account.setdefault(head.lane.account, []).append(head)
+    failing = _failing(db, {head.lane for those in of_account.values() for head in those})
+
+    def lane_max(lane: Lane) -> int:
+        return min(1, wanted.each_max) if lane in failing else wanted.each_max
+
+    return take_in_turn(
+        {account: those[0].due_at for account, those in of_account.items()},
+        lambda account: iter(of_account[account]),
+        held,
+        Bounds(limit, lane_max, wanted.account_max),
+    )
+
+
+def _failing(db: Session, lanes: Iterable[Lane]) -> set[Lane]:
+    """Those whose last tries failed."""
+    asked = [lane for lane in lanes if lane.host]
+    if not asked:
+        return set()
+    rows = db.all(
+        "SELECT receivers.account, receivers.host FROM receivers"
+        " JOIN unnest(%s::bigint[], %s::text[]) AS asked (account, host)"
+        " ON receivers.account = asked.account AND receivers.host = asked.host"
+        " WHERE failures >= %s",
+        [[lane.account for lane in asked], [lane.host for lane in asked], FAILING_AFTER],
+    )
+    return {Lane(account, host) for account, host in rows}
+
+
+def _first_of_each(
+    db: Session, now: datetime, state: JobState, most: int, full: list[str], taken: list[int]
+) -> list[Head]:
+    """However many wait in an account, this costs a look at its first.
+
+    https://wiki.postgresql.org/wiki/Loose_indexscan. The state is spelled out:
+    PostgreSQL takes a partial index where it reads the condition.
+    """
+    waiting = f"jobs WHERE state = '{state}' AND lease_until IS NULL AND due_at IS NOT NULL"
+    rows = db.all(
+        "WITH RECURSIVE owners AS ("
+        f" (SELECT account FROM {waiting} ORDER BY account LIMIT 1)"
+        f" UNION ALL SELECT (SELECT account FROM {waiting} AND account > owners.account"
+        " ORDER BY account LIMIT 1) FROM owners WHERE account IS NOT NULL)"
+        f" SELECT first.due_at, first.number, owners.account, {HOST_OF[state]} FROM owners"
+        " CROSS JOIN LATERAL"
+        f" (SELECT due_at, number, host FROM {waiting} AND account = owners.account"
+        " AND due_at <= %s AND host <> ALL(%s::text[]) AND number <> ALL(%s::bigint[])"
+        " ORDER BY due_at, number LIMIT %s) AS first WHERE owners.account IS NOT NULL",
+        [micros(now), full, taken, max(0, most)],
+    )
+    return _heads(rows)

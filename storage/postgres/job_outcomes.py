@@ -1,0 +1,123 @@
+"""What came of claimed jobs, many at once, as SQL; the accounts are held by the caller.
+
+The jobs' rows are held in the order of their numbers, so that no claim and no other
+outcome comes between. A claim is spent by its outcome.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.contract import LISTED_MAX
+from mailprobe.storage.postgres.driver.commands import Abandoned, Outcome, Tried, Verified
+from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.records import Attempt, JobState
+
+HOLD = (
+    "SELECT id, number, account, host, state, tries, fence FROM jobs"
+    " WHERE id = ANY(%s) AND lease_until IS NOT NULL ORDER BY number FOR UPDATE"
+)
+CHANGE = (
+    "UPDATE jobs SET state = changed.state, due_at = changed.due_at, tries = changed.tries,"
+    " ended_at = changed.ended_at, payload = coalesce(changed.payload, jobs.payload),"
+    " lease_until = NULL"
+    " FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bytea[])"
+    " AS changed (number, state, due_at, tries, ended_at, payload)"
+    " WHERE jobs.number = changed.number"
+)
+LAST = "SELECT job, max(place) FROM attempts WHERE job = ANY(%s) GROUP BY job"
+LOG = (
+    "INSERT INTO attempts (job, place, number, at, took_ms, status, error)"
+    " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],"
+    " %s::bigint[], %s::text[])"
+)
+FORGET = (
+    "DELETE FROM attempts USING unnest(%s::bigint[], %s::bigint[]) AS logged (job, last)"
+    " WHERE attempts.job = logged.job AND place <= last"
+)
+
+
+DELIVERED = "DELETE FROM receivers WHERE account = %(account)s AND host = %(host)s"
+FAILED = (
+    "INSERT INTO receivers (account, host, failures, tried_at)"
+    " VALUES (%(account)s, %(host)s, 1, %(now)s) ON CONFLICT (account, host) DO UPDATE"
+    " SET failures = receivers.failures + 1, tried_at = excluded.tried_at"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Where a job is kept, and what is counted on."""
+
+    number: int
+    account: int
+    host: str
+    state: JobState
+    tries: int
+    fence: int
+
+
+def held(db: Session, outcomes: Sequence[Outcome]) -> list[tuple[Outcome, _Kept] | None]:
+    """The job of each whose claim is its last and is not spent, and that is in its state."""
+    rows = db.all(HOLD, [[outcome.claim.job.id for outcome in outcomes]])
+    kept = {id: _Kept(*row) for id, *row in rows}
+    found: list[tuple[Outcome, _Kept] | None] = []
+    for outcome in outcomes:
+        job = kept.get(outcome.claim.job.id)
+        state = "delivering" if isinstance(outcome, Tried) else "pending"
+        if job is None or (job.fence, job.state) != (outcome.claim.fence, state):
+            found.append(None)
+            continue
+        del kept[outcome.claim.job.id]
+        found.append((outcome, job))
+    return found
+
+
+def write(db: Session, now: datetime, those: Sequence[tuple[Outcome, _Kept]]) -> None:
+    """The jobs' new states, and the attempts. What was used is the caller's to log."""
+    if not those:
+        return
+    changed = [_change(now, outcome, kept) for outcome, kept in those]
+    db.execute(CHANGE, [list(column) for column in zip(*changed, strict=True)])
+    tried = [(kept.number, each.attempt) for each, kept in those if isinstance(each, Tried)]
+    if tried:
+        _log(db, tried)
+        _note_tries(
+            db, now, [(kept, each.state) for each, kept in those if isinstance(each, Tried)]
+        )
+
+
+def _note_tries(db: Session, now: datetime, tried: Sequence[tuple[_Kept, JobState]]) -> None:
+    """How many of a receiver's last tries failed; those of a group in the order they are told."""
+    for kept, state in tried:
+        lane = {"account": kept.account, "host": kept.host, "now": micros(now)}
+        db.execute(DELIVERED if state == "done" else FAILED, lane)
+
+
+def _change(now: datetime, outcome: Outcome, kept: _Kept) -> tuple[Any, ...]:
+    at = micros(now)
+    match outcome:
+        case Verified(payload=payload):
+            return kept.number, "delivering", at, kept.tries, None, payload
+        case Abandoned():
+            return kept.number, "failed", None, kept.tries, at, None
+        case Tried(state=state, due_at=due_at):
+            due = None if due_at is None else micros(due_at)
+            return kept.number, state, due, kept.tries + 1, None if due_at else at, None
+
+
+def _log(db: Session, tried: Sequence[tuple[int, Attempt]]) -> None:
+    """Of a job that is sent again and again no more are kept than are ever shown."""
+    last: dict[int, int] = dict(db.all(LAST, [[number for number, _ in tried]]))
+    rows = [
+        (
+            *(job, last.get(job, 0) + 1, attempt.number, micros(attempt.at), attempt.took_ms),
+            *(attempt.status, attempt.error),
+        )
+        for job, attempt in tried
+    ]
+    db.execute(LOG, [list(column) for column in zip(*rows, strict=True)])
+    jobs = [job for job, *_ in rows]
+    db.execute(FORGET, [jobs, [place - LISTED_MAX for _, place, *_ in rows]])

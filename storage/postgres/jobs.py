@@ -1,0 +1,107 @@
+"""The transactions of jobs, as SQL; claims and outcomes have modules of their own."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
+from mailprobe.storage.contract import LISTED_MAX, at_most
+from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.records import Attempt, Claim, Job, JobState
+
+
+def kept_of(db: Session, ids: Sequence[str]) -> set[str]:
+    """Which of these ids are taken."""
+    return {id for (id,) in db.all("SELECT id FROM jobs WHERE id = ANY(%s)", [list(ids)])}
+
+
+def keep(db: Session, rows: Sequence[tuple[Any, ...]]) -> None:
+    """New ones, as their columns stand in the statement; their accounts are held."""
+    db.execute(
+        "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
+        " due_at) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::text[],"
+        " %s::text[], %s::text[], %s::bytea[], %s::text[], %s::bigint[], %s::bigint[])",
+        [list(column) for column in zip(*rows, strict=True)],
+    )
+    new = Counter(account for _, account, *_ in rows)
+    count(db, new, new)
+
+
+def count(db: Session, pending: Mapping[int, int], undelivered: Mapping[int, int]) -> None:
+    """So many more, by account: what it has reserved, and what waits, is known without counting."""
+    accounts = sorted({*pending, *undelivered})
+    if not accounts:
+        return
+    db.execute(
+        "INSERT INTO promises (account, jobs, undelivered)"
+        " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[])"
+        " ON CONFLICT (account) DO UPDATE SET jobs = promises.jobs + excluded.jobs,"
+        " undelivered = promises.undelivered + excluded.undelivered",
+        [
+            accounts,
+            [pending.get(account, 0) for account in accounts],
+            [undelivered.get(account, 0) for account in accounts],
+        ],
+    )
+
+
+def extend(db: Session, claim: Claim, lease_s: float) -> bool:
+    now = db.now()
+    extended = db.execute(
+        "UPDATE jobs SET lease_until = %s WHERE id = %s AND fence = %s AND lease_until > %s",
+        [micros(now + timedelta(seconds=lease_s)), claim.job.id, claim.fence, micros(now)],
+    )
+    return bool(extended.rowcount)
+
+
+def resend(db: Session, job_id: str) -> Job | None:
+    before = db.one(
+        "SELECT account, state FROM jobs WHERE id = %s AND payload IS NOT NULL FOR UPDATE", [job_id]
+    )
+    if before is None:
+        return None
+    account, state = before
+    db.execute(
+        "UPDATE jobs SET state = 'delivering', due_at = %s, lease_until = NULL, tries = 0,"
+        " fence = fence + 1, ended_at = NULL WHERE id = %s",
+        [micros(db.now()), job_id],
+    )
+    if state != "delivering":
+        count(db, {}, {account: 1})
+    return job(db, job_id)
+
+
+# seen
+
+
+def job(db: Session, job_id: str) -> Job | None:
+    row = db.one(
+        f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
+        " WHERE jobs.id = %s",
+        [job_id],
+    )
+    return row and job_of(row)
+
+
+def jobs(db: Session, account_id: str | None, state: JobState | None, limit: int) -> list[Job]:
+    conditions = {
+        "jobs.account = (SELECT number FROM accounts WHERE id = %s)": account_id,
+        "jobs.state = %s": state,
+    }
+    asked = {words: value for words, value in conditions.items() if value is not None}
+    rows = db.all(
+        f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
+        f" WHERE {' AND '.join(asked) or 'true'} ORDER BY jobs.number DESC LIMIT %s",
+        [*asked.values(), at_most(LISTED_MAX, limit)],
+    )
+    return [job_of(row) for row in rows]
+
+
+def attempts(db: Session, job_id: str) -> list[Attempt]:
+    rows = db.all(
+        "SELECT attempts.number, at, took_ms, status, error"
+        " FROM jobs JOIN attempts ON job = jobs.number WHERE jobs.id = %s ORDER BY place",
+        [job_id],
+    )
+    return [attempt_of(row) for row in rows]

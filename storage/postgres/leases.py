@@ -1,0 +1,115 @@
+"""The transactions of leased seats, as SQL.
+
+Whoever leases holds a lock for each of its addresses, or for those that share a
+bucket with it, from before the clock is read until the commit. Told again it has the
+same outcome, for what is asked for is absolute.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from zlib import crc32
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.lease_allocation import Lease, SeatsAsked, deal
+from mailprobe.storage.postgres.driver.server import NOW, Session
+from mailprobe.storage.sqlite.leases import lease_of, of_holder
+
+LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock
+BUCKETS = 1024  # one call's locks must find room beside those of others
+TIDIED_MAX = 1000
+
+SEATS = "SELECT address, holder, seats, since, until FROM seats"
+KEEP = (
+    "INSERT INTO seats (address, holder, seats, since, until)"
+    " SELECT * FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])"
+    " ON CONFLICT (address, holder) DO UPDATE SET"
+    " seats = excluded.seats, since = excluded.since, until = excluded.until"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    holder: str
+    asked: Mapping[str, SeatsAsked]
+    limit: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Leasing:
+    """Work for a clerk: one process has one call under way at a time."""
+
+    group_max: int = 1
+    repeatable: bool = True
+
+    def __call__(self, db: Session, asked: Sequence[Wanted], marker: Any) -> list[Any]:
+        return [_lease(db, wanted) for wanted in asked]
+
+
+def _lease(db: Session, wanted: Wanted) -> dict[str, int]:
+    """In two round trips: what is looked at, and what comes of it."""
+    addresses = list(wanted.asked)
+    with db.db.pipeline():
+        db.begin()
+        db.execute(
+            "SELECT pg_advisory_xact_lock(%s, bucket) FROM unnest(%s::int[]) AS bucket",
+            [LEASING_LOCK, buckets(addresses)],
+        )
+        clock = db.execute(f"SELECT {NOW}")
+        found = db.execute(f"{SEATS} WHERE address = ANY(%s)", [addresses])
+    now = db.instant(clock.fetchone()[0])  # type: ignore[index]  # it has one row
+    leases: dict[str, list[Lease]] = {address: [] for address in addresses}
+    for address, *row in found.fetchall():
+        leases[address].append(lease_of(tuple(row)))
+    new = {
+        address: deal(
+            leases[address], wanted.holder, wish, now, limit=wanted.limit, lease_s=wanted.lease_s
+        )
+        for address, wish in wanted.asked.items()
+    }
+    kept = [
+        (address, lease.holder, lease.seats, micros(lease.since), micros(lease.until))
+        for address, lease in new.items()
+        if lease
+    ]
+    gone = [address for address, lease in new.items() if not lease]
+    with db.db.pipeline():
+        if kept:
+            db.execute(KEEP, [list(column) for column in zip(*kept, strict=True)])
+        if gone:
+            db.execute(
+                "DELETE FROM seats WHERE holder = %s AND address = ANY(%s)", [wanted.holder, gone]
+            )
+        db.commit()
+    return {address: lease.seats if lease else 0 for address, lease in new.items()}
+
+
+def buckets(addresses: Sequence[str]) -> list[int]:
+    """Their locks, in the order in which everybody takes them."""
+    return sorted({crc32(address.encode()) % BUCKETS for address in addresses})
+
+
+def wanted_back(db: Session, holder: str, limit: int) -> dict[str, int]:
+    rows = db.all(
+        f"SELECT {NOW}, address, holder, seats, since, until FROM seats WHERE address IN"
+        " (SELECT address FROM seats WHERE seats = 0)"
+    )
+    if not rows:
+        return {}
+    return of_holder([row[1:] for row in rows], db.instant(rows[0][0]), holder, limit)
+
+
+def return_all(db: Session, holder: str) -> None:
+    db.execute("DELETE FROM seats WHERE holder = %s", [holder])
+
+
+def drop_ended(db: Session, *, at: datetime) -> bool:
+    """Drop some; say whether there may be more."""
+    dropped = db.execute(
+        "DELETE FROM seats WHERE ctid = ANY(ARRAY(SELECT ctid FROM seats WHERE until <= %s"
+        " LIMIT %s FOR UPDATE SKIP LOCKED))",
+        [micros(at), TIDIED_MAX],
+    )
+    return dropped.rowcount == TIDIED_MAX

@@ -1,0 +1,191 @@
+"""What weighing needs to know of many callers at once, and granting by it, as SQL.
+
+Whoever grants holds the rows of the accounts, locked in the order of their numbers,
+from before the clock is read until the commit. So no process grants what another
+has granted, and none waits for another in a circle.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.periods import month_of, period_bounds, period_start_of
+from mailprobe.storage.postgres import rate_window as windows
+from mailprobe.storage.postgres.driver.server import NOW, Session, Writes
+from mailprobe.storage.postgres.rate_window import Held, OpenWindow
+from mailprobe.storage.records import Account, Caller, Ledger, UsageRow, Window
+
+R = TypeVar("R")
+
+# The clock is asked once all rows are locked: count() has seen them. What follows in the
+# transaction finds it in a setting, and need not wait for us to have read it.
+MOMENT = "current_setting('mailprobe.moment')::bigint"
+LOCK = (
+    "WITH held AS MATERIALIZED (SELECT number FROM accounts WHERE number IN ("
+    " SELECT account FROM keys WHERE id = ANY(%s)) OR id = ANY(%s)"
+    " ORDER BY number FOR NO KEY UPDATE)"
+    f" SELECT set_config('mailprobe.moment', ({NOW})::text, true)::bigint, count(*) FROM held"
+)
+SET_MOMENT = "SELECT set_config('mailprobe.moment', %s, true)"
+_WHO = (
+    "SELECT keys.id, keys.number AS key, accounts.number AS account, accounts.id AS account_id,"
+    " tier, current_period_start AS start, current_period_end"
+    " FROM keys JOIN accounts ON accounts.number = keys.account WHERE keys.id = ANY(%(keys)s)"
+)
+WHO = _WHO
+
+
+def _look(now: str) -> str:
+    """Who they are, with all that weighs but their windows' instants, in one statement."""
+    month = f"date_trunc('month', timezone('UTC', to_timestamp({now} / 1000000)))::date"
+    return (
+        f"WITH asked AS MATERIALIZED ({_WHO}) SELECT asked.*,"
+        " coalesce(months.units, 0), coalesce(months.billable, 0),"
+        " (SELECT coalesce(sum(units), 0)::bigint FROM reservations"
+        f"  WHERE account = asked.account AND lease_until > {now}) + coalesce(jobs, 0),"
+        " (SELECT coalesce(sum(billable), 0)::bigint FROM periods"
+        "  WHERE account = asked.account AND periods.start >= asked.start),"
+        f" coalesce(undelivered, 0), {windows.count_of_account(now)},"
+        " EXISTS (SELECT 1 FROM reservations"
+        f"  WHERE account = asked.account AND lease_until <= {now}),"
+        f" {windows.COLUMNS} FROM asked"
+        f" LEFT JOIN months ON months.account = asked.account AND month = {month}"
+        f" LEFT JOIN promises ON promises.account = asked.account{windows.joins(now)}"
+    )
+
+
+LOOK = _look(MOMENT)
+LOOK_AT = _look("%(now)s::bigint")
+WHO_COLUMNS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """A key's numbers, and what an account is as it is now."""
+
+    key_number: int
+    account_number: int
+    account: Account
+
+
+def who_of(
+    key: int, number: int, account_id: str, tier: Any, start: int | None, end: int | None
+) -> Who:
+    """What weighs of an account: its tier and period, as they are now."""
+    account = Account(
+        account_id,
+        "",
+        tier,
+        instant(0),
+        current_period_start=None if start is None else instant(start),
+        current_period_end=None if end is None else instant(end),
+    )
+    return Who(key, number, account)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of an account, with what was granted or used since it was read."""
+
+    month_units: int
+    month_billable: int
+    reserved: int
+    period_billable: int
+    undelivered: int
+    keys: int
+    any_ended: bool  # reservations, whose rows are still there
+
+
+class Ledgers:
+    """The ledgers of some keys at an instant, as they change while units are granted."""
+
+    def __init__(self, db: Session, now: datetime, rows: Iterable[tuple[Any, ...]]) -> None:
+        """`rows` of LOOK."""
+        self._db = db
+        self._now = now
+        self.who: dict[str, Who] = {}  # by the key's id
+        self.seen: dict[int, _Seen] = {}
+        self.held: dict[int, Held] = {}
+        for key_id, *columns in rows:
+            who = who_of(*columns[: WHO_COLUMNS - 1])
+            counts = columns[WHO_COLUMNS - 1 :]
+            self.who[key_id] = who
+            self.seen[who.account_number] = _Seen(*counts[:7])
+            self.held[who.key_number] = Held(*counts[7:])
+
+    def of(
+        self, who: Who, window: Window, account_window: Sequence[tuple[datetime, int]]
+    ) -> Ledger:
+        seen = self.seen[who.account_number]
+        start, end = period_bounds(who.account, self._now)
+        return Ledger(
+            asked_at=self._now,
+            window=window,
+            month_units=seen.month_units + seen.reserved,
+            month_billable=seen.month_billable,
+            period_start=start,
+            period_end=end,
+            period_billable=seen.period_billable if _subscribed(who) else seen.month_billable,
+            reserved=seen.reserved,
+            undelivered=seen.undelivered,
+            keys=seen.keys,
+            account_window=account_window,
+        )
+
+    def weigh(self, who: Who, units: int, weigh: Callable[[Ledger], R | None]) -> R | None:
+        """The refusal; or None, and the units weigh on the window of all who are weighed after."""
+        held = self.held[who.key_number]
+        window = OpenWindow(held, micros(self._now), windows.reader(self._db, who.key_number))
+        account_window = self.account_window(who)
+        refusal = weigh(self.of(who, window, account_window))
+        window.close()
+        account_window.close()
+        if refusal is None:
+            held.granted += units
+        return refusal
+
+    def account_window(self, who: Who) -> windows.AccountWindow:
+        ours = {
+            one.key_number for one in self.who.values() if one.account_number == who.account_number
+        }
+        granted = sum(self.held[key].granted for key in ours)
+        return windows.AccountWindow(self._db, who.account_number, micros(self._now), granted)
+
+    @property
+    def ahead(self) -> list[int]:
+        """Keys to which a clock has granted that was ahead."""
+        now = micros(self._now)
+        return [key for key, held in self.held.items() if (held.newest_at or 0) > now]
+
+    def reserve(self, account: int, units: int) -> None:
+        """So many more; fewer where some were given back."""
+        self.seen[account].reserved += units
+
+    def use(self, who: Who, rows: Iterable[UsageRow]) -> None:
+        """Each row counts where its instant lies."""
+        seen = self.seen[who.account_number]
+        for row in rows:
+            if month_of(row.at) == month_of(self._now):
+                seen.month_units += row.units
+                seen.month_billable += row.billable
+            if period_start_of(who.account, row.at):
+                seen.period_billable += row.billable
+
+    def write(self, writes: Writes) -> None:
+        """What was granted weighs on the windows from now on. Reserving it is the caller's."""
+        windows.add(writes, micros(self._now), self.held)
+
+
+def _subscribed(who: Who) -> bool:
+    return bool(who.account.current_period_start and who.account.current_period_end)
+
+
+def ledger(db: Session, caller: Caller) -> Ledger:
+    """As it is, to show. Raises KeyError for a key that is not there."""
+    now = db.now()
+    read = Ledgers(db, now, db.all(LOOK_AT, {"keys": [caller.key.id], "now": micros(now)}))
+    who = read.who[caller.key.id]
+    window = windows.window_of(db, who.key_number, micros(now))
+    return read.of(who, window, tuple(read.account_window(who)))

@@ -1,0 +1,134 @@
+"""The transactions of the outbox, as SQL. A letter that another process has is not waited for."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from psycopg import errors
+
+from mailprobe.storage.columns import LETTER_COLUMNS, letter_of, micros
+from mailprobe.storage.contract import LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most
+from mailprobe.storage.postgres.driver.commands import Post
+from mailprobe.storage.postgres.driver.server import Session, Writes
+from mailprobe.storage.records import Letter, LetterKind
+
+LETTERS = f"SELECT {LETTER_COLUMNS} FROM letters JOIN accounts ON accounts.number = letters.account"
+DUE = "kind = %(kind)s AND due_at <= %(now)s AND (lease_until IS NULL OR lease_until <= %(now)s)"
+
+
+def post(db: Session, now: datetime, those: Sequence[tuple[Post, int]]) -> list[bool]:
+    """Which of them were posted first, each with its account's number; the accounts are held."""
+    if not those:
+        return []
+    rows = [
+        (each.kind, account, each.name, each.body, micros(each.due_at)) for each, account in those
+    ]
+    posted = db.all(
+        "INSERT INTO letters (kind, account, name, body, due_at, count, made_at)"
+        " SELECT *, 0, %s FROM"
+        " unnest(%s::text[], %s::bigint[], %s::text[], %s::bytea[], %s::bigint[])"
+        " ON CONFLICT DO NOTHING RETURNING kind, account, name",
+        [micros(now), *(list(column) for column in zip(*rows, strict=True))],
+    )
+    first = set(posted)
+    told = []
+    for row in rows:
+        told.append(row[:3] in first)
+        first.discard(row[:3])
+    return told
+
+
+# The first slot from the one asked for that is not closed: it, or the one after the last of those
+# that follow each other. As text: all names have ten digits until the year 2286. One that is
+# claimed between our look and our writing has no count to give, and `count` may not be null:
+# the transaction is undone, and made again.
+METERS = (
+    "INSERT INTO letters (kind, account, name, body, count, made_at, due_at)"
+    f" SELECT 'meter', account, slot::text, '', count, %s, (slot + {METER_SLOT_S + METER_REST_S})"
+    " * 1000000 FROM (SELECT account, count, coalesce((SELECT one.name::bigint + {slot_s}"
+    " FROM letters AS one WHERE kind = 'meter' AND one.account = metered.account"
+    " AND name >= asked::text AND fence > 0 AND NOT EXISTS (SELECT 1 FROM letters AS next"
+    " WHERE kind = 'meter' AND next.account = metered.account"
+    " AND name = (one.name::bigint + {slot_s})::text AND fence > 0)"
+    " AND EXISTS (SELECT 1 FROM letters AS same WHERE kind = 'meter'"
+    " AND same.account = metered.account AND name = asked::text AND fence > 0)"
+    " ORDER BY name LIMIT 1), asked) AS slot"
+    " FROM unnest(%s::bigint[], %s::bigint[]) AS metered (account, count),"
+    " (SELECT %s::bigint AS asked) AS asked) AS raised"
+    " ON CONFLICT (kind, account, name) DO UPDATE"
+    " SET count = CASE WHEN letters.fence = 0 THEN letters.count + excluded.count END"
+).replace("{slot_s}", str(METER_SLOT_S))
+
+
+def raise_meters(writes: Writes, now: datetime, billable: dict[int, int]) -> None:
+    """Count them, by account, each in its first slot from now on whose letter nobody has claimed.
+
+    The accounts are held by the caller.
+    """
+    if billable:
+        slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
+        writes.add(METERS, micros(now), list(billable), list(billable.values()), slot)
+
+
+def is_overtaken(error: Exception) -> bool:
+    """Was a meter's letter claimed between our look and our writing?"""
+    return isinstance(error, errors.NotNullViolation) and error.diag.table_name == "letters"
+
+
+def is_due(db: Session, kind: LetterKind) -> bool:
+    values = {"kind": kind, "now": micros(db.now())}
+    return bool(db.one(f"SELECT 1 FROM letters WHERE {DUE} LIMIT 1", values))
+
+
+def claim(db: Session, kind: LetterKind, limit: int, lease_s: float) -> list[Letter]:
+    now = db.now()
+    values = {
+        "kind": kind,
+        "now": micros(now),
+        "until": micros(now + timedelta(seconds=lease_s)),
+        "limit": max(0, limit),
+    }
+    claimed = db.all(
+        "WITH due AS MATERIALIZED ("
+        f" SELECT number, due_at FROM letters WHERE {DUE}"
+        " ORDER BY due_at, number LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"
+        " UPDATE letters SET lease_until = %(until)s, fence = fence + 1,"
+        " first_tried_at = coalesce(first_tried_at, %(now)s)"
+        " FROM due WHERE letters.number = due.number RETURNING letters.number",
+        values,
+    )
+    rows = db.all(
+        f"{LETTERS} WHERE letters.number = ANY(%s) ORDER BY due_at, letters.number",
+        [[number for (number,) in claimed]],
+    )
+    return [letter_of(row) for row in rows]
+
+
+def tried(
+    db: Session, letter: Letter, sent: bool, due_at: datetime | None, error: str | None
+) -> bool:
+    changed = db.execute(
+        "UPDATE letters SET tries = tries + 1, due_at = %s, sent_at = %s, error = %s,"
+        " lease_until = NULL WHERE kind = %s AND name = %s"
+        " AND account = (SELECT number FROM accounts WHERE id = %s)"
+        " AND fence = %s AND lease_until IS NOT NULL",
+        [
+            due_at and micros(due_at),
+            micros(db.now()) if sent else None,
+            error,
+            letter.kind,
+            letter.name,
+            letter.account_id,
+            letter.fence,
+        ],
+    )
+    return bool(changed.rowcount)
+
+
+def letters(db: Session, kind: LetterKind, account_id: str | None, limit: int) -> list[Letter]:
+    of_account = " AND letters.account = (SELECT number FROM accounts WHERE id = %(account)s)"
+    rows = db.all(
+        f"{LETTERS} WHERE kind = %(kind)s{of_account if account_id is not None else ''}"
+        " ORDER BY letters.number DESC LIMIT %(limit)s",
+        {"kind": kind, "account": account_id, "limit": at_most(LISTED_MAX, limit)},
+    )
+    return [letter_of(row) for row in rows]

@@ -1,0 +1,223 @@
+"""Keys' sliding windows, as SQL: what one holds costs three look-ups, however much that is.
+
+Each row knows the key's units up to itself, so that a minute's sum is the difference
+of its last row and its first. The instants themselves are read only where somebody
+looks, and only as far: whoever is refused wants the first few.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from mailprobe.storage.columns import instant
+from mailprobe.storage.contract import WINDOW
+from mailprobe.storage.postgres.driver.server import Session, Writes
+from mailprobe.storage.records import Window
+
+WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
+STALE_MICROS = 1_000_000  # rows past their minute go together, once a second
+READ_TOGETHER = 100  # instants, when somebody looks
+
+# Of the key `asked.key` at the instant `now`.
+COLUMNS = "earliest.at, oldest.at, oldest.units, oldest.total, newest.at, newest.total"
+_OF_KEY = "SELECT at, units, total FROM windows WHERE windows.key = asked.key"
+
+
+def joins(now: str) -> str:
+    """To a statement that has `asked`; `now` is the instant as SQL."""
+    return (
+        f" LEFT JOIN LATERAL ({_OF_KEY} ORDER BY at LIMIT 1) AS earliest ON true"
+        f" LEFT JOIN LATERAL ({_OF_KEY} AND at > {now} - {WINDOW_MICROS} ORDER BY at LIMIT 1)"
+        " AS oldest ON true"
+        f" LEFT JOIN LATERAL ({_OF_KEY} ORDER BY at DESC LIMIT 1) AS newest ON true"
+    )
+
+
+INSTANTS = "SELECT at, units FROM windows WHERE key = %s AND at > %s ORDER BY at LIMIT %s"
+ALL = (
+    "SELECT coalesce(string_agg(at::text, ',' ORDER BY at), ''),"
+    " coalesce(string_agg(units::text, ',' ORDER BY at), ''), coalesce(sum(units), 0)::bigint"
+    " FROM (SELECT least(at, %s) AS at, sum(units)::bigint AS units FROM windows"
+    " WHERE key = %s AND at > %s GROUP BY 1) AS granted"
+)
+FORGET = "DELETE FROM windows WHERE key = ANY(%s) AND at <= %s"
+GRANT = (
+    "INSERT INTO windows (key, at, units, total)"
+    " SELECT key, %s, units, total FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[])"
+    " AS granted (key, units, total) ON CONFLICT (key, at) DO UPDATE"
+    " SET units = windows.units + excluded.units, total = windows.total + excluded.units"
+)
+# What a clock granted that was ahead was granted now: it is forgotten a minute from now.
+_BRING_BACK = (
+    " RETURNING key, units, total) INSERT INTO windows (key, at, units, total)"
+    " SELECT key, %(now)s, sum(units)::bigint, max(total) FROM later GROUP BY key"
+    " ON CONFLICT (key, at) DO UPDATE"
+    " SET units = windows.units + excluded.units, total = excluded.total"
+)
+BRING_BACK = (
+    "WITH later AS (DELETE FROM windows WHERE key = ANY(%(keys)s) AND at > %(now)s" + _BRING_BACK
+)
+# The same for every key that holds something far ahead: some are not used again.
+BRING_BACK_ALL = (
+    "WITH later AS (DELETE FROM windows WHERE at > %(now)s"
+    " AND key IN (SELECT key FROM windows WHERE at > %(soon)s)" + _BRING_BACK
+)
+# of all keys of an account
+_OF_ACCOUNT = (
+    "SELECT number FROM keys WHERE account = %(account)s AND kind = 'standard'"
+    " AND revoked_at IS NULL UNION ALL SELECT number FROM keys WHERE account = %(account)s"
+    " AND kind = 'standard' AND revoked_at > %(since)s"
+)
+UNITS_OF_ACCOUNT = (
+    f"WITH ours AS ({_OF_ACCOUNT})"
+    " SELECT coalesce(sum(newest.total - oldest.total + oldest.units), 0)::bigint FROM ours"
+    " CROSS JOIN LATERAL (SELECT total, units FROM windows WHERE key = ours.number"
+    "  AND at > %(since)s ORDER BY at LIMIT 1) AS oldest"
+    " CROSS JOIN LATERAL (SELECT total FROM windows WHERE key = ours.number"
+    "  ORDER BY at DESC LIMIT 1) AS newest"
+)
+INSTANTS_OF_ACCOUNT = (
+    f"WITH ours AS ({_OF_ACCOUNT}) SELECT least(at, %(now)s) AS granted, sum(units)::bigint"
+    " FROM ours JOIN windows ON key = ours.number AND at > %(since)s GROUP BY 1 ORDER BY 1"
+)
+
+
+def count_of_account(now: str) -> str:
+    """How many standard keys of `asked.account` were in force within the window."""
+    ours = "SELECT count(*) FROM keys AS one WHERE one.account = asked.account"
+    return (
+        f"(({ours} AND one.kind = 'standard' AND one.revoked_at IS NULL)"
+        f" + ({ours} AND one.kind = 'standard' AND one.revoked_at > {now} - {WINDOW_MICROS}))"
+    )
+
+
+Read = Callable[[int], Sequence[tuple[int, int]]]  # the next few rows after an instant
+
+
+@dataclass(slots=True)
+class Held:
+    """What a key's rows say of its window, and what was granted since they were read."""
+
+    earliest_at: int | None  # of all the key's rows, those past their minute too
+    oldest_at: int | None  # in the window
+    oldest_units: int | None
+    oldest_total: int | None
+    newest_at: int | None  # of all
+    newest_total: int | None
+    granted: int = 0
+
+    @property
+    def units(self) -> int:
+        before = (self.oldest_total or 0) - (self.oldest_units or 0)
+        held = 0 if self.oldest_at is None else (self.newest_total or 0) - before
+        return held + self.granted
+
+
+class OpenWindow(Window):
+    """A window whose instants are read little by little, while it is weighed."""
+
+    __slots__ = ("_at", "_granted", "_oldest", "_read")
+
+    def __init__(self, held: Held, at: int, read: Read) -> None:
+        super().__init__("", "", held.units)
+        self._oldest = held.oldest_at, held.oldest_units
+        self._at = at
+        self._granted = held.granted
+        self._read: Read | None = read
+
+    def __iter__(self) -> Iterator[tuple[datetime, int]]:
+        granted = self._granted
+        for at, units in self._rows():
+            if granted and at >= self._at:
+                same = at == self._at
+                yield instant(self._at), granted + (units if same else 0)
+                granted = 0
+                if same:
+                    continue
+            yield instant(at), units
+        if granted:
+            yield instant(self._at), granted
+
+    def _rows(self) -> Iterator[tuple[int, int]]:
+        at, units = self._oldest
+        if at is None or units is None:
+            return
+        yield at, units
+        while True:
+            if self._read is None:
+                raise RuntimeError("a window is looked at while it is weighed, and not later")
+            rows = self._read(at)
+            yield from rows
+            if len(rows) < READ_TOGETHER:
+                return
+            at = rows[-1][0]
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def close(self) -> None:
+        """The transaction goes on without whoever weighed."""
+        self._read = None
+
+
+def reader(db: Session, key: int) -> Read:
+    return lambda after: db.all(INSTANTS, [key, after, READ_TOGETHER])
+
+
+def window_of(db: Session, key: int, now: int) -> Window:
+    """All of it, to be looked at when the transaction has ended."""
+    return Window(*db.one(ALL, [now, key, now - WINDOW_MICROS]))
+
+
+def add(writes: Writes, now: int, those: dict[int, Held]) -> None:
+    """What was granted to these keys; their accounts are held."""
+    granted = {key: held for key, held in those.items() if held.granted}
+    stale = now - WINDOW_MICROS - STALE_MICROS
+    old = [key for key, held in granted.items() if (held.earliest_at or now) <= stale]
+    if old:
+        writes.add(FORGET, old, now - WINDOW_MICROS)
+    if granted:  # none holds anything later than now: bring_back()
+        units = [held.granted for held in granted.values()]
+        totals = [(held.newest_total or 0) + held.granted for held in granted.values()]
+        writes.add(GRANT, now, list(granted), units, totals)
+
+
+def bring_back(db: Session, keys: Sequence[int], now: int) -> None:
+    db.execute(BRING_BACK, {"keys": list(keys), "now": now})
+
+
+class AccountWindow(Window):
+    """The window of all keys of an account, read where somebody looks, while it is weighed."""
+
+    __slots__ = ("_db", "_given", "_granted", "_units")
+
+    def __init__(self, db: Session, account: int, now: int, granted: int) -> None:
+        """`granted`: to its keys, and not yet written."""
+        self._db: Session | None = db
+        self._given = {"account": account, "since": now - WINDOW_MICROS, "now": now}
+        self._granted = granted
+        self._units: int | None = None
+
+    @property
+    def units(self) -> int:  # type: ignore[override]  # known only where somebody asks
+        if self._units is None:
+            ((self._units,),) = self._rows(UNITS_OF_ACCOUNT)
+        return int(self._units or 0) + self._granted
+
+    def __iter__(self) -> Iterator[tuple[datetime, int]]:
+        for at, units in self._rows(INSTANTS_OF_ACCOUNT):
+            yield instant(at), units
+        if self._granted:
+            yield instant(self._given["now"]), self._granted
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _rows(self, statement: str) -> Sequence[tuple[int, ...]]:
+        if self._db is None:
+            raise RuntimeError("a window is looked at while it is weighed, and not later")
+        return self._db.all(statement, self._given)
+
+    def close(self) -> None:
+        """The transaction goes on without whoever weighed."""
+        self._db = None

@@ -1,0 +1,49 @@
+"""Refused requests, many at once, as SQL: a row each while they are few, one a minute in a flood."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.contract import REFUSALS_SINGLE_MAX
+from mailprobe.storage.postgres.driver.commands import Refuse
+from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.postgres.ledgers import Who
+
+PLACES = (
+    "SELECT key, failed_check, max(place) FROM refusals WHERE minute = %s"
+    " AND (account, key) IN (SELECT * FROM unnest(%s::bigint[], %s::bigint[]))"
+    " GROUP BY key, failed_check"
+)
+LOG = (
+    "INSERT INTO refusals (minute, account, key, failed_check, place, at, operation,"
+    " status, units, billable, latency_ms, times)"
+    " SELECT %s, * FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::bigint[],"
+    " %s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::boolean[], %s::bigint[],"
+    " %s::bigint[])"
+    " ON CONFLICT (account, minute, key, failed_check, place)"
+    " DO UPDATE SET times = refusals.times + excluded.times"
+)
+
+
+def log(db: Session, now: datetime, those: Sequence[tuple[Refuse, Who]]) -> None:
+    """The next free place of the minute; the last place is shared by all the others."""
+    if not those:
+        return
+    minute = micros(now.replace(second=0, microsecond=0))
+    accounts, keys = zip(*{(who.account_number, who.key_number) for _, who in those}, strict=True)
+    places = db.all(PLACES, [minute, list(accounts), list(keys)])
+    last = {(key, why): place for key, why, place in places}
+    rows: dict[tuple[int, str, int], list[Any]] = {}
+    for wish, who in those:
+        row, why = wish.row, wish.row.failed_check or ""
+        place = min(last.get((who.key_number, why), -1) + 1, REFUSALS_SINGLE_MAX)
+        last[who.key_number, why] = place
+        if same := rows.get((who.key_number, why, place)):
+            same[-1] += row.times
+            continue
+        rows[who.key_number, why, place] = [
+            who.account_number, who.key_number, why, place, micros(row.at), row.operation,
+            row.status, row.units, row.billable, row.latency_ms, row.times,
+        ]  # fmt: skip
+    db.execute(LOG, [minute, *map(list, zip(*rows.values(), strict=True))])

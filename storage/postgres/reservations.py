@@ -1,0 +1,113 @@
+"""Reservations and their settlement, many at once, as SQL; the accounts are held by the caller."""
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg import Cursor
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.contract import units_of
+from mailprobe.storage.postgres.driver.commands import Extend, Settle
+from mailprobe.storage.postgres.driver.server import Session, Writes
+from mailprobe.storage.postgres.ledgers import MOMENT
+from mailprobe.storage.records import Reservation
+
+# Each part once, at the instant that the locks were held. What was used is no longer reserved, and
+# of what has ended nothing is.
+FIRST = (
+    "WITH asked AS (SELECT * FROM unnest(%s::uuid[], %s::bigint[], %s::boolean[], %s::bigint[])"
+    " AS asked (reservation, part, ends, used)),"
+    " new AS (INSERT INTO settlements (reservation, part, at)"
+    f" SELECT reservation, part, {MOMENT} FROM asked ON CONFLICT DO NOTHING"
+    " RETURNING reservation, part),"
+    " settled AS (SELECT reservation, bool_or(ends) AS ends, sum(used)::bigint AS used"
+    " FROM asked JOIN new USING (reservation, part) GROUP BY reservation),"
+    " ended AS (DELETE FROM reservations USING settled WHERE ends AND id = reservation),"
+    " lessened AS (UPDATE reservations SET units = greatest(0, units - used)"
+    " FROM settled WHERE NOT ends AND id = reservation)"
+    " SELECT reservation, part FROM new"
+)
+SETTLED = (
+    "SELECT reservation, part FROM settlements WHERE (reservation, part) IN"
+    " (SELECT * FROM unnest(%s::uuid[], %s::bigint[]))"
+)
+MARK = "INSERT INTO settlements (reservation, part, at) VALUES (%s, 0, %s)"
+EXTEND = (
+    "UPDATE reservations SET lease_until = until"
+    " FROM unnest(%s::uuid[], %s::bigint[]) AS extended (reservation, until)"
+    " WHERE id = reservation AND lease_until > %s"
+)
+END = "DELETE FROM reservations WHERE account = ANY(%s) AND lease_until <= %s"
+KEEP = (
+    "INSERT INTO reservations (id, account, units, lease_until)"
+    " SELECT * FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::bigint[])"
+)
+
+Part = tuple[UUID, int]
+Row = tuple[UUID, int, int, int]  # id, account, units, end of the lease
+
+
+def new_id(now: datetime) -> UUID:
+    """A UUID of version 7 (RFC 9562): its time first, so that those of a while lie together."""
+    ms = micros(now) // 1000 & (1 << 48) - 1
+    rest = int.from_bytes(os.urandom(10), "big")
+    number = ms << 80 | rest & ~(0xF << 76) & ~(0b11 << 62) | 0x7 << 76 | 0b10 << 62
+    return UUID(int=number)
+
+
+def keep(writes: Writes, rows: Sequence[Row]) -> None:
+    writes.add(KEEP, *map(list, zip(*rows, strict=True)))
+
+
+def drop_ended(writes: Writes, now: datetime, accounts: Sequence[int]) -> None:
+    """Those whose lease has ended."""
+    writes.add(END, list(accounts), micros(now))
+
+
+def extend(db: Session, now: datetime, wishes: Sequence[Extend]) -> None:
+    if not wishes:
+        return
+    until = {
+        uuid_of(wish.reservation): micros(now + timedelta(seconds=wish.lease_s)) for wish in wishes
+    }
+    db.execute(EXTEND, [list(until), list(until.values()), micros(now)])
+
+
+def mark(writes: Writes, now: datetime) -> Part:
+    """A settlement of nothing: it shows that a transaction was committed."""
+    id = new_id(now)
+    writes.add(MARK, id, micros(now))
+    return id, 0
+
+
+def parts_of(wishes: Iterable[Settle]) -> dict[Part, Settle]:
+    """Of those that ask for the same part the first."""
+    parts: dict[Part, Settle] = {}
+    for wish in wishes:
+        parts.setdefault(part_of(wish), wish)
+    return parts
+
+
+def part_of(wish: Settle) -> Part:
+    return uuid_of(wish.reservation), wish.part
+
+
+def settled(db: Session, parts: Sequence[Part]) -> set[Part]:
+    """Which of them were settled already."""
+    rows = db.all(SETTLED, [[id for id, _ in parts], [part for _, part in parts]])
+    return set(rows)
+
+
+def settle(db: Session, parts: dict[Part, Settle]) -> Cursor[Any]:
+    """Whose rows will be the parts that were not settled before; their accounts are held."""
+    wishes = parts.values()
+    ends = [wish.ends for wish in wishes]
+    used = [units_of(wish.rows) for wish in wishes]
+    return db.execute(FIRST, [[id for id, _ in parts], [part for _, part in parts], ends, used])
+
+
+def uuid_of(reservation: Reservation) -> UUID:
+    return UUID(reservation.id)

@@ -1,0 +1,172 @@
+"""What is past its time, as SQL: whole days of usage at once, all else little by little.
+
+Rows that somebody is just changing are left to the next time, so that tidying waits
+for nobody but where a day is dropped, and nobody waits long for it.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from functools import partial
+from typing import Any, get_args
+from uuid import UUID
+
+from psycopg import sql
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.contract import (
+    LEASES_MAX,
+    LETTERS_KEPT,
+    ONCES_KEPT_MAX,
+    RECEIVERS_KEPT,
+    WAITS_MAX,
+    WINDOW,
+)
+from mailprobe.storage.periods import day_of, kept_since
+from mailprobe.storage.postgres import rate_window
+from mailprobe.storage.postgres.driver.partitions import Partitions, listed, table_of
+from mailprobe.storage.postgres.driver.server import UPKEEP_MS, Session
+from mailprobe.storage.records import Tier
+
+TIDIED_MAX = 1000  # rows in one transaction
+JOBS_TIDIED_MAX = 100  # with a payload and some attempts each
+Drop = Callable[[Session], bool]
+FIRST = UUID(int=0), -1  # before every settlement
+
+
+def _some(table: str, which: str, more: str = "") -> str:
+    return (
+        f"DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT {table}.ctid FROM {table} {more}"
+        f" WHERE {which} LIMIT %(most)s FOR UPDATE OF {table} SKIP LOCKED))"
+    )
+
+
+OF_TIER = "JOIN accounts ON accounts.number = account"
+WINDOWS = _some("windows", "at <= %(at)s")
+ENDED = (
+    _some("reservations", "lease_until <= %(at)s"),
+    _some("onces", "keep_until <= %(at)s"),
+    _some("onces", "answer IS NULL AND lease_until <= %(at)s"),
+)
+LETTERS = _some("letters", "kind = %(kind)s AND due_at IS NULL AND made_at <= %(at)s")
+KEYS = _some(
+    "keys",
+    "tier = %(tier)s AND revoked_at < %(at)s"
+    " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)",
+    OF_TIER,
+)
+RECEIVERS = _some("receivers", "tried_at <= %(at)s")
+REFUSALS = _some("refusals", "tier = %(tier)s AND minute < %(at)s", OF_TIER)
+
+
+def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
+    """What is to go: each drops at most TIDIED_MAX rows, and tells whether there may be more."""
+    at = micros(now)
+    acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
+    acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
+    acts.append(partial(_drop, statement=RECEIVERS, at=micros(now - RECEIVERS_KEPT)))
+    for tier, days in retention_days.items():
+        since = micros(kept_since(now, days))
+        acts.append(partial(_drop, statement=REFUSALS, at=since, tier=tier))
+        acts.append(partial(_drop_jobs, tier=tier, since=since))
+        acts.append(partial(_drop, statement=KEYS, at=since, tier=tier))
+    for kind, kept in LETTERS_KEPT.items():
+        acts.append(partial(_drop, statement=LETTERS, at=micros(now - kept), kind=kind))
+    return acts
+
+
+def _drop(db: Session, *, statement: str, **values: Any) -> bool:
+    return db.execute(statement, {**values, "most": TIDIED_MAX}).rowcount == TIDIED_MAX
+
+
+def _drop_jobs(db: Session, *, tier: Tier, since: int) -> bool:
+    """With their attempts."""
+    rows = db.all(
+        f"SELECT jobs.number FROM jobs {OF_TIER} WHERE tier = %s AND ended_at < %s LIMIT %s"
+        " FOR UPDATE OF jobs SKIP LOCKED",
+        [tier, since, JOBS_TIDIED_MAX],
+    )
+    numbers = [number for (number,) in rows]
+    db.execute("DELETE FROM attempts WHERE job = ANY(%s)", [numbers])
+    db.execute("DELETE FROM jobs WHERE number = ANY(%s)", [numbers])
+    return len(numbers) == JOBS_TIDIED_MAX
+
+
+BROUGHT_BACK = (
+    "UPDATE reservations SET lease_until = %(lease)s WHERE lease_until > %(lease)s",
+    "UPDATE letters SET lease_until = %(lease)s WHERE due_at IS NOT NULL AND lease_until > %(lease)s",
+    "UPDATE letters SET due_at = %(wait)s WHERE due_at > %(wait)s",
+    "UPDATE seats SET until = %(lease)s WHERE until > %(lease)s",
+    "UPDATE jobs SET lease_until = %(lease)s WHERE lease_until > %(lease)s",
+    "UPDATE jobs SET due_at = %(now)s WHERE due_at > %(now)s"
+    " AND (state = 'pending' OR state = 'delivering' AND tries = 0)",
+    "UPDATE jobs SET due_at = %(wait)s WHERE due_at > %(wait)s AND state = 'delivering'",
+    "UPDATE onces SET keep_until = %(keep)s WHERE keep_until > %(keep)s",
+    "UPDATE keys SET revoked_at = %(now)s WHERE revoked_at > %(soon)s",
+    rate_window.BRING_BACK_ALL,
+)
+
+
+def bring_back(db: Session, statement: str, now: datetime) -> None:
+    """What a clock wrote that was ahead."""
+    db.execute(
+        statement,
+        {
+            "now": micros(now),
+            "lease": micros(now + LEASES_MAX),
+            "wait": micros(now + WAITS_MAX),
+            "soon": micros(now + WINDOW),
+            "keep": micros(now + ONCES_KEPT_MAX),
+        },
+    )
+
+
+def drop_settled(db: Session, after: tuple[UUID, int], until: datetime) -> tuple[UUID, int] | None:
+    """The reservation and part to go on from; None where nothing was old enough."""
+    parts = db.all(
+        "SELECT reservation, part, at FROM settlements WHERE (reservation, part) > (%s, %s)"
+        " ORDER BY reservation, part LIMIT %s",
+        [*after, TIDIED_MAX],
+    )
+    old = [(id, part) for id, part, at in parts if at <= micros(until)]
+    if not old:
+        return None
+    db.execute(
+        "DELETE FROM settlements WHERE (reservation, part) IN"
+        " (SELECT * FROM unnest(%s::uuid[], %s::bigint[]))",
+        [list(column) for column in zip(*old, strict=True)],
+    )
+    id, part, _ = parts[-1]
+    return id, part
+
+
+# usage
+
+
+def days_to_tidy(db: Session) -> list[date]:
+    return sorted(listed(db))
+
+
+def drop_days(
+    db: Session, partitions: Partitions, now: datetime, retention_days: dict[Tier, int]
+) -> None:
+    """The days that no tier keeps."""
+    if retention_days.keys() < set(get_args(Tier)):
+        return  # rows of the others are kept for good
+    db.execute(f"SET LOCAL statement_timeout = {UPKEEP_MS}")
+    partitions.drop_before(db, day_of(kept_since(now, max(retention_days.values()))))
+
+
+def drop_rows(db: Session, day: date, now: datetime, retention_days: dict[Tier, int]) -> None:
+    """Of a day that some tiers keep and others don't; nobody waits behind it."""
+    last = datetime.combine(day, time(), UTC)
+    tiers = [tier for tier, days in retention_days.items() if last < kept_since(now, days)]
+    if not tiers:
+        return
+    db.execute(f"SET LOCAL statement_timeout = {UPKEEP_MS}")
+    table = table_of(day)
+    db.db.execute(
+        sql.SQL(
+            "DELETE FROM {} USING accounts WHERE accounts.number = account AND tier = ANY(%s)"
+        ).format(table),
+        [tiers],
+    )

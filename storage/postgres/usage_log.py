@@ -1,0 +1,127 @@
+"""The log of usage with the counters that outlive it, as SQL; the account is held by the caller."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime
+from typing import Any
+
+from mailprobe.storage.columns import micros, usage_row_of
+from mailprobe.storage.periods import day_of, month_of, period_start_of
+from mailprobe.storage.postgres.driver.partitions import PartitionsMissing
+from mailprobe.storage.postgres.driver.server import Session, Writes
+from mailprobe.storage.postgres.ledgers import Who
+from mailprobe.storage.records import DayCount, UsageRow
+
+LOG = (
+    "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"
+    " latency_ms) SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[],"
+    " %s::text[], %s::text[], %s::bigint[], %s::boolean[], %s::bigint[])"
+)
+MONTHS = (
+    "INSERT INTO months (account, month, units, billable)"
+    " SELECT * FROM unnest(%s::bigint[], %s::date[], %s::bigint[], %s::bigint[])"
+    " ON CONFLICT (account, month) DO UPDATE SET"
+    " units = months.units + excluded.units, billable = months.billable + excluded.billable"
+)
+DAYS = (
+    "INSERT INTO days (account, day, billable)"
+    " SELECT * FROM unnest(%s::bigint[], %s::date[], %s::bigint[])"
+    " ON CONFLICT (account, day) DO UPDATE SET billable = days.billable + excluded.billable"
+)
+PERIODS = (
+    "INSERT INTO periods (account, start, billable)"
+    " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[])"
+    " ON CONFLICT (account, start) DO UPDATE SET billable = periods.billable + excluded.billable"
+)
+SHOWN = "at, operation, status, failed_check, units, billable, latency_ms"
+
+Used = tuple[Who, Sequence[UsageRow]]
+
+
+def check_partitions(db: Session, rows: Iterable[UsageRow]) -> None:
+    """Raises PartitionsMissing, before anything is weighed or written that would be again."""
+    days = {day_of(row.at) for row in rows}
+    if not days <= db.partitions:
+        raise PartitionsMissing(frozenset(days))
+
+
+def log(writes: Writes, those: Sequence[Used]) -> None:
+    """A row each, and the counters once for all rows of the same day, month or period."""
+    logged = [
+        (
+            who.account_number,
+            who.key_number,
+            micros(row.at),
+            row.operation,
+            row.status,
+            row.failed_check,
+            row.units,
+            row.billable,
+            row.latency_ms,
+        )
+        for who, rows in those
+        for row in rows
+    ]
+    if not logged:
+        return
+    writes.add(LOG, *(list(column) for column in zip(*logged, strict=True)))
+    _count(writes, those)
+
+
+def _count(writes: Writes, those: Sequence[Used]) -> None:
+    units: Counter[tuple[int, date]] = Counter()
+    days: Counter[tuple[int, date]] = Counter()
+    months: Counter[tuple[int, date]] = Counter()
+    periods: Counter[tuple[int, datetime]] = Counter()
+    for who, rows in those:
+        number = who.account_number
+        for row in rows:
+            units[number, month_of(row.at)] += row.units
+            if row.billable:
+                days[number, day_of(row.at)] += 1
+                months[number, month_of(row.at)] += 1
+                start = period_start_of(who.account, row.at)
+                if start:
+                    periods[number, start] += 1
+    accounts, firsts = _columns(units)
+    writes.add(MONTHS, accounts, firsts, list(units.values()), [months[at] for at in units])
+    if days:
+        writes.add(DAYS, *_columns(days), list(days.values()))
+    if periods:
+        accounts, starts = _columns(periods)
+        writes.add(PERIODS, accounts, [micros(at) for at in starts], list(periods.values()))
+
+
+def _columns(counts: Counter[tuple[int, date]] | Counter[tuple[int, datetime]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*counts, strict=True)]
+
+
+# shown
+
+
+def days(db: Session, account_id: str, first: date, last: date) -> list[DayCount]:
+    rows = db.all(
+        "SELECT day, days.billable FROM days JOIN accounts ON accounts.number = days.account"
+        " WHERE accounts.id = %s AND day BETWEEN %s AND %s ORDER BY day",
+        [account_id, first, last],
+    )
+    return [DayCount(day, calls) for day, calls in rows]
+
+
+def usage(db: Session, account_id: str, limit: int) -> list[UsageRow]:
+    account = db.one("SELECT number FROM accounts WHERE id = %s", [account_id])
+    if account is None:
+        return []
+    values = {"account": account[0], "limit": limit}
+    logged = db.all(
+        f"SELECT {SHOWN}, 1 FROM usage WHERE account = %(account)s"
+        " ORDER BY at DESC, number DESC LIMIT %(limit)s",
+        values,
+    )
+    refused = db.all(
+        f"SELECT {SHOWN}, times FROM refusals WHERE account = %(account)s"
+        " ORDER BY at DESC, minute DESC, place DESC LIMIT %(limit)s",
+        values,
+    )
+    rows = sorted([*logged, *refused], key=lambda row: int(row[0]), reverse=True)
+    return [usage_row_of(row) for row in rows[:limit]]

@@ -1,0 +1,167 @@
+"""The transactions of accounts and keys, as SQL: each runs whole inside the writer's or the reader's."""
+
+import sqlite3
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+from uuid import uuid4
+
+from mailprobe.storage.columns import (
+    ACCOUNT_COLUMNS,
+    ACCOUNT_FIELDS,
+    KEY_COLUMNS,
+    account_of,
+    column,
+    instant,
+    key_of,
+    micros,
+)
+from mailprobe.storage.contract import WINDOW, KeyLimitReached, KeysTooFast, next_key_at
+from mailprobe.storage.records import Account, Caller, Key, KeyKind, Tier
+
+DB = sqlite3.Connection
+CALLERS_MAX = 4096  # some KiB each
+
+
+def create_account(db: DB, now: datetime, email: str, tier: Tier) -> Account:
+    account = Account(str(uuid4()), email, tier, now)
+    places = ", ".join("?" * len(ACCOUNT_FIELDS))
+    db.execute(
+        f"INSERT INTO accounts ({', '.join(ACCOUNT_FIELDS)}) VALUES ({places})",
+        [column(getattr(account, name)) for name in ACCOUNT_FIELDS],
+    )
+    return account
+
+
+def account(db: DB, account_id: str) -> Account | None:
+    row = db.execute(
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = ?", (account_id,)
+    ).fetchone()
+    return row and account_of(row)
+
+
+def accounts(db: DB) -> list[Account]:
+    rows = db.execute(f"SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY number")
+    return [account_of(row) for row in rows]
+
+
+def account_of_customer(db: DB, customer_id: str) -> Account | None:
+    row = db.execute(
+        f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = ?", (customer_id,)
+    ).fetchone()
+    return row and account_of(row)
+
+
+def change_account(db: DB, account_id: str, changes: dict[str, Any]) -> Account | None:
+    if _is_anothers(db, account_id, changes.get("customer_id")):
+        raise ValueError("another account has this customer_id")
+    for name, value in changes.items():  # each is a field's name: check_changes()
+        db.execute(f"UPDATE accounts SET {name} = ? WHERE id = ?", (column(value), account_id))
+    return account(db, account_id)
+
+
+def _is_anothers(db: DB, account_id: str, customer_id: str | None) -> bool:
+    other = db.execute(
+        "SELECT 1 FROM accounts AS mine JOIN accounts AS other ON other.number <> mine.number"
+        " WHERE mine.id = ? AND other.customer_id = ?",
+        (account_id, customer_id),
+    )
+    return other.fetchone() is not None
+
+
+def number_of(db: DB, account_id: str) -> int:
+    row = db.execute("SELECT number FROM accounts WHERE id = ?", (account_id,)).fetchone()
+    if row is None:
+        raise KeyError(account_id)
+    return int(row[0])
+
+
+def create_key(
+    db: DB,
+    now: datetime,
+    account_id: str,
+    kind: KeyKind,
+    label: str | None,
+    sha256: str,
+    prefix: str,
+    keys_max: int | None,
+    a_minute: int | None,
+) -> Key:
+    account = number_of(db, account_id)
+    if kind == "standard" and keys_max is not None:
+        (active,) = db.execute(
+            "SELECT count(*) FROM keys"
+            " WHERE account = ? AND kind = 'standard' AND revoked_at IS NULL",
+            (account,),
+        ).fetchone()
+        if active >= keys_max:
+            raise KeyLimitReached
+    if kind == "standard" and a_minute is not None:
+        _check_pace(db, now, account, a_minute)
+    if db.execute("SELECT 1 FROM keys WHERE sha256 = ?", (sha256,)).fetchone():
+        raise ValueError("a key with this hash is kept already")
+    key = Key(str(uuid4()), account_id, kind, label, prefix, now)
+    db.execute(
+        "INSERT INTO keys (id, account, kind, label, prefix, sha256, created_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (key.id, account, key.kind, key.label, key.prefix, sha256, micros(key.created_at)),
+    )
+    return key
+
+
+def _check_pace(db: DB, now: datetime, account: int, a_minute: int) -> None:
+    rows = db.execute(
+        "SELECT created_at FROM keys WHERE account = ? AND kind = 'standard'"
+        " AND created_at > ? AND created_at <= ?",
+        (account, micros(now - WINDOW), micros(now)),
+    )
+    at = next_key_at([instant(at) for (at,) in rows], a_minute)
+    if at is not None:
+        raise KeysTooFast(now, at)
+
+
+def keys(db: DB, account_id: str) -> list[Key]:
+    rows = db.execute(
+        f"SELECT {KEY_COLUMNS} FROM accounts JOIN keys ON keys.account = accounts.number"
+        " WHERE accounts.id = ? AND revoked_at IS NULL ORDER BY keys.number",
+        (account_id,),
+    )
+    return [key_of(row) for row in rows]
+
+
+def revoke_key(db: DB, now: datetime, account_id: str | None, key_id: str) -> bool:
+    revoked = db.execute(
+        "UPDATE keys SET revoked_at = :now WHERE id = :key AND revoked_at IS NULL AND"
+        " (:account IS NULL OR account = (SELECT number FROM accounts WHERE id = :account))",
+        {"now": micros(now), "key": key_id, "account": account_id},
+    )
+    return bool(revoked.rowcount)
+
+
+def caller(db: DB, sha256: str) -> Caller | None:
+    return _caller(db, "sha256 = ? AND revoked_at IS NULL", sha256)
+
+
+def caller_of_key(db: DB, number: int) -> Caller:
+    """Revoked or not."""
+    found = _caller(db, "keys.number = ?", number)
+    assert found, "no key is deleted that has jobs"
+    return found
+
+
+def _caller(db: DB, which: str, value: str | int) -> Caller | None:
+    row = db.execute(
+        f"SELECT {ACCOUNT_COLUMNS}, {KEY_COLUMNS}"
+        f" FROM keys JOIN accounts ON accounts.number = keys.account WHERE {which}",
+        (value,),
+    ).fetchone()
+    if row is None:
+        return None
+    return _caller_of(row)
+
+
+@lru_cache(maxsize=CALLERS_MAX)
+def _caller_of(row: tuple[Any, ...]) -> Caller:
+    """The same row is the same caller, and most requests come from few: no need to make it anew."""
+    fields = len(ACCOUNT_FIELDS)
+    return Caller(account_of(row[:fields]), key_of(row[fields:]))

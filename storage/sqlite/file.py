@@ -1,0 +1,328 @@
+"""The database file: made, checked, brought up to date, connected to; never made anew.
+
+What is there and is not ours (another program's database, a newer version's, a
+damaged one, a directory) is refused with StoreBroken. A lock file beside the
+database serves processes that start together, and the order in which writers of
+several processes take their turns.
+"""
+
+import fcntl
+import os
+import sqlite3
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
+APPLICATION_ID = 0x4D50524F  # "MPRO", at octet 68 of the file (https://sqlite.org/fileformat2.html)
+SCHEMA = Path(__file__).parents[1] / "schema" / "sqlite"
+MIGRATING_S = 10.0  # as long a start waits for another process that brings the file up to date
+OPENING_MS = 500  # as long a new connection waits where another recovers the log
+CHECKED_OCTETS_MAX = 64 * 1024 * 1024  # up to here the whole file is checked at the start, in 0.2 s
+LOG_OCTETS_MAX = 64 * 1024 * 1024  # the log shrinks to this when it has been larger
+CACHE_KIB = 16 * 1024
+RETRY_S = 0.001
+HEADER_OCTETS = 100  # a shorter file has no database header, and SQLite takes some for empty ones
+AGAIN = "put a backup in its place, or to begin anew remove"
+SHARED_LOCK = (
+    0x4000_0002,
+    510,
+)  # first octet and length (https://sqlite.org/fileformat2.html#lockbyte)
+FLOCK = "hhqqi4x"  # struct flock (fcntl(2)): kind, whence, start, length, process
+
+# https://sqlite.org/rescode.html, primary codes: what is the world's fault and not ours
+BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+UNAVAILABLE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+def code_of(error: BaseException) -> int:
+    """SQLite's primary result code; 0 for what is no error of SQLite's."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Is it the database that cannot go on, rather than one transaction that is wrong?"""
+    return isinstance(error, OSError | StoreUnavailable) or code_of(error) in BROKEN | UNAVAILABLE
+
+
+def as_unavailable(error: BaseException, path: Path) -> StoreUnavailable:
+    if isinstance(error, StoreUnavailable):
+        return type(error)(*error.args)
+    if code_of(error) in BROKEN:
+        return StoreBroken(f"{path} is damaged or no database: {error}")
+    return StoreUnavailable(f"{path} cannot be used just now: {error}")
+
+
+@contextmanager
+def trouble_told(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system say of a database that cannot go on into our own words."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if not is_trouble(error):
+            raise
+        raise as_unavailable(error, path) from error
+
+
+def inode_of(path: Path) -> tuple[int, int]:
+    """Which file it is; raises OSError where there is none."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+class Turnstile:
+    """One writer of all processes waits for the database's lock at a time.
+
+    SQLite's lock has no queue: who has just let it go takes it again before
+    another looks. Whoever waits for it holds this, so that the last holder must
+    queue here.
+    """
+
+    def __init__(self, database: Path) -> None:
+        path = database.with_name(f"{database.name}.lock")
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def try_enter(self) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def enter(self) -> None:
+        """Wait, at most as long as a migration may take; raises StoreUnavailable."""
+        end = time.monotonic() + MIGRATING_S
+        while not self.try_enter():
+            if time.monotonic() > end:
+                raise StoreUnavailable("another process holds the database's lock file")
+            time.sleep(RETRY_S)
+
+    def leave(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def prepare(path: Path) -> None:
+    """See that there is a database of ours, of this version: checked, made, or migrated.
+
+    Safe for several processes at once. Raises StoreBroken, StoreUnavailable.
+    """
+    if path.is_dir():
+        raise StoreBroken(f"{path} is a directory, not a database file")
+    with trouble_told(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(Turnstile(path)) as lock:
+            lock.enter()
+            _make(path)
+            with closing(_connect(path)) as db:
+                _check_owner(db, path)
+                lock.leave()  # the check takes a while, and others may be at work
+                _check_whole(db, path)
+                lock.enter()
+                _migrate(db)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to a prepared database. It never makes one; closed by whoever asked for it."""
+    db = _connect(path)
+    try:
+        if _owner(db) != APPLICATION_ID or _version(db) != len(_scripts()):
+            raise StoreBroken(f"{path} is not the database that was opened at the start")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA journal_size_limit = {LOG_OCTETS_MAX}")
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, to a database of ours that is of this version and whole.
+
+    Raises StoreBroken, StoreUnavailable.
+    """
+    if not path.is_file():
+        raise StoreBroken(f"{path} is not there or no file")
+    with trouble_told(path):
+        db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            _check_owner(db, path)
+            if _owner(db) != APPLICATION_ID:
+                raise StoreBroken(f"{path} is empty")
+            if _version(db) < len(_scripts()):
+                raise StoreBroken(
+                    f"{path} was written by an older version of this program: start the service"
+                    " on it once, which brings it up to date, and stop it"
+                )
+            _check_whole(db, path)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def holder_of(path: Path) -> int | None:
+    """A process that has the database open, by its id; 0 for one of another machine or container.
+
+    Whoever has read from it holds SQLite's shared lock until it closes. This process's
+    own locks are not seen, and end here: to be asked before it opens the file.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, *SHARED_LOCK, 0)
+        kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    finally:
+        os.close(file)
+    return None if kind == fcntl.F_UNLCK else max(0, pid)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    if not os.access(path, os.W_OK):  # SQLite would open it, and only fail to write
+        raise StoreUnavailable(f"{path} is not there or may not be written")
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=OPENING_MS / 1000,
+        isolation_level=None,  # transactions are ours to begin and to end
+        check_same_thread=False,  # one thread at a time, not always the same
+        cached_statements=256,
+    )
+
+
+def _make(path: Path) -> None:
+    """A file of ours where there never was one; its own mode, whatever the process's umask.
+
+    It appears with its header: a file of length 0 is none that a start of ours has left.
+    """
+    key, log = _beside(path, ".key"), _beside(path, "-wal")
+    with suppress(FileNotFoundError):
+        if path.stat().st_size >= HEADER_OCTETS:
+            return
+        raise _emptied(path)
+    if log.exists() and log.stat().st_size:
+        raise StoreBroken(f"{path} is gone, but its log {log.name} is there: {AGAIN} {log.name}")
+    if key.exists():
+        raise StoreBroken(f"{path} is gone, but its key {key.name} is there: {AGAIN} {key.name}")
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL, 0o600))
+    with closing(sqlite3.connect(draft, isolation_level=None)) as db:
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    draft.rename(path)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(f"{path.name}{ending}")
+
+
+def _emptied(path: Path) -> StoreBroken:
+    return StoreBroken(f"{path} is empty: {AGAIN} it and {_beside(path, '.key').name}")
+
+
+def _check_owner(db: sqlite3.Connection, path: Path) -> None:
+    (tables,) = db.execute(
+        "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE 'sqlite%'"
+    ).fetchone()
+    if (tables or _version(db)) and _owner(db) != APPLICATION_ID:
+        raise StoreBroken(f"{path} is another program's database")
+    if _version(db) > len(_scripts()):
+        raise StoreBroken(f"{path} was written by a newer version of this program")
+    if not tables and (_version(db) or _beside(path, ".key").exists()):
+        raise _emptied(path)  # a start makes the key last
+
+
+def _check_whole(db: sqlite3.Connection, path: Path) -> None:
+    if path.stat().st_size > CHECKED_OCTETS_MAX:
+        return  # damage shows itself when the page is read
+    (finding,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if finding != "ok":
+        raise StoreBroken(f"{path} is damaged: {finding}".replace("\n", " "))
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    """Each step is one transaction, so that a start that dies is only a start to be made again.
+
+    sqlite-utils keeps the record of them; the lock that its migrations lack is the
+    caller's. `user_version` says the same in one number, for every connection.
+    """
+    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()  # a restored copy may have lost it
+    if mode != "wal":
+        raise StoreUnavailable(f"the file system bears no write-ahead log (journal mode {mode})")
+    if _version(db) == len(_scripts()):
+        return
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")  # ours, before anything is in it
+    from sqlite_utils import Database, Migrations  # 0.2 s, and needed once in a file's life
+
+    migrations = Migrations("mailprobe")
+    for number, script in enumerate(_scripts(), 1):
+        migrations(name=script.stem)(_step(number, script))
+    migrations.apply(Database(db, execute_plugins=False))
+
+
+def _step(number: int, script: Path) -> Callable[["Database"], None]:
+    """One script; a file from before sqlite-utils kept the record has some of them already."""
+
+    def step(db: "Database") -> None:
+        if _version(db.conn) >= number:
+            return
+        for statement in _statements(script.read_text("utf-8")):
+            db.conn.execute(statement)
+        db.conn.execute(f"PRAGMA user_version = {number}")
+
+    return step
+
+
+def _scripts() -> list[Path]:
+    return _scripts_in(SCHEMA)
+
+
+@cache
+def _scripts_in(schema: Path) -> list[Path]:
+    """As they were when this program started: an upgrade under it is the next start's business."""
+    return sorted(schema.glob("*.sql"))
+
+
+def _statements(script: str) -> Iterator[str]:
+    """One at a time: executescript() would commit what came before it."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _owner(db: sqlite3.Connection) -> int:
+    (number,) = db.execute("PRAGMA application_id").fetchone()
+    return int(number)
+
+
+def _version(db: sqlite3.Connection) -> int:
+    (number,) = db.execute("PRAGMA user_version").fetchone()
+    return int(number)

@@ -1,0 +1,75 @@
+"""The transactions of idempotency keys, as SQL."""
+
+import sqlite3
+from datetime import datetime
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
+from mailprobe.storage.encrypted_columns import SealedFirst
+from mailprobe.storage.records import Once
+from mailprobe.storage.sqlite.accounts import number_of
+
+DB = sqlite3.Connection
+
+
+def begin(
+    db: DB,
+    now: datetime,
+    account_id: str,
+    key: str,
+    body_sha256: str,
+    lease_until: datetime,
+    keep_until: datetime,
+) -> bytes | None:
+    """None for the first; else the sealed answer."""
+    account = number_of(db, account_id)
+    at = micros(now)
+    standing = db.execute(
+        "SELECT body_sha256, answer FROM onces WHERE account = ? AND key = ? AND keep_until > ?"
+        " AND (answer IS NOT NULL OR lease_until > ? AND lease_until <= ?)",
+        (account, key, at, at, micros(lease_until)),  # a longer lease is of a clock that was ahead
+    ).fetchone()
+    if standing is None:
+        db.execute(
+            "INSERT OR REPLACE INTO onces (account, key, body_sha256, lease_until, keep_until)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (account, key, body_sha256, micros(lease_until), micros(keep_until)),
+        )
+        return None
+    body_before, answer = standing
+    if body_before != body_sha256:
+        raise IdempotencyKeyReused
+    if answer is None:
+        raise IdempotencyInProgress
+    return bytes(answer)
+
+
+RUNNING = (
+    " WHERE account = (SELECT number FROM accounts WHERE id = ?) AND key = ? AND answer IS NULL"
+    " AND lease_until = ?"
+)
+
+
+def _place(once: Once) -> tuple[str, str, int]:
+    return once.account_id, once.key, micros(once.lease_until)
+
+
+def finish(db: DB, once: Once, answer: bytes | None) -> None:
+    if answer is None:
+        db.execute(f"DELETE FROM onces{RUNNING}", _place(once))
+    else:
+        db.execute(f"UPDATE onces SET answer = ?{RUNNING}", (answer, *_place(once)))
+
+
+def check_runs(db: DB, once: Once | None) -> None:
+    """No answer is kept, and no other request has begun since. To be asked before any write."""
+    if once is None:
+        return
+    if not db.execute(f"SELECT 1 FROM onces{RUNNING}", _place(once)).fetchone():
+        raise IdempotencyInProgress
+
+
+def keep(db: DB, first: SealedFirst | None) -> None:
+    """The answer of a request that runs."""
+    if first is not None:
+        finish(db, first.once, first.answer)

@@ -1,0 +1,217 @@
+"""Who waits for what, as SQL: jobs stand in lanes, and a claim takes from the heads of them.
+
+A lane is what a claim's bound holds for: an account's pending jobs, or those that are
+delivered to one of its receivers. `lanes` knows how many each has and when the first is
+due that nobody has claimed; `backlogs` knows the same of an account. So a claim costs
+what it takes, however many wait behind a lane or an account that is full and however
+many are claimed; and what an account has reserved by its jobs is known without
+counting them.
+"""
+
+import heapq
+import sqlite3
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from mailprobe.storage.claim_order import FAILING_AFTER, Bounds, Head, Lane, take_in_turn
+from mailprobe.storage.columns import micros
+from mailprobe.storage.contract import LEASES_MAX, WAITS_MAX
+from mailprobe.storage.records import JobState, Work
+
+DB = sqlite3.Connection
+STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}
+# The state is spelled out: SQLite takes a partial index where it reads the condition.
+WAITING: dict[JobState, str] = {
+    "pending": "jobs WHERE state = 'pending' AND account = :account AND lease_until IS NULL",
+    "delivering": "jobs WHERE state = 'delivering' AND account = :account AND host = :host"
+    " AND lease_until IS NULL",
+}
+HOST_OF = {
+    "pending": "''",
+    "delivering": "host",
+}  # of a job, that names its lane beside the account
+
+
+def renew(db: DB, state: JobState, lane: Lane, change: int = 0) -> None:
+    """So many jobs have come (or gone), or one is claimed; their rows say so already."""
+    place = {"state": state, "account": lane.account, "host": lane.host, "change": change}
+    db.execute(
+        "INSERT INTO lanes (state, account, host, jobs, due_at) VALUES"
+        f" (:state, :account, :host, :change, (SELECT min(due_at) FROM {WAITING[state]}))"
+        " ON CONFLICT (state, account, host) DO UPDATE"
+        " SET jobs = jobs + :change, due_at = excluded.due_at",
+        place,
+    )
+    if change < 0:
+        db.execute(
+            "DELETE FROM lanes WHERE state = :state AND account = :account AND host = :host"
+            " AND jobs = 0",
+            place,
+        )
+    db.execute(
+        f"INSERT INTO backlogs (account, pending, undelivered, {state}_due_at) VALUES (:account,"
+        " :pending, :change, (SELECT min(due_at) FROM lanes WHERE state = :state"
+        " AND account = :account AND due_at IS NOT NULL)) ON CONFLICT (account) DO UPDATE"
+        " SET pending = pending + excluded.pending,"
+        " undelivered = undelivered + excluded.undelivered,"
+        f" {state}_due_at = excluded.{state}_due_at",
+        {**place, "pending": change if state == "pending" else 0},
+    )
+
+
+def due(
+    db: DB, now: datetime, work: Work, limit: int, each_max: int, account_max: int | None
+) -> list[Head]:
+    """The jobs that a claim would take, accounts in turn."""
+    state = STATE_OF[work]
+    held = _claimed(db, now, state)
+    left = _left_behind(db, now, state)
+
+    @cache
+    def lane_max(lane: Lane) -> int:
+        return min(1, each_max) if lane.host and _fails(db, lane) else each_max
+
+    def heads_of(account: int) -> Iterator[Head]:
+        heads = sorted(left.get(account, ()))
+        return _heads(
+            db, now, state, account, heads, lambda lane: lane_max(lane) - held.get(lane, 0)
+        )
+
+    first_due = _first_due(db, now, state)
+    for account, heads in left.items():
+        first = min(heads).due_at
+        first_due[account] = min(first_due.get(account, first), first)
+    return take_in_turn(first_due, heads_of, held, Bounds(limit, lane_max, account_max))
+
+
+def _heads(
+    db: DB,
+    now: datetime,
+    state: JobState,
+    account: int,
+    heads: list[Head],
+    room_in: Callable[[Lane], int],
+) -> Iterator[Head]:
+    """An account's jobs, those due longest first; lanes are looked at as far as they are needed."""
+    lanes = db.execute(
+        "SELECT due_at, host FROM lanes WHERE state = ? AND account = ? AND due_at <= ?"
+        " ORDER BY due_at",
+        (state, account, micros(now)),
+    )
+    following = next(lanes, None)
+    while True:
+        while following and (not heads or following[0] <= heads[0].due_at):
+            lane = Lane(account, following[1])
+            for head in _first(db, now, state, lane, room_in(lane)):
+                heapq.heappush(heads, head)
+            following = next(lanes, None)
+        if not heads:
+            return
+        yield heapq.heappop(heads)
+
+
+def _first_due(db: DB, now: datetime, state: JobState) -> dict[int, int]:
+    """Accounts in which somebody is due, each with the instant of its first."""
+    column = f"{state}_due_at"
+    rows = db.execute(f"SELECT account, {column} FROM backlogs WHERE {column} <= ?", (micros(now),))
+    return dict(rows.fetchall())
+
+
+def _claimed(db: DB, now: datetime, state: JobState) -> dict[Lane, int]:
+    """How many claims of each lane are in force, over all processes."""
+    rows = db.execute(
+        f"SELECT account, {HOST_OF[state]}, count(*) FROM jobs WHERE state = ? AND lease_until > ?"
+        " GROUP BY 1, 2",
+        (state, micros(now)),
+    )
+    return {Lane(account, host): count for account, host, count in rows}
+
+
+def _left_behind(db: DB, now: datetime, state: JobState) -> dict[int, list[Head]]:
+    """Jobs whose claim has ended without an outcome: as many as a process had that was killed."""
+    rows = db.execute(
+        f"SELECT due_at, number, account, {HOST_OF[state]} FROM jobs"
+        " WHERE state = ? AND lease_until <= ?",
+        (state, micros(now)),
+    )
+    left: dict[int, list[Head]] = {}
+    for due_at, number, account, host in rows:
+        left.setdefault(account, []).append(Head(due_at, number, Lane(account, host)))
+    return left
+
+
+def _first(db: DB, now: datetime, state: JobState, lane: Lane, most: int) -> list[Head]:
+    """The lane's first jobs that wait."""
+    if most <= 0:
+        return []
+    rows = db.execute(
+        f"SELECT due_at, number FROM {WAITING[state]} AND due_at <= :now"
+        " ORDER BY due_at, number LIMIT :most",
+        {"account": lane.account, "host": lane.host, "now": micros(now), "most": most},
+    )
+    return [Head(due_at, number, lane) for due_at, number in rows.fetchall()]
+
+
+# receivers
+
+
+def _fails(db: DB, lane: Lane) -> bool:
+    """Have its last tries failed?"""
+    row = db.execute(
+        "SELECT failures FROM receivers WHERE account = ? AND host = ?", (lane.account, lane.host)
+    ).fetchone()
+    return row is not None and row[0] >= FAILING_AFTER
+
+
+def note_try(db: DB, now: datetime, lane: Lane, *, failed: bool) -> None:
+    if not failed:
+        db.execute("DELETE FROM receivers WHERE account = ? AND host = ?", lane)
+        return
+    db.execute(
+        "INSERT INTO receivers (account, host, failures, tried_at) VALUES (?, ?, 1, ?)"
+        " ON CONFLICT (account, host) DO UPDATE"
+        " SET failures = failures + 1, tried_at = excluded.tried_at",
+        (*lane, micros(now)),
+    )
+
+
+# a clock that was ahead
+
+
+AHEAD_MAX = 1000  # jobs brought back in one transaction
+LATEST = {"pending": ":now", "delivering": "iif(tries = 0, :now, :wait)"}  # that a job may be due
+
+
+def _given(now: datetime) -> dict[str, Any]:
+    return {
+        "now": micros(now),
+        "lease": micros(now + LEASES_MAX),
+        "wait": micros(now + WAITS_MAX),
+    }
+
+
+def ahead(db: DB, now: datetime) -> list[tuple[int, JobState, Lane]]:
+    """Jobs that are due later than anybody plans, or claimed for longer; looked for by a reader."""
+    found: list[tuple[int, JobState, Lane]] = []
+    for state in STATE_OF.values():
+        rows = db.execute(
+            f"SELECT number, account, {HOST_OF[state]} FROM jobs WHERE state = :state"
+            f" AND (due_at > {LATEST[state]} OR lease_until > :lease) LIMIT :most",
+            {**_given(now), "state": state, "most": AHEAD_MAX},
+        )
+        found += [(number, state, Lane(account, host)) for number, account, host in rows]
+    return found
+
+
+def bring_back(db: DB, now: datetime, those: list[tuple[int, JobState, Lane]]) -> None:
+    """Their leases end, and they are due, as late as anybody plans; `lanes` say so too."""
+    for number, state, _ in those:
+        db.execute(
+            f"UPDATE jobs SET due_at = min(due_at, {LATEST[state]}),"
+            " lease_until = min(lease_until, :lease) WHERE number = :number AND state = :state",
+            {**_given(now), "number": number, "state": state},
+        )
+    for state, lane in {(state, lane) for _, state, lane in those}:
+        renew(db, state, lane)

@@ -1,0 +1,251 @@
+"""The transactions of jobs, as SQL: each runs whole inside the writer's or the reader's."""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cache, partial
+from typing import Any, TypeVar
+
+from mailprobe.storage.claim_order import Lane
+from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
+from mailprobe.storage.contract import LISTED_MAX, at_most
+from mailprobe.storage.encrypted_columns import SealedFirst
+from mailprobe.storage.records import (
+    Attempt,
+    Caller,
+    Claim,
+    Job,
+    JobOrder,
+    JobState,
+    Ledger,
+    UsageRow,
+    Work,
+)
+from mailprobe.storage.sqlite import accounts
+from mailprobe.storage.sqlite import idempotency as onces
+from mailprobe.storage.sqlite import job_partitions as lanes
+from mailprobe.storage.sqlite import usage as metering
+
+DB = sqlite3.Connection
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Where a job is kept, what its lane depends on, and what is counted on."""
+
+    number: int
+    account: int
+    host: str
+    state: JobState
+    tries: int
+    fence: int
+
+    @property
+    def lane(self) -> Lane | None:
+        """None where the job has ended."""
+        if self.state == "pending":
+            return Lane(self.account, "")
+        return Lane(self.account, self.host) if self.state == "delivering" else None
+
+
+def create(
+    db: DB,
+    now: datetime,
+    caller: Caller,
+    order: JobOrder,
+    secret: bytes | None,
+    weigh: Callable[[Ledger], R | None],
+    first: SealedFirst | None,
+) -> Job | R:
+    """The secret comes sealed."""
+    if db.execute("SELECT 1 FROM jobs WHERE id = ?", (order.id,)).fetchone():
+        raise ValueError("a job with this id is kept already")
+    onces.check_runs(db, first.once if first else None)
+    granted = metering.grant(db, now, caller, 1, weigh)
+    if not isinstance(granted, metering.Standing):
+        return granted
+    who = granted.who
+    at = micros(now)
+    onces.keep(db, first)
+    db.execute(
+        "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
+        " due_at) VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)",
+        (
+            order.id,
+            who.account_number,
+            who.key_number,
+            order.email,
+            order.webhook,
+            order.host,
+            secret,
+            at,
+            at,
+        ),
+    )
+    lanes.renew(db, "pending", Lane(who.account_number, ""), 1)
+    return Job(
+        order.id, caller.account.id, order.email, order.webhook, order.host, "pending", now, now
+    )
+
+
+# claims
+
+
+def claim(
+    db: DB,
+    now: datetime,
+    work: Work,
+    limit: int,
+    each_max: int,
+    account_max: int | None,
+    lease_s: float,
+) -> list[tuple[Claim, bytes | None]]:
+    """Claims without their secrets, and these, sealed, beside them."""
+    heads = lanes.due(db, now, work, limit, each_max, account_max)
+    until = micros(now + timedelta(seconds=lease_s))
+    db.executemany(
+        "UPDATE jobs SET lease_until = ?, fence = fence + 1 WHERE number = ?",
+        [(until, head.number) for head in heads],
+    )
+    for lane in {head.lane for head in heads}:
+        lanes.renew(db, lanes.STATE_OF[work], lane)
+    caller_of_key = cache(partial(accounts.caller_of_key, db))  # many have the same
+    return [_claim(db, head.number, caller_of_key) for head in heads]
+
+
+def _claim(
+    db: DB, number: int, caller_of_key: Callable[[int], Caller]
+) -> tuple[Claim, bytes | None]:
+    secret, fence, key, *row = db.execute(
+        f"SELECT secret, fence, key, {JOB_COLUMNS}"
+        " FROM jobs JOIN accounts ON accounts.number = jobs.account WHERE jobs.number = ?",
+        (number,),
+    ).fetchone()
+    return Claim(job_of(tuple(row)), caller_of_key(key), None, fence), secret
+
+
+def extend(db: DB, now: datetime, claim: Claim, lease_s: float) -> bool:
+    extended = db.execute(
+        "UPDATE jobs SET lease_until = ? WHERE id = ? AND fence = ? AND lease_until > ?",
+        (micros(now + timedelta(seconds=lease_s)), claim.job.id, claim.fence, micros(now)),
+    )
+    return bool(extended.rowcount)
+
+
+# outcomes
+
+
+def verified(
+    db: DB, now: datetime, claim: Claim, row: UsageRow, payload: bytes, metered: bool
+) -> bool:
+    kept = _held(db, claim, "pending")
+    if kept is None:
+        return False
+    metering.use(db, now, claim.caller, [row], metered)
+    _change(db, kept, "delivering", now, payload=payload)
+    return True
+
+
+def tried(
+    db: DB, now: datetime, claim: Claim, attempt: Attempt, state: JobState, due_at: datetime | None
+) -> bool:
+    kept = _held(db, claim, "delivering")
+    if kept is None:
+        return False
+    _log(db, kept.number, attempt)
+    lanes.note_try(db, now, Lane(kept.account, kept.host), failed=state != "done")
+    ended_at = None if due_at else micros(now)
+    _change(db, kept, state, due_at, tries=kept.tries + 1, ended_at=ended_at)
+    return True
+
+
+def abandon(db: DB, now: datetime, claim: Claim) -> bool:
+    kept = _held(db, claim, "pending")
+    if kept is None:
+        return False
+    _change(db, kept, "failed", None, ended_at=micros(now))
+    return True
+
+
+def resend(db: DB, now: datetime, job_id: str) -> Job | None:
+    kept = _kept(db, "id = ? AND payload IS NOT NULL", job_id)
+    if kept is None:
+        return None
+    _change(db, kept, "delivering", now, tries=0, fence=kept.fence + 1, ended_at=None)
+    return job(db, job_id)
+
+
+def _held(db: DB, claim: Claim, state: JobState) -> _Kept | None:
+    """The job, where this claim is its last and has had no outcome, and it is in this state."""
+    which = "id = ? AND fence = ? AND lease_until IS NOT NULL AND state = ?"
+    return _kept(db, which, claim.job.id, claim.fence, state)
+
+
+def _kept(db: DB, which: str, *values: Any) -> _Kept | None:
+    row = db.execute(
+        f"SELECT number, account, host, state, tries, fence FROM jobs WHERE {which}", values
+    ).fetchone()
+    return row and _Kept(*row)
+
+
+def _change(db: DB, kept: _Kept, state: JobState, due_at: datetime | None, **columns: Any) -> None:
+    """Into another state, or to another instant: its claim ends, and it changes lanes."""
+    values = {"state": state, "due_at": due_at and micros(due_at), "lease_until": None, **columns}
+    sets = ", ".join(f"{name} = :{name}" for name in values)
+    db.execute(f"UPDATE jobs SET {sets} WHERE number = :number", {**values, "number": kept.number})
+    after = replace(kept, state=state)
+    if kept.lane:
+        lanes.renew(db, kept.state, kept.lane, -1)
+    if after.lane:
+        lanes.renew(db, after.state, after.lane, 1)
+
+
+def _log(db: DB, number: int, attempt: Attempt) -> None:
+    """Of a job that is sent again and again no more are kept than are ever shown."""
+    (last,) = db.execute(
+        "SELECT coalesce(max(place), 0) FROM attempts WHERE job = ?", (number,)
+    ).fetchone()
+    tried = (attempt.number, micros(attempt.at), attempt.took_ms, attempt.status, attempt.error)
+    db.execute(
+        "INSERT INTO attempts (job, place, number, at, took_ms, status, error)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (number, last + 1, *tried),
+    )
+    db.execute("DELETE FROM attempts WHERE job = ? AND place <= ?", (number, last + 1 - LISTED_MAX))
+
+
+# seen
+
+
+def job(db: DB, job_id: str) -> Job | None:
+    row = db.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
+        " WHERE jobs.id = ?",
+        (job_id,),
+    ).fetchone()
+    return row and job_of(row)
+
+
+def jobs(db: DB, account_id: str | None, state: JobState | None, limit: int) -> list[Job]:
+    conditions = {
+        "jobs.account = (SELECT number FROM accounts WHERE id = ?)": account_id,
+        "jobs.state = ?": state,
+    }
+    asked = {words: value for words, value in conditions.items() if value is not None}
+    rows = db.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
+        f" WHERE {' AND '.join(asked) or '1'} ORDER BY jobs.number DESC LIMIT ?",
+        (*asked.values(), at_most(LISTED_MAX, limit)),
+    )
+    return [job_of(row) for row in rows]
+
+
+def attempts(db: DB, job_id: str) -> list[Attempt]:
+    rows = db.execute(
+        "SELECT attempts.number, at, took_ms, status, error"
+        " FROM jobs JOIN attempts ON job = jobs.number WHERE jobs.id = ? ORDER BY place",
+        (job_id,),
+    )
+    return [attempt_of(row) for row in rows]

@@ -1,0 +1,68 @@
+"""The transactions of leased seats, as SQL."""
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from mailprobe.storage.columns import instant, micros
+from mailprobe.storage.lease_allocation import Lease, SeatsAsked, asked_back, deal
+
+DB = sqlite3.Connection
+
+
+def lease(
+    db: DB,
+    now: datetime,
+    holder: str,
+    asked: Mapping[str, SeatsAsked],
+    limit: int,
+    lease_s: float,
+) -> dict[str, int]:
+    granted = {}
+    for address, wish in asked.items():
+        rows = db.execute(
+            "SELECT holder, seats, since, until FROM seats WHERE address = ?", (address,)
+        )
+        leases = [lease_of(row) for row in rows]
+        new = deal(leases, holder, wish, now, limit=limit, lease_s=lease_s)
+        granted[address] = new.seats if new else 0
+        if new:
+            db.execute(
+                "INSERT OR REPLACE INTO seats (address, holder, seats, since, until)"
+                " VALUES (?, ?, ?, ?, ?)",
+                (address, holder, new.seats, micros(new.since), micros(new.until)),
+            )
+        else:
+            db.execute("DELETE FROM seats WHERE address = ? AND holder = ?", (address, holder))
+    return granted
+
+
+def wanted_back(db: DB, now: datetime, holder: str, limit: int) -> dict[str, int]:
+    rows = db.execute(
+        "SELECT address, holder, seats, since, until FROM seats WHERE address IN"
+        " (SELECT address FROM seats WHERE seats = 0) ORDER BY address"
+    )
+    return of_holder(rows.fetchall(), now, holder, limit)
+
+
+def return_all(db: DB, holder: str) -> None:
+    db.execute("DELETE FROM seats WHERE holder = ?", (holder,))
+
+
+def lease_of(row: tuple[Any, ...]) -> Lease:
+    holder, seats, since, until = row
+    return Lease(holder, seats, instant(since), instant(until))
+
+
+def of_holder(
+    rows: Iterable[tuple[Any, ...]], now: datetime, holder: str, limit: int
+) -> dict[str, int]:
+    """What is asked back of this holder, by address; each row begins with its own."""
+    leases: dict[str, list[Lease]] = {}
+    for address, *row in rows:
+        leases.setdefault(address, []).append(lease_of(tuple(row)))
+    back = {
+        address: asked_back(those, now, limit=limit)[holder] for address, those in leases.items()
+    }
+    return {address: seats for address, seats in back.items() if seats}

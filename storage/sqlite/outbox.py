@@ -1,0 +1,120 @@
+"""The transactions of the outbox, as SQL: each runs whole inside the writer's or the reader's."""
+
+import sqlite3
+from datetime import datetime, timedelta
+
+from mailprobe.storage.columns import LETTER_COLUMNS, letter_of, micros
+from mailprobe.storage.contract import LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most
+from mailprobe.storage.records import Letter, LetterKind
+from mailprobe.storage.sqlite.accounts import number_of
+
+DB = sqlite3.Connection
+CAN_BE_CLAIMED = "due_at <= :now AND (lease_until IS NULL OR lease_until <= :now)"
+LETTERS = f"SELECT {LETTER_COLUMNS} FROM letters JOIN accounts ON accounts.number = letters.account"
+
+
+def post(
+    db: DB,
+    now: datetime,
+    kind: LetterKind,
+    account_id: str,
+    name: str,
+    body: bytes,
+    due_at: datetime,
+) -> bool:
+    account = number_of(db, account_id)
+    posted = db.execute(
+        "INSERT INTO letters (kind, account, name, body, count, made_at, due_at)"
+        " VALUES (?, ?, ?, ?, 0, ?, ?) ON CONFLICT DO NOTHING",
+        (kind, account, name, body, micros(now), micros(due_at)),
+    )
+    return bool(posted.rowcount)
+
+
+# The last of the closed slots that follow each other from the one asked for. After a clock was set
+# back a day those are thousands, and each settlement meets them: one statement, not one for each.
+LAST_CLOSED = (
+    "SELECT name FROM letters AS one WHERE kind = 'meter' AND account = :account AND name >= :slot"
+    " AND fence > 0 AND NOT EXISTS (SELECT 1 FROM letters WHERE kind = 'meter' AND account = :account"
+    f" AND name = CAST(one.name + {METER_SLOT_S} AS TEXT) AND fence > 0)"
+    " ORDER BY name LIMIT 1"  # as text: all have ten digits until the year 2286
+)
+
+
+def raise_meter(db: DB, now: datetime, account: int, billable: int) -> None:
+    """Count them in the letter of the account's first slot from now on that is not closed."""
+    slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
+    if _is_closed(db, account, slot):
+        (last,) = db.execute(LAST_CLOSED, {"account": account, "slot": str(slot)}).fetchone()
+        slot = int(last) + METER_SLOT_S
+    due_at = (slot + METER_SLOT_S + METER_REST_S) * 1_000_000
+    db.execute(
+        "INSERT INTO letters (kind, account, name, body, count, made_at, due_at)"
+        " VALUES ('meter', ?, ?, x'', ?, ?, ?)"
+        " ON CONFLICT (kind, account, name) DO UPDATE SET count = count + excluded.count",
+        (account, str(slot), billable, micros(now), due_at),
+    )
+
+
+def _is_closed(db: DB, account: int, slot: int) -> bool:
+    closed = db.execute(
+        "SELECT 1 FROM letters WHERE kind = 'meter' AND account = ? AND name = ? AND fence > 0",
+        (account, str(slot)),
+    )
+    return closed.fetchone() is not None
+
+
+def due(db: DB, now: datetime, kind: LetterKind, limit: int) -> list[int]:
+    """The numbers of the letters that a claim would take, those due longest first."""
+    rows = db.execute(
+        f"SELECT number FROM letters WHERE kind = :kind AND {CAN_BE_CLAIMED}"
+        " ORDER BY due_at, number LIMIT :limit",
+        {"kind": kind, "now": micros(now), "limit": max(0, limit)},
+    )
+    return [number for (number,) in rows]
+
+
+def claim(db: DB, now: datetime, kind: LetterKind, limit: int, lease_s: float) -> list[Letter]:
+    numbers = due(db, now, kind, limit)
+    at, until = micros(now), micros(now + timedelta(seconds=lease_s))
+    db.executemany(
+        "UPDATE letters SET lease_until = ?, fence = fence + 1,"
+        " first_tried_at = coalesce(first_tried_at, ?) WHERE number = ?",
+        [(until, at, number) for number in numbers],
+    )
+    rows = [
+        db.execute(f"{LETTERS} WHERE letters.number = ?", (number,)).fetchone()
+        for number in numbers
+    ]
+    return [letter_of(row) for row in rows]
+
+
+def tried(
+    db: DB, now: datetime, letter: Letter, sent: bool, due_at: datetime | None, error: str | None
+) -> bool:
+    changed = db.execute(
+        "UPDATE letters SET tries = tries + 1, due_at = ?, sent_at = ?, error = ?,"
+        " lease_until = NULL WHERE kind = ? AND name = ?"
+        " AND account = (SELECT number FROM accounts WHERE id = ?)"
+        " AND fence = ? AND lease_until IS NOT NULL",
+        (
+            due_at and micros(due_at),
+            micros(now) if sent else None,
+            error,
+            letter.kind,
+            letter.name,
+            letter.account_id,
+            letter.fence,
+        ),
+    )
+    return bool(changed.rowcount)
+
+
+def letters(db: DB, kind: LetterKind, account_id: str | None, limit: int) -> list[Letter]:
+    of_account = " AND letters.account = (SELECT number FROM accounts WHERE id = :account)"
+    rows = db.execute(
+        f"{LETTERS} WHERE kind = :kind{of_account if account_id is not None else ''}"
+        " ORDER BY letters.number DESC LIMIT :limit",
+        {"kind": kind, "account": account_id, "limit": at_most(LISTED_MAX, limit)},
+    )
+    return [letter_of(row) for row in rows]

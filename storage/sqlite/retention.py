@@ -1,0 +1,149 @@
+"""What is past its time, as SQL: every statement drops a bounded number of rows."""
+
+import sqlite3
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from mailprobe.storage.columns import micros
+from mailprobe.storage.contract import (
+    LEASES_MAX,
+    LETTERS_KEPT,
+    ONCES_KEPT_MAX,
+    RECEIVERS_KEPT,
+    WAITS_MAX,
+    WINDOW,
+)
+from mailprobe.storage.periods import kept_since
+from mailprobe.storage.records import Tier
+from mailprobe.storage.sqlite import rate_window
+
+DB = sqlite3.Connection
+TIDIED_MAX = 1000  # rows in one transaction of tidy(): some milliseconds, nobody waits long
+JOBS_TIDIED_MAX = 100  # with a payload and some attempts each
+Drop = Callable[[DB, datetime], bool]
+
+WINDOWS = (
+    "DELETE FROM windows WHERE (key, at) IN"
+    " (SELECT key, at FROM windows WHERE at <= :at LIMIT :most)"
+)
+LETTERS = (
+    "DELETE FROM letters WHERE number IN (SELECT number FROM letters"
+    " WHERE kind = :kind AND due_at IS NULL AND made_at <= :at LIMIT :most)"
+)
+ENDED = (
+    "DELETE FROM reservations WHERE number IN"
+    " (SELECT number FROM reservations WHERE lease_until <= :at LIMIT :most)",
+    "DELETE FROM onces WHERE number IN (SELECT number FROM onces"
+    " WHERE keep_until <= :at LIMIT :most)",
+    "DELETE FROM onces WHERE number IN (SELECT number FROM onces"
+    " WHERE answer IS NULL AND lease_until <= :at LIMIT :most)",
+    "DELETE FROM seats WHERE (address, holder) IN"
+    " (SELECT address, holder FROM seats WHERE until <= :at LIMIT :most)",
+)
+RECEIVERS = (
+    "DELETE FROM receivers WHERE (account, host) IN"
+    " (SELECT account, host FROM receivers WHERE tried_at <= :at LIMIT :most)"
+)
+LOGGED = (
+    "DELETE FROM usage WHERE number IN (SELECT usage.number FROM accounts"
+    " JOIN usage ON account = accounts.number WHERE tier = :tier AND at < :at"
+    " LIMIT :most)",
+    "DELETE FROM refusals WHERE (account, minute, key, failed_check, place) IN"
+    " (SELECT account, minute, key, failed_check, place FROM accounts"
+    " JOIN refusals ON account = accounts.number WHERE tier = :tier AND minute < :at"
+    " LIMIT :most)",
+)
+
+
+KEYS = (  # a number is used again where it was the last: that one stays
+    "DELETE FROM keys WHERE number IN (SELECT keys.number FROM accounts"
+    " JOIN keys ON account = accounts.number WHERE tier = :tier AND revoked_at < :at"
+    " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)"
+    " AND keys.number < (SELECT max(number) FROM keys) LIMIT :most)"
+)
+
+
+def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
+    """What is to go: each drops at most TIDIED_MAX rows, and tells whether there may be more."""
+    at = micros(now)
+    acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
+    acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
+    acts.append(partial(_drop, statement=RECEIVERS, at=micros(now - RECEIVERS_KEPT)))
+    for tier, days in retention_days.items():
+        since = kept_since(now, days)
+        for statement in LOGGED:
+            acts.append(partial(_drop, statement=statement, at=micros(since), tier=tier))
+        acts.append(partial(_drop_jobs, tier=tier, since=micros(since)))
+        acts.append(partial(_drop, statement=KEYS, at=micros(since), tier=tier))
+    for kind, kept in LETTERS_KEPT.items():
+        acts.append(partial(_drop, statement=LETTERS, at=micros(now - kept), kind=kind))
+    return acts
+
+
+def _drop(db: DB, _: datetime, *, statement: str, **values: Any) -> bool:
+    return db.execute(statement, {**values, "most": TIDIED_MAX}).rowcount == TIDIED_MAX
+
+
+def _drop_jobs(db: DB, _: datetime, *, tier: Tier, since: int) -> bool:
+    """With their attempts."""
+    numbers = db.execute(
+        "SELECT jobs.number FROM accounts JOIN jobs ON account = accounts.number"
+        " WHERE tier = ? AND ended_at < ? LIMIT ?",
+        (tier, since, JOBS_TIDIED_MAX),
+    ).fetchall()
+    db.executemany("DELETE FROM attempts WHERE job = ?", numbers)
+    db.executemany("DELETE FROM jobs WHERE number = ?", numbers)
+    return len(numbers) == JOBS_TIDIED_MAX
+
+
+BROUGHT_BACK = (
+    "UPDATE reservations SET lease_until = :lease WHERE lease_until > :lease",
+    "UPDATE seats SET until = :lease WHERE until > :lease",
+    "UPDATE onces SET keep_until = :keep WHERE keep_until > :keep",
+    "UPDATE keys SET revoked_at = :now WHERE revoked_at > :soon",
+)
+KEYS_AHEAD = "SELECT DISTINCT key FROM windows WHERE at > :soon"
+
+
+LETTERS_BROUGHT_BACK = (
+    "UPDATE letters SET lease_until = :lease"
+    " WHERE kind = :kind AND due_at IS NOT NULL AND lease_until > :lease",
+    "UPDATE letters SET due_at = :wait WHERE kind = :kind AND due_at > :wait",
+)
+
+
+def bring_back(db: DB, now: datetime) -> datetime:
+    """What a clock wrote that was ahead. Gives the instant."""
+    ends = {
+        "now": micros(now),
+        "soon": micros(now + WINDOW),
+        "lease": micros(now + LEASES_MAX),
+        "wait": micros(now + WAITS_MAX),
+        "keep": micros(now + ONCES_KEPT_MAX),
+    }
+    for statement in BROUGHT_BACK:
+        db.execute(statement, ends)
+    for (key,) in db.execute(KEYS_AHEAD, ends).fetchall():
+        rate_window.bring_back(db, key, ends["now"])
+    for kind in LETTERS_KEPT:
+        for statement in LETTERS_BROUGHT_BACK:
+            db.execute(statement, {**ends, "kind": kind})
+    return now
+
+
+def drop_settled(
+    db: DB, now: datetime, after: tuple[int, int], until: datetime
+) -> tuple[int, int] | None:
+    """The reservation and part to go on from; None where nothing was old enough."""
+    parts = db.execute(
+        "SELECT reservation, part, at FROM settlements WHERE (reservation, part) > (?, ?)"
+        " ORDER BY reservation, part LIMIT ?",
+        (*after, TIDIED_MAX),
+    ).fetchall()
+    old = [(number, part) for number, part, at in parts if at <= micros(until)]
+    ahead = [(micros(now), number, part) for number, part, at in parts if at > micros(now)]
+    db.executemany("DELETE FROM settlements WHERE reservation = ? AND part = ?", old)
+    db.executemany("UPDATE settlements SET at = ? WHERE reservation = ? AND part = ?", ahead)
+    return parts[-1][:2] if old or ahead else None

@@ -1,0 +1,408 @@
+"""The store in one SQLite file: the default.
+
+Write-ahead log, synchronous=FULL; one writer thread with group commit, one
+reader thread (sqlite_desk). Several processes may share the file: whoever writes
+holds the lock from before the clock is read until the commit is on the disk.
+What is done under it are functions in the modules beside this one, by their field.
+"""
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from mailprobe.storage.contract import (
+    SETTLED_KEPT,
+    USAGE_ROWS_MAX,
+    StoreBroken,
+    at_most,
+    check_changes,
+    check_outcome,
+    check_sent,
+    check_units,
+    units_of,
+)
+from mailprobe.storage.encrypted_columns import (
+    SealedFirst,
+    job_place,
+    once_place,
+    sealed_answer,
+    sealed_first,
+    unpacked,
+)
+from mailprobe.storage.encryption import Seal, key_beside
+from mailprobe.storage.lease_allocation import SeatsAsked
+from mailprobe.storage.records import (
+    Account,
+    Answered,
+    Attempt,
+    Caller,
+    Claim,
+    DayCount,
+    FirstAnswer,
+    Job,
+    JobOrder,
+    JobState,
+    Key,
+    KeyKind,
+    Ledger,
+    Letter,
+    LetterKind,
+    Once,
+    Reservation,
+    Tier,
+    UsageRow,
+    Work,
+)
+from mailprobe.storage.sqlite import accounts, jobs
+from mailprobe.storage.sqlite import idempotency as onces
+from mailprobe.storage.sqlite import job_partitions as lanes
+from mailprobe.storage.sqlite import leases as seats
+from mailprobe.storage.sqlite import outbox as letters
+from mailprobe.storage.sqlite import retention as tidying
+from mailprobe.storage.sqlite import usage as metering
+from mailprobe.storage.sqlite.database_thread import Reader, Writer
+from mailprobe.storage.sqlite.file import prepare, trouble_told
+from mailprobe.storage.sqlite.key_lookup import Glance
+
+R = TypeVar("R")
+
+
+@asynccontextmanager
+async def open_sqlite(
+    path: Path, *, secret_key: bytes | None, now: Callable[[], datetime]
+) -> AsyncIterator["SqliteStore"]:
+    """Make or check the file, and serve it; leaving the block answers those who still wait.
+
+    Without a secret key the one in the file beside the database is used, or made.
+    Raises StoreBroken, StoreUnavailable.
+    """
+
+    def make_ready() -> bytes:
+        prepare(path)
+        with trouble_told(path):
+            return key_beside(path) if secret_key is None else secret_key
+
+    seal = Seal(await trio.to_thread.run_sync(make_ready))
+    with trouble_told(path):
+        writer = Writer(path, now)
+    try:
+        reader = Reader(path, now)
+        try:
+            glance = Glance(path)
+            try:
+                yield SqliteStore(writer, reader, glance, seal)
+            finally:
+                glance.close()  # first: the last one of the file writes the log back
+        finally:
+            await reader.close()
+    finally:
+        await writer.close()
+
+
+class SqliteStore:
+    """Everything that is remembered, in one file."""
+
+    def __init__(self, writer: Writer, reader: Reader, glance: Glance, seal: Seal) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._glance = glance
+        self._seal = seal
+
+    # accounts and keys
+
+    async def create_account(self, email: str, tier: Tier) -> Account:
+        return await self._writer.ask(lambda db, now: accounts.create_account(db, now, email, tier))
+
+    async def account(self, account_id: str) -> Account | None:
+        return await self._reader.ask(lambda db, now: accounts.account(db, account_id))
+
+    async def accounts(self) -> list[Account]:
+        return await self._reader.ask(lambda db, now: accounts.accounts(db))
+
+    async def account_of_customer(self, customer_id: str) -> Account | None:
+        return await self._reader.ask(lambda db, now: accounts.account_of_customer(db, customer_id))
+
+    async def change_account(self, account_id: str, **changes: Any) -> Account | None:
+        check_changes(changes)
+        return await self._writer.ask(
+            lambda db, now: accounts.change_account(db, account_id, changes)
+        )
+
+    async def create_key(
+        self,
+        account_id: str,
+        kind: KeyKind,
+        label: str | None,
+        *,
+        sha256: str,
+        prefix: str,
+        keys_max: int | None,
+        a_minute: int | None = None,
+        once: Once | None = None,
+        answer: Callable[[Key], Answered] | None = None,
+    ) -> Key:
+        def create(db: sqlite3.Connection, now: datetime) -> Key:
+            onces.check_runs(db, once)
+            key = accounts.create_key(
+                db, now, account_id, kind, label, sha256, prefix, keys_max, a_minute
+            )
+            if once and answer:
+                onces.keep(db, self._sealed(FirstAnswer(once, answer(key))))
+            return key
+
+        return await self._writer.ask(create)
+
+    def _sealed(self, first: FirstAnswer | None) -> SealedFirst | None:
+        return None if first is None else sealed_first(self._seal, first)
+
+    async def keys(self, account_id: str) -> list[Key]:
+        return await self._reader.ask(lambda db, now: accounts.keys(db, account_id))
+
+    async def revoke_key(self, account_id: str | None, key_id: str) -> bool:
+        return await self._writer.ask(
+            lambda db, now: accounts.revoke_key(db, now, account_id, key_id)
+        )
+
+    async def caller(self, sha256: str) -> Caller | None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        known, found = await self._glance.joint_caller(sha256)
+        if not known:
+            found = await self._reader.ask(partial(self._look_up, sha256=sha256))
+            self._glance.has_read(sha256)
+        return found
+
+    def _look_up(self, db: sqlite3.Connection, _: datetime, *, sha256: str) -> Caller | None:
+        self._glance.open()
+        return accounts.caller(db, sha256)
+
+    # metering
+
+    async def reserve(
+        self, caller: Caller, units: int, weigh: Callable[[Ledger], R | None], *, lease_s: float
+    ) -> Reservation | R:
+        check_units(units)
+        return await self._writer.ask(
+            lambda db, now: metering.reserve(db, now, caller, units, weigh, lease_s)
+        )
+
+    async def extend(self, reservation: Reservation, *, lease_s: float) -> None:
+        await self._writer.ask(lambda db, now: metering.extend(db, now, reservation, lease_s))
+
+    async def settle(
+        self,
+        reservation: Reservation,
+        rows: Sequence[UsageRow],
+        *,
+        part: int = 0,
+        ends: bool = True,
+        metered: bool = False,
+        first: FirstAnswer | None = None,
+    ) -> None:
+        answer = self._sealed(first)
+        await self._writer.ask(
+            lambda db, now: metering.settle(db, now, reservation, rows, part, ends, metered, answer)
+        )
+
+    async def spend(
+        self,
+        caller: Caller,
+        rows: Sequence[UsageRow],
+        weigh: Callable[[Ledger], R | None],
+        *,
+        metered: bool = False,
+        first: FirstAnswer | None = None,
+    ) -> R | None:
+        check_units(units_of(rows))
+        answer = self._sealed(first)
+        return await self._writer.ask(
+            lambda db, now: metering.spend(db, now, caller, rows, weigh, metered, answer)
+        )
+
+    async def log_refusal(self, caller: Caller, row: UsageRow) -> None:
+        await self._writer.ask(lambda db, now: metering.log_refusal(db, now, caller, row))
+
+    async def ledger(self, caller: Caller) -> Ledger:
+        return await self._reader.ask(lambda db, now: metering.ledger(db, now, caller))
+
+    async def days(self, account_id: str, first: date, last: date) -> list[DayCount]:
+        return await self._reader.ask(
+            lambda db, now: metering.days(db, now, account_id, first, last)
+        )
+
+    async def usage(self, account_id: str, *, limit: int) -> list[UsageRow]:
+        most = at_most(USAGE_ROWS_MAX, limit)
+        return await self._reader.ask(lambda db, now: metering.usage(db, now, account_id, most))
+
+    # idempotency
+
+    async def begin_once(
+        self, account_id: str, key: str, body_sha256: str, *, keep_s: float, lease_s: float
+    ) -> Answered | Once:
+        lease, keep = timedelta(seconds=lease_s), timedelta(seconds=keep_s)
+
+        def begin(db: sqlite3.Connection, now: datetime) -> Once | bytes:
+            until = now + lease
+            sealed = onces.begin(db, now, account_id, key, body_sha256, until, now + keep)
+            return Once(account_id, key, until) if sealed is None else sealed
+
+        begun = await self._writer.ask(begin)
+        if isinstance(begun, Once):
+            return begun
+        return unpacked(self._seal.open(begun, once_place(account_id, key)))
+
+    async def finish_once(self, once: Once, answer: Answered | None) -> None:
+        sealed = None if answer is None else sealed_answer(self._seal, once, answer)
+        await self._writer.ask(lambda db, now: onces.finish(db, once, sealed))
+
+    # jobs
+
+    async def create_job(
+        self,
+        caller: Caller,
+        order: JobOrder,
+        weigh: Callable[[Ledger], R | None],
+        *,
+        first: FirstAnswer | None = None,
+    ) -> Job | R:
+        secret = None
+        if order.secret is not None:
+            secret = self._seal.close(order.secret.encode(), job_place(order.id))
+        answer = self._sealed(first)
+        return await self._writer.ask(
+            lambda db, now: jobs.create(db, now, caller, order, secret, weigh, answer)
+        )
+
+    async def claim_jobs(
+        self,
+        work: Work,
+        *,
+        limit: int,
+        each_max: int,
+        lease_s: float,
+        account_max: int | None = None,
+    ) -> list[Claim]:
+        if not await self._reader.ask(
+            lambda db, now: lanes.due(db, now, work, 1, each_max, account_max)
+        ):
+            return []
+        claimed = await self._writer.ask(
+            lambda db, now: jobs.claim(db, now, work, limit, each_max, account_max, lease_s)
+        )
+        return [self._with_secret(claim, sealed) for claim, sealed in claimed]
+
+    def _with_secret(self, claim: Claim, sealed: bytes | None) -> Claim:
+        if sealed is None:
+            return claim
+        try:
+            secret = self._seal.open(sealed, job_place(claim.job.id))
+        except StoreBroken:  # that of one job; the others have theirs
+            return replace(claim, sealed=True)
+        return replace(claim, secret=secret.decode())
+
+    async def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:
+        return await self._writer.ask(lambda db, now: jobs.extend(db, now, claim, lease_s))
+
+    async def job_verified(
+        self, claim: Claim, row: UsageRow, payload: bytes, *, metered: bool = False
+    ) -> bool:
+        return await self._writer.ask(
+            lambda db, now: jobs.verified(db, now, claim, row, payload, metered)
+        )
+
+    async def job_tried(
+        self, claim: Claim, attempt: Attempt, *, state: JobState, due_at: datetime | None
+    ) -> bool:
+        check_outcome(state, due_at)
+        return await self._writer.ask(
+            lambda db, now: jobs.tried(db, now, claim, attempt, state, due_at)
+        )
+
+    async def abandon_job(self, claim: Claim) -> bool:
+        return await self._writer.ask(lambda db, now: jobs.abandon(db, now, claim))
+
+    async def job(self, job_id: str) -> Job | None:
+        return await self._reader.ask(lambda db, now: jobs.job(db, job_id))
+
+    async def jobs(
+        self, *, account_id: str | None = None, state: JobState | None = None, limit: int
+    ) -> list[Job]:
+        return await self._reader.ask(lambda db, now: jobs.jobs(db, account_id, state, limit))
+
+    async def attempts(self, job_id: str) -> list[Attempt]:
+        return await self._reader.ask(lambda db, now: jobs.attempts(db, job_id))
+
+    async def resend_job(self, job_id: str) -> Job | None:
+        return await self._writer.ask(lambda db, now: jobs.resend(db, now, job_id))
+
+    # the outbox
+
+    async def post(
+        self, kind: LetterKind, account_id: str, name: str, body: bytes, *, due_at: datetime
+    ) -> bool:
+        return await self._writer.ask(
+            lambda db, now: letters.post(db, now, kind, account_id, name, body, due_at)
+        )
+
+    async def claim_letters(self, kind: LetterKind, *, limit: int, lease_s: float) -> list[Letter]:
+        if not await self._reader.ask(lambda db, now: letters.due(db, now, kind, 1)):
+            return []
+        return await self._writer.ask(lambda db, now: letters.claim(db, now, kind, limit, lease_s))
+
+    async def letter_tried(
+        self, letter: Letter, *, sent: bool, due_at: datetime | None, error: str | None = None
+    ) -> bool:
+        check_sent(sent, due_at)
+        return await self._writer.ask(
+            lambda db, now: letters.tried(db, now, letter, sent, due_at, error)
+        )
+
+    async def letters(
+        self, kind: LetterKind, *, account_id: str | None = None, limit: int
+    ) -> list[Letter]:
+        return await self._reader.ask(lambda db, now: letters.letters(db, kind, account_id, limit))
+
+    # seats
+
+    async def lease_seats(
+        self, holder: str, asked: Mapping[str, SeatsAsked], *, limit: int, lease_s: float
+    ) -> Mapping[str, int]:
+        return await self._writer.ask(
+            lambda db, now: seats.lease(db, now, holder, asked, limit, lease_s)
+        )
+
+    async def seats_asked_back(self, holder: str, *, limit: int) -> Mapping[str, int]:
+        return await self._reader.ask(lambda db, now: seats.wanted_back(db, now, holder, limit))
+
+    async def return_seats(self, holder: str) -> None:
+        await self._writer.ask(lambda db, now: seats.return_all(db, holder))
+
+    # upkeep
+
+    async def tidy(self, retention_days: dict[Tier, int]) -> None:
+        now = await self._writer.ask(tidying.bring_back)
+        if ahead := await self._reader.ask(lanes.ahead):
+            await self._writer.ask(partial(lanes.bring_back, those=ahead))
+        for drop in tidying.drops(now, retention_days):
+            while await self._writer.ask(drop):
+                pass  # little by little, so that no request waits behind it
+        after: tuple[int, int] | None = (0, -1)
+        while after is not None:
+            old = partial(tidying.drop_settled, after=after, until=now - SETTLED_KEPT)
+            after = await self._writer.ask(old)
+
+    async def check(self) -> datetime:
+        return await self._writer.ask(_write_nothing_new)
+
+
+def _write_nothing_new(db: sqlite3.Connection, now: datetime) -> datetime:
+    """One page goes to the disk, with what it held."""
+    (number,) = db.execute("PRAGMA user_version").fetchone()
+    db.execute(f"PRAGMA user_version = {int(number)}")
+    return now

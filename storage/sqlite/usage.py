@@ -1,0 +1,389 @@
+"""The transactions of metering, as SQL: each runs whole inside the writer's or the reader's."""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from typing import Any, TypeVar
+
+from mailprobe.storage.columns import instant, micros, usage_row_of
+from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW, units_of
+from mailprobe.storage.encrypted_columns import SealedFirst
+from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
+from mailprobe.storage.records import (
+    Account,
+    Caller,
+    DayCount,
+    Ledger,
+    Reservation,
+    UsageRow,
+    Window,
+)
+from mailprobe.storage.sqlite import idempotency as onces
+from mailprobe.storage.sqlite import rate_window
+from mailprobe.storage.sqlite.outbox import raise_meter
+from mailprobe.storage.sqlite.rate_window import OpenWindow, Sum
+
+R = TypeVar("R")
+
+WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
+
+
+# One statement for all that weighing needs. Each statement of its own would cost as much again,
+# and lets go of the interpreter's lock: where the loop is busy it is long in coming back.
+# `:since` is where the window begins, `:key` the key's id.
+STANDING = (
+    "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end,"
+    " months.units, months.billable,"
+    " (SELECT sum(units) FROM reservations WHERE account = accounts.number AND lease_until > :now),"
+    " EXISTS (SELECT 1 FROM reservations WHERE account = accounts.number AND lease_until <= :now),"
+    " (SELECT pending FROM backlogs WHERE account = accounts.number),"
+    " (SELECT undelivered FROM backlogs WHERE account = accounts.number),"
+    " (SELECT sum(billable) FROM periods"
+    " WHERE account = accounts.number AND start >= current_period_start),"
+    f" {rate_window.COUNT_OF_ACCOUNT}, {rate_window.EARLIEST}, {rate_window.COLUMNS}"
+    " FROM keys JOIN accounts ON accounts.number = keys.account"
+    " LEFT JOIN months ON months.account = accounts.number AND month = :month"
+    f"{rate_window.JOINS} WHERE keys.id = :key"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """The caller's numbers, and its account with tier and billing period as they are now."""
+
+    account: Account
+    account_number: int
+    key_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who asks, and all that the ledger says but for the window's instants."""
+
+    who: Who
+    held: Sum
+    month_units: int
+    month_billable: int
+    period_billable: int
+    reserved: int
+    undelivered: int
+    keys: int
+    any_ended: bool  # reservations of the account, whose rows are still there
+
+    def ledger(
+        self, now: datetime, window: Window, account_window: Sequence[tuple[datetime, int]]
+    ) -> Ledger:
+        start, end = period_bounds(self.who.account, now)
+        return Ledger(
+            asked_at=now,
+            window=window,
+            month_units=self.month_units + self.reserved,
+            month_billable=self.month_billable,
+            period_start=start,
+            period_end=end,
+            period_billable=self.period_billable,
+            reserved=self.reserved,
+            undelivered=self.undelivered,
+            keys=self.keys,
+            account_window=account_window,
+        )
+
+
+def _who(db: sqlite3.Connection, caller: Caller) -> Who:
+    row = db.execute(
+        "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end"
+        " FROM keys JOIN accounts ON accounts.number = keys.account WHERE keys.id = ?",
+        (caller.key.id,),
+    ).fetchone()
+    if row is None:
+        raise KeyError(caller.key.id)
+    return _who_of(row, caller)
+
+
+def _who_of(row: tuple[Any, ...], caller: Caller) -> Who:
+    account_number, key_number, tier, start, end = row
+    start, end = start and instant(start), end and instant(end)
+    account = caller.account
+    before = (account.tier, account.current_period_start, account.current_period_end)
+    if (tier, start, end) != before:
+        account = replace(account, tier=tier, current_period_start=start, current_period_end=end)
+    return Who(account, account_number, key_number)
+
+
+def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing:
+    at = micros(now)
+    since = at - WINDOW_MICROS
+    given = {"now": at, "since": since, "month": str(month_of(now)), "key": caller.key.id}
+    row = db.execute(STANDING, given).fetchone()
+    if row is None:
+        raise KeyError(caller.key.id)
+    who = _who_of(row[:5], caller)
+    units, billable, reserved, any_ended, jobs, undelivered, of_period, keys, *held = row[5:]
+    in_period = who.account.current_period_start and who.account.current_period_end
+    return Standing(
+        who=who,
+        held=rate_window.sum_of(who.key_number, since, held),
+        month_units=units or 0,
+        month_billable=billable or 0,
+        # of this period, and of the next where it has begun before the provider said so
+        period_billable=(of_period if in_period else billable) or 0,
+        reserved=(reserved or 0) + (jobs or 0),
+        undelivered=undelivered or 0,
+        keys=keys,
+        any_ended=bool(any_ended),
+    )
+
+
+def reserve(
+    db: sqlite3.Connection,
+    now: datetime,
+    caller: Caller,
+    units: int,
+    weigh: Callable[[Ledger], R | None],
+    lease_s: float,
+) -> Reservation | R:
+    standing = grant(db, now, caller, units, weigh)
+    if not isinstance(standing, Standing):
+        return standing
+    account = standing.who.account_number
+    if standing.any_ended:
+        db.execute(
+            "DELETE FROM reservations WHERE account = ? AND lease_until <= ?",
+            (account, micros(now)),
+        )
+    number = db.execute(
+        "INSERT INTO reservations (account, units, lease_until) VALUES (?, ?, ?)",
+        (account, units, micros(now + timedelta(seconds=lease_s))),
+    ).lastrowid
+    return Reservation(str(number), caller, units, now)
+
+
+def grant(
+    db: sqlite3.Connection,
+    now: datetime,
+    caller: Caller,
+    units: int,
+    weigh: Callable[[Ledger], R | None],
+) -> Standing | R:
+    """Weigh; what is granted weighs on the window from now on. Reserving it is the caller's."""
+    standing = _standing(db, now, caller)
+    if (standing.held.newest_at or 0) > micros(now):
+        rate_window.bring_back(db, standing.who.key_number, micros(now))
+        standing = _standing(db, now, caller)
+    window, account_window = OpenWindow(db, standing.held), _account_window(db, now, standing)
+    refusal = weigh(standing.ledger(now, window, account_window))
+    window.close()
+    account_window.close()
+    if refusal is not None:
+        return refusal
+    rate_window.add(db, standing.held, micros(now), units)
+    return standing
+
+
+def spend(
+    db: sqlite3.Connection,
+    now: datetime,
+    caller: Caller,
+    rows: Sequence[UsageRow],
+    weigh: Callable[[Ledger], R | None],
+    metered: bool,
+    first: SealedFirst | None,
+) -> R | None:
+    """Weigh, and log and count at once: a grant that was never reserved."""
+    onces.check_runs(db, first.once if first else None)
+    standing = grant(db, now, caller, units_of(rows), weigh)
+    if not isinstance(standing, Standing):
+        return standing
+    _use(db, now, standing.who, rows, metered)
+    onces.keep(db, first)
+    return None
+
+
+def extend(db: sqlite3.Connection, now: datetime, reservation: Reservation, lease_s: float) -> None:
+    db.execute(
+        "UPDATE reservations SET lease_until = ? WHERE number = ? AND lease_until > ?",
+        (micros(now + timedelta(seconds=lease_s)), int(reservation.id), micros(now)),
+    )
+
+
+def settle(
+    db: sqlite3.Connection,
+    now: datetime,
+    reservation: Reservation,
+    rows: Sequence[UsageRow],
+    part: int,
+    ends: bool,
+    metered: bool,
+    first: SealedFirst | None,
+) -> None:
+    number = int(reservation.id)
+    new = db.execute(
+        "INSERT INTO settlements (reservation, part, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        (number, part, micros(now)),
+    )
+    if not new.rowcount:
+        return
+    onces.check_runs(db, first.once if first else None)
+    onces.keep(db, first)
+    if ends:
+        db.execute("DELETE FROM reservations WHERE number = ?", (number,))
+    else:
+        db.execute(
+            "UPDATE reservations SET units = max(0, units - ?) WHERE number = ?",
+            (units_of(rows), number),
+        )
+    if rows:
+        use(db, now, reservation.caller, rows, metered)
+
+
+def use(
+    db: sqlite3.Connection, now: datetime, caller: Caller, rows: Sequence[UsageRow], metered: bool
+) -> None:
+    """Log and count; what had been reserved for it is the caller's to give back."""
+    _use(db, now, _who(db, caller), rows, metered)
+
+
+def _use(
+    db: sqlite3.Connection, now: datetime, who: Who, rows: Sequence[UsageRow], metered: bool
+) -> None:
+    _log(db, who, rows)
+    _count(db, who, rows)
+    billable = sum(row.billable for row in rows)
+    if metered and billable and who.account.tier != "free":
+        raise_meter(db, now, who.account_number, billable)
+
+
+def _log(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
+    """A row each."""
+    account, key = who.account_number, who.key_number
+    db.executemany(
+        "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"
+        " latency_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (
+                account,
+                key,
+                micros(row.at),
+                row.operation,
+                row.status,
+                row.failed_check,
+                row.units,
+                row.billable,
+                row.latency_ms,
+            )
+            for row in rows
+        ],
+    )
+
+
+def _count(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
+    """Raise the counters that outlive the rows, once for all that lie in the same day or period."""
+    account = who.account_number
+    counted: dict[datetime, list[int]] = {}  # units and billable ones
+    for row in rows:
+        sums = counted.setdefault(row.at, [0, 0])  # what was settled together mostly ended together
+        sums[0] += row.units
+        sums[1] += row.billable
+    months: dict[date, list[int]] = {}
+    days: dict[date, int] = {}
+    periods: dict[datetime, int] = {}
+    for at, (units, billable) in counted.items():
+        day = day_of(at)
+        sums = months.setdefault(day.replace(day=1), [0, 0])
+        sums[0] += units
+        sums[1] += billable
+        if billable:
+            days[day] = days.get(day, 0) + billable
+            start = period_start_of(who.account, at)
+            if start:
+                periods[start] = periods.get(start, 0) + billable
+    for month, (units, billable) in months.items():
+        db.execute(
+            "INSERT INTO months (account, month, units, billable) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (account, month) DO UPDATE"
+            " SET units = units + excluded.units, billable = billable + excluded.billable",
+            (account, str(month), units, billable),
+        )
+    for day, billable in days.items():
+        db.execute(
+            "INSERT INTO days (account, day, billable) VALUES (?, ?, ?)"
+            " ON CONFLICT (account, day) DO UPDATE SET billable = billable + excluded.billable",
+            (account, str(day), billable),
+        )
+    for start, billable in periods.items():
+        db.execute(
+            "INSERT INTO periods (account, start, billable) VALUES (?, ?, ?)"
+            " ON CONFLICT (account, start) DO UPDATE"
+            " SET billable = billable + excluded.billable",
+            (account, micros(start), billable),
+        )
+
+
+def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: UsageRow) -> None:
+    """The next free place of the minute; the last place is shared by all the others."""
+    who = _who(db, caller)
+    minute = micros(now.replace(second=0, microsecond=0))
+    place = (who.account_number, minute, who.key_number, row.failed_check or "")
+    (last,) = db.execute(
+        "SELECT max(place) FROM refusals"
+        " WHERE account = ? AND minute = ? AND key = ? AND failed_check = ?",
+        place,
+    ).fetchone()
+    db.execute(
+        "INSERT INTO refusals (account, minute, key, failed_check, place, at, operation, status,"
+        " units, billable, latency_ms, times) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET times = times + excluded.times",
+        (
+            *place,
+            0 if last is None else min(last + 1, REFUSALS_SINGLE_MAX),
+            micros(row.at),
+            row.operation,
+            row.status,
+            row.units,
+            row.billable,
+            row.latency_ms,
+            row.times,
+        ),
+    )
+
+
+def ledger(db: sqlite3.Connection, now: datetime, caller: Caller) -> Ledger:
+    standing = _standing(db, now, caller)
+    window = rate_window.window_of(db, standing.held, micros(now))
+    return standing.ledger(now, window, tuple(_account_window(db, now, standing)))
+
+
+def _account_window(
+    db: sqlite3.Connection, now: datetime, standing: Standing
+) -> rate_window.AccountWindow:
+    at = micros(now)
+    return rate_window.AccountWindow(db, standing.who.account_number, at - WINDOW_MICROS, at)
+
+
+def days(
+    db: sqlite3.Connection, now: datetime, account_id: str, first: date, last: date
+) -> list[DayCount]:
+    rows = db.execute(
+        "SELECT day, days.billable FROM days JOIN accounts ON accounts.number = days.account"
+        " WHERE accounts.id = ? AND day BETWEEN ? AND ? ORDER BY day",
+        (account_id, str(first), str(last)),
+    )
+    return [DayCount(date.fromisoformat(day), calls) for day, calls in rows]
+
+
+def usage(db: sqlite3.Connection, now: datetime, account_id: str, limit: int) -> list[UsageRow]:
+    found = db.execute("SELECT number FROM accounts WHERE id = ?", (account_id,)).fetchone()
+    if found is None:
+        return []
+    rows = db.execute(
+        "SELECT * FROM (SELECT at, operation, status, failed_check, units, billable, latency_ms,"
+        " 1 AS times FROM usage WHERE account = :account ORDER BY at DESC, number DESC"
+        " LIMIT :limit)"
+        " UNION ALL"
+        " SELECT * FROM (SELECT at, operation, status, failed_check, units, billable, latency_ms,"
+        " times FROM refusals WHERE account = :account ORDER BY at DESC LIMIT :limit)",
+        {"account": found[0], "limit": limit},
+    ).fetchall()
+    rows.sort(key=lambda row: int(row[0]), reverse=True)
+    return [usage_row_of(row) for row in rows[:limit]]

@@ -1,0 +1,26 @@
+"""A kill, a full disk, or a list that changes, at each step of `clean`: see faulty_clean."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.api.cli.cleaning.faulty_clean import LISTS
+from tests.api.cli.test_clean import ROOT
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("fault", ["kill", "fill", "truncate", "replace", "rename"])
+def test_no_fault_at_any_step_loses_a_list_or_gives_a_wrong_output(
+    tmp_path: Path, name: str, fault: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.api.cli.cleaning.faulty_clean", name, fault, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 20

@@ -1,0 +1,73 @@
+"""`mailprobe demo`: the whole way, on real sockets of this machine alone."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.cli.test_clean import ROOT, names_in, rows_of
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with the example list in it, and a setting that must not reach the demo."""
+    (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / "examples/list.csv", tmp_path / "examples")
+    (tmp_path / "mailprobe.toml").write_text("smtp_port = 1")
+    return tmp_path
+
+
+def start(place: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", "from mailprobe.api.cli import main; main(['demo'])"],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MAILPROBE_SMTP_PORT": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever runs the tests
+    )
+
+
+def processes_in(place: Path) -> Iterator[Path]:
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink() == place:
+                yield process
+        except OSError:
+            continue
+
+
+def test_the_demo_cleans_the_example_and_stops_all_it_started(place: Path) -> None:
+    with start(place) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    for words in ("300 rows", "deliverable", "GREEN_LIGHT", "examples/list.verified.csv"):
+        assert words in out
+    rows = rows_of(place / "examples/list.verified.csv")
+    assert len(rows) == 300
+    statuses = Counter(row["status"] for row in rows)
+    assert min(statuses[s] for s in ("deliverable", "undeliverable", "catch_all", "invalid")) > 5
+    assert names_in(place / "examples") == ["list.csv", "list.verified.csv"]
+    assert list(processes_in(place)) == []
+
+
+def test_an_interrupted_demo_leaves_nothing_behind(place: Path) -> None:
+    with start(place) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if "cleaning" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "nothing is left behind" in err
+    assert names_in(place / "examples") == ["list.csv"]
+    assert list(processes_in(place)) == []

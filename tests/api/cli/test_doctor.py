@@ -1,0 +1,318 @@
+"""`mailprobe doctor`: each check well and ill, the clock, and what it prints."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from pathlib import Path
+from random import Random
+
+import dns.message
+import dns.rcode
+import dns.rdatatype
+import dns.rrset
+import pytest
+import trio
+from trio.testing import memory_stream_pair
+
+from mailprobe.api.cli import doctor
+from mailprobe.api.cli.doctor import (
+    Check,
+    Endpoint,
+    Means,
+    check_clock,
+    check_database,
+    check_store,
+    examine_by,
+)
+from mailprobe.engine.dns.doh import DohResponse, TransportFailed
+from mailprobe.engine.dns.routes import open_routes
+from mailprobe.engine.net.dialer import CannotConnect
+from mailprobe.engine.settings import EngineSettings
+
+NOW = 1_750_000_000.0
+FIRST, SECOND = "https://11.0.0.1/q", "https://11.0.0.2/q"
+OURS, HELO = "11.0.9.9", "probe.shop.test"
+
+RECORDS = {
+    ("gmail.com", "MX"): ["5 mx.gmail.com."],
+    ("outlook.com", "MX"): ["5 mx.outlook.com."],
+    ("gmx.net", "MX"): ["5 mx.gmx.net."],
+    ("mx.gmail.com", "A"): ["11.0.1.1"],
+    ("mx.outlook.com", "A"): ["11.0.1.2"],
+    ("mx.gmx.net", "A"): ["11.0.1.3"],
+    (HELO, "A"): [OURS],
+    ("9.9.0.11.in-addr.arpa", "PTR"): [f"{HELO.upper()}."],
+}
+
+
+@dataclass
+class Internet:
+    """Endpoints and mail hosts as they are wanted, for one examination."""
+
+    records: dict = field(default_factory=lambda: dict(RECORDS))
+    failing: dict = field(default_factory=dict)  # URL -> words
+    silent: bool = False
+    date: str | None = field(default_factory=lambda: formatdate(NOW, usegmt=True))
+    refused: str | None = None  # why nobody connects
+    banner: bytes = b"220 mx ready\r\n"
+    ehlo: bytes = b"250-mx at your service, [11.0.9.9]\r\n250 PIPELINING\r\n"
+    dialled: list = field(default_factory=list)
+    heard: list = field(default_factory=list)
+    nursery: trio.Nursery | None = None
+
+    async def post(self, url: str, query: bytes) -> DohResponse:
+        return DohResponse(await self.exchange(url, query), self.date)
+
+    async def exchange(self, url: str, query: bytes) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if self.silent:
+            await trio.sleep_forever()
+        if url in self.failing:
+            raise TransportFailed(self.failing[url])
+        asked = dns.message.from_wire(query)
+        question = asked.question[0]
+        name = question.name.to_text(omit_final_dot=True)
+        kind = dns.rdatatype.to_text(question.rdtype)
+        message = dns.message.make_response(asked)
+        if records := self.records.get((name, kind)):
+            rrset = dns.rrset.from_text_list(question.name, 300, "IN", kind, records)
+            message.answer.append(rrset)
+        elif not any(name == known for known, _ in self.records):
+            message.set_rcode(dns.rcode.NXDOMAIN)
+            soa = "ns.test. hostmaster.test. 1 7200 3600 86400 300"
+            message.authority.append(dns.rrset.from_text("test.", 300, "IN", "SOA", soa))
+        return message.to_wire()
+
+    async def dial(self, address: str, port: int) -> trio.abc.Stream:
+        self.dialled.append((address, port))
+        await trio.lowlevel.checkpoint()
+        if self.silent:
+            await trio.sleep_forever()
+        if self.refused:
+            raise CannotConnect(self.refused)
+        client, server = memory_stream_pair()
+        self.nursery.start_soon(self.serve, server)
+        return client
+
+    async def serve(self, stream) -> None:
+        said = {b"EHLO": self.ehlo, b"QUIT": b"221 bye\r\n"}
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await stream.send_all(self.banner)
+            async for octets in stream:
+                octets = bytes(octets)
+                self.heard.append(octets)
+                await stream.send_all(said[octets[:4].upper()])
+
+
+@asynccontextmanager
+async def open_means(internet: Internet, settings: EngineSettings):
+    async with trio.open_nursery() as nursery:
+        internet.nursery = nursery
+        async with open_routes(settings, transport=internet, rng=Random(1)) as routes:
+            yield Means(internet, routes, internet.dial, lambda: NOW)
+        nursery.cancel_scope.cancel()
+
+
+async def examined(internet: Internet, database: object, **settings) -> dict[str, Check]:
+    """The checks by the first word of their names."""
+    chosen = EngineSettings(doh_urls=(FIRST, SECOND), **{"helo_name": HELO, **settings})
+    async with open_means(internet, chosen) as means:
+        checks = await examine_by(means, chosen, str(database))
+    assert all((check.advice is not None) == (check.status == "failed") for check in checks)
+    return {check.check.split(",")[0].split()[0]: check for check in checks} | {"all": checks}
+
+
+async def test_where_nothing_is_missing_all_is_ok(autojump_clock, tmp_path):
+    internet = Internet()
+    checks = await examined(internet, tmp_path / "data" / "mailprobe.db")
+    assert [check.status for check in checks["all"]] == ["ok"] * 6
+    assert sorted(internet.dialled) == [("11.0.1.1", 25), ("11.0.1.2", 25), ("11.0.1.3", 25)]
+    assert internet.heard.count(b"QUIT\r\n") == 3
+    assert internet.heard.count(f"EHLO {HELO}\r\n".encode()) == 3
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_world_that_is_silent_takes_under_ten_seconds(autojump_clock, tmp_path):
+    began = trio.current_time()
+    checks = await examined(Internet(silent=True), tmp_path / "x.db")
+    assert trio.current_time() - began < 10
+    told = [check.status for check in checks["all"]]
+    assert told == ["failed", "failed", "skipped", "skipped", "ok", "skipped"]
+
+
+async def test_each_endpoint_is_told_by_itself(autojump_clock, tmp_path):
+    internet = Internet(failing={SECOND: "certificate not accepted: self-signed"})
+    first, second, *others = (await examined(internet, tmp_path / "x.db"))["all"]
+    assert (first.status, second.status) == ("ok", "failed")
+    assert "MAILPROBE_DOH_CA_FILE" in second.advice
+    assert [check.status for check in others] == ["ok"] * 4
+
+
+async def test_an_endpoint_that_only_fails_to_answer_is_a_failure(autojump_clock, tmp_path):
+    class Refusing(Internet):
+        async def exchange(self, url: str, query: bytes) -> bytes:
+            message = dns.message.make_response(dns.message.from_wire(query))
+            message.set_rcode(dns.rcode.REFUSED)
+            await trio.lowlevel.checkpoint()
+            return message.to_wire()
+
+    first, *_ = (await examined(Refusing(), tmp_path / "x.db"))["all"]
+    assert (first.status, first.found) == ("failed", "REFUSED")
+
+
+PORT = {
+    "closed": (Internet(refused="connection timed out"), {}, "open the port"),
+    "proxies fail": (
+        Internet(refused="no proxy could be used: connection refused"),
+        {"proxies": ("socks5://127.0.0.1:1",)},
+        "MAILPROBE_SMTP_PROXIES",
+    ),
+    "banner refuses": (Internet(banner=b"554 blocked by zen\r\n"), {}, "block list"),
+    "EHLO refused": (Internet(ehlo=b"550 go away\r\n"), {}, "block list"),
+    "garbage": (Internet(banner=b"SSH-2.0-x\r\n"), {}, "block list"),
+}
+
+
+@pytest.mark.parametrize(("internet", "settings", "advice"), PORT.values(), ids=PORT)
+async def test_a_port_that_is_no_use(autojump_clock, tmp_path, internet, settings, advice):
+    check = (await examined(internet, tmp_path / "x.db", **settings))["port"]
+    assert check.status == "failed"
+    assert advice in check.advice
+    assert check.found.startswith("gmail.com: mx.gmail.com: ")
+
+
+async def test_a_silent_mail_host_is_told(autojump_clock, tmp_path):
+    check = (await examined(Internet(banner=b""), tmp_path / "x.db"))["port"]
+    assert (check.status, "no greeting in time" in check.found) == ("failed", True)
+
+
+async def test_one_welcome_is_enough(autojump_clock, tmp_path):
+    internet = Internet()
+    del internet.records["mx.gmail.com", "A"], internet.records["outlook.com", "MX"]
+    check = (await examined(internet, tmp_path / "x.db"))["port"]
+    assert (check.status, check.found) == ("ok", "mx.gmx.net: 250-mx at your service, [11.0.9.9]")
+
+
+HELOS = {
+    "no public name": ({}, {"helo_name": "localhost.localdomain"}, "MAILPROBE_SMTP_HELO"),
+    "one label": ({}, {"helo_name": "vm"}, "MAILPROBE_SMTP_HELO"),
+    "no name at all": ({}, {"helo_name": "a..b"}, "MAILPROBE_SMTP_HELO"),
+    "does not resolve": ({(HELO, "A"): None}, {}, f"address record: {OURS}"),
+    "another address": ({(HELO, "A"): ["11.0.7.7"]}, {}, f"point to {OURS}"),
+    "no reverse name": ({("9.9.0.11.in-addr.arpa", "PTR"): None}, {}, "a PTR record"),
+    "another reverse name": (
+        {("9.9.0.11.in-addr.arpa", "PTR"): ["host9.isp.test."]},
+        {},
+        "MAILPROBE_SMTP_HELO to host9.isp.test",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "settings", "advice"), HELOS.values(), ids=HELOS)
+async def test_a_helo_name_that_does_not_fit(autojump_clock, tmp_path, changes, settings, advice):
+    records = {key: value for key, value in {**RECORDS, **changes}.items() if value}
+    check = (await examined(Internet(records), tmp_path / "x.db", **settings))["HELO"]
+    assert check.status == "failed"
+    assert advice in check.advice
+
+
+async def test_where_nobody_says_who_we_are_the_names_own_address_is_checked(
+    autojump_clock, tmp_path
+):
+    internet = Internet(ehlo=b"250 mx [not.an.address] [10.0.0.1]\r\n")
+    check = (await examined(internet, tmp_path / "x.db"))["HELO"]
+    assert (check.status, check.found) == ("ok", f"is {OURS}, and back")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "status", "found"),
+    [
+        ((0.0,), "ok", "agrees"),
+        ((-29.0, 500.0), "ok", "agrees"),
+        ((None, 2.0), "ok", "agrees"),
+        ((90.0, None), "failed", "90 s behind"),
+        ((-90.0, -200.0), "failed", "90 s ahead of"),
+        ((None, None), "skipped", "no endpoint"),
+    ],
+)
+def test_the_clock(ahead, status, found):
+    blank = Check("x", "ok", "")
+    check = check_clock([Endpoint(blank, seconds) for seconds in ahead])
+    assert check.status == status
+    assert found in check.found
+
+
+@pytest.mark.parametrize("date", [None, "", "yesterday", "99 Foo 2025"])
+async def test_a_date_that_is_none_is_let_be(autojump_clock, tmp_path, date):
+    check = (await examined(Internet(date=date), tmp_path / "x.db"))["clock"]
+    assert check.status == "skipped"
+
+
+def test_a_database_that_exists_is_not_touched(tmp_path):
+    path = tmp_path / "mailprobe.db"
+    path.write_bytes(b"as it was")
+    before = path.stat()
+    assert check_database(str(path)).status == "ok"
+    assert path.read_bytes() == b"as it was"
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("place", ["file/x.db", "folder", "/proc/none/x.db"])
+def test_a_database_that_cannot_be_written(tmp_path, place):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    check = check_database(str(tmp_path / place))
+    assert check.status == "failed"
+    assert "MAILPROBE_DATABASE" in check.advice
+
+
+async def test_a_postgresql_server_that_is_away_is_told_without_its_password():
+    check = await check_store("postgresql://u:s3cret@127.0.0.1:1/mailprobe", bytes(32))
+    assert check.status == "failed"
+    assert "127.0.0.1:1/mailprobe" in check.found
+    assert "s3cret" not in repr(check)
+    assert "MAILPROBE_DATABASE" in check.advice
+
+
+def run_doctor(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """`mailprobe doctor` where nobody answers at all."""
+    environ = {
+        **os.environ,
+        "MAILPROBE_DOH_URLS": "http://127.0.0.1:1/q,https://127.0.0.1:1/q",
+        "MAILPROBE_SMTP_HELO": "vm",
+    }
+    script = (
+        "import sys; from mailprobe.api.cli import main; main(sys.argv[1:], prog_name='mailprobe')"
+    )
+    command = [sys.executable, "-c", script, "doctor", *arguments]
+    return subprocess.run(command, env=environ, cwd=directory, capture_output=True, text=True)
+
+
+def test_json_is_one_object_and_a_failure_exits_1(tmp_path):
+    done = run_doctor("--json", directory=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "mailprobe: 3 of 6 checks failed\n")
+    told = json.loads(done.stdout)
+    assert told["ok"] is False
+    assert [list(check) for check in told["checks"]] == [["check", "status", "found", "advice"]] * 6
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_person_gets_a_table_with_advice(tmp_path):
+    done = run_doctor(directory=tmp_path)
+    assert done.returncode == 1
+    assert "MAILPROBE_SMTP_HELO" in done.stdout
+    assert done.stderr == "mailprobe: 3 of 6 checks failed\n"
+
+
+def test_what_hosts_say_cannot_drive_a_terminal(monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    doctor.print_table([Check("port", "failed", "\x1b]0;owned\x07[bold]x", "do \x1b[2J this")])
+    assert "\x1b" not in out.getvalue()
+    assert "[bold]x" in out.getvalue()

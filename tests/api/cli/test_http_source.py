@@ -1,0 +1,504 @@
+"""`mailprobe clean --server`: a service asked in small requests, patiently, and nothing asked twice."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import trio
+from click.testing import CliRunner
+
+from mailprobe.api.cli import main
+from mailprobe.api.cli.cleaning.run import DOMAIN_RUN, Order, clean_list
+from mailprobe.api.cli.errors import Misuse, Trouble
+from mailprobe.api.cli.http_source import (
+    FIRST_PATIENCE_S,
+    PATIENCE_S,
+    TEXT_CHARACTERS_MAX,
+    Allowance,
+    HttpSource,
+    Queue,
+    check_server,
+    domain_of,
+)
+from tests.api.fake_source import verdict_of
+
+URL = "https://api.test/v1/email/verify/stream"
+
+Instead = Callable[[list[str]], httpx.Response | None]
+
+
+@dataclass
+class Service:
+    """A service with a sliding window, whose answers can be replaced one by one.
+
+    `instead` holds what the first requests get; None in it lets one pass.
+    """
+
+    limit: int = 1_000
+    instead: list[Instead | None] = field(default_factory=list)
+    always: Instead | None = None
+    asked: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    granted: list[tuple[float, int]] = field(default_factory=list)
+    refused: int = 0
+    open: Counter[str] = field(default_factory=Counter)
+    open_max: int = 0
+
+    async def handle(self, request: httpx.Request) -> httpx.Response:
+        assert request.headers["authorization"] == "Bearer sk_test_x"
+        emails = json.loads(await request.aread())["emails"]
+        assert 1 <= len(emails) <= 50
+        self.sizes.append(len(emails))
+        instead = self.instead.pop(0) if self.instead else self.always
+        answer = instead(emails) if instead else None
+        if answer is not None:
+            return answer
+        now = trio.current_time()
+        used = sum(units for at, units in self.granted if at > now - 60)
+        if used + len(emails) > self.limit:
+            self.refused += 1
+            return error(429, "rate_limit_exceeded", {"retry-after": "60"}, limit=self.limit)
+        self.granted.append((now, len(emails)))
+        policy = {"ratelimit-policy": f'"minute";q={self.limit};w=60'}
+        return httpx.Response(200, headers=policy, content=self.lines(emails))
+
+    async def lines(self, emails: list[str], cut_after: float = math.inf) -> AsyncIterator[bytes]:
+        domains = Counter(map(domain_of, emails))
+        assert max(domains.values()) <= DOMAIN_RUN
+        assert not self.open.keys() & domains.keys(), "a domain in two requests at once"
+        self.open.update(domains)
+        self.open_max = max(self.open_max, len(self.open))
+        try:
+            for number, email in enumerate(reversed(emails)):
+                if number >= cut_after:
+                    yield b'{"email":"torn'
+                    raise httpx.ReadError("the connection was lost")
+                await trio.sleep(0.01)
+                self.asked.append(email)
+                yield line_of(email)
+        finally:
+            for domain in domains:
+                del self.open[domain]
+
+
+def line_of(email: str) -> bytes:
+    return msgspec.json.encode(verdict_of(email)) + b"\n"
+
+
+def error(
+    status: int, code: str, headers: dict[str, str] | None = None, **more: Any
+) -> httpx.Response:
+    body = {"error": code, "message": "It is so.", "action": "Do it.", "docs": "", **more}
+    return httpx.Response(status, headers=headers, json=body)
+
+
+def addresses(count: int, domains: int) -> list[str]:
+    return [f"ann{n}@shop{n % domains}.test" for n in range(count)]
+
+
+async def ask(
+    texts: list[str], handle: Callable[[httpx.Request], Awaitable[httpx.Response]]
+) -> tuple[list[str], str | None]:
+    """Ask for all; what came, and the trouble at the end."""
+    came: list[str] = []
+    headers = {"authorization": "Bearer sk_test_x"}
+    transport = httpx.MockTransport(handle)  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, headers=headers) as client:
+        try:
+            async with HttpSource(client, URL).open_answers(texts) as answers:
+                async for answer in answers:
+                    assert answer.verdict.email == texts[answer.place]
+                    came.append(answer.verdict.email)
+        except Trouble as trouble:
+            return came, trouble.message
+    return came, None
+
+
+# How it asks
+
+
+async def test_every_address_is_asked_once_and_domains_take_turns(autojump_clock: Any) -> None:
+    service = Service()
+    texts = addresses(700, 40)
+    came, trouble = await ask(texts, service.handle)
+    assert trouble is None
+    assert Counter(came) == Counter(service.asked) == Counter(texts)
+    assert max(service.sizes) == 50
+    assert service.open_max > 3  # several requests at once
+
+
+async def test_the_same_text_twice_has_two_answers(autojump_clock: Any) -> None:
+    service = Service()
+    came, _ = await ask(["a@x.test", "a@x.test"], service.handle)
+    assert came == ["a@x.test"] * 2
+
+
+async def test_the_rate_limit_is_kept_without_being_told_no(
+    autojump_clock: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = Service(limit=100)
+    texts = addresses(350, 50)
+    began = trio.current_time()
+    came, _ = await ask(texts, service.handle)
+    assert len(came) == 350
+    assert service.refused == 0
+    assert capsys.readouterr().err.count("rate limit is reached") == 1
+    assert 180 <= trio.current_time() - began < 190
+
+
+async def test_a_limit_below_a_requests_size_splits_it(autojump_clock: Any) -> None:
+    service = Service(limit=10)
+    came, _ = await ask(addresses(30, 3), service.handle)
+    assert len(came) == 30
+    assert service.sizes[1:] == [10, 10, 10]
+    assert service.refused == 1
+
+
+async def test_another_users_share_of_the_limit_is_waited_for(autojump_clock: Any) -> None:
+    def no(emails: list[str]) -> httpx.Response:
+        return error(429, "rate_limit_exceeded", {"retry-after": "37"}, limit=1000)
+
+    service = Service(instead=[no])
+    began = trio.current_time()
+    came, _ = await ask(addresses(5, 1), service.handle)
+    assert len(came) == 5
+    assert 37 < trio.current_time() - began < 39
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 503])
+async def test_a_service_that_cannot_just_now_is_asked_again(
+    autojump_clock: Any, status: int
+) -> None:
+    def no(emails: list[str]) -> httpx.Response:
+        return error(status, "overloaded", {"retry-after": "2"})
+
+    service = Service(instead=[None, no, no])
+    texts = addresses(150, 30)
+    began = trio.current_time()
+    came, trouble = await ask(texts, service.handle)
+    assert (Counter(came), trouble) == (Counter(texts), None)
+    assert trio.current_time() - began > 2
+
+
+async def test_after_a_lost_connection_only_the_rest_is_asked_again(autojump_clock: Any) -> None:
+    service = Service()
+
+    def cut(emails: list[str]) -> httpx.Response:
+        return httpx.Response(200, content=service.lines(emails, cut_after=7))
+
+    service.instead = [cut]
+    texts = addresses(50, 10)
+    came, trouble = await ask(texts, service.handle)
+    assert (Counter(came), trouble) == (Counter(texts), None)
+    assert Counter(service.asked) == Counter(texts)
+    assert service.sizes == [50, 43]
+
+
+async def test_an_answer_that_ends_early_in_good_order_is_asked_for_again(
+    autojump_clock: Any,
+) -> None:
+    service = Service(instead=[lambda emails: httpx.Response(200, content=line_of(emails[0]))])
+    came, _ = await ask(addresses(10, 2), service.handle)
+    assert len(came) == 10
+    assert service.sizes == [10, 9]
+
+
+async def test_a_line_separator_within_a_result_is_no_line_end(autojump_clock: Any) -> None:
+    text = "a\u2028b\x85c@x.test"
+    came, _ = await ask([text], Service().handle)
+    assert came == [text]
+
+
+async def test_a_text_too_long_for_a_request_needs_none(autojump_clock: Any) -> None:
+    service = Service()
+    came, _ = await ask(["a" * 3_000_000, "b@x.test"], service.handle)
+    assert sorted(map(len, came)) == [8, 3_000_000]
+    assert service.sizes == [1]
+    largest = msgspec.json.encode({"emails": ["\0" * TEXT_CHARACTERS_MAX] * 50})
+    assert len(largest) < 2 * 1024 * 1024
+
+
+# Where it ends
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "more"),
+    [
+        (401, "invalid_api_key", {}),
+        (402, "payment_required", {}),
+        (404, "not_found", {}),
+        (429, "monthly_quota_exceeded", {"limit": 500, "used": 500}),
+    ],
+)
+async def test_a_refusal_for_good_ends_it_and_what_was_under_way_is_taken(
+    autojump_clock: Any, status: int, code: str, more: dict[str, Any]
+) -> None:
+    service = Service(instead=[None, None, lambda emails: error(status, code, **more)])
+    came, trouble = await ask(addresses(400, 80), service.handle)
+    assert trouble == f"the service says {status} {code}: It is so. Do it"
+    assert set(came) == set(service.asked)
+    assert len(came) >= 100
+    assert len(service.sizes) <= 5
+
+
+async def test_the_last_units_of_the_month_are_used(autojump_clock: Any) -> None:
+    left = 20
+
+    def quota(emails: list[str]) -> httpx.Response | None:
+        nonlocal left
+        if len(emails) > left:
+            return error(429, "monthly_quota_exceeded", limit=500, used=500 - left)
+        left -= len(emails)
+        return None
+
+    came, trouble = await ask(addresses(30, 30), Service(always=quota).handle)
+    assert len(came) == 20
+    assert trouble
+    assert "monthly_quota_exceeded" in trouble
+
+
+async def test_a_service_that_is_gone_is_given_up_after_a_while(autojump_clock: Any) -> None:
+    def gone(emails: list[str]) -> httpx.Response:
+        raise httpx.ConnectError("Connection refused")
+
+    began = trio.current_time()
+    came, trouble = await ask(addresses(3, 1), Service(always=gone).handle)
+    assert trouble == f"the service at {URL} cannot be reached (Connection refused)"
+    assert FIRST_PATIENCE_S <= trio.current_time() - began < 3 * FIRST_PATIENCE_S
+    began = trio.current_time()
+    came, trouble = await ask(addresses(99, 9), Service(instead=[None], always=gone).handle)
+    assert len(came) == 50
+    assert PATIENCE_S <= trio.current_time() - began < 2 * PATIENCE_S
+
+
+async def test_another_programs_answers_are_told_from_results(autojump_clock: Any) -> None:
+    page = httpx.Response(200, content=b"<html>\n</html>\n")
+    _, trouble = await ask(["a@x.test"], Service(always=lambda _: page).handle)
+    assert trouble
+    assert "no result of a mailprobe service" in trouble
+
+
+async def test_whoever_leaves_ends_the_requests(autojump_clock: Any) -> None:
+    service = Service()
+    headers = {"authorization": "Bearer sk_test_x"}
+    transport = httpx.MockTransport(service.handle)
+    async with (
+        httpx.AsyncClient(transport=transport, headers=headers) as client,
+        HttpSource(client, URL).open_answers(addresses(500, 90)) as answers,
+    ):
+        async for _ in answers:
+            break
+    assert len(service.asked) < 500
+
+
+def test_what_was_answered_is_kept_and_not_asked_again(tmp_path: Path) -> None:
+    """The journal and this source together, over a refusal and --resume."""
+    path = tmp_path / "list.txt"
+    texts = addresses(120, 12)
+    path.write_text("".join(f"{text}\n" for text in texts))
+    first = Service(instead=[None, None], always=lambda _: error(401, "invalid_api_key"))
+
+    def opening(service: Service) -> Any:
+        @asynccontextmanager
+        async def open_source() -> AsyncIterator[HttpSource]:
+            headers = {"authorization": "Bearer sk_test_x"}
+            transport = httpx.MockTransport(service.handle)
+            async with httpx.AsyncClient(transport=transport, headers=headers) as client:
+                yield HttpSource(client, URL)
+
+        return open_source
+
+    out = tmp_path / "out.csv"
+    with pytest.raises(Trouble, match=r"are answered and kept; go on with: .*--resume") as trouble:
+        clean_list(Order(path, out), opening(first), standard_output=None)  # type: ignore[arg-type]
+    assert trouble.value.exit_code == 1
+    second = Service()
+    clean_list(Order(path, out, resume=True), opening(second), standard_output=None)  # type: ignore[arg-type]
+    assert Counter(first.asked) + Counter(second.asked) == Counter(texts)
+    assert len(out.read_text().splitlines()) >= 120
+
+
+# A service that misbehaves
+
+
+async def test_the_first_answer_about_another_address_ends_it(autojump_clock: Any) -> None:
+    """Asking again would be answered so again, and billed."""
+    service = Service(always=lambda _: httpx.Response(200, content=line_of("mallory@x.test")))
+    came, trouble = await ask(addresses(300, 60), service.handle)
+    assert came == []
+    assert trouble
+    assert "answers about mallory@x.test, which it was not asked" in trouble
+    assert len(service.sizes) <= 4
+
+
+async def test_an_answer_given_twice_ends_it(autojump_clock: Any) -> None:
+    texts = addresses(3, 3)
+    content = line_of(texts[0]) + line_of(texts[0])
+    service = Service(always=lambda _: httpx.Response(200, content=content))
+    came, trouble = await ask(texts, service.handle)
+    assert came == [texts[0]]
+    assert trouble
+    assert "was not asked" in trouble
+    assert service.sizes == [3]
+
+
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        ("rate_limit_exceeded", {"limit": 0}),
+        ("rate_limit_exceeded", {"limit": -5}),
+        ("rate_limit_exceeded", {}),
+        ("rate_limit_exceeded", {"limit": 1000}),
+        ("too_many_requests", {}),
+    ],
+)
+@pytest.mark.parametrize("headers", [{}, {"retry-after": "0"}, {"retry-after": "60"}])
+async def test_a_429_for_ever_waits_and_ends(
+    autojump_clock: Any, code: str, more: dict[str, Any], headers: dict[str, str]
+) -> None:
+    service = Service(always=lambda _: error(429, code, headers, **more))
+    began = trio.current_time()
+    came, trouble = await ask(addresses(30, 3), service.handle)
+    assert came == []
+    assert trouble == f"the service says 429 {code}: It is so. Do it"
+    assert 60 < trio.current_time() - began < 1100
+    assert len(service.sizes) < 4000
+
+
+async def dripping(piece: bytes, every_s: float) -> AsyncIterator[bytes]:
+    while True:
+        await trio.sleep(every_s)
+        yield piece
+
+
+@pytest.mark.parametrize("status", [200, 503, 401])
+@pytest.mark.parametrize(("piece", "every_s"), [(b" ", 1.0), (b"x" * 4000, 1.0), (b"", 1e9)])
+async def test_a_response_without_end_ends_by_a_clock(
+    autojump_clock: Any, status: int, piece: bytes, every_s: float
+) -> None:
+    service = Service(always=lambda _: httpx.Response(status, content=dripping(piece, every_s)))
+    began = trio.current_time()
+    _, trouble = await ask(addresses(10, 3), service.handle)
+    assert trouble
+    assert "\n" not in trouble
+    assert trio.current_time() - began < 600
+
+
+@pytest.mark.parametrize("how", ["500", "nothing"])
+async def test_an_address_on_which_the_service_fails_is_set_aside(
+    autojump_clock: Any, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    texts = addresses(400, 60)
+    poison = {texts[7], texts[333]}
+
+    def fail(emails: list[str]) -> httpx.Response | None:
+        if poison & set(emails):
+            return error(500, "internal") if how == "500" else httpx.Response(200, content=b"")
+        return None
+
+    service = Service(always=fail)
+    verdicts: dict[str, str] = {}
+    headers = {"authorization": "Bearer sk_test_x"}
+    transport = httpx.MockTransport(service.handle)
+    async with (
+        httpx.AsyncClient(transport=transport, headers=headers) as client,
+        HttpSource(client, URL).open_answers(texts) as answers,
+    ):
+        async for answer in answers:
+            assert answer.verdict.email not in verdicts
+            verdicts[answer.verdict.email] = answer.verdict.status
+    assert verdicts.keys() == set(texts)
+    assert {email for email, status in verdicts.items() if status == "unknown"} == poison
+    assert Counter(service.asked) == Counter(set(texts) - poison)
+    assert "and 1 more each time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 5, 500])
+async def test_a_service_that_fails_on_everything_is_no_verdict(
+    autojump_clock: Any, count: int
+) -> None:
+    service = Service(always=lambda _: error(500, "internal"))
+    began = trio.current_time()
+    came, trouble = await ask(addresses(count, 50), service.handle)
+    assert came == []
+    assert trouble
+    assert trio.current_time() - began < 2 * PATIENCE_S
+
+
+# What is pure
+
+
+def test_a_domain_is_taken_by_the_run_and_rests_until_it_is_put_back() -> None:
+    queue = Queue()
+    for place in range(30):
+        queue.add(place, "x@big.test")
+    queue.add(30, "x@small.test")
+    taken = queue.take(50)
+    assert taken == {"big.test": list(range(20)), "small.test": [30]}
+    assert queue.take(50) == {}
+    queue.put_back("small.test", [])
+    queue.put_back("big.test", [3, 4])
+    assert queue.take(5) == {"big.test": [3, 4, 20, 21, 22]}
+    assert "small.test" not in queue.waiting
+
+
+def test_units_come_back_a_minute_after_they_were_granted() -> None:
+    allowance = Allowance(limit=100)
+    allowance.granted.append((5.0, 60))
+    allowance.asked = 30
+    assert allowance.room(64.9) == 10
+    assert allowance.opens_at() == 65.0
+    assert allowance.room(65.0) == 70
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--server", "http://127.0.0.1:1"],
+        ["--key", "sk_live_x"],
+        ["--server", "127.0.0.1:1", "--key", "sk_live_x"],
+        ["--server", "ftp://x.test", "--key", "sk_live_x"],
+        ["--server", "http://u:p@x.test", "--key", "sk_live_x"],
+        ["--server", "http://x.test", "--key", "a\nb"],
+        ["--server", "http://x.test", "--key", ""],
+    ],
+)
+def test_half_a_service_is_wrong_usage(tmp_path: Path, words: list[str]) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("ann@shop.test\n")
+    result = CliRunner().invoke(main, ["clean", str(path), *words])
+    assert result.exit_code == 2, result.output
+    assert len(result.output.splitlines()) == 1
+    assert "sk_live_x" not in result.output
+
+
+def test_the_address_of_the_endpoint_is_made_of_the_servers() -> None:
+    assert check_server("https://api.test/", "k") == URL
+    with pytest.raises(Misuse):
+        check_server("https://", "k")
+
+
+def test_a_server_that_is_not_there_ends_the_command_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On real sockets; the key is not repeated to the screen."""
+    monkeypatch.setattr("mailprobe.api.cli.http_source.FIRST_PATIENCE_S", 0.0)
+    path = tmp_path / "list.txt"
+    path.write_text("ann@shop.test\n")
+    words = ["clean", str(path), "--server", "http://127.0.0.1:1", "--key", "sk_live_secret"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1
+    assert "cannot be reached" in result.output
+    assert "nothing was answered yet" in result.output
+    assert "sk_live_secret" not in result.output

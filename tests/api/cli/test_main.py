@@ -1,0 +1,73 @@
+"""`mailprobe` itself: quick to help, and its exit codes."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from mailprobe.api.cli import COMMANDS, main
+
+
+def test_help_names_every_command_and_imports_none() -> None:
+    script = (
+        "import sys, mailprobe.api.cli\n"
+        "try: mailprobe.api.cli.main(['--help'], prog_name='mailprobe')\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'trio', 'rich', 'httpx', 'mailprobe.engine', 'dataclasses', 'mailprobe.api.cli.verify'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["verify", "clean", "demo"])
+def test_a_commands_help_imports_no_engine(command: str) -> None:
+    script = (
+        "import sys, mailprobe.api.cli\n"
+        f"try: mailprobe.api.cli.main(['{command}', '--help'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'trio', 'rich', 'httpx', 'mailprobe.engine'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_version_is_said() -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.exit_code == 0
+    assert "version" in result.output
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    assert CliRunner().invoke(main, ["nope"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nope"], "no such command 'nope' (see mailprobe --help)"),
+        (["verify"], "missing argument 'ADDRESS...' (see mailprobe verify --help)"),
+        (["verify", "--nope"], "no such option '--nope' (see mailprobe verify --help)"),
+        (["serve", "--workers", "x"], "invalid value for '--workers': 'x' is not a valid integer"),
+        (["bench", "nope"], "no suite 'nope'; there are: "),
+        (
+            ["lab", "--scenario", "nope"],
+            "invalid value for --scenario: there is no scenario 'nope'; take ",
+        ),
+    ],
+)
+def test_wrong_usage_is_told_like_every_other_trouble(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, words, prog_name="mailprobe")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"mailprobe: {said}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_no_command_at_all_shows_the_help() -> None:
+    result = CliRunner().invoke(main, [], prog_name="mailprobe")
+    assert "Usage: mailprobe" in result.output
+    assert all(name in result.output for name in COMMANDS)

@@ -1,0 +1,211 @@
+"""`mailprobe serve`: started, asked and stopped as a process of its own, on real sockets."""
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mailprobe.api.serve import places_of
+from mailprobe.api.settings import Settings
+from mailprobe.bench.lab import Lab, start_lab
+from tests.api.cli.test_clean import ROOT, rows_of
+
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; from mailprobe.api.cli import main; main(sys.argv[1:])",
+]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with start_lab() as lab:
+        yield lab
+
+
+@dataclass
+class Served:
+    """A running service, and what it has said so far."""
+
+    url: str
+    process: "subprocess.Popen[str]"
+    said: str
+
+    def stop(self) -> str:
+        """SIGTERM; gives all that it said, once it has ended well."""
+        self.process.send_signal(signal.SIGTERM)
+        _, rest = self.process.communicate(timeout=20)
+        assert self.process.returncode == 0, self.said + rest
+        return self.said + rest
+
+
+def environment(place: Path, lab: Lab | None = None) -> dict[str, str]:
+    ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
+    return {
+        **ours,
+        **(lab.env if lab else {}),
+        "MAILPROBE_TOOLS_BIND": "127.0.0.1:0",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(place),
+    }
+
+
+@contextmanager
+def served(place: Path, lab: Lab, *words: str) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--bind", "127.0.0.1:0", *words],
+        cwd=place,
+        env=environment(place, lab),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr
+    try:
+        said = ""
+        for line in process.stderr:
+            said += line
+            if found := re.search(r"serving on (http://\S+?),? ", line):
+                yield Served(found[1], process, said)
+                break
+        else:
+            raise AssertionError(said)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def mailprobe(
+    place: Path, *words: str, lab: Lab | None = None
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*COMMAND, *words], cwd=place, env=environment(place, lab), capture_output=True, text=True
+    )
+
+
+def make_account(place: Path, tier: str = "builder") -> Any:
+    done = mailprobe(place, "account", "create", "--email", "ann@example.org", "--tier", tier)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_it_serves_an_account_made_meanwhile_and_ends_when_told(
+    tmp_path: Path, lab: Lab, workers: str
+) -> None:
+    address = lab.addresses["deliverable"][0]
+    with served(tmp_path, lab, "--workers", workers) as service:
+        assert "mailprobe account create" in service.said  # nobody has an account yet
+        account = make_account(tmp_path)
+        with httpx.Client(base_url=service.url, trust_env=False) as client:
+            assert client.get("/health").json()["ok"] is True
+            headers = {"Authorization": f"Bearer {account['key']}"}
+            got = client.post("/v1/email/verify", json={"email": address}, headers=headers)
+            assert (got.status_code, got.json()["status"]) == (200, "deliverable")
+            wrong = client.post("/v1/email/verify", json={"email": address})
+            assert wrong.json()["docs"].startswith(f"{service.url}/docs#")
+            owner = {"Authorization": f"Bearer {account['provisioning_key']}"}
+            summary = client.get("/v1/management/usage/summary", headers=owner).json()
+            assert summary["calls_used"] == 1
+        said = service.stop()
+    assert "Traceback" not in said
+    assert account["key"] not in said
+    with served(tmp_path, lab) as service:
+        assert "account create" not in service.said
+        service.stop()
+
+
+def test_a_list_is_cleaned_through_it(tmp_path: Path, lab: Lab) -> None:
+    texts = [text for some in lab.addresses.values() for text in some[:3]][:40]
+    (tmp_path / "list.txt").write_text("".join(f"{text}\n" for text in texts))
+    with served(tmp_path, lab) as service:
+        key = make_account(tmp_path, "scale")["key"]
+        words = ["clean", "list.txt", "-o", "out.csv", "--server", service.url, "--key", key]
+        done = mailprobe(tmp_path, *words)
+        assert done.returncode == 0, done.stderr
+        service.stop()
+    rows = rows_of(tmp_path / "out.csv")
+    assert len(rows) == len(texts)
+    assert all(row["status"] for row in rows)
+    assert {"deliverable", "undeliverable"} < {row["status"] for row in rows}
+
+
+def test_the_database_is_its_owners_alone(tmp_path: Path, lab: Lab) -> None:
+    with served(tmp_path, lab) as service:
+        service.stop()
+    for name in ("mailprobe.db", "mailprobe.db.key"):
+        assert stat.S_IMODE((tmp_path / "data" / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("option", "whose"), [("--bind", ""), ("--tools-bind", " for the tool server")]
+)
+def test_a_busy_port_is_one_line(tmp_path: Path, option: str, whose: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        bind = f"127.0.0.1:{taken.getsockname()[1]}"
+        free = () if option == "--bind" else ("--bind", "127.0.0.1:0")
+        done = mailprobe(tmp_path, "serve", option, bind, *free)
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        f"mailprobe: {bind} cannot be listened on{whose}: Address already in use; name another "
+        f"address with {option}"
+    )
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_is_no_database_of_ours_is_one_line(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/mailprobe.db").write_text("hello")
+    done = mailprobe(tmp_path, "serve", "--bind", "127.0.0.1:0", "--workers", workers)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "mailprobe.db" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ('bind = "nowhere"', []),
+        ('plans_file = "missing.toml"', []),
+        ('plans_file = "mailprobe.toml/below"', []),
+        ('plans_file = "."', []),
+        ('secret_key = "c2hvcnQ="', []),
+        ('database = "postgresql://db.test/x"', []),
+        ("", ["--bind", "127.0.0.1:99999"]),
+        ("", ["--workers", "0"]),
+    ],
+)
+def test_a_wrong_setting_ends_the_start(tmp_path: Path, toml: str, words: list[str]) -> None:
+    (tmp_path / "mailprobe.toml").write_text(toml)
+    done = mailprobe(tmp_path, "serve", *words)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    if toml:
+        assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_public_addresses_are_the_operators_or_made_from_the_bind(tmp_path: Path) -> None:
+    places = places_of(Settings.read({"MAILPROBE_BIND": "0.0.0.0:80"}, tmp_path))
+    assert places.base_url == "http://127.0.0.1:80"
+    assert places.docs_url == "http://127.0.0.1:80/docs"
+    said = {
+        "MAILPROBE_BASE_URL": "https://api.test/",
+        "MAILPROBE_DOCS_URL": "https://docs.test",
+        "MAILPROBE_DASHBOARD_URL": "https://dash.test",
+    }
+    places = places_of(Settings.read(said, tmp_path))
+    assert (places.base_url, places.docs_url) == ("https://api.test", "https://docs.test")
+    assert places.dashboard_url == "https://dash.test"

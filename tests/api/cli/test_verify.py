@@ -1,0 +1,221 @@
+"""`mailprobe verify`: a table for a person, lines for a script, and nothing that harms a screen."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from mailprobe.api.cli.cleaning.tally import Pace, Tally, duration
+from mailprobe.api.cli.output.report import explanation, summary_table, verdict_table
+from mailprobe.api.cli.output.terminal import plain
+from mailprobe.engine.evidence import Evidence, Line, Tried
+from mailprobe.engine.verdict import FIELDS
+from tests.api.cli.test_clean import mailprobe
+from tests.api.fake_source import EVIDENCE, verdict_of
+
+HOSTILE = "\x1b]0;owned\x07\u202e[bold red]\N{ZERO WIDTH SPACE}"
+
+
+def drawn(table: object, width: int = 80) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, markup=False).print(table)
+    return out.getvalue()
+
+
+def test_json_is_one_result_a_line_and_nothing_else(tmp_path: Path) -> None:
+    with mailprobe("verify", "--json", "ann@shop.test", "nobody@shop.test", "x",
+                   directory=tmp_path) as child:  # fmt: skip
+        code, out, err = child.end()
+    assert (code, err) == (0, "")
+    results = [json.loads(line) for line in out.splitlines()]
+    assert [list(result) for result in results] == [list(FIELDS)] * 3
+    assert [result["status"] for result in results] == ["deliverable", "undeliverable", "invalid"]
+
+
+def test_json_explained_has_the_evidence_as_fifteenth_field(tmp_path: Path) -> None:
+    with mailprobe("verify", "--json", "--explain", "ann@shop.test", directory=tmp_path) as child:
+        code, out, _ = child.end()
+    assert code == 0
+    result = json.loads(out)
+    assert list(result) == [*FIELDS, "evidence"]
+    assert result["evidence"] == msgspec.to_builtins(EVIDENCE)
+
+
+def test_each_line_is_there_before_the_next_is_known(tmp_path: Path) -> None:
+    with mailprobe("verify", "--json", "a@shop.test", "b@shop.test", directory=tmp_path,
+                   hang_after=1) as child:  # fmt: skip
+        assert child.process.stdout
+        assert json.loads(child.process.stdout.readline())["email"] == "a@shop.test"
+        child.until_ready()
+        child.process.send_signal(signal.SIGINT)
+        code, _, err = child.end()
+    assert code == 130
+    assert "Traceback" not in err
+
+
+def test_a_person_gets_a_table_in_the_order_asked(tmp_path: Path) -> None:
+    with mailprobe("verify", "nobody@shop.test", "ann@shop.test", directory=tmp_path) as child:
+        code, out, err = child.end()
+    assert (code, err) == (0, "")
+    assert out.index("nobody@shop.test") < out.index("ann@shop.test")
+    assert "\x1b" not in out
+
+
+def test_a_dash_stands_for_the_lines_of_standard_input(tmp_path: Path) -> None:
+    stdin = b"a@shop.test\r\n\n b@shop.test\n\xff@shop.test\n"
+    with mailprobe("verify", "--json", "-", directory=tmp_path, stdin=stdin) as child:
+        code, out, _ = child.end()
+    assert code == 0
+    asked = [json.loads(line)["email"] for line in out.splitlines()]
+    assert asked == ["a@shop.test", " b@shop.test", "\N{REPLACEMENT CHARACTER}@shop.test"]
+
+
+def test_a_reader_that_has_enough_is_no_tragedy(tmp_path: Path) -> None:
+    stdin = b"".join(b"a%d@shop.test\n" % n for n in range(2000))
+    with mailprobe("verify", "--json", "-", directory=tmp_path, stdin=stdin) as child:
+        assert child.process.stdout
+        child.process.stdout.readline()
+        child.process.stdout.close()
+        child.process.stdout = None
+        code, _, err = child.end()
+    assert code == 1
+    assert err == ""
+
+
+@pytest.mark.parametrize("words", [[], ["--nope", "a@b.test"]])
+def test_wrong_usage_exits_2(tmp_path: Path, words: list[str]) -> None:
+    with mailprobe("verify", *words, directory=tmp_path) as child:
+        code, out, err = child.end()
+    assert (code, out) == (2, "")
+    assert err.startswith("mailprobe: ")
+    assert err.endswith(" verify --help)\n")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ünïcode", "plain ünïcode"),
+        ("a\r\n\tb", r"a\r\n\tb"),
+        ("\x1b[31m\x07\x9b", r"\x1b[31m\x07\x9b"),
+        ("\u202e\u2028", r"\u202e\u2028"),
+        ("\U000e0041", r"\U000e0041"),
+        ("\udcff", r"\udcff"),
+    ],
+)
+def test_what_does_not_print_is_escaped(text: str, shown: str) -> None:
+    assert plain(text) == shown
+    assert shown.isprintable()
+
+
+def test_nothing_that_others_say_reaches_the_terminal_raw() -> None:
+    verdict = msgspec.structs.replace(
+        verdict_of("ann@shop.test"), email=HOSTILE, mx_host=HOSTILE, suggestion=HOSTILE
+    )
+    evidence = Evidence(
+        [Tried(HOSTILE, HOSTILE, HOSTILE)], [Line(1, "server", HOSTILE)], HOSTILE, [HOSTILE]
+    )
+    shown = drawn(verdict_table([verdict], 200), 200)
+    shown += "".join(drawn(line, 200) for line in explanation(verdict, evidence))
+    assert shown.count("[bold red]") >= 9
+    assert not {"\x1b", "\x07", "\u202e", "\N{ZERO WIDTH SPACE}"} & set(shown)
+
+
+def test_the_table_fits_80_columns_and_loses_nothing() -> None:
+    address = f"{'long' * 10}@{'domain' * 6}.test"
+    shown = drawn(verdict_table([verdict_of(address), verdict_of("b@gmial.com")], 80))
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 80
+    width = lines[0].index("status")
+    assert "".join(line[:width].strip() for line in lines[2:]).startswith(address)
+    for words in ("deliverable", "mx.shop.test", "mailbox accepted", "did you mean", "12"):
+        assert words in shown
+
+
+def test_an_explanation_shows_who_said_what_and_when() -> None:
+    shown = "".join(drawn(line) for line in explanation(verdict_of("ann@shop.test"), EVIDENCE))
+    assert "mx.shop.test (192.0.2.1): answered" in shown
+    assert r"1.0 ms < 220 mx.shop.test \x1b[31mESMTP [bold]" in shown
+    assert "2.5 ms > EHLO here.test" in shown
+    assert "no-such-mailbox.enhanced" in shown
+    assert "from cache  mx" in shown
+
+
+def test_a_summary_counts_by_status_reason_and_light() -> None:
+    tally = Tally()
+    for address in ("a@x.test", "b@x.test", "nobody@x.test", "throwaway@x.test"):
+        tally.count(verdict_of(address))
+    shown = drawn(summary_table(tally))
+    for words in ("deliverable", "50.0 %", "no_mailbox", "throwaway domain", "RED_LIGHT"):
+        assert words in shown
+
+
+def test_the_pace_is_that_of_the_last_seconds() -> None:
+    pace = Pace()
+    pace.mark(0.0, 100)
+    assert (pace.per_s, pace.left_s(200)) == (0.0, None)
+    pace.mark(10.0, 150)
+    assert (pace.per_s, pace.left_s(200)) == (5.0, 10.0)
+    pace.mark(40.0, 150)
+    pace.mark(41.0, 160)
+    assert pace.per_s == pytest.approx(10 / 31)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
+)
+def test_a_duration_is_said_as_people_do(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+AT_THE_FIRST_PACKET = """
+import os, sys
+def on_event(name, given):
+    if name == "socket.connect":
+        print(*sys.modules, flush=True)
+        os._exit(0)
+import mailprobe.api.cli.verify
+mailprobe.api.cli.verify.SOON_S = 3600  # on a busy machine the time may come before the packet
+sys.addaudithook(on_event)
+from mailprobe.api.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("words", [["ann@example.org"], ["--json", "ann@example.org"]])
+def test_the_first_question_leaves_before_what_it_does_not_need(words: list[str]) -> None:
+    """The lists of modules grow unseen, and each costs the one who waits at the terminal."""
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_FIRST_PACKET, "verify", *words],
+        env={**os.environ, "MAILPROBE_DOH_URLS": "https://127.0.0.1:9/dns-query"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    imported = set(done.stdout.split())
+    assert {"trio", "mailprobe.engine.stream.scheduler", "ssl"} <= imported
+    needless = {
+        "quart",
+        "hypercorn",
+        "cryptography",
+        "stripe",
+        "structlog",
+        "sqlite3",
+        "mailprobe.storage",
+    }
+    needless |= {
+        "mailprobe.api.cli.output.report",
+        "mailprobe.api.cli.cleaning",
+        "mailprobe.api.cli.listfile",
+        "publicsuffixlist",
+    }
+    assert not needless & imported

@@ -1,0 +1,182 @@
+"""The short way through HTTP/1.1: it says and hears what the long one does."""
+
+import json
+import re
+
+import h11
+import pytest
+import trio
+import trio.testing
+
+from mailprobe.api.http.exchange import WHOLE_BODY
+from mailprobe.api.http.fast_parser import PlainAnswer, read_plain
+from tests.api.raw_http import Streaming, hello, read_body, respond, serving
+
+GET = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"
+START = {"type": "http.response.start", "status": 200}
+
+
+def post(*fields: str, path: str = "/", body: str = "") -> str:
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: a.test", *fields, "", body])
+
+
+async def mirror(scope, receive, send):
+    """Answers with all that it was told."""
+    state = {**scope, "state": sorted(scope["state"]), "client": scope["client"][0]}
+    assert state.pop("extensions") in ({}, {WHOLE_BODY: b""}, {WHOLE_BODY: b"hello"})
+    told = {"scope": {**state, "server": scope["server"][0]}, "body": await read_body(receive)}
+    await respond(send, json.dumps(told, default=lambda octets: octets.decode("latin-1")).encode())
+
+
+ASKED = {
+    "nothing": GET,
+    "a query": GET.replace(" / ", " /a?b=c&d=%20 "),
+    "coded octets": GET.replace(" / ", " /%c3%a9%2F%zz "),
+    "two slashes": GET.replace(" / ", " //a/../b "),
+    "a fragment": GET.replace(" / ", " /a#b "),
+    "a body": post("Content-Length: 5", body="hello"),
+    "a body of nothing": post("Content-Length: 0"),
+    "a length in many digits": post("Content-Length: 000000005", body="hello"),
+    "names in any case": post("cOnTeNt-LeNgTh: 5", "X-A: B", "x-a: b", body="hello"),
+    "spaces around a value": post("Content-Length: \t5 ", "X:a", "Y:  a b\t c \t", body="hello"),
+    "no value": post("Content-Length: 5", "X:", "Y: ", body="hello"),
+    "Latin-1": post("Content-Length: 5", "X: \xe9", body="hello"),
+    "kept alive": post("Content-Length: 5", "Connection: keep-alive", body="hello"),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+async def test_both_ways_tell_the_application_the_same(asked):
+    """In one piece it goes the short way, in two the long one."""
+    octets = asked.encode("latin-1")
+    assert read_plain(octets, 16_384) is not None
+    async with serving(mirror) as server, server.connect() as raw:
+        for _ in range(2):
+            short = await raw.ask(octets)
+            await raw.say(octets[:10])
+            await trio.testing.wait_all_tasks_blocked(0.01)  # lest they become one
+            long = await raw.ask(octets[10:])
+            assert short.status == long.status == 200
+            assert json.loads(short.body) == json.loads(long.body)
+
+
+DOUBTFUL = {
+    "another method": GET.replace("GET", "HEAD"),
+    "a method in small letters": GET.replace("GET", "get"),
+    "a GET with a length": GET.replace("Host", "Content-Length: 0\r\nHost"),
+    "a GET with a body": GET + "x",
+    "two of them": GET + GET,
+    "no host": GET.replace("Host", "X"),
+    "two hosts": GET.replace("Host", "Host: a.test\r\nHost"),
+    "a host that is no name": GET.replace("a.test", "a..test"),
+    "a whole address": GET.replace(" / ", " http://a.test/ "),
+    "an older version": GET.replace("1.1", "1.0"),
+    "a version in small letters": GET.replace("HTTP/", "http/"),
+    "its end in another case": GET.replace("Host", "CONNECTION: Close\r\nHost"),
+    "an upgrade": GET.replace("Host", "upgrade: h2c\r\nHost"),
+    "a length in letters": post("Content-Length: \xb2", body="12"),
+    "a length with a name": post("Content-Length: 5;", body="hello"),
+    "another coding": post("Content-Length: 5", "Transfer-Encoding: x", body="hello"),
+    "a name of nothing": post("Content-Length: 5", ": x", body="hello"),
+    "a line without a colon": post("Content-Length: 5", "x", body="hello"),
+    "half a head": GET[:-2],
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("asked", DOUBTFUL.values(), ids=DOUBTFUL)
+def test_what_is_in_doubt_goes_the_long_way(asked):
+    assert read_plain(asked.encode("latin-1"), 16_384) is None
+
+
+async def test_both_ways_answer_the_same():
+    """A whole answer, a stream, one without a body, one that ends the connection."""
+
+    async def app(scope, receive, send):
+        headers = {
+            "/whole": [(b"content-length", b"2")],
+            "/lines": [],
+            "/empty": [(b"content-length", b"0")],
+            "/last": [(b"content-length", b"2"), (b"connection", b"close")],
+        }[scope["path"]]
+        status = 204 if scope["path"] == "/empty" else 200
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if scope["path"] == "/lines":
+            await send({"type": "http.response.body", "body": b"o", "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
+            await send({"type": "http.response.body", "body": b"k"})
+        else:
+            await send({"type": "http.response.body", "body": b"ok" if status == 200 else b""})
+
+    async with serving(app) as server:
+        for path in ("/whole", "/lines", "/empty", "/last"):
+            said = []
+            for field in ("X", "Expect"):  # with which it is plain no more
+                async with server.connect() as raw:
+                    asked = GET.replace(" / ", f" {path} ").replace("Host", f"{field}: x\r\nHost")
+                    await raw.say(asked)
+                    answer = [await raw.answer(), path == "/last" and await raw.rest()]
+                    answer[0].headers |= {"x-request-id": "", "date": ""}
+                    said.append(answer)
+            assert said[0] == said[1]
+
+
+async def test_what_comes_before_its_turn_waits_for_it():
+    """A request behind a plain one that is under way, half of it even later."""
+    stream = Streaming()
+
+    async def app(scope, receive, send):
+        await (stream if scope["path"] == "/stream" else hello)(scope, receive, send)
+
+    async with serving(app) as server, server.connect() as raw:
+        await raw.say(GET.replace(" / ", " /stream "))
+        assert (await raw.head())[0] == 200
+        await raw.say(GET + GET[:20])
+        stream.put.send_nowait(b"one\n")
+        assert await raw.chunk() == b"one\n"
+        stream.put.close()
+        assert await raw.chunk() == b""
+        assert (await raw.answer()).status == 200
+        assert (await raw.ask(GET[20:])).status == 200
+        assert (await raw.ask(GET)).status == 200
+
+
+NO_FIELDS = {
+    "another field in a value": (b"x", b"a\r\nb: c"),
+    "an end in a value": (b"x", b"a\r\n\r\nb"),
+    "a line feed": (b"x", b"a\nb"),
+    "a NUL": (b"x", b"a\0b"),
+    "a space in a name": (b"x y", b"a"),
+    "no name": (b"", b"a"),
+    "a name with a line": (b"x: a\r\nb", b"c"),
+}
+
+
+@pytest.mark.parametrize("field", NO_FIELDS.values(), ids=NO_FIELDS)
+def test_a_field_that_is_none_is_never_said(field):
+    answer = PlainAnswer()
+    with pytest.raises(h11.LocalProtocolError):
+        answer.octets_of({**START, "headers": [field]}, [])
+    head = answer.octets_of({**START, "headers": [(b"content-length", b"0")]}, [])
+    assert re.fullmatch(rb"HTTP/1.1 200 \r\ncontent-length: 0\r\n\r\n", head)
+
+
+@pytest.mark.parametrize("octets", [b"o", b"okay"])
+def test_a_body_of_another_length_than_was_said_is_an_error(octets):
+    answer = PlainAnswer()
+    answer.octets_of({**START, "headers": [(b"content-length", b"2")]}, [])
+    with pytest.raises(h11.LocalProtocolError):
+        answer.octets_of({"type": "http.response.body", "body": octets}, [])
+
+
+def test_messages_out_of_turn_are_errors():
+    answer = PlainAnswer()
+    body = {"type": "http.response.body", "body": b""}
+    with pytest.raises(h11.LocalProtocolError):
+        answer.octets_of(body, [])
+    answer.octets_of({**START, "headers": []}, [])
+    with pytest.raises(h11.LocalProtocolError):
+        answer.octets_of({**START, "headers": []}, [])
+    assert answer.octets_of(body, []) == b"0\r\n\r\n"
+    with pytest.raises(h11.LocalProtocolError):
+        answer.octets_of(body, [])

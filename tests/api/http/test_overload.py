@@ -1,0 +1,423 @@
+"""Who is sent away while too many wait: the anteroom on virtual time, the server on real sockets."""
+
+import pytest
+import trio
+
+from mailprobe.api.http.fast_parser import read_plain
+from mailprobe.api.http.overload import (
+    AT_ONCE,
+    AT_ONCE_MAX,
+    BURST,
+    CROWD,
+    REFUSALS_AHEAD_S,
+    Anteroom,
+    Place,
+    let_in,
+)
+from mailprobe.api.http.request_bodies import Intake
+from mailprobe.api.http.server import REFUSED_WITHIN_S, UNREAD_S_MAX, Limits, Server
+from tests.api.raw_http import read_body, respond, serving
+
+HEAD = "POST / HTTP/1.1\r\nHost: a.test\r\n"
+WHOLE = HEAD + "Content-Length: 5\r\n\r\nhello"
+
+
+class Store:
+    """Grants so many a second, one after the other, as long as it runs."""
+
+    def __init__(self, rate: float) -> None:
+        self.pause_s = 1 / rate
+        self.waited_s: list[float] = []
+        self._queue: list[tuple[Place, float]] = []
+
+    def ask(self, place: Place) -> None:
+        self._queue.append((place, trio.current_time()))
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(self.pause_s)
+            if self._queue:
+                place, since = self._queue.pop(0)
+                place.leave()
+                self.waited_s.append(trio.current_time() - since)
+
+
+class Flood:
+    """Requests that come so often a second, and what became of them."""
+
+    def __init__(self, room: Anteroom, store: Store) -> None:
+        self.room = room
+        self.store = store
+        self.shed = 0
+        self.most = 0
+
+    def come(self, count: int = 1) -> None:
+        for _ in range(count):
+            place = Place(self.room)
+            if place.take():
+                self.store.ask(place)
+            else:
+                self.shed += 1
+            self.most = max(self.most, len(self.room))
+
+    async def rush(self, rate: float, seconds: float) -> None:
+        until = trio.current_time() + seconds
+        while trio.current_time() < until:
+            self.come()
+            await trio.sleep(1 / rate)
+
+
+@pytest.fixture
+async def flood(nursery):
+    return lambda rate: start(nursery, rate)
+
+
+def start(nursery: trio.Nursery, rate: float) -> Flood:
+    store = Store(rate)
+    nursery.start_soon(store.run)
+    return Flood(Anteroom(), store)
+
+
+@pytest.mark.parametrize("rate", [300, 1_000, 2_000])
+async def test_three_times_the_load_is_shed_and_the_rest_is_granted(autojump_clock, flood, rate):
+    coming = flood(rate)
+    await coming.rush(3 * rate, 2 + 1.5 * BURST / rate)  # its first part was a burst
+    del coming.store.waited_s[:]
+    shed, coming.most = coming.shed, 0
+    await coming.rush(3 * rate, 2)
+    assert len(coming.store.waited_s) >= 0.98 * 2 * rate  # the store never idles
+    assert coming.shed - shed >= 0.6 * 6 * rate
+    assert CROWD <= coming.most <= max(CROWD, 0.06 * rate)
+    assert max(coming.store.waited_s) <= 1.1 * max(0.05, CROWD / rate)
+
+
+@pytest.mark.parametrize("rate", [60, 200, 1_000])
+async def test_a_crowd_at_once_is_no_overload_however_slow_the_machine(autojump_clock, flood, rate):
+    coming = flood(rate)
+    for _ in range(5):
+        coming.come(CROWD)
+        await trio.sleep(2 + CROWD / rate)
+    assert not coming.shed
+
+
+async def test_a_burst_is_no_overload(autojump_clock, flood):
+    coming = flood(2_000)
+    coming.come(BURST)
+    assert not coming.shed
+    coming.come(1)
+    assert coming.shed == 1
+
+
+async def test_a_burst_that_takes_a_while_to_come_is_none_either(autojump_clock, flood):
+    """On a slow machine 2,000 take their time to be read, and to be granted."""
+    coming = flood(500)
+    await coming.rush(1_000, 2)
+    assert not coming.shed
+    await trio.sleep(3)
+    assert len(coming.store.waited_s) >= 2_000 - 1
+
+
+async def test_after_a_rejection_a_queue_that_stands_for_100_ms_is_shed(autojump_clock, flood):
+    """CoDel's interval: the flood's next wave is not taken for a burst."""
+    coming = flood(500)
+    await coming.rush(1_500, 6)
+    coming.most = 0
+    await coming.rush(1_500, 3)
+    assert coming.most <= 2 * CROWD
+
+
+async def test_what_it_bears_is_let_in_for_ever(autojump_clock, flood):
+    coming = flood(500)
+    await coming.rush(490, 4)
+    assert not coming.shed
+
+
+async def test_a_store_that_stands_still_keeps_a_burst_waiting_and_no_more(autojump_clock, flood):
+    coming = flood(1e-9)
+    await coming.rush(1_000, 5)
+    assert coming.most == BURST
+
+
+async def test_when_the_flood_is_over_a_burst_may_come_again(autojump_clock, flood):
+    coming = flood(1_000)
+    await coming.rush(3_000, 2)
+    assert coming.shed
+    await coming.rush(100, 5)
+    coming.shed = 0
+    coming.come(BURST)
+    assert not coming.shed
+
+
+def test_a_place_is_left_once_and_taken_once():
+    room = Anteroom(lambda: 0.0)
+    place = Place(room)
+    assert place.take()
+    assert place.take()
+    assert len(room) == 1
+    place.leave()
+    place.leave()
+    assert len(room) == 0
+    assert place.take()  # its answer was given: whatever comes of its body is passed over
+    assert len(room) == 0
+
+
+# -- the server -------------------------------------------------------------------------------
+
+
+class Slow:
+    """An application that lets nobody in before it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = trio.Event()
+        self.begun = 0
+
+    async def __call__(self, scope, receive, send):
+        await read_body(receive)
+        self.begun += scope["method"] == "POST"
+        if scope["method"] == "POST":
+            await self.go_on.wait()
+            let_in()
+        await respond(send)
+
+
+def fill(room: Anteroom) -> list[Place]:
+    """As many as may wait, so that the next one is one too many."""
+    places = []
+    while not room.full:
+        places.append(Place(room))
+        assert places[-1].take()
+    return places
+
+
+def a_server(room: Anteroom) -> Server:
+    return Server(respond, lambda code: b"", Limits(), room, Intake(), ())
+
+
+WAYS = {
+    "in one piece": [WHOLE],
+    "in two": [HEAD + "Content-Length: 5\r\n\r\n", "hello"],
+    "in chunks": [HEAD + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"],
+    "with a field of its connection": [
+        HEAD + "Connection: keep-alive, x\r\nContent-Length: 5\r\n\r\nhello"
+    ],
+}
+
+
+@pytest.mark.parametrize("pieces", WAYS.values(), ids=WAYS)
+async def test_one_too_many_is_told_503_and_may_ask_again_on_the_same_connection(pieces):
+    app, room = Slow(), Anteroom()
+    app.go_on.set()
+    async with serving(app, room) as server, server.connect() as raw:
+        places = fill(room)
+        for _ in range(2):
+            for piece in pieces:
+                await raw.say(piece)
+            answer = await raw.answer()
+            assert (answer.status, answer.code) == (503, "overloaded")
+            assert answer.headers["retry-after"] == "1"
+            assert answer.headers.keys() >= {"date", "content-length", "x-request-id"}
+        for place in places:
+            place.leave()
+        for piece in pieces:
+            await raw.say(piece)
+        assert (await raw.answer()).status == 200
+        assert len(room) == 0
+
+
+async def test_both_ways_give_the_same_answer():
+    app, room = Slow(), Anteroom()
+    async with serving(app, room) as server, server.connect() as raw:
+        fill(room)
+        short = await raw.ask(WHOLE)
+        long = await raw.ask(WHOLE.replace("Host", "Expect: nothing\r\nHost"))
+        for answer in (short, long):
+            del answer.headers["x-request-id"], answer.headers["date"]
+        assert short == long
+
+
+async def test_refusals_take_a_share_of_the_time_and_no_more(autojump_clock):
+    room = Anteroom()
+    places = fill(room)
+    assert room.refusals_left > 10
+    while room.refusals_left:
+        room.refused(0.001)
+    assert room.overrun
+    places.pop().leave()
+    assert not room.overrun
+    fill(room)
+    await trio.sleep(1)
+    assert 1 <= room.refusals_left <= 2 * REFUSALS_AHEAD_S / 0.001
+    assert not room.overrun
+
+
+async def test_their_turn_comes_in_the_order_of_their_coming(autojump_clock, nursery):
+    room = Anteroom()
+    places = [Place(room) for _ in range(AT_ONCE + 3)]
+    begun = []
+
+    async def work(number):
+        await places[number].turn()
+        begun.append(number)
+
+    for number, place in enumerate(places):
+        assert place.take()
+        nursery.start_soon(work, number)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(begun) == AT_ONCE
+    places[AT_ONCE].leave()  # it hung up
+    for place in places[:2]:
+        place.leave()
+        await trio.testing.wait_all_tasks_blocked()
+    assert begun[AT_ONCE:] == [AT_ONCE + 1, AT_ONCE + 2]
+
+
+@pytest.mark.parametrize(("busy", "at_once"), [(0.3, AT_ONCE_MAX), (0.6, AT_ONCE), (0.9, AT_ONCE)])
+async def test_more_are_worked_on_where_it_is_the_store_that_is_slow(
+    busy, at_once, autojump_clock, nursery
+):
+    """Each more costs processor time, and where there is time left it is the store they wait for."""
+    room = Anteroom(computed_s=lambda: busy * trio.current_time())
+    store = Store(400)
+    nursery.start_soon(store.run)
+    at_work = set()
+
+    async def come(place):
+        await place.turn()
+        at_work.add(place)
+        store.ask(place)
+
+    places = [Place(room) for _ in range(1_000)]
+    for place in places:
+        assert place.take()
+        nursery.start_soon(come, place)
+    await trio.sleep(1)
+    assert sum(place in at_work and not place._left for place in places) == at_once
+
+
+async def test_a_request_is_rejected_soon_or_waits_until_it_is_served(autojump_clock, nursery):
+    """A rejection is promised within 50 ms: one that comes later helps nobody."""
+    room = Anteroom(computed_s=lambda: 0.0)
+    server = a_server(room)
+    nursery.start_soon(server.read_the_unread)
+    places = fill(room)
+    room.refused(0.05)  # for a while, none may be rejected
+    read = []
+
+    async def come(name):
+        await server.park(name)
+        read.append(name)
+
+    nursery.start_soon(come, "early")
+    await trio.sleep(2)
+    assert room.refusals_left
+    nursery.start_soon(come, "late")
+    await trio.sleep(REFUSED_WITHIN_S)
+    assert read == ["late"]
+    for place in places:
+        place.leave()
+    await trio.sleep(REFUSED_WITHIN_S)
+    assert read == ["late", "early"]
+
+
+async def test_whoever_was_to_be_served_and_finds_no_room_waits_on(autojump_clock, nursery):
+    room = Anteroom(computed_s=lambda: 0.0)
+    server = a_server(room)
+    nursery.start_soon(server.read_the_unread)
+    places = fill(room)
+    room.refused(10.0)
+    read = []
+
+    async def come(name):
+        await server.park(name)
+        place = Place(room)
+        read.append((name, place.take(), trio.current_time()))
+
+    began = trio.current_time()
+    for name in range(3):
+        nursery.start_soon(come, name)
+    await trio.sleep(2 * REFUSED_WITHIN_S)
+    places.pop().leave()
+    await trio.sleep(1)
+    assert [got for _, got, _ in read] == [True]
+    await trio.sleep(UNREAD_S_MAX)
+    assert [got for _, got, _ in read] == [True, False, False]
+    assert all(at - began <= UNREAD_S_MAX + 0.1 for _, _, at in read)
+
+
+async def test_in_an_overrun_posts_are_left_unread_and_gets_are_served():
+    app, room = Slow(), Anteroom()
+    app.go_on.set()
+    async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
+        places = fill(room)
+        room.refused(60.0)  # as long, none may be rejected
+        await late.say(WHOLE)
+        assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
+        assert app.begun == 0
+        for place in places:
+            place.leave()
+        assert (await late.answer()).status == 200
+
+
+async def test_a_request_of_which_one_octet_has_come_is_left_unread_whole():
+    app, room = Slow(), Anteroom()
+    app.go_on.set()
+    async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
+        places = fill(room)
+        room.refused(60.0)
+        await late.say(WHOLE[:1])
+        assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
+        for place in places:
+            place.leave()
+        await late.say(WHOLE[1:])
+        assert (await late.answer()).status == 200
+
+
+async def test_who_was_let_in_is_served_and_who_only_looks_is_too():
+    app, room = Slow(), Anteroom()
+    async with serving(app, room) as server, server.connect() as first, server.connect() as raw:
+        await first.say(WHOLE)
+        while not len(room):
+            await trio.lowlevel.checkpoint()
+        fill(room)
+        assert (await raw.ask(WHOLE)).status == 503
+        assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
+        app.go_on.set()
+        assert (await first.answer()).status == 200
+
+
+async def test_bodies_that_are_awaited_fill_no_room():
+    app, room = Slow(), Anteroom()
+    async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
+        await late.say(HEAD + "Content-Length: 5\r\n\r\n")
+        app.go_on.set()
+        assert (await raw.ask(WHOLE)).status == 200  # after the other's head was read
+        assert len(room) == 0
+        await late.say("hello")
+        assert (await late.answer()).status == 200
+
+
+PLAIN = {
+    "a body": (WHOLE, True),
+    "kept alive": (WHOLE.replace("Host", "Connection: keep-alive\r\nHost"), True),
+    "more than it": (WHOLE + "P", False),
+    "less than it": (WHOLE[:-1], False),
+    "no length": (HEAD + "\r\n", False),
+    "two lengths": (WHOLE.replace("Host", "Content-Length: 5\r\nHost"), False),
+    "two lengths in one": (WHOLE.replace(": 5", ": 5, 5"), False),
+    "a length with a sign": (WHOLE.replace(": 5", ": +5"), False),
+    "a name with a space": (WHOLE.replace("Content-Length", "Content-Length "), False),
+    "a folded line": (WHOLE.replace("a.test", "a.test\r\n b"), False),
+    "a lone line feed": (WHOLE.replace("a.test", "a.test\nX: y"), False),
+    "a NUL": (WHOLE.replace("a.test", "a\0test"), False),
+    "chunks": (WHOLE.replace("Host", "Transfer-Encoding: chunked\r\nHost"), False),
+    "an end": (WHOLE.replace("Host", "Connection: close\r\nHost"), False),
+    "a question": (WHOLE.replace("Host", "Expect: 100-continue\r\nHost"), False),
+    "an older version": (WHOLE.replace("1.1", "1.0"), False),
+    "another method": (WHOLE.replace("POST", "PUT"), False),
+    "too long a head": (WHOLE.replace("a.test", "a" * 16_384), False),
+}
+
+
+@pytest.mark.parametrize(("said", "is_plain"), PLAIN.values(), ids=PLAIN)
+def test_the_short_way_is_for_what_every_server_reads_alike(said, is_plain):
+    assert (read_plain(said.encode(), 16_384) is not None) is is_plain

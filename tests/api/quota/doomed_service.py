@@ -1,0 +1,128 @@
+"""A service that dies by SIGKILL before any write that is chosen: `forking_service`, doomed.
+
+    python -m tests.api.quota.doomed_service FILE
+
+FILE is a `Countdown`: the test says there before how many writes from now the process
+dies. Every statement that writes is one, every commit, and every group's answer behind
+its commit. What a killed process had leased is free after half a second, not a minute.
+"""
+
+import mmap
+import os
+import re
+import signal
+import struct
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from mailprobe.api import serve
+from mailprobe.api.jobs import worker
+from mailprobe.api.rest import idempotency
+from mailprobe.storage.postgres.driver.batch_executor import Clerk
+from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.sqlite.database_thread import Writer
+from tests.api import forking_service
+
+WRITES = re.compile(r"\s*(WITH\b.*\b)?(INSERT|UPDATE|DELETE|REPLACE|COMMIT)\b", re.I | re.S)
+LEASE_S = 0.5
+OFF, REACHED = -1, -2
+FORMAT = "q"
+
+
+class Countdown:
+    """How many writes are left, in a file that the test and the service share."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(struct.pack(FORMAT, OFF))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), struct.calcsize(FORMAT))
+        self._lock = threading.Lock()
+
+    @property
+    def left(self) -> int:
+        (left,) = struct.unpack(FORMAT, self._memory[:])
+        return int(left)
+
+    @left.setter
+    def left(self, left: int) -> None:
+        self._memory[:] = struct.pack(FORMAT, left)
+
+    def stop(self) -> bool:
+        """No write is counted any more; True where the service has been killed."""
+        was_reached = self.left == REACHED
+        self.left = OFF
+        return was_reached
+
+    def count(self) -> None:
+        """A write comes next."""
+        with self._lock:
+            left = self.left
+            if left == 0:
+                self.left = REACHED
+                os.kill(os.getpid(), signal.SIGKILL)
+            if left > 0:
+                self.left = left - 1
+
+    def count_statement(self, statement: Any) -> None:
+        if isinstance(statement, str) and WRITES.match(statement):
+            self.count()
+
+
+def doom_sqlite(countdown: Countdown) -> None:
+    furnish, answer = Writer._furnish, Writer._answer
+
+    def furnish_doomed(self: Writer, db: Any) -> None:
+        furnish(self, db)
+        db.set_trace_callback(countdown.count_statement)
+
+    def answer_doomed(self: Writer, those: list[Any]) -> None:
+        countdown.count()
+        answer(self, those)
+
+    Writer._furnish = furnish_doomed  # type: ignore[method-assign]
+    Writer._answer = answer_doomed  # type: ignore[method-assign]
+
+
+def doom_postgres(countdown: Countdown) -> None:
+    execute, do = Session.execute, Clerk.do
+
+    def execute_doomed(self: Session, statement: str, values: Any = None) -> Any:
+        countdown.count_statement(statement)
+        return execute(self, statement, values)
+
+    def do_doomed(self: Any, work: Any, asked: Sequence[Any], until: float) -> list[Any]:
+        outcomes = do(self, work, asked, until)
+        if work.repeatable:  # what only reads is not
+            countdown.count()
+        return outcomes
+
+    Session.execute = execute_doomed  # type: ignore[method-assign]
+    Clerk.do = do_doomed  # type: ignore[method-assign,assignment]
+
+
+async def no_upkeep(service: object) -> None:
+    """It would write at instants of its own."""
+    await trio.sleep_forever()
+
+
+def main() -> None:
+    countdown = Countdown(Path(sys.argv[1]))
+    doom_sqlite(countdown)
+    doom_postgres(countdown)
+    serve._tidy = no_upkeep  # type: ignore[assignment]
+    # a killed process's seats at a host hold up the next one for 12 s
+    serve._open_seats = lambda settings, store: nullcontext()
+    idempotency.LEASE_S = worker.LEASE_S = LEASE_S
+    worker.EXTEND_EVERY_S = worker.POLL_S = LEASE_S / 4
+    forking_service.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,339 @@
+"""Several engines that lease their seats from one store, on virtual time."""
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mailprobe.api.quota.connection_leases import (
+    CUT_S,
+    KEEP_S,
+    LEASE_S,
+    LOOK_S,
+    TICK_S,
+    LeasedSeats,
+    is_shared,
+    open_seats,
+)
+from mailprobe.engine import (
+    Engine,
+    EngineSettings,
+    Verdict,
+    in_order,
+    open_answers,
+    open_engine,
+)
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.memory.store import MemoryStore
+from tests.engine.invariants import assert_whole
+from tests.storage.fixed_clock import NOON
+
+TRUTHS = {"known": "deliverable", "nobody": "undeliverable"}
+CALL_S = 0.005
+
+
+class SharedStore(MemoryStore):
+    """A store on trio's clock that takes a moment, and may be away for some."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: NOON + timedelta(seconds=trio.current_time()))
+        self.calls: list[int] = []  # how many addresses each lease spoke of
+        self.away_for: set[str] = set()  # holders
+        self.lost = 0.0  # of answers
+        self.rng = random.Random(0)
+
+    async def lease_seats(self, holder: str, asked: Mapping[str, Any], **how: Any) -> Any:
+        await self._reach(holder)
+        self.calls.append(len(asked))
+        granted = await super().lease_seats(holder, asked, **how)
+        if self.rng.random() < self.lost:
+            raise StoreUnavailable("nobody knows")
+        return granted
+
+    async def seats_asked_back(self, holder: str, **how: Any) -> Any:
+        await self._reach(holder)
+        return await super().seats_asked_back(holder, **how)
+
+    async def return_seats(self, holder: str) -> None:
+        await self._reach(holder)
+        await super().return_seats(holder)
+
+    async def _reach(self, holder: str) -> None:
+        await trio.sleep(CALL_S)
+        if holder in self.away_for:
+            await trio.sleep(0.8)
+            raise StoreUnavailable("away")
+
+    def leased(self, address: str) -> int:
+        now = self._now()
+        leases = self._seats.get(address, {}).values()
+        return sum(lease.seats for lease in leases if lease.until > now)
+
+
+@asynccontextmanager
+async def machine(
+    world: World, store: SharedStore, limit: int = 4
+) -> AsyncIterator[tuple[Engine, LeasedSeats]]:
+    settings = EngineSettings(host_connections=limit)
+    async with open_seats(store, limit) as seats:
+        async with open_engine(
+            settings, transport=world.transport, dial=world.dial, seats=seats
+        ) as engine:
+            yield engine, seats
+        assert_whole(engine)
+
+
+async def ask(engine: Engine, *texts: str, patient: bool = False) -> list[Verdict]:
+    async with open_answers(engine, texts, asker="me", patient=patient) as answers:
+        return await in_order(answers, len(texts))
+
+
+def check(verdicts: list[Verdict]) -> None:
+    for verdict in verdicts:
+        assert verdict.status == TRUTHS[verdict.email.partition("@")[0].rstrip("0123456789")]
+
+
+def known(count: int, domain: str = "shop.test") -> list[str]:
+    return [f"known{n}@{domain}" for n in range(count)]
+
+
+async def test_the_first_connection_waits_for_one_call(autojump_clock):
+    host, store = MailHost(), SharedStore()
+    async with open_world() as world:
+        address = world.add("shop.test", host)
+        async with machine(world, store) as (engine, _):
+            began = trio.current_time()
+            check(await ask(engine, "known1@shop.test"))
+            assert trio.current_time() - began < 3 * CALL_S
+            assert store.leased(address) == 1
+            assert store.calls == [1]
+
+
+async def test_many_hosts_go_into_one_call(autojump_clock):
+    store = SharedStore()
+    async with open_world() as world:
+        for n in range(50):
+            world.add(f"shop{n}.test", MailHost())
+        async with machine(world, store) as (engine, _):
+            check(await ask(engine, *[f"known@shop{n}.test" for n in range(50)]))
+            assert len(store.calls) < 10
+            assert max(store.calls) > 20
+
+
+async def test_what_is_not_used_goes_back_and_a_stop_leaves_nothing(autojump_clock):
+    store = SharedStore()
+    async with open_world() as world:
+        address, other = world.add("a.test", MailHost()), world.add("b.test", MailHost())
+        async with machine(world, store) as (engine, seats):
+            check(await ask(engine, "known1@a.test"))
+            await trio.sleep(3 + KEEP_S + 1)  # a session idles for 3
+            assert store.leased(address) == 0
+            assert not seats._places
+            check(await ask(engine, "known1@b.test"))
+            assert store.leased(other) == 1
+        assert store.leased(other) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_all_machines_keep_one_limit(autojump_clock, seed: int):
+    """Lists and single addresses, machines that come, stop and die, a store that loses answers."""
+    rng = random.Random(seed)
+    limit = rng.choice((1, 2, 4))
+    store = SharedStore()
+    store.rng, store.lost = rng, rng.choice((0.0, 0.0, 0.2))
+    hosts = [MailHost(latency_s=rng.choice((0.0, 0.05, 0.2))) for _ in range(3)]
+    told: list[Verdict] = []
+    async with open_world(seed=seed) as world:
+        for n, host in enumerate(hosts):
+            world.add("shop.test", host)
+            world.add(f"shop{n}.test", host, mx=f"mx{n}.other.test")
+
+        async def one(number: int) -> None:
+            await trio.sleep(rng.uniform(0, 3))
+            with trio.move_on_after(rng.choice((4.0, 300.0)) if number else 300):
+                async with (
+                    machine(world, store, limit) as (engine, _),
+                    trio.open_nursery() as asking,
+                ):
+                    for _ in range(2):
+                        asking.start_soon(work, engine, number)
+
+        async def work(engine: Engine, number: int) -> None:
+            domain = rng.choice(("shop.test", "shop0.test", "shop1.test", "shop2.test"))
+            for _ in range(3):
+                texts = [
+                    f"{rng.choice(('known', 'nobody'))}{number}{n}@{domain}" for n in range(30)
+                ]
+                told.extend(await ask(engine, *texts, patient=rng.random() < 0.7))
+                await trio.sleep(rng.uniform(0, 4))
+
+        async with trio.open_nursery() as machines:
+            for number in range(5):
+                machines.start_soon(one, number)
+        await trio.testing.wait_all_tasks_blocked()
+    sure = [verdict for verdict in told if verdict.status != "unknown"]
+    check(sure)
+    assert sure
+    for host in hosts:
+        assert host.record.connections_peak <= limit
+        assert not host.record.mistakes
+
+
+async def test_more_machines_than_seats_take_turns(autojump_clock):
+    """Eight that all have a long list, and four seats: everybody gets on, nobody waits for long."""
+    host, store = MailHost(latency_s=0.05), SharedStore()
+    done: dict[int, list[float]] = {}
+
+    async def list_of(world: World, number: int) -> None:
+        async with machine(world, store) as (engine, _):
+            done[number] = [trio.current_time()]
+            texts = [f"known{number}x{n}@shop.test" for n in range(300)]
+            async with open_answers(engine, texts, asker="me", patient=True) as answers:
+                async for answer in answers:
+                    assert answer.verdict.status == "deliverable"
+                    done[number].append(trio.current_time())
+
+    async with open_world() as world:
+        world.add("shop.test", host)
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(list_of, world, number)
+    assert host.record.connections_peak == 4
+    for times in done.values():
+        waits = [later - sooner for sooner, later in pairwise(times)]
+        assert max(waits) < 3, "or a single address would not have been answered"
+
+
+async def test_a_holder_of_all_makes_room_for_who_comes(autojump_clock):
+    """A machine with a long list and every seat; another's single address is answered in time."""
+    host, store = MailHost(latency_s=0.1), SharedStore()
+    async with open_world() as world:
+        address = world.add("shop.test", host)
+        async with (
+            machine(world, store) as (busy, _),
+            machine(world, store) as (late, _),
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(_ask_patiently, busy, 2_000)
+            while store.leased(address) < 4:  # noqa: ASYNC110 - another task's doing
+                await trio.sleep(0.1)
+            began = trio.current_time()
+            check(await ask(late, "known99999@shop.test"))
+            assert trio.current_time() - began < 2.5
+    assert host.record.connections_peak == 4
+
+
+async def _ask_patiently(engine: Engine, count: int) -> None:
+    check(await ask(engine, *known(count), patient=True))
+
+
+async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
+    """The store is away for one machine alone: its connections are closed before its leases end."""
+    host, store = MailHost(latency_s=0.3), SharedStore()
+    async with open_world() as world:
+        address = world.add("shop.test", host)
+        async with (
+            machine(world, store, 1) as (lonely, seats),
+            machine(world, store, 1) as (
+                other,
+                _,
+            ),
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(_whatever_is_told, lonely)
+            while store.leased(address) < 1:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            store.away_for.add(seats.holder)
+            leased_at = trio.current_time()
+            nursery.start_soon(_whatever_is_told, other)
+            await trio.sleep(LEASE_S - CUT_S + TICK_S)
+            assert host.record.connections_now == 0
+            assert seats.at(address) == 0
+            while not host.record.connections_now:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            assert LEASE_S - 1 <= trio.current_time() - leased_at <= LEASE_S + 1
+            store.away_for.clear()
+            nursery.cancel_scope.cancel()
+    assert host.record.connections_peak == 1
+
+
+async def _whatever_is_told(engine: Engine) -> None:
+    for verdict in await ask(engine, *known(300), patient=True):
+        assert verdict.status in ("deliverable", "unknown")
+
+
+async def test_a_store_that_is_away_for_a_while_is_not_noticed_by_who_has_seats(autojump_clock):
+    host, store = MailHost(latency_s=0.25), SharedStore()
+    async with open_world() as world:
+        world.add("shop.test", host)
+        async with machine(world, store) as (engine, seats), trio.open_nursery() as nursery:
+            nursery.start_soon(_ask_patiently, engine, 800)
+            await trio.sleep(2)
+            store.away_for.add(seats.holder)
+            await trio.sleep(LEASE_S / 2)
+            store.away_for.clear()
+    assert [session.closed for session in host.record.sessions if session.closed != "quit"] == []
+
+
+async def test_without_a_store_nothing_is_known_and_nobody_is_asked(autojump_clock):
+    host, store = MailHost(), SharedStore()
+    async with open_world() as world:
+        world.add("shop.test", host)
+        async with machine(world, store) as (engine, seats):
+            store.away_for.add(seats.holder)
+            began = trio.current_time()
+            (verdict,) = await ask(engine, "known1@shop.test")
+            assert verdict.status == "unknown"
+            assert trio.current_time() - began <= 3.05
+            assert not host.record.sessions_seen
+            store.away_for.clear()
+            check(await ask(engine, "known1@shop.test"))
+
+
+async def test_the_seats_of_a_machine_that_died_come_back(autojump_clock):
+    host, store = MailHost(latency_s=0.1), SharedStore()
+    async with open_world() as world:
+        address = world.add("shop.test", host)
+        async with trio.open_nursery() as dead:
+            seats = LeasedSeats(store, 1)
+            dead.start_soon(seats.deal)
+            seats.want(address)
+            while not store.leased(address):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            dead.cancel_scope.cancel()
+        died_at = trio.current_time()
+        async with machine(world, store, 1) as (engine, _):
+            (verdict,) = await ask(engine, "known1@shop.test")
+            assert verdict.status == "unknown"
+            await trio.sleep(died_at + LEASE_S - trio.current_time())
+            check(await ask(engine, "known1@shop.test"))
+
+
+async def test_turns_are_noticed_within_a_look(autojump_clock):
+    """An idle connection of one machine does not keep another's address waiting."""
+    host, store = MailHost(), SharedStore()
+    async with open_world() as world:
+        world.add("shop.test", host)
+        async with machine(world, store, 1) as (one, _), machine(world, store, 1) as (two, _):
+            check(await ask(one, "known1@shop.test"))
+            assert host.record.connections_now == 1
+            began = trio.current_time()
+            check(await ask(two, "known2@shop.test"))
+            assert trio.current_time() - began < LOOK_S + 2 * TICK_S + 0.1
+    assert host.record.connections_peak == 1
+
+
+@pytest.mark.parametrize(
+    ("database", "shared"),
+    [("data/mailprobe.db", True), ("postgresql://h/n", True), ("memory:", False)],
+)
+def test_seats_are_shared_where_the_store_is(database: str, shared: bool):
+    assert is_shared(database) is shared

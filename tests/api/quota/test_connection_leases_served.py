@@ -1,0 +1,93 @@
+"""Two services of two workers each that share a database: the lab's hosts count the connections.
+
+Each by itself would make two, and all of them four. That no seat is used twice to
+the instant is held in tests/storage/test_leases.py and tests/api/quota/test_connection_leases.py.
+"""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.engine.verdict import LADDER, Outcome
+from tests.api.service_fixture import BATCH
+from tests.api.service_process import PATIENCE_S, Credentials, Running, make_place, running
+from tests.api.stores import store_settings
+
+LIMIT = 2  # connections to an exchange: fewer than there are workers
+LATE = 1  # a busy lab hears of the next connection before it sees that the last one has ended
+BATCHES = 24
+BATCH_SIZE = 50
+PLANS = """
+[builder]
+rate_limit_per_min = 1_000_000
+monthly_calls = 1_000_000
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with start_lab() as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def services(lab: Lab, tmp_path_factory: Any) -> Iterator[list[Running]]:
+    folder = tmp_path_factory.mktemp("fleet")
+    shared = store_settings() or {"database": str(folder / "shared.db")}
+    settings = {**shared, "host_connections": str(LIMIT)}
+    places = [make_place(folder / name, lab, PLANS, **settings) for name in ("one", "two")]
+    with ExitStack() as stack:
+        services = [stack.enter_context(running(place, workers=2)) for place in places]
+        yield services
+        for service in services:
+            service.stop()
+
+
+@pytest.fixture(scope="module")
+def who(services: list[Running]) -> Credentials:
+    return services[0].place.make_account("builder")
+
+
+def expected(lab: Lab) -> dict[str, str]:
+    outcomes = (Outcome.DELIVERABLE, Outcome.UNDELIVERABLE)
+    return {text: LADDER[each][0] for each in outcomes for text in lab.addresses[each.value]}
+
+
+async def test_no_host_sees_more_connections_than_the_setting_says(
+    lab: Lab, services: list[Running], who: Credentials
+):
+    truths, rng = expected(lab), random.Random(4)
+    told: list[tuple[str, str]] = []
+
+    async def ask(url: str, texts: list[str]) -> None:
+        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=PATIENCE_S) as client:
+            answer = await client.post(
+                url + BATCH,
+                content=json.dumps({"emails": texts}),
+                headers={
+                    "Authorization": f"Bearer {who.key}",
+                    "Content-Type": "application/json",
+                },
+            )
+        assert answer.status_code == 200, answer.text
+        told.extend((each["email"], each["status"]) for each in answer.json()["results"])
+
+    async with trio.open_nursery() as nursery:
+        for number in range(BATCHES):
+            texts = rng.sample(sorted(truths), min(BATCH_SIZE, len(truths)))
+            nursery.start_soon(ask, services[number % 2].url, texts)
+    records = await trio.to_thread.run_sync(lab.records)
+    peak = max(host["connections_peak"] for host in records["hosts"].values())
+    assert LIMIT <= peak <= LIMIT + LATE
+    assert not any(host["mistakes"] for host in records["hosts"].values())
+    sure = [(text, status) for text, status in told if status != "unknown"]
+    assert sure, "or nobody was asked"
+    for text, status in sure:
+        assert status == truths[text]

@@ -1,0 +1,331 @@
+"""The service in one process, asked without sockets: the world, the engine, a store.
+
+Virtual time moves the world, the limits and the dates together.
+"""
+
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import trio
+
+from mailprobe.api.http.exchange import WHOLE_BODY
+from mailprobe.api.keys import Prefix, key_hash, mint, shown
+from mailprobe.api.observability.metrics import Metrics
+from mailprobe.api.observability.request_context import NOBODY
+from mailprobe.api.quota.background_writes import open_recorder
+from mailprobe.api.quota.plans import PLANS, Plans
+from mailprobe.api.rest.app import create_app
+from mailprobe.api.rest.errors import Places
+from mailprobe.api.service import Service, new_service
+from mailprobe.engine import EngineSettings, open_engine
+from mailprobe.engine.observer import NOBODY as NO_WATCHER
+from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.records import Account, Caller, Tier, UsageRow
+from tests.api.stores import KIND, open_test_store
+
+PART_ROWS = 2_000  # settled at a time, as streams do
+START = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
+PLACES = Places("https://api.test", "https://docs.test/api", "https://dash.test")
+
+VERIFY = "/v1/email/verify"
+BATCH = "/v1/email/verify/batch"
+STREAM = "/v1/email/verify/stream"
+MANAGEMENT = "/v1/management"
+
+
+class Unsteady:
+    """A store that can be away: every question to it fails while `away`, or those named so.
+
+    Those in `throwing` fail by a bug.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.away: bool | set[str] = False
+        self.throwing: set[str] = set()
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.store, name)
+
+        async def ask(*arguments: Any, **named: Any) -> Any:
+            doomed = _doomed.get()
+            if doomed is None:
+                return await self._ask(name, method, arguments, named)
+            await doomed.pass_by()
+            value = await self._ask(name, method, arguments, named)
+            await doomed.pass_by()
+            return value
+
+        return ask
+
+    async def _ask(self, name: str, method: Any, arguments: Any, named: Any) -> Any:
+        self.calls.append(name)
+        if self.away is True or (isinstance(self.away, set) and name in self.away):
+            raise StoreUnavailable("the disk is gone")
+        if name in self.throwing:
+            raise ArithmeticError("a bug")
+        return await method(*arguments, **named)
+
+
+class Doomed:
+    """A process that is killed after so many moments: before or after one of its calls of the store.
+
+    From then on none of the tasks that `run` has begun comes any further.
+    """
+
+    def __init__(self, moments: int) -> None:
+        self._left = moments
+        self.killed = trio.Event()
+
+    async def pass_by(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.killed.set()
+            await trio.sleep_forever()
+
+    async def run(self, act: Callable[[], Awaitable[Any]]) -> None:
+        _doomed.set(self)
+        await act()
+
+
+_doomed: ContextVar[Doomed | None] = ContextVar("doomed", default=None)
+
+
+@dataclass
+class Got:
+    """An answer."""
+
+    status: int
+    headers: dict[str, str]
+    octets: bytes
+    chunks: list[tuple[float, bytes]] = field(default_factory=list)  # with their virtual times
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.octets)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.octets.splitlines()]
+
+    @property
+    def error(self) -> Any:
+        return self.body["error"]
+
+
+@dataclass
+class Shop:
+    """The service, its world, and an account with a key of each kind."""
+
+    app: Any
+    service: Service
+    store: Any
+    world: World
+    clock: "Clock"
+    account: Account
+    key: str
+    provisioning: str
+
+    async def new_key(self, prefix: Prefix, account_id: str | None = None) -> str:
+        raw = mint(prefix)
+        kind = "provisioning" if prefix == "sk_mgmt_" else "standard"
+        await self.store.create_key(
+            account_id or self.account.id, kind, None,
+            sha256=key_hash(raw), prefix=shown(raw), keys_max=None,
+        )  # fmt: skip
+        return raw
+
+    async def caller(self, key: str | None = None) -> Caller:
+        caller = await self.store.caller(key_hash(key or self.key))
+        assert isinstance(caller, Caller)
+        return caller
+
+    async def change(self, **changes: Any) -> None:
+        await self.store.change_account(self.account.id, **changes)
+
+    async def use_up(self, calls: int, *, units: int = 1) -> None:
+        """Let the account have used so many billable calls, by another key."""
+        other = await self.caller(await self.new_key("sk_test_"))
+        reservation = await self.store.reserve(other, 1, lambda ledger: None, lease_s=10)
+        row = UsageRow(self.clock(), "batch", "deliverable", None, units, True, 1)
+        for part, first in enumerate(range(0, calls, PART_ROWS)):
+            rows = [row] * min(PART_ROWS, calls - first)
+            ends = first + PART_ROWS >= calls
+            await self.store.settle(reservation, rows, part=part, ends=ends)
+
+    async def rows(self) -> list[Any]:
+        return list(reversed(await self.store.usage(self.account.id, limit=10_000)))
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        octets: bytes | None = None,
+        key: str | None = "",
+        headers: Mapping[str, str | None] | None = None,
+        hang_up_after: Callable[[list[bytes]], bool] | None = None,
+        hang_up_at: float | None = None,
+        hang_up_steps: int | None = None,
+        pieces: list[tuple[float, bytes]] | None = None,
+    ) -> Got:
+        """Ask and take the whole answer. `key`: "" is the account's own, None sends none.
+
+        `hang_up_after` ends the request once it says so of the chunks that came,
+        `hang_up_at` so many seconds after it began, `hang_up_steps` so many turns
+        of the scheduler. `pieces` is a body without a
+        length, each piece so many seconds after the one before.
+        """
+        if octets is None:
+            octets = b"" if body is None else json.dumps(body).encode()
+        if key == "":
+            key = self.provisioning if path.startswith(MANAGEMENT) else self.key
+        sent = {"host": "api.test", **{k.lower(): v for k, v in (headers or {}).items()}}
+        if key is not None:
+            sent.setdefault("authorization", f"Bearer {key}")
+        if octets:
+            sent.setdefault("content-type", "application/json")
+            sent.setdefault("content-length", str(len(octets)))
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
+            "scheme": "https", "path": path, "raw_path": path.encode(), "root_path": "",
+            "query_string": query.encode(), "client": ("192.0.2.7", 4711),
+            "server": ("api.test", 443), "state": {},
+            "extensions": {WHOLE_BODY: octets} if pieces is None and octets else {},
+            "headers": [
+                (k.encode(), v.encode("latin-1")) for k, v in sent.items() if v is not None
+            ],
+        }  # fmt: skip
+        got = Got(0, {}, b"")
+        hung_up = trio.Event()
+        body_pieces = [(0.0, octets)] if pieces is None else pieces
+
+        async def receive() -> dict[str, Any]:
+            if body_pieces:
+                pause_s, piece = body_pieces.pop(0)
+                with trio.move_on_after(pause_s) as pause:
+                    await hung_up.wait()
+                if not pause.cancelled_caught:
+                    return {"type": "http.disconnect"}
+                return {"type": "http.request", "body": piece, "more_body": bool(body_pieces)}
+            await hung_up.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            await trio.lowlevel.checkpoint()
+            if message["type"] == "http.response.start":
+                got.status = message["status"]
+                got.headers = {k.decode().lower(): v.decode() for k, v in message["headers"]}
+            elif message.get("body"):
+                got.chunks.append((trio.current_time(), message["body"]))
+                if hang_up_after and hang_up_after([chunk for _, chunk in got.chunks]):
+                    hung_up.set()
+                    await trio.sleep_forever()
+
+        async def leave(after_s: float) -> None:
+            await trio.sleep(after_s)
+            hung_up.set()
+
+        async def leave_after_steps(steps: int) -> None:
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+            hung_up.set()
+
+        work = trio.CancelScope()
+
+        async def stop_when_hung_up() -> None:  # as the server does
+            await hung_up.wait()
+            work.cancel()
+
+        async with trio.open_nursery() as nursery:
+            if hang_up_steps is not None:
+                nursery.start_soon(leave_after_steps, hang_up_steps)
+            if hang_up_at is not None:
+                nursery.start_soon(leave, hang_up_at)
+            nursery.start_soon(stop_when_hung_up)
+            with work:
+                await self.app(scope, receive, send)
+            nursery.cancel_scope.cancel()
+        got.octets = b"".join(chunk for _, chunk in got.chunks)
+        return got
+
+    async def verify(self, email: Any = "known@friendly.test", **more: Any) -> Got:
+        return await self.ask("POST", VERIFY, {"email": email}, **more)
+
+    async def batch(self, *emails: Any, **more: Any) -> Got:
+        return await self.ask("POST", BATCH, {"emails": list(emails)}, **more)
+
+    async def stream(self, *emails: Any, **more: Any) -> Got:
+        return await self.ask("POST", STREAM, {"emails": list(emails)}, **more)
+
+    async def manage(self, method: str, path: str, body: Any = None, **more: Any) -> Got:
+        return await self.ask(method, MANAGEMENT + path, body, **more)
+
+
+class Clock:
+    """Dates that follow trio's clock, and that can be set."""
+
+    def __init__(self) -> None:
+        self.offset = START - timedelta(seconds=trio.current_time())
+
+    def __call__(self) -> datetime:
+        return self.offset + timedelta(seconds=trio.current_time())
+
+    def set(self, at: datetime) -> None:
+        self.offset = at - timedelta(seconds=trio.current_time())
+
+
+@asynccontextmanager
+async def open_shop(
+    tier: Tier = "builder",
+    *,
+    plans: Plans = PLANS,
+    addresses_max: int | None = None,
+    metrics: Metrics | None = None,
+    kind: str = KIND,
+    **more: Any,
+) -> AsyncIterator[Shop]:
+    """A service with one account, and three domains: friendly, slow and silent ones.
+
+    `metrics` counts what all parts of it do, `kind` is the store's.
+    """
+    clock = Clock()
+    async with AsyncExitStack() as stack, open_world() as world, open_recorder() as recorder:
+        world.add("friendly.test", MailHost(mailboxes=frozenset({"ann", "bob"})))
+        world.add("slow.test", MailHost(latency_s=0.4))
+        world.add("catchall.test", MailHost(catch_all=True))
+        async with open_engine(
+            EngineSettings(),
+            transport=world.transport,
+            dial=world.dial,
+            rng=random.Random(0),
+            watcher=metrics or NO_WATCHER,
+        ) as engine:
+            store: Any = Unsteady(await stack.enter_async_context(open_test_store(clock, kind)))
+            service = new_service(
+                store=metrics.timed(store) if metrics else store,
+                engine=engine,
+                recorder=recorder,
+                places=PLACES,
+                plans=plans,
+                addresses_max=addresses_max,
+                now=clock,
+                porter=metrics or NOBODY,
+                **more,
+            )
+            account = await store.create_account("ann@example.org", tier)
+            shop = Shop(create_app(service), service, store, world, clock, account, "", "")
+            shop.key = await shop.new_key("sk_live_")
+            shop.provisioning = await shop.new_key("sk_mgmt_")
+            yield shop

@@ -1,0 +1,190 @@
+"""`mailprobe serve` as processes of its own: for tests that judge, race and kill it from outside.
+
+A place is a directory with everything of one service: its database, its plans,
+what it said. The lab is its only outside world.
+"""
+
+import base64
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import trio
+
+from mailprobe.api.cli.account import new_account
+from mailprobe.bench.lab import Lab
+from mailprobe.storage import open_store
+from tests.api.stores import store_settings
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; from mailprobe.api.cli import main; main(sys.argv[1:])",
+]
+PATIENCE_S = 60.0  # for what must come; on a busy machine a start takes many seconds
+POLL_S = 0.01
+PORTS = range(20_000, 32_000)  # below those that the kernel gives to clients
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What `mailprobe account create` shows this once."""
+
+    account_id: str
+    tier: str
+    key: str
+    provisioning_key: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one service lives, from one start to the next."""
+
+    path: Path
+    env: dict[str, str] = field(repr=False)
+
+    @property
+    def database(self) -> str:
+        """What `open_store` takes, with `secret_key`."""
+        return self.env.get("MAILPROBE_DATABASE") or str(self.path / "data/mailprobe.db")
+
+    @property
+    def secret_key(self) -> bytes | None:
+        text = self.env.get("MAILPROBE_SECRET_KEY")
+        return base64.b64decode(text) if text else None
+
+    @property
+    def log(self) -> Path:
+        return self.path / "serve.log"
+
+    def mailprobe(self, *words: str) -> str:
+        """Run another command in this place; what it prints."""
+        done = subprocess.run(
+            [*COMMAND, *words], cwd=self.path, env=self.env, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def make_account(self, tier: str) -> Credentials:
+        """As `mailprobe account create` makes it, but in a thread here: in a tenth of the time."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(trio.run, self._make_account, tier).result()
+
+    async def _make_account(self, tier: Any) -> Credentials:
+        async with open_store(self.database, secret_key=self.secret_key) as store:
+            return Credentials(**await new_account(store, "ann@example.org", tier))
+
+
+def make_place(path: Path, lab: Lab, plans: str, **settings: str) -> Place:
+    """A place whose plans file holds this TOML; `settings` are named as in mailprobe.toml."""
+    path.mkdir(exist_ok=True)
+    (path / "plans.toml").write_text(plans)
+    ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
+    said = {"plans_file": "plans.toml", "log": "warning", **settings}
+    said = {"tools_bind": "127.0.0.1:0", **store_settings(), **said}
+    env = {f"MAILPROBE_{name.upper()}": text for name, text in said.items()}
+    return Place(path, {**ours, **lab.env, **env, "PYTHONPATH": str(ROOT), "HOME": str(path)})
+
+
+@dataclass(frozen=True)
+class Running:
+    """A service that answers."""
+
+    place: Place
+    process: "subprocess.Popen[bytes]"
+    url: str
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def manage(self, who: Credentials, path: str) -> Any:
+        """What this management route says of the account."""
+        answer = httpx.get(
+            f"{self.url}/v1/management{path}",
+            headers={"Authorization": f"Bearer {who.provisioning_key}"},
+            timeout=PATIENCE_S,
+            trust_env=False,
+            verify=False,  # else all the authorities are read, for 50 ms
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def kill(self) -> None:
+        """SIGKILL for every process of it, at once; returns when none is left."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and the good end that it promises."""
+        self.process.send_signal(signal.SIGTERM)
+        self.wait()
+        assert self.process.returncode == 0, self.place.log.read_text()
+
+    def wait(self) -> None:
+        """Until every process of it has ended: all of them hold its standard output."""
+        self.process.communicate(timeout=PATIENCE_S)
+
+
+@contextmanager
+def running(
+    place: Place, *, workers: int = 1, bind: str = "127.0.0.1:0", patience_s: float = PATIENCE_S
+) -> Iterator[Running]:
+    """Start the service of this place; whatever is left of it at the end is killed."""
+    began_at = place.log.stat().st_size if place.log.exists() else 0
+    with place.log.open("ab") as log:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", "--bind", bind, "--workers", str(workers)],
+            cwd=place.path,
+            env=place.env,
+            stdout=subprocess.PIPE,
+            stderr=log,  # a file: nobody need read it for the service to go on
+            start_new_session=True,
+        )
+    try:
+        yield Running(place, process, _announced(process, place.log, began_at, patience_s))
+    finally:
+        if process.stdout and not process.stdout.closed:  # nobody has seen them all end
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=PATIENCE_S)
+
+
+def _announced(
+    process: "subprocess.Popen[bytes]", log: Path, began_at: int, patience_s: float
+) -> str:
+    """The address that it says to serve on; from then on connections are taken."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        ended = process.poll() is not None
+        said = log.read_bytes()[began_at:].decode()
+        if found := re.search(r"serving on (http://\S+?),? ", said):
+            return found[1]
+        assert not ended, said
+        assert time.monotonic() < deadline, said
+        time.sleep(POLL_S)
+
+
+def free_bind() -> str:
+    """An address to be served on again and again, which no client's end takes in between."""
+    for port in random.sample(PORTS, 100):
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return f"127.0.0.1:{port}"
+    raise AssertionError("a hundred ports are taken")

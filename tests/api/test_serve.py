@@ -1,0 +1,93 @@
+"""The service put together: what crashes begins anew, and every door is there."""
+
+import json
+import re
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from mailprobe.api.http.listeners import open_sockets
+from mailprobe.api.serve import TIDY_EVERY_S, serve_service
+from mailprobe.bench.lab import start_lab
+from tests.api.cli.test_serve import mailprobe, make_account, served
+from tests.api.jobs.test_killed import host_names
+from tests.api.service_fixture import open_shop
+
+
+async def test_a_crash_of_the_upkeep_is_logged_and_ends_no_request(
+    autojump_clock, monkeypatch: pytest.MonkeyPatch, faults: list[str]
+) -> None:
+    """A row that cannot be tidied must not be a way to end the service; it is tried again."""
+    tried = []
+
+    async def crash(*arguments: object) -> None:
+        tried.append(arguments)
+        raise ZeroDivisionError("ours")
+
+    async with open_shop() as shop:
+        service = replace(shop.service, store=shop.store.store)
+        monkeypatch.setattr(service.store, "tidy", crash, raising=False)
+        drain = trio.Event()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_service, service, open_sockets("127.0.0.1", 0), drain)
+            await trio.sleep(2.5 * TIDY_EVERY_S)
+            assert (await shop.verify()).status == 200
+            drain.set()
+    assert len(tried) == len(faults) == 3
+    assert "ZeroDivisionError: ours" in faults[0]
+
+
+@pytest.mark.parametrize("words", [[], ["--workers", "2"]], ids=["one", "two workers"])
+def test_the_tool_server_stands_beside_the_api(tmp_path: Path, words: list[str]) -> None:
+    with start_lab() as lab, served(tmp_path, lab, *words) as service:
+        (tools_url,) = re.findall(r"tools on (\S+)/mcp", service.said)
+        key = make_account(tmp_path)["key"]
+        said = httpx.get(f"{tools_url}/openapi.json", trust_env=False).json()
+        assert len(said["tools"]) == 8
+        call = {"name": "verify_email", "arguments": {"email": "no address"}}
+        got = httpx.post(
+            f"{tools_url}/mcp",
+            json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call},
+            headers={"Authorization": f"Bearer {key}"},
+            trust_env=False,
+        )
+        assert got.json()["result"]["structuredContent"]["failed_check"] == "syntax"
+        assert httpx.get(f"{service.url}/mcp", trust_env=False).status_code == 404
+        service.stop()
+
+
+def test_an_address_that_the_tool_server_cannot_have_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        bind = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = mailprobe(tmp_path, "serve", "--bind", "127.0.0.1:0", "--tools-bind", bind)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "MAILPROBE_TOOLS_BIND=" in done.stderr
+
+
+def test_a_stop_does_not_wait_for_a_receiver_that_hangs(tmp_path: Path) -> None:
+    """Its callback is begun, and the next start tries it again."""
+    with start_lab() as lab:
+        name, ip = next(iter(trio.run(host_names, lab).items()))
+        with socket.create_server((ip, 0)) as silent, served(tmp_path, lab) as service:
+            silent.settimeout(30)
+            key = make_account(tmp_path)["key"]
+            hook = f"https://{name}:{silent.getsockname()[1]}/"
+            got = httpx.post(
+                f"{service.url}/v1/email/verify",
+                json={"email": "no address", "webhook": hook},
+                headers={"Authorization": f"Bearer {key}"},
+                trust_env=False,
+            )
+            assert got.status_code == 202
+            caller, _ = silent.accept()
+            began = time.monotonic()
+            service.stop()
+            assert time.monotonic() - began < 10
+            caller.close()
+    job = json.loads(mailprobe(tmp_path, "job", "list").stdout)
+    assert (job["id"], job["state"]) == (got.json()["job_id"], "delivering")

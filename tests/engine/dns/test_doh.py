@@ -1,0 +1,532 @@
+"""The transport's connections on real sockets: silence, refusals, HTTP/1.1, ends of every kind."""
+
+import ssl
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import h2.settings
+import pytest
+import trio
+import trustme
+
+from mailprobe.engine.dns import doh
+from mailprobe.engine.dns.doh import TRIES_MAX, TransportFailed, open_transport
+from mailprobe.engine.dns.messages import ask
+
+QUESTION = ask("shop.test", "MX")
+DNS = "application/dns-message"
+
+
+@dataclass
+class Server:
+    """Answers each question with its own octets, over the protocol that TLS agrees on."""
+
+    url: str = ""
+    silent_connections: int = 0  # so many of the first never say a word after the handshake
+    refused: int = 0  # so many questions are refused first
+    streams_max: int = 100
+    lasts: int = 1_000_000  # answers of one HTTP/1.1 connection
+    leaves: bool = False  # it says GOAWAY to each question of HTTP/2
+    slow: trio.Event | None = None  # answers wait for it
+    connections: int = 0
+    open_now: int = 0
+    at_once: int = 0
+    questions: int = 0
+    resets: list = field(default_factory=list)
+
+    async def serve(self, stream: trio.SSLStream) -> None:
+        self.connections += 1
+        self.open_now += 1
+        silent = self.connections <= self.silent_connections
+        try:
+            await stream.do_handshake()
+            if silent:
+                while await stream.receive_some():
+                    pass
+            elif stream.selected_alpn_protocol() == "h2":
+                await self.serve_two(stream)
+            else:
+                await self.serve_one(stream)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+            self.open_now -= 1
+
+    async def serve_one(self, stream: trio.SSLStream) -> None:
+        buffer = b""
+        for _ in range(self.lasts):
+            while len(buffer.partition(b"\r\n\r\n")[2]) < len(QUESTION):
+                if not (more := await stream.receive_some()):
+                    return
+                buffer += more
+            head, _, buffer = buffer.partition(b"\r\n\r\n")
+            body, buffer = buffer[: len(QUESTION)], buffer[len(QUESTION) :]
+            self.questions += 1
+            if self.slow is not None:
+                await self.slow.wait()
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: {DNS}\r\nContent-Length: {len(body)}\r\n\r\n"
+            await stream.send_all(head.encode() + body)
+
+    async def serve_two(self, stream: trio.SSLStream) -> None:
+        wire = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+        wire.local_settings = h2.settings.Settings(
+            client=False,
+            initial_values={h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: self.streams_max},
+        )
+        wire.initiate_connection()
+        bodies: dict[int, bytes] = {}
+        waiting: list[int] = []
+        writing = trio.Lock()
+
+        async def flush() -> None:
+            async with writing:
+                await stream.send_all(wire.data_to_send())
+
+        async def release() -> None:
+            await self.slow.wait()
+            for number in waiting:
+                self.answer(wire, number, bodies[number])
+            await flush()
+
+        async with trio.open_nursery() as nursery:
+            if self.slow is not None:
+                nursery.start_soon(release)
+            await flush()
+            while octets := await stream.receive_some():
+                ended = []
+                for event in wire.receive_data(bytes(octets)):
+                    match event:
+                        case h2.events.RequestReceived():
+                            bodies[event.stream_id] = b""
+                            self.at_once = max(self.at_once, wire.open_inbound_streams)
+                        case h2.events.DataReceived():
+                            bodies[event.stream_id] += event.data
+                        case h2.events.StreamEnded():
+                            ended.append(event.stream_id)
+                        case h2.events.StreamReset():
+                            self.resets.append(event.stream_id)
+                if ended and self.leaves:
+                    wire.close_connection(last_stream_id=0)
+                    await flush()
+                    break
+                for number in ended:
+                    self.questions += 1
+                    if self.refused:
+                        self.refused -= 1
+                        wire.reset_stream(number, h2.errors.ErrorCodes.REFUSED_STREAM)
+                    elif self.slow is not None and not self.slow.is_set():
+                        waiting.append(number)
+                    else:
+                        self.answer(wire, number, bodies[number])
+                await flush()
+            nursery.cancel_scope.cancel()
+
+    def answer(self, wire: h2.connection.H2Connection, number: int, body: bytes) -> None:
+        with suppress(h2.exceptions.ProtocolError):  # given up by the client
+            wire.send_headers(number, [(":status", "200"), ("content-type", DNS)])
+            wire.send_data(number, body, end_stream=True)
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca_file(authority, tmp_path):
+    path = tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(path)
+    return str(path)
+
+
+@asynccontextmanager
+async def open_server(authority, *protocols: str, **more):
+    server = Server(**more)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    server.url = f"https://127.0.0.1:{listener.socket.getsockname()[1]}/dns-query"
+    async with trio.open_nursery() as nursery:
+        listeners = [trio.SSLListener(listener, context)]
+        nursery.start_soon(trio.serve_listeners, server.serve, listeners)
+        with trio.fail_after(20):
+            yield server
+        nursery.cancel_scope.cancel()
+
+
+async def until(condition) -> None:
+    while not condition():  # noqa: ASYNC110 - of what others see on their sockets
+        await trio.sleep(0.005)
+
+
+async def ask_many(transport, server, count: int) -> int:
+    answered = 0
+
+    async def asker() -> None:
+        nonlocal answered
+        octets = await transport.exchange(server.url, QUESTION)
+        answered += octets == QUESTION
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(asker)
+    return answered
+
+
+@pytest.fixture
+def quick_clocks(monkeypatch):
+    """The clocks of silence, ten times as fast."""
+    monkeypatch.setattr(doh, "SILENCE_S", 0.3)
+    monkeypatch.setattr(doh, "PING_S", 0.1)
+    monkeypatch.setattr(doh, "TICK_S", 0.02)
+
+
+@pytest.mark.parametrize("protocols", [("http/1.1",), ()])
+async def test_where_tls_agrees_on_no_http_2_some_connections_carry_all(
+    authority, ca_file, monkeypatch, protocols
+):
+    monkeypatch.setattr(doh, "HANDSHAKE_S", 10)  # 32 at once, and both sides of each are ours
+    async with (
+        open_server(authority, *protocols) as server,
+        open_transport(ca_file) as transport,
+    ):
+        assert await ask_many(transport, server, 1) == 1
+        for _ in range(3):
+            assert await ask_many(transport, server, 5 * doh.CONNECTIONS_MAX) == (
+                5 * doh.CONNECTIONS_MAX
+            )
+        assert server.connections <= doh.CONNECTIONS_MAX
+
+
+async def test_one_question_after_the_other_takes_one_connection(authority, ca_file):
+    async with (
+        open_server(authority, "http/1.1") as server,
+        open_transport(ca_file) as transport,
+    ):
+        for _ in range(10):
+            await transport.exchange(server.url, QUESTION)
+        assert server.connections == 1
+
+
+async def test_a_connection_that_ended_while_idle_costs_no_try(authority, ca_file, monkeypatch):
+    monkeypatch.setattr(doh, "TRIES_MAX", 1)
+    async with (
+        open_server(authority, "http/1.1", lasts=1) as server,
+        open_transport(ca_file) as transport,
+    ):
+        for _ in range(4):
+            assert await transport.exchange(server.url, QUESTION) == QUESTION
+            await until(lambda: not server.open_now)
+
+
+async def test_no_more_questions_at_a_time_than_the_server_bears(authority, ca_file):
+    async with (
+        open_server(authority, "h2", streams_max=5) as server,
+        open_transport(ca_file) as transport,
+    ):
+        await transport.exchange(server.url, QUESTION)  # so that we know how many
+        assert await ask_many(transport, server, 100) == 100
+        assert server.at_once == 5
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize(("refused", "answered"), [(TRIES_MAX - 1, True), (TRIES_MAX, False)])
+async def test_a_refused_question_is_asked_again_some_times(authority, ca_file, refused, answered):
+    async with (
+        open_server(authority, "h2", refused=refused) as server,
+        open_transport(ca_file) as transport,
+    ):
+        if answered:
+            assert await transport.exchange(server.url, QUESTION) == QUESTION
+        else:
+            with pytest.raises(TransportFailed, match="no more questions"):
+                await transport.exchange(server.url, QUESTION)
+        assert server.questions == TRIES_MAX
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_a_silent_connection_is_replaced(authority, ca_file, quick_clocks, protocol):
+    async with (
+        open_server(authority, protocol, silent_connections=1) as server,
+        open_transport(ca_file) as transport,
+    ):
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_an_endpoint_that_is_silent_each_time_has_failed(
+    authority, ca_file, quick_clocks, protocol
+):
+    async with (
+        open_server(authority, protocol, silent_connections=100) as server,
+        open_transport(ca_file) as transport,
+    ):
+        with pytest.raises(TransportFailed, match="silent"):
+            await transport.exchange(server.url, QUESTION)
+        assert server.connections == TRIES_MAX
+
+
+async def test_a_slow_answer_is_no_silence_where_the_connection_lives(
+    authority, ca_file, quick_clocks
+):
+    """It answers our PINGs: the resolver is at work, and no connection is thrown away."""
+    slow = trio.Event()
+    async with (
+        open_server(authority, "h2", slow=slow) as server,
+        open_transport(ca_file) as transport,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(transport.exchange, server.url, QUESTION)
+        await trio.sleep(3 * doh.SILENCE_S)
+        slow.set()
+        await until(lambda: not nursery.child_tasks)
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_no_question_is_under_way_for_ever(
+    authority, ca_file, quick_clocks, monkeypatch, protocol
+):
+    monkeypatch.setattr(doh, "SILENCE_S", 60)
+    async with (
+        open_server(authority, protocol, slow=trio.Event()) as server,
+        open_transport(ca_file) as transport,
+    ):
+        told: list[object] = []
+        transport.begin(server.url, QUESTION, told.append)
+        await until(lambda: server.questions)
+        monkeypatch.setattr(doh, "EXCHANGE_S", 0.2)
+        await until(lambda: told)
+        assert isinstance(told[0], TransportFailed)
+        assert "too slow" in str(told[0])
+        if protocol == "h2":
+            await until(lambda: server.resets)
+        server.slow.set()
+        monkeypatch.undo()
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
+        assert server.connections == (1 if protocol == "h2" else 2)
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_idle_connections_are_closed(authority, ca_file, quick_clocks, monkeypatch, protocol):
+    monkeypatch.setattr(doh, "IDLE_S", 0.2)
+    async with (
+        open_server(authority, protocol) as server,
+        open_transport(ca_file) as transport,
+    ):
+        await ask_many(transport, server, 5)
+        await until(lambda: not server.open_now)
+        assert await ask_many(transport, server, 5) == 5
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_a_question_that_is_given_up_frees_its_place_at_once(authority, ca_file, protocol):
+    """Its stream is reset, its connection of HTTP/1.1 closed; others are asked in its place."""
+    slow = trio.Event()
+    async with (
+        open_server(authority, protocol, slow=slow, streams_max=5) as server,
+        open_transport(ca_file) as transport,
+    ):
+        most = 5 if protocol == "h2" else doh.CONNECTIONS_MAX
+        told: list[object] = []
+        hung = [transport.begin(server.url, QUESTION, told.append) for _ in range(most)]
+        await until(lambda: server.questions == most)
+        answered: list[object] = []
+        for _ in range(3):
+            transport.begin(server.url, QUESTION, answered.append)
+        for give_up in hung:
+            give_up()
+        await until(lambda: server.questions == most + 3)
+        if protocol == "h2":
+            await until(lambda: len(server.resets) == most)
+            assert server.connections == 1
+        else:
+            assert server.connections == most + 3
+        slow.set()
+        await until(lambda: len(answered) == 3)
+        if protocol != "h2":
+            await until(lambda: server.open_now == 3)
+        assert [answer.octets for answer in answered] == [QUESTION] * 3
+        assert told == []
+
+
+async def test_a_connection_with_many_resets_is_replaced_before_the_server_hangs_up(
+    authority, ca_file, monkeypatch
+):
+    monkeypatch.setattr(doh, "RESETS_MAX", 3)
+    monkeypatch.setattr(doh, "RETIRE_S", 0.2)
+    slow = trio.Event()
+    places: list[int] = []
+    async with (
+        open_server(authority, "h2", slow=slow, streams_max=8) as server,
+        open_transport(ca_file) as transport,
+    ):
+        transport.listen_for_capacity(server.url, places.append)
+        answered: list[object] = []
+        transport.begin(server.url, QUESTION, answered.append)
+        for number in range(20):
+            give_up = transport.begin(server.url, QUESTION, answered.append)
+            await until(lambda number=number: server.questions == number + 2)
+            give_up()
+        await until(lambda: server.connections >= 3)
+        assert len(server.resets) <= 3 * server.connections
+        slow.set()
+        await until(lambda: len(answered) == 1)
+        await until(lambda: server.open_now == 1)  # the others retired
+        assert places[0] == doh.CONNECTIONS_MAX
+        assert places[-1] == 8
+        assert min(places) < 8  # what is not reset yet takes a place
+
+
+async def test_an_endpoint_that_ends_all_its_connections_is_left_alone_for_a_while(
+    authority, ca_file, monkeypatch
+):
+    """A resolver in a loop of GOAWAYs must not make us shake hands all day."""
+    monkeypatch.setattr(doh, "BARREN_LIFE_S", 20)
+    async with (
+        open_server(authority, "h2", leaves=True) as server,
+        open_transport(ca_file) as transport,
+    ):
+        for _ in range(20):
+            with pytest.raises(TransportFailed):
+                await transport.exchange(server.url, QUESTION)
+        # One more may be begun before the last has ended.
+        assert doh.BARREN_MAX <= server.connections <= doh.BARREN_MAX + 1
+        server.leaves = False
+        monkeypatch.setattr(doh, "BARREN_S", 0)
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_an_endpoint_with_many_hung_names_is_not_left_alone(
+    authority, ca_file, quick_clocks, monkeypatch, protocol
+):
+    """Connections that we end over names that hang say nothing against the endpoint."""
+    monkeypatch.setattr(doh, "BARREN_LIFE_S", 20)
+    slow = trio.Event()
+    async with (
+        open_server(authority, protocol, slow=slow) as server,
+        open_transport(ca_file) as transport,
+    ):
+        failed: list[object] = []
+        for _ in range(2 * doh.BARREN_MAX):
+            transport.begin(server.url, QUESTION, failed.append)
+        if protocol == "http/1.1":
+            await until(lambda: len(failed) == 2 * doh.BARREN_MAX)  # silent, each time
+        slow.set()
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
+
+
+async def test_a_silent_connection_is_found_out_whoever_gives_up(authority, ca_file, quick_clocks):
+    """Callers that give up sooner than the silence lasts must not keep a dead connection alive."""
+    async with (
+        open_server(authority, "h2", silent_connections=1) as server,
+        open_transport(ca_file) as transport,
+    ):
+        while server.connections < 2:
+            with trio.move_on_after(0.05):
+                await transport.exchange(server.url, QUESTION)
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_who_gives_up_takes_nothing_from_the_others(authority, ca_file, protocol):
+    slow = trio.Event()
+    async with (
+        open_server(authority, protocol, slow=slow) as server,
+        open_transport(ca_file) as transport,
+        trio.open_nursery() as nursery,
+    ):
+        patient = []
+
+        async def wait_for_it() -> None:
+            patient.append(await transport.exchange(server.url, QUESTION))
+
+        nursery.start_soon(wait_for_it)
+        await until(lambda: server.questions)
+        with trio.move_on_after(0.02) as limit:
+            await ask_many(transport, server, 10)
+        assert limit.cancelled_caught
+        nursery.start_soon(wait_for_it)
+        slow.set()
+        await until(lambda: len(patient) == 2)
+        assert patient == [QUESTION] * 2
+        assert await ask_many(transport, server, 10) == 10
+
+
+async def test_a_connection_half_made_serves_the_next_question(authority, ca_file):
+    async with (
+        open_server(authority, "h2") as server,
+        open_transport(ca_file) as transport,
+    ):
+        with trio.move_on_after(0):
+            await transport.exchange(server.url, QUESTION)
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
+        assert server.connections == 1
+
+
+async def test_an_endpoint_that_never_shakes_hands_fails_all_who_wait(ca_file, monkeypatch):
+    monkeypatch.setattr(doh, "HANDSHAKE_S", 0.1)
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, open_transport(ca_file) as transport:
+        url = f"https://127.0.0.1:{listener.socket.getsockname()[1]}/q"
+        failed = []
+
+        async def asker() -> None:
+            with pytest.raises(TransportFailed, match="handshake was too slow"):
+                await transport.exchange(url, QUESTION)
+            failed.append(1)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(asker)
+        assert len(failed) == 5
+
+
+async def test_whoever_waits_when_the_transport_closes_is_told(authority, ca_file):
+    told = []
+    async with open_server(authority, "h2", slow=trio.Event()) as server:
+        async with open_transport(ca_file) as transport:
+            transport.begin(server.url, QUESTION, told.append)
+            await until(lambda: server.questions)
+            transport.begin(server.url, QUESTION, told.append)
+        transport.begin(server.url, QUESTION, told.append)
+        await until(lambda: not server.open_now)
+    assert [str(failed) for failed in told] == ["the transport is closed"] * 3
+
+
+async def test_what_has_been_given_up_is_told_nothing(authority, ca_file):
+    told = []
+    async with (
+        open_server(authority, "h2") as server,
+        open_transport(ca_file) as transport,
+    ):
+        transport.begin(server.url, QUESTION, told.append)()
+        assert await transport.exchange(server.url, QUESTION) == QUESTION
+    assert told == []
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+@pytest.mark.parametrize("steps", range(0, 40, 3))
+async def test_closing_after_any_number_of_steps_leaves_no_socket(
+    authority, ca_file, protocol, steps
+):
+    """A socket that is left is closed by the collector, whose warning is an error here."""
+    async with open_server(authority, protocol) as server:
+        async with open_transport(ca_file) as transport:
+            for _ in range(3):
+                transport.begin(server.url, QUESTION, lambda _: None)
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+        await until(lambda: not server.open_now)

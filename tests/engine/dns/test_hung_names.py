@@ -1,0 +1,235 @@
+"""Names whose look-up hangs: they cost nobody else a verdict, and never the wrong one."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+import trio
+
+from mailprobe.engine import EngineSettings, in_order, open_answers, open_engine
+from mailprobe.engine.dns.query_queue import LATE_S
+from mailprobe.engine.dns.resolver import LOOKUPS_MAX
+from mailprobe.engine.smtp.address_lookups import EXCHANGE_S
+from mailprobe.engine.testing.fake_network import Endpoint, World, open_world
+from mailprobe.engine.testing.host_profiles import new_host
+from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.engine.testing.zone import Mood
+from tests.engine.invariants import assert_whole
+
+DELIVERABLE = ("deliverable", None)
+RESOLVER_FAILED = ("unknown", None)
+TIMED_OUT = ("unknown", "smtp_timeout")
+
+
+def told(verdict) -> tuple[str, str | None]:
+    return verdict.status, verdict.failed_check
+
+
+@dataclass
+class SlowFor:
+    """The world's resolvers, which take their time for names with this label."""
+
+    world: World
+    label: bytes
+    delay_s: float
+
+    async def exchange(self, url: str, query: bytes) -> bytes:
+        if self.label in query:
+            await trio.sleep(self.delay_s)
+        return await self.world.transport.exchange(url, query)
+
+
+def engine_over(world: World, transport=None):
+    return open_engine(
+        EngineSettings(),
+        transport=transport or world.transport,
+        dial=world.dial,
+        rng=random.Random(0),
+    )
+
+
+def add_domains(world: World, count: int, *, hung_share: float = 0.0) -> tuple[list, list]:
+    """Domains at a few hosts, of which some hang: the healthy ones, and those."""
+    hosts = [MailHost(), MailHost()]
+    healthy, hung = [], []
+    for number in range(count):
+        domain = f"d{number}.test"
+        if random.Random(number).random() < hung_share:
+            world.zone.mood(domain, Mood.HANG)
+            hung.append(domain)
+        else:
+            world.add(domain, hosts[number % 2], mx=f"mx{number % 2}.test")
+            healthy.append(domain)
+    return healthy, hung
+
+
+async def verify(engine, texts, *, asker="me", patient=False) -> list:
+    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+        return await in_order(answers, len(texts))
+
+
+@pytest.mark.parametrize("delay_s", [0.02, 0.25])
+async def test_hung_domains_cost_the_others_of_their_list_nothing(autojump_clock, delay_s):
+    async with open_world() as world:
+        healthy, hung = add_domains(world, 1_500, hung_share=0.2)
+        for url in EngineSettings().doh_urls:
+            world.transport.endpoints[url] = Endpoint(delay_s=delay_s)
+        texts = [f"known@{domain}" for domain in sorted([*healthy, *hung])]
+        async with engine_over(world) as engine:
+            verdicts = await verify(engine, texts, patient=True)
+            await trio.sleep(30)
+            assert_whole(engine)
+        outcomes = Counter(
+            (verdict.email.partition("@")[2] in hung, *told(verdict)) for verdict in verdicts
+        )
+    assert outcomes == {
+        (False, *DELIVERABLE): len(healthy),
+        (True, *RESOLVER_FAILED): len(hung),
+    }
+
+
+@pytest.mark.parametrize("batches", [1, 4, 8])
+@pytest.mark.parametrize("accounts", [1, 3])
+@pytest.mark.parametrize("priority", ["domain", "exchange"])
+async def test_dead_domains_do_not_delay_a_neighbour(autojump_clock, batches, accounts, priority):
+    """Requests of another account, one after the other, while batches of 50 dead domains run."""
+    async with open_world() as world:
+        for url in EngineSettings().doh_urls:
+            world.transport.endpoints[url] = Endpoint(delay_s=0.05)
+        for number in range(50 * batches * accounts):
+            if priority == "domain":
+                world.zone.mood(f"dead{number}.test", Mood.HANG)
+            else:  # the domain is found, the name of its exchange hangs
+                world.zone.mx(f"dead{number}.test", f"mx.dead{number}.test")
+                world.zone.mood(f"mx.dead{number}.test", Mood.HANG)
+        add_domains(world, 20)
+
+        async def dead(number: int) -> None:
+            texts = [f"a@dead{50 * number + place}.test" for place in range(50)]
+            verdicts = await verify(engine, texts, asker=f"account{number % accounts}")
+            assert {told(verdict) for verdict in verdicts} == {RESOLVER_FAILED}
+            assert max(verdict.latency_ms for verdict in verdicts) <= 4550
+
+        async with engine_over(world) as engine:
+            async with trio.open_nursery() as nursery:
+                for number in range(batches * accounts):
+                    nursery.start_soon(dead, number)
+                for number in range(20):
+                    await trio.sleep(0.11)
+                    [verdict] = await verify(engine, [f"known@d{number}.test"], asker="neighbour")
+                    assert told(verdict) == DELIVERABLE
+                    assert verdict.latency_ms < 1000
+            await trio.sleep(30)
+            assert_whole(engine)
+
+
+async def test_the_healthy_ones_of_a_crowded_batch_are_found(autojump_clock):
+    """The account's own late queries give way to those that were not asked yet."""
+    async with open_world() as world:
+        _, hung = add_domains(world, 6 * LOOKUPS_MAX, hung_share=1.0)
+        add_domains(world, 20)
+        for domain in hung[:20]:
+            world.zone.mood(domain, None)
+        healthy = [f"known@d{number}.test" for number in range(20)]
+        async with engine_over(world) as engine, trio.open_nursery() as nursery:
+            for start in range(20, 2 * LOOKUPS_MAX, 50):
+                texts = [f"a@{domain}" for domain in hung[start : start + 50]]
+                nursery.start_soon(verify, engine, texts)
+            await trio.sleep(0.01)
+            verdicts = await verify(engine, healthy)
+            assert {told(verdict) for verdict in verdicts} == {DELIVERABLE}
+            assert max(verdict.latency_ms for verdict in verdicts) < 2 * LATE_S * 1000 + 100
+
+
+async def test_a_shared_name_takes_the_better_turn(autojump_clock):
+    """What a crowded account has queued, and another one wants, does not wait for the crowd."""
+    async with open_world() as world:
+        add_domains(world, 1)
+        async with engine_over(world) as engine, trio.open_nursery() as nursery:
+            for number in range(4 * LOOKUPS_MAX):
+                world.zone.mood(f"dead{number}.test", Mood.HANG)
+                nursery.start_soon(
+                    lambda number=number: engine.routes.find(
+                        f"dead{number}.test", "crowd", patient=True
+                    )
+                )
+            nursery.start_soon(lambda: engine.routes.find("d0.test", "crowd", patient=True))
+            await trio.testing.wait_all_tasks_blocked()
+            began = trio.current_time()
+            route = await engine.routes.find("d0.test", "neighbour")
+            assert route.mx_host == "mx0.test"
+            assert trio.current_time() - began < LATE_S + 0.1
+            nursery.cancel_scope.cancel()
+
+
+# -- exchanges whose name hangs --------------------------------------------------------------
+
+
+def add_exchanges(world: World, hung: str, count: int = 2) -> None:
+    """shop.test with exchanges 0 … count - 1, each alive but for those whose number hangs."""
+    for number in range(count):
+        world.add("shop.test", MailHost(), mx=f"mx{number}.shop.test", preference=number)
+        if str(number) in hung:
+            world.zone.mood(f"mx{number}.shop.test", Mood.HANG)
+
+
+@pytest.mark.parametrize("patient", [False, True])
+async def test_an_exchange_whose_name_hangs_leaves_time_for_the_next(autojump_clock, patient):
+    async with open_world() as world:
+        add_exchanges(world, hung="0")
+        async with engine_over(world) as engine:
+            [verdict] = await verify(engine, ["known@shop.test"], patient=patient)
+            await trio.sleep(30)
+            assert_whole(engine)
+        assert told(verdict) == DELIVERABLE
+        assert verdict.mx_host == "mx0.shop.test"
+        assert patient or EXCHANGE_S * 1000 <= verdict.latency_ms < EXCHANGE_S * 1000 + 200
+
+
+async def test_what_is_found_late_is_still_used(autojump_clock):
+    """The first exchange's address comes after its second was given up for the next, which hangs."""
+    async with open_world() as world:
+        add_exchanges(world, hung="1")
+        slow = SlowFor(world, b"mx0", 1.3)
+        async with engine_over(world, transport=slow) as engine:
+            [verdict] = await verify(engine, ["known@shop.test"])
+            await trio.sleep(30)
+            assert_whole(engine)
+        assert told(verdict) == DELIVERABLE
+        assert verdict.latency_ms < 2000
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+async def test_look_ups_that_fail_in_the_end_are_the_resolvers_failure(autojump_clock, count):
+    async with open_world() as world:
+        add_exchanges(world, hung="01234", count=count)
+        async with engine_over(world) as engine:
+            [verdict] = await verify(engine, ["known@shop.test"])
+            await trio.sleep(30)
+            assert_whole(engine)
+        assert told(verdict) == RESOLVER_FAILED
+        assert (verdict.mx_found, verdict.mx_host) == (True, "mx0.shop.test")
+        assert verdict.latency_ms <= 3050
+
+
+async def test_a_host_that_was_tried_says_more_than_a_name_that_hangs(autojump_clock):
+    async with open_world() as world:
+        world.add("shop.test", new_host("silent"), mx="mx0.shop.test", preference=0)
+        world.zone.mx("shop.test", (0, "mx0.shop.test"), (1, "mx1.shop.test"))
+        world.zone.mood("mx1.shop.test", Mood.HANG)
+        async with engine_over(world) as engine:
+            [verdict] = await verify(engine, ["known@shop.test"])
+        assert told(verdict) == TIMED_OUT
+
+
+async def test_an_asker_that_leaves_frees_its_look_ups(autojump_clock):
+    async with open_world() as world:
+        add_exchanges(world, hung="01")
+        async with engine_over(world) as engine:
+            with trio.move_on_after(0.5):
+                await verify(engine, ["known@shop.test"])
+            await trio.testing.wait_all_tasks_blocked()
+            for endpoint in engine.routes._resolvers.endpoints:
+                assert endpoint.queue.under_way == 0
+            assert_whole(engine)

@@ -1,0 +1,294 @@
+"""Names that hang, over real sockets: HTTP/2 as the lab's resolver speaks it, and HTTP/1.1."""
+
+import random
+import socket
+import threading
+import time
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
+
+import pytest
+import trio
+import trio.lowlevel
+import trio.testing
+
+from mailprobe.bench.lab import doh as lab
+from mailprobe.engine import EngineSettings, in_order, open_answers, open_engine
+from mailprobe.engine.dns.resolver import LOOKUP_S
+from mailprobe.engine.dns.routes import open_routes
+from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.engine.testing.zone import Behaviour, Mood, Zone
+from tests.engine.invariants import assert_whole
+
+IDLE_S = 0.01  # then nothing is under way: both ends of every socket are in this one loop
+MID_LIST = 200  # questions
+
+HTTP1 = b"HTTP/1.1 200 OK\r\nContent-Type: application/dns-message\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.fixture
+def idle_clock() -> trio.testing.MockClock:
+    """Virtual time for real sockets: it stands still until nothing has arrived for IDLE_S.
+
+    A busy machine takes none of the engine's deadlines away, and no test waits for one.
+    """
+    return trio.testing.MockClock(autojump_threshold=IDLE_S)
+
+
+@dataclass
+class Watched:
+    """A zone that says when a list's questions are under way."""
+
+    zone: Zone
+    in_mid_list: trio.Event
+    questions: int = 0
+
+    def answer(self, query: bytes) -> bytes | Behaviour:
+        self.questions += 1
+        if self.questions == MID_LIST:
+            self.in_mid_list.set()
+        return self.zone.answer(query)
+
+
+@dataclass
+class Http1Resolver:
+    """A zone over HTTP/1.1 without TLS; a name that hangs holds its connection."""
+
+    zone: Zone | Watched
+    connections: int = 0
+    at_once: int = field(default=0)
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        self.connections += 1
+        buffer = b""
+        with suppress(trio.BrokenResourceError):
+            async with stream:
+                while more := await stream.receive_some():
+                    buffer += more
+                    head, _, body = buffer.partition(b"\r\n\r\n")
+                    length = int(head.lower().partition(b"content-length:")[2].split()[0])
+                    if len(body) < length:
+                        continue
+                    buffer = body[length:]
+                    answer = self.zone.answer(body[:length])
+                    if answer is Mood.HANG:
+                        continue  # until the client has gone
+                    await stream.send_all(HTTP1 % len(answer) + answer)
+
+
+@asynccontextmanager
+async def open_resolver(protocol: str, zone: Zone | Watched, folder):
+    """Settings that reach a resolver of this zone."""
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        if protocol == "h2":
+            tls, authority = lab.make_authority(folder, "127.0.0.1")
+            server = lab.Resolver(zone)
+            nursery.start_soon(
+                trio.serve_listeners, server.serve, [trio.SSLListener(listener, tls)]
+            )
+            yield EngineSettings(
+                doh_urls=(f"https://127.0.0.1:{port}{lab.PATH}",), doh_ca_file=str(authority)
+            )
+        else:
+            nursery.start_soon(trio.serve_listeners, Http1Resolver(zone).serve, [listener])
+            yield EngineSettings(doh_urls=(f"http://127.0.0.1:{port}/q",))
+        nursery.cancel_scope.cancel()
+
+
+async def after(event: trio.Event, act, *words) -> None:
+    await event.wait()
+    await act(*words)
+
+
+class Relay:
+    """Between the engine and its resolver: it can stand still, or lose all connections."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._moves = trio.Event()
+        self._moves.set()
+        self._scopes: set[trio.CancelScope] = set()
+        self._gone = False
+
+    async def stand_still(self, lasts_s: float) -> None:
+        self._moves = trio.Event()
+        await trio.sleep(lasts_s)
+        self._moves.set()
+
+    async def be_gone(self, lasts_s: float) -> None:
+        self._gone = True
+        for scope in self._scopes:
+            scope.cancel()
+        await trio.sleep(lasts_s)
+        self._gone = False
+
+    async def serve(self, listener: trio.SocketListener) -> None:
+        async with listener, trio.open_nursery() as nursery:
+            while True:
+                stream = await listener.accept()
+                if self._gone:
+                    await trio.aclose_forcefully(stream)
+                else:
+                    nursery.start_soon(self._carry, stream)
+
+    async def _carry(self, client: trio.SocketStream) -> None:
+        async with client, await trio.open_tcp_stream("127.0.0.1", self._port) as resolver:
+            async with trio.open_nursery() as nursery:
+                both = nursery.cancel_scope
+                self._scopes.add(both)
+                nursery.start_soon(self._pass_on, client, resolver, both)
+                nursery.start_soon(self._pass_on, resolver, client, both)
+            self._scopes.discard(both)
+
+    async def _pass_on(
+        self, source: trio.SocketStream, target: trio.SocketStream, both: trio.CancelScope
+    ) -> None:
+        with suppress(trio.BrokenResourceError):
+            while octets := await source.receive_some():
+                await self._moves.wait()
+                await target.send_all(octets)
+        both.cancel()
+
+
+@asynccontextmanager
+async def open_town(protocol: str, folder, *, healthy: int, hung: int):
+    """An engine before a zone with so many domains that live, d…, and that hang, hung…"""
+    async with open_world() as world:
+        host = MailHost()
+        for number in range(healthy):
+            world.add(f"d{number}.test", host, mx="mx.test")
+        for number in range(hung):
+            world.zone.mood(f"hung{number}.test", Mood.HANG)
+        async with (
+            open_resolver(protocol, world.zone, folder) as settings,
+            open_engine(settings, dial=world.dial, rng=random.Random(0)) as engine,
+        ):
+            with trio.fail_after(120):
+                yield engine
+        assert_whole(engine)
+
+
+async def verify(engine, texts, *, asker="me", patient=False) -> list:
+    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+        return await in_order(answers, len(texts))
+
+
+def failed(verdicts) -> set[str]:
+    """The domains whose look-up is told as failed."""
+    return {
+        verdict.email.partition("@")[2]
+        for verdict in verdicts
+        if not verdict.mx_found and verdict.status == "unknown"
+    }
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_a_list_of_which_a_fifth_hangs(idle_clock, protocol, tmp_path):
+    healthy, hung = 400, 100
+    domains = [f"d{n}.test" for n in range(healthy)] + [f"hung{n}.test" for n in range(hung)]
+    random.Random(1).shuffle(domains)
+    async with open_town(protocol, tmp_path, healthy=healthy, hung=hung) as engine:
+        verdicts = await verify(engine, [f"known@{domain}" for domain in domains], patient=True)
+    assert failed(verdicts) == {domain for domain in domains if domain.startswith("hung")}
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+@pytest.mark.parametrize("trouble", [Relay.stand_still, Relay.be_gone])
+async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(
+    idle_clock, protocol, trouble, tmp_path
+):
+    """It stands still, or ends its connections and takes no other, for 1.4 s in mid-list."""
+    healthy, hung = 600, 60
+    domains = [f"d{n}.test" for n in range(healthy)] + [f"hung{n}.test" for n in range(hung)]
+    random.Random(1).shuffle(domains)
+    async with open_world() as world, trio.open_nursery() as nursery:
+        host = MailHost()
+        for domain in domains:
+            if domain.startswith("hung"):
+                world.zone.mood(domain, Mood.HANG)
+            else:
+                world.add(domain, host, mx="mx.test")
+        zone = Watched(world.zone, trio.Event())
+        async with open_resolver(protocol, zone, tmp_path) as settings:
+            [url] = settings.doh_urls
+            port = urlsplit(url).port
+            [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            relay = Relay(port)
+            nursery.start_soon(relay.serve, listener)
+            nursery.start_soon(after, zone.in_mid_list, trouble, relay, 1.4)
+            url = url.replace(str(port), str(listener.socket.getsockname()[1]))
+            texts = [f"known@{domain}" for domain in domains]
+            verdicts = []
+            async with (
+                open_engine(
+                    replace(settings, doh_urls=(url,)), dial=world.dial, rng=random.Random(0)
+                ) as engine,
+                open_answers(engine, texts, asker="me", patient=True) as answers,
+            ):
+                with trio.fail_after(120):
+                    async for answer in answers:
+                        verdicts.append(answer.verdict)
+        nursery.cancel_scope.cancel()
+    assert failed(verdicts) == {domain for domain in domains if domain.startswith("hung")}
+
+
+@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
+async def test_batches_of_hung_domains_do_not_hurt_a_neighbour(idle_clock, protocol, tmp_path):
+    """Eight batches of one account; another one's requests meanwhile are right, and soon."""
+    batches = 8
+    async with (
+        open_town(protocol, tmp_path, healthy=10, hung=50 * batches) as engine,
+        trio.open_nursery() as nursery,
+    ):
+        for number in range(batches):
+            texts = [f"a@hung{50 * number + place}.test" for place in range(50)]
+            nursery.start_soon(verify, engine, texts)
+        for number in range(10):
+            await trio.sleep(0.1)
+            [verdict] = await verify(engine, [f"known@d{number}.test"], asker="neighbour")
+            assert verdict.status == "deliverable"
+            assert verdict.latency_ms < 3200
+
+
+async def test_an_answer_that_came_while_the_process_stood_still_counts():
+    """A busy machine stops us for seconds; what lies in the socket by then is no time-out."""
+    zone = Zone()
+    zone.mx("shop.test", "mx.test")
+    asked = threading.Event()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].split()[0])
+            while len(body) < length:
+                body += connection.recv(65_536)
+            asked.set()
+            answer = zone.answer(body)
+            assert isinstance(answer, bytes)
+            connection.sendall(HTTP1 % len(answer) + answer)
+            connection.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve)
+        server.start()
+        settings = EngineSettings(doh_urls=(f"http://127.0.0.1:{listener.getsockname()[1]}/q",))
+        told = []
+
+        async def find() -> None:
+            told.append(await routes.find("shop.test"))
+
+        async with (
+            open_routes(settings, rng=random.Random(1)) as routes,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(find)
+            while not asked.is_set():
+                await trio.lowlevel.checkpoint()
+            time.sleep(LOOKUP_S + 0.2)  # noqa: ASYNC251 - the process stands still
+        server.join()
+    assert [route.mx_host for route in told] == ["mx.test"]

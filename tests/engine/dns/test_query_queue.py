@@ -1,0 +1,215 @@
+"""Whose query is sent next, and which late one gives way; time is a number here."""
+
+import random
+
+import pytest
+
+from mailprobe.engine.dns.query_queue import (
+    LATE_S,
+    ZONE_LATE_MAX,
+    Priority,
+    Query,
+    QueryQueue,
+    zone_of,
+)
+
+
+class Sent(Query):
+    """A query that keeps a record of what became of it."""
+
+    def __init__(self, log: list, name: str, *accounts: str, priority=Priority.REQUEST) -> None:
+        super().__init__(name, dict.fromkeys(accounts, priority))
+        self._log = log
+
+    def send(self, now: float) -> None:
+        self._log.append(self.name)
+
+    def recall(self) -> None:
+        self._log.append(f"-{self.name}")
+
+
+class Queue(QueryQueue):
+    """A queue with a record, and a short way to fill it."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.log: list[str] = []
+        self.names: dict[str, Sent] = {}
+
+    def ask(self, name: str, *accounts: str, now: float = 0.0, priority=Priority.REQUEST) -> Sent:
+        query = self.names[name] = Sent(self.log, name, *accounts, priority=priority)
+        self.submit(query, now)
+        return query
+
+    def answer(self, name: str, now: float = 0.0) -> None:
+        self.release(self.names[name])
+        self.advance(now)
+
+
+def test_who_finds_a_place_is_sent_at_once():
+    queue = Queue(2)
+    queue.ask("a1.test", "a")
+    queue.ask("a2.test", "a")
+    queue.ask("a3.test", "a")
+    assert queue.log == ["a1.test", "a2.test"]
+    queue.answer("a1.test")
+    assert queue.log[2:] == ["a3.test"]
+
+
+def test_the_account_with_the_fewest_places_goes_first():
+    queue = Queue(3)
+    for number in range(6):
+        queue.ask(f"a{number}.test", "a")
+    queue.ask("b.test", "b")
+    queue.ask("c.test", "c")
+    for name in queue.log[:3]:
+        queue.answer(name)
+    assert queue.log[3:] == ["b.test", "c.test", "a3.test"]
+
+
+def test_layer_4_goes_before_requests_and_these_before_lists():
+    queue = Queue(1)
+    queue.ask("first.test", "a")
+    for priority in (Priority.LIST, Priority.REQUEST, Priority.PROBE):
+        queue.ask(f"{priority.name.lower()}.test", "a", priority=priority)
+    for name in ("first.test", "probe.test", "request.test"):
+        queue.answer(name)
+    assert queue.log[1:] == ["probe.test", "request.test", "list.test"]
+
+
+def test_nothing_gives_way_before_it_is_late_or_where_nobody_waits():
+    queue = Queue(2)
+    queue.ask("a1.test", "a")
+    queue.ask("a2.test", "a")
+    queue.review(10)
+    queue.ask("b.test", "b", now=LATE_S / 2)
+    queue.review(LATE_S * 0.9)
+    assert queue.log == ["a1.test", "a2.test"]
+    queue.review(LATE_S)
+    assert queue.log[2:] == ["-a1.test", "b.test"]
+
+
+def test_accounts_of_one_size_take_nothing_from_each_other():
+    queue = Queue(2)
+    queue.ask("a.test", "a")
+    queue.ask("b.test", "b")
+    queue.ask("c.test", "c")
+    queue.review(10)
+    assert queue.log == ["a.test", "b.test"]  # nobody has two
+
+
+def test_an_accounts_late_queries_keep_a_quarter_of_its_places_from_its_others():
+    queue = Queue(8)
+    for number in range(8):
+        queue.ask(f"hung{number}.test", "a")
+    for number in range(20):
+        queue.ask(f"new{number}.test", "a")
+    queue.review(LATE_S)
+    assert queue.log[8:20] == [
+        line for number in range(6) for line in (f"-hung{number}.test", f"new{number}.test")
+    ]
+
+
+def test_what_gave_way_is_sent_again_behind_the_new_ones():
+    queue = Queue(1)
+    queue.ask("hung.test", "a")
+    queue.ask("one.test", "a")
+    queue.review(LATE_S)
+    queue.ask("two.test", "a")
+    queue.answer("one.test")
+    queue.answer("two.test")
+    assert queue.log == ["hung.test", "-hung.test", "one.test", "two.test", "hung.test"]
+    queue.review(10)
+    assert queue.log[-1] == "hung.test"
+
+
+def test_late_queries_of_one_zone_give_way_first():
+    queue = Queue(ZONE_LATE_MAX + 4)
+    for number in range(3):
+        queue.ask(f"slow{number}.test", "a")
+    for number in range(ZONE_LATE_MAX + 1):
+        queue.ask(f"d{number}.hung.test", f"b{number}")
+    queue.ask("new.test", "c")
+    queue.review(LATE_S)
+    assert queue.log[-2:] == ["-d0.hung.test", "new.test"]
+
+
+def test_who_wants_what_another_has_queued_gets_the_better_of_both_turns():
+    queue = Queue(1)
+    for number in range(5):
+        queue.ask(f"a{number}.test", "a")
+    wanted = queue.names["a4.test"]
+    wanted.wanted_by["b"] = Priority.REQUEST
+    queue.claim(wanted, "b", Priority.REQUEST)
+    for name in ("a0.test", "a1.test", "a4.test"):
+        queue.answer(name)
+    assert queue.log[1:] == ["a1.test", "a4.test", "a2.test"]
+
+
+def test_who_leaves_the_queue_is_not_sent():
+    queue = Queue(1)
+    queue.ask("a.test", "a")
+    queue.ask("b.test", "b")
+    queue.answer("b.test")
+    queue.answer("a.test")
+    assert queue.log == ["a.test"]
+    assert not queue.waiting
+
+
+def test_what_nobody_needs_gives_way_at_once():
+    queue = Queue(2)
+    unneeded = queue.ask("a.test", "a")
+    queue.ask("b.test", "b")
+    queue.set_unwanted(unneeded)
+    assert queue.log == ["a.test", "b.test"]
+    queue.ask("c.test", "b")
+    assert queue.log[2:] == ["-a.test", "c.test"]
+
+
+@pytest.mark.parametrize(
+    ("name", "zone"),
+    [
+        ("shop.test", "shop.test"),
+        ("d1.shop.test", "shop.test"),
+        ("a.b.shop.test", "b.shop.test"),
+        ("shop.co.uk", "shop.co.uk"),
+        ("mail.shop.co.uk", "shop.co.uk"),
+        ("test", "test"),
+    ],
+)
+def test_whose_name_servers_answer_for_a_name(name, zone):
+    assert zone_of(name) == zone
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_whatever_is_asked_places_are_kept_and_everybody_is_served(seed):
+    rng = random.Random(seed)
+    capacity = rng.choice((1, 2, 8, 32))
+    queue = Queue(capacity)
+    now, number, answered = 0.0, 0, set()
+    for _ in range(300):
+        now += rng.choice((0.0, 0.01, 0.1, 0.4))
+        match rng.randrange(5):
+            case 0 | 1:
+                number += 1
+                accounts = rng.sample("abcd", rng.choice((1, 1, 2)))
+                zone = rng.choice(("one.test", "two.test"))
+                queue.ask(f"d{number}.{zone}", *accounts, now=now, priority=rng.choice((0, 1, 2)))
+            case 2 | 3:
+                if pending := sorted(set(queue.names) - answered):
+                    name = rng.choice(pending)
+                    answered.add(name)
+                    queue.answer(name, now)
+            case 4:
+                queue.review(now)
+        assert queue.under_way <= capacity
+        assert queue.under_way == capacity or not queue.waiting
+    for name in [*queue.names]:
+        while name not in answered:
+            under_way = [each for each in queue.names if queue.names[each].sent_at is not None]
+            gone = next(each for each in under_way if each not in answered)
+            answered.add(gone)
+            queue.answer(gone, now)
+    assert not queue.waiting
+    assert queue.under_way == 0
+    assert not queue._places

@@ -1,0 +1,124 @@
+"""Mail operators by the ending of their exchanges' names."""
+
+import tomllib
+from importlib.resources import files
+
+import pytest
+
+from mailprobe.engine.lists.lists import DATA, read_names
+from mailprobe.engine.smtp.operators import Site, Sites, load_sites
+from mailprobe.engine.smtp.replies.rules import load_rules
+
+SITES = load_sites()
+TABLE = tomllib.loads(
+    files("mailprobe.engine").joinpath("data", "operators.toml").read_text("utf-8")
+)["site"]
+
+
+@pytest.mark.parametrize(
+    ("host", "site"),
+    [
+        ("aspmx.l.google.com", "google"),
+        ("alt1.gmail-smtp-in.l.google.com", "google"),
+        ("smtp.google.com", "google"),
+        ("aspmx2.googlemail.com", "google"),
+        ("shop-test.mail.protection.outlook.com", "microsoft"),
+        ("shop-test.a1.mx.microsoft", "microsoft"),
+        ("outlook-com.olc.protection.outlook.com", "outlook-consumer"),
+        ("mx3.hotmail.com", "outlook-consumer"),
+        ("contoso-com.j-v1.mx.microsoft", "microsoft"),
+        ("contoso-com.mx.microsoft", "microsoft"),
+        ("smtp.hve.mx.microsoft", "microsoft"),
+        ("outlook-com.j-v1.mx.microsoft", "outlook-consumer"),
+        ("outlook-com.olc.mx.microsoft", "outlook-consumer"),
+        ("hotmail-com.mx.microsoft", "outlook-consumer"),
+        ("hotmail-fr.a-v1.mx.microsoft", "outlook-consumer"),
+        ("hotmail-co-uk.a-v1.mx.microsoft", "outlook-consumer"),
+        ("outlook-com-br.r-v1.mx.microsoft", "outlook-consumer"),
+        ("live-nl.p-v1.mx.microsoft", "outlook-consumer"),
+        ("msn-com.p-v1.mx.microsoft", "outlook-consumer"),
+        ("windowslive-com.p-v1.mx.microsoft", "outlook-consumer"),
+        # Tenants whose names only begin or end like a brand's.
+        ("outlook-consulting-com.a-v1.mx.microsoft", "microsoft"),
+        ("live-music-nl.a-v1.mx.microsoft", "microsoft"),
+        ("my-hotmail-com.a-v1.mx.microsoft", "microsoft"),
+        ("outlookers-com.a-v1.mx.microsoft", "microsoft"),
+        ("live-art-uk.a-v1.mx.microsoft", "microsoft"),
+        ("live.a-v1.mx.microsoft", "microsoft"),
+        ("live-.a-v1.mx.microsoft", "microsoft"),
+        ("outlook-com.mail.protection.outlook.com", "microsoft"),
+        ("outlook-com.mx.microsoft.evil.test", None),
+        ("outlook-com.microsoft", None),
+        ("mta5.am0.yahoodns.net", "yahoo"),
+        ("mx0a-001.pphosted.com", "proofpoint"),
+        ("eu-smtp-inbound-1.mimecast.com", "mimecast"),
+        ("mx01.mail.icloud.com", "icloud"),
+        ("mx00.kundenserver.de", "ionos"),
+        ("mx01.emig.gmx.net", "ionos"),
+        ("mx.shop.test", None),
+        ("notgoogle.com", None),
+        ("google.com.evil.test", None),
+        ("yahoodns.net.evil.test", None),
+        ("com", None),
+        ("", None),
+    ],
+)
+def test_a_host_belongs_to_its_operator(host, site):
+    found = SITES.find(host)
+    assert (found.id if found else None) == site
+
+
+def test_the_longest_ending_wins():
+    sites = Sites({"a.test": Site("short"), "b.a.test": Site("long")})
+    assert sites.find("mx.b.a.test") == Site("long")
+    assert sites.find("b.a.test") == Site("long")
+    assert sites.find("mx.c.a.test") == Site("short")
+
+
+def test_every_consumer_domain_of_microsoft_is_the_consumer_operators_under_mx_microsoft():
+    blocked = read_names(DATA / "smtp_blocked.txt")
+    families = ("hotmail.", "live.", "msn.", "outlook.", "passport.", "windowslive.")
+    domains = [domain for domain in blocked if domain.startswith(families)]
+    assert len(domains) > 80
+    for domain in domains:
+        site = SITES.find(f"{domain.replace('.', '-')}.a-v1.mx.microsoft")
+        assert site == SITES.find("outlook-com.olc.protection.outlook.com")
+
+
+def test_what_operators_wish():
+    consumer, yahoo, google = (
+        SITES.find(host) for host in ("hotmail.com", "mta5.am0.yahoodns.net", "smtp.google.com")
+    )
+    assert consumer is not None
+    assert consumer.one_each
+    assert yahoo is not None
+    assert yahoo.connections_max == 2
+    assert google == Site("google")
+
+
+def test_each_ending_and_each_id_stands_once():
+    ids = [row["id"] for row in TABLE]
+    endings = [ending for row in TABLE for ending in row["endings"]]
+    assert len(set(ids)) == len(ids)
+    assert len(set(endings)) == len(endings)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row["id"])
+def test_a_row_is_well_made(row):
+    assert row.keys() <= {"id", "endings", "brands", "connections_max", "one_each"}
+    assert row["endings"]
+    assert row.get("connections_max", 1) >= 1
+    for ending in row["endings"]:
+        assert ending == ending.lower().strip(".")
+        assert "." in ending
+
+
+def test_a_brand_stands_below_another_operators_ending():
+    for row in TABLE:
+        for ending in row.get("brands", {}):
+            assert any(ending in other["endings"] for other in TABLE if other is not row)
+
+
+def test_every_site_that_a_reply_rule_names_is_known():
+    named = {rule.site for rule in load_rules().rules if rule.site is not None}
+    assert named <= {row["id"] for row in TABLE}

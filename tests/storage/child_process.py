@@ -1,0 +1,258 @@
+"""A process of its own over a database file: `python -m tests.storage.child_process DEED PATH …`.
+
+It says what it did in lines on standard output, and waits where told so for a
+line on standard input.
+"""
+
+import os
+import resource
+import sqlite3
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import trio
+
+from mailprobe.storage import open_store, utc_now
+from mailprobe.storage.contract import Store, StoreUnavailable
+from mailprobe.storage.records import Caller, JobState, Ledger, Reservation, Work
+from mailprobe.storage.sqlite import file as sqlite_file
+from tests.storage.fixed_clock import (
+    NOON,
+    SECRET,
+    Clock,
+    attempt,
+    claimed,
+    granted,
+    order,
+    promise,
+    row,
+)
+
+NOBODY = 65534
+clock = Clock()
+ROOM_OCTETS = 300_000  # some hundred rows fill it
+
+
+def say(line: object) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+def wait() -> None:
+    sys.stdin.readline()
+
+
+async def known_caller(store: Store) -> Caller:
+    caller = await store.caller("hash")
+    assert caller
+    return caller
+
+
+async def reserve_at_the_edge(store: Store, limit: str) -> None:
+    """Sixty ask at once; says how many got a unit, how many were refused or left waiting."""
+    caller = await known_caller(store)
+    said = {"granted": 0, "refused": 0, "unavailable": 0}
+
+    def weigh(ledger: Ledger) -> str | None:
+        return "no" if ledger.month_units >= int(limit) else None
+
+    async def ask() -> None:
+        try:
+            outcome = await store.reserve(caller, 1, weigh, lease_s=60)
+            said["granted" if isinstance(outcome, Reservation) else "refused"] += 1
+        except StoreUnavailable:
+            said["unavailable"] += 1
+
+    say("ready")
+    await trio.to_thread.run_sync(wait)
+    async with trio.open_nursery() as nursery:
+        for _ in range(60):
+            nursery.start_soon(ask)
+    say(" ".join(map(str, said.values())))
+
+
+async def load(store: Store, first: str) -> None:
+    """Reserve and settle for ever; says a number once its three rows are settled."""
+    caller = await known_caller(store)
+    number = int(first)
+
+    async def go() -> None:
+        nonlocal number
+        while True:
+            number += 1
+            mine = number
+            reservation = await store.reserve(caller, 5, granted, lease_s=60)
+            assert isinstance(reservation, Reservation)
+            await store.settle(reservation, [row(NOON, latency_ms=mine)] * 3)
+            say(mine)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(12):
+            nursery.start_soon(go)
+
+
+async def work(store: Store, first: str, begins_s: str) -> None:
+    """Promise, claim, verify and call back for ever; says each outcome once it is known.
+
+    A job is called twice: the first try fails. What a process before this one had
+    claimed when it was killed is free by the instant at which this one begins.
+    """
+    caller = await known_caller(store)
+    clock.pass_(float(begins_s))
+    number = int(first)
+
+    async def promise_jobs() -> None:
+        nonlocal number
+        while True:
+            number += 1
+            mine = number
+            await promise(store, caller, order(f"{mine}", host=f"{mine % 5}.test", secret="s"))
+            say(f"promised {mine}")
+
+    async def verify() -> None:
+        while True:
+            for claim in await claimed(store, "verify", limit=3, each_max=30):
+                logged = row(NOON, latency_ms=int(claim.job.id))
+                if await store.job_verified(claim, logged, b"{}", metered=True):
+                    say(f"verified {claim.job.id}")
+
+    async def deliver() -> None:
+        while True:
+            for claim in await claimed(store, "deliver", limit=3, each_max=4):
+                job = claim.job
+                state: JobState = "done" if job.tries else "delivering"
+                tried, due_at = attempt(job.tries + 1), None if job.tries else clock()
+                if await store.job_tried(claim, tried, state=state, due_at=due_at):
+                    say(f"{state} {job.id}")
+
+    async with trio.open_nursery() as nursery:
+        for go in (promise_jobs, promise_jobs, verify, verify, deliver, deliver, deliver):
+            nursery.start_soon(go)
+
+
+async def claim_at_the_edge(store: Store, work: Work, each_max: str) -> None:
+    """Thirty claim at once; says which jobs they have."""
+    has: list[str] = []
+
+    async def go() -> None:
+        while True:
+            try:
+                claims = await claimed(store, work, limit=2, each_max=int(each_max))
+            except StoreUnavailable:
+                continue  # so many at once are too many for a busy machine
+            has.extend(claim.job.id for claim in claims)
+            return
+
+    say("ready")
+    await trio.to_thread.run_sync(wait)
+    async with trio.open_nursery() as nursery:
+        for _ in range(30):
+            nursery.start_soon(go)
+    say(" ".join(has))
+
+
+async def claim_for_real(store: Store, count: str) -> None:
+    """Claim by the store's own clock, and wait to be killed; says how many jobs it has."""
+    say(len(await claimed(store, limit=int(count))))
+    await trio.sleep_forever()
+
+
+async def post(store: Store, count: str) -> None:
+    """Says how many of so many letters were posted here first."""
+    caller = await known_caller(store)
+    posted: list[bool] = []
+
+    async def go(name: str) -> None:
+        posted.append(await store.post("alert", caller.account.id, name, b"", due_at=NOON))
+
+    say("ready")
+    await trio.to_thread.run_sync(wait)
+    async with trio.open_nursery() as nursery:
+        for number in range(int(count)):
+            nursery.start_soon(go, f"{number}")
+    say(sum(posted))
+
+
+async def revoke(store: Store) -> None:
+    caller = await known_caller(store)
+    say(await store.revoke_key(None, caller.key.id))
+
+
+async def fill(store: Store, path: str) -> None:
+    """Settle until no file may grow; says how slow that was to learn, what could still be read,
+    and whether all that was acknowledged is counted once in the end."""
+    caller = await known_caller(store)
+    reservations = [await store.reserve(caller, 100, granted, lease_s=60) for _ in range(60)]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    largest = max(file.stat().st_size for file in Path(path).parent.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest + ROOM_OCTETS, limits[1]))
+    failed, slowest_s = [], 0.0
+    for reservation in reservations:
+        began = time.perf_counter()
+        try:
+            await store.settle(reservation, [row(NOON)] * 100)
+        except StoreUnavailable:
+            slowest_s = max(slowest_s, time.perf_counter() - began)
+            failed.append(reservation)
+    readable = await store.caller("hash") == caller
+    under_way = (await store.ledger(caller)).reserved
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    for reservation in reservations[-1:] + failed:
+        await store.settle(reservation, [row(NOON)] * 100)
+    ledger = await store.ledger(caller)
+    say(slowest_s)
+    say((0 < len(failed) < 60, readable, under_way == 100 * len(failed), ledger.month_billable))
+
+
+async def check(store: Store) -> None:
+    say(await store.check())
+
+
+def hold(path: str) -> None:
+    """Hold the write lock until told."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("BEGIN IMMEDIATE")
+    say("held")
+    wait()
+    db.execute("ROLLBACK")
+    db.close()
+    say("let go")
+
+
+DEEDS: dict[str, Callable[..., Awaitable[None]]] = {
+    "edge": reserve_at_the_edge,
+    "load": load,
+    "work": work,
+    "claim": claim_at_the_edge,
+    "claim for real": claim_for_real,
+    "post": post,
+    "revoke": revoke,
+    "fill": fill,
+    "check": check,
+    "check as nobody": check,
+}
+
+
+async def do(deed: str, path: str, *rest: str) -> None:
+    try:
+        now = utc_now if deed.endswith("for real") else clock
+        async with open_store(path, secret_key=SECRET, now=now) as store:
+            await DEEDS[deed](store, *rest)
+    except StoreUnavailable as error:
+        say(f"{type(error).__name__} {error}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "hold":
+        hold(sys.argv[2])
+    else:
+        if sys.argv[1] == "check as nobody" and os.geteuid() == 0:
+            # The interpreter and this tree may lie where only root reads: what is read late comes now.
+            import_module("urllib.parse")
+            import_module("mailprobe.storage.sqlite.store")
+            sqlite_file._scripts()
+            os.setuid(NOBODY)
+        trio.run(partial(do, *sys.argv[1:]))

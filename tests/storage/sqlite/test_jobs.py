@@ -1,0 +1,320 @@
+"""What only a file can do with jobs and letters: be shared, be killed, keep secrets, and be large."""
+
+import random
+import re
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mailprobe.storage import open_store
+from mailprobe.storage.columns import micros
+from mailprobe.storage.contract import Store
+from mailprobe.storage.records import Caller
+from tests.storage.child_processes import child, lanes_told, lanes_true, line_of, octets_in, tell
+from tests.storage.fixed_clock import (
+    LEASE_S,
+    NOON,
+    RETENTION,
+    SECRET,
+    Clock,
+    attempt,
+    claimed,
+    delivering,
+    granted,
+    make_caller,
+    order,
+    promise,
+    row,
+)
+
+KILLS = 20
+PROMISES = 40
+WEBHOOK_SECRET = "whsec_DoNotWriteThisAnywhere0123456789"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "mailprobe.db"
+
+
+@pytest.fixture
+async def store(path: Path, clock: Clock) -> AsyncIterator[Store]:
+    async with open_store(path, secret_key=SECRET, now=clock) as opened:
+        yield opened
+
+
+# secrets
+
+
+@pytest.mark.parametrize("secret_key", [SECRET, None])
+async def test_no_jobs_secret_is_in_any_file(path: Path, secret_key: bytes | None):
+    async with open_store(path, secret_key=secret_key) as store:
+        caller = await make_caller(store)
+        orders = [order(f"{number}", secret=WEBHOOK_SECRET) for number in range(20)]
+        await promise(store, caller, *orders)
+        claims = await claimed(store, limit=10)
+        assert {claim.secret for claim in claims} == {WEBHOOK_SECRET}
+        for claim in claims:
+            await store.job_verified(claim, row(NOON), b"{}")
+        open_octets = octets_in(path.parent)
+    for octets in (open_octets, octets_in(path.parent)):
+        assert b"hooks.test" in octets  # so we look in the right place
+        assert b"DoNotWriteThis" not in octets
+
+
+async def test_a_jobs_secret_is_there_after_a_restart(path: Path, clock: Clock):
+    async with open_store(path, secret_key=None, now=clock) as store:
+        caller = await make_caller(store)
+        jobs = await delivering(store, caller, order(secret=WEBHOOK_SECRET))
+    async with open_store(path, secret_key=None, now=clock) as store:
+        [claim] = await claimed(store, "deliver")
+        assert (claim.job, claim.secret, claim.fence) == (jobs[0], WEBHOOK_SECRET, 2)
+
+
+async def test_a_sealed_secret_opens_only_for_its_job(store: Store, path: Path):
+    caller = await make_caller(store)
+    await promise(store, caller, order("1", secret=WEBHOOK_SECRET), order("2", secret="other"))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE jobs SET secret = (SELECT secret FROM jobs WHERE id = '1')")
+    [one] = await claimed(store, limit=1)
+    assert one.secret == WEBHOOK_SECRET
+    [two] = await claimed(store)
+    assert (two.job.id, two.secret, two.sealed) == ("2", None, True)
+
+
+async def test_a_secret_that_cannot_be_read_holds_up_no_other_job(path: Path, clock: Clock):
+    """A database that was restored without its key file goes on with what it can read."""
+    async with open_store(path, secret_key=SECRET, now=clock) as store:
+        caller = await make_caller(store)
+        await delivering(store, caller, order("1", secret=WEBHOOK_SECRET), order("2"))
+    async with open_store(path, secret_key=SECRET[::-1], now=clock) as store:
+        claims = {claim.job.id: claim.sealed for claim in await claimed(store, "deliver")}
+    assert claims == {"1": True, "2": False}
+
+
+# processes
+
+
+@pytest.mark.parametrize("work", ["verify", "deliver"])
+async def test_two_processes_never_have_a_job_both_nor_one_too_many(
+    store: Store, path: Path, work: Any
+):
+    caller = await make_caller(store)
+    orders = [order(f"{number}") for number in range(PROMISES)]
+    await (promise if work == "verify" else delivering)(store, caller, *orders)
+    with child("claim", path, work, 17) as one, child("claim", path, work, 17) as two:
+        for process in (one, two):
+            assert await line_of(process) == "ready"
+        for process in (one, two):
+            tell(process)
+        has = (await line_of(one)).split() + (await line_of(two)).split()
+    assert sorted(has, key=int) == [f"{number}" for number in range(17)]
+
+
+async def test_of_two_processes_one_has_posted(store: Store, path: Path):
+    await make_caller(store)
+    with child("post", path, 100) as one, child("post", path, 100) as two:
+        for process in (one, two):
+            assert await line_of(process) == "ready"
+        for process in (one, two):
+            tell(process)
+        assert int(await line_of(one)) + int(await line_of(two)) == 100
+    assert len(await store.letters("alert", limit=1_000)) == 100
+
+
+async def test_who_finds_nothing_due_writes_nothing_and_waits_for_nobody(
+    store: Store, path: Path, clock: Clock
+):
+    caller = await make_caller(store)
+    assert await claimed(store) == await claimed(store, "deliver") == []
+    await promise(store, caller, order("1"), order("2"))
+    await claimed(store, each_max=1)
+    await store.post("alert", caller.account.id, "n", b"", due_at=clock())
+    await store.claim_letters("alert", limit=1, lease_s=LEASE_S)
+    with child("hold", path) as process:
+        assert await line_of(process) == "held"
+        assert await claimed(store, each_max=1) == []
+        assert await claimed(store, "deliver") == []
+        for kind in ("alert", "meter"):
+            assert await store.claim_letters(kind, limit=9, lease_s=LEASE_S) == []  # type: ignore[arg-type]
+
+
+async def test_killed_at_any_moment_no_job_is_lost_or_counted_twice(path: Path, clock: Clock):
+    rng = random.Random(14)
+    said: Counter[tuple[str, str]] = Counter()
+    async with open_store(path, secret_key=SECRET, now=clock) as store:
+        caller = await make_caller(store)
+    for kill in range(KILLS):
+        with child("work", path, kill * 1_000_000, kill * LEASE_S) as process:
+            lines = [await line_of(process) for _ in range(rng.randint(1, 120))]
+            process.send_signal(signal.SIGKILL)
+            lines += process.stdout.read().split("\n")[:-1]
+        said.update(tuple(line.split()) for line in lines)  # type: ignore[misc]
+    assert set(said.values()) == {1}
+    with closing(sqlite3.connect(path)) as db:
+        assert lanes_told(db) == lanes_true(db)
+        assert_all_is_there(db, said)
+    async with open_store(path, secret_key=SECRET, now=clock) as store:
+        await assert_all_is_counted(store, caller, path)
+        clock.pass_(KILLS * LEASE_S)
+        await work_off(store)
+        await assert_all_is_counted(store, caller, path)
+        assert (await store.ledger(caller)).reserved == 0
+    with closing(sqlite3.connect(path)) as db:
+        assert set(db.execute("SELECT state, tries FROM jobs")) == {("done", 2)}
+        numbers = "SELECT job, group_concat(number) FROM attempts GROUP BY job"
+        assert {numbers for _, numbers in db.execute(numbers)} == {"1,2"}
+        assert lanes_told(db) == []
+
+
+def assert_all_is_there(db: sqlite3.Connection, said: Counter[tuple[str, str]]) -> None:
+    """What was acknowledged; more may be there, for a kill may come between the two."""
+    verified_or_more = ("delivering", "done")
+    states = dict(db.execute("SELECT id, state FROM jobs"))
+    for deed, id in said:
+        if deed == "promised":
+            assert id in states
+        elif deed == "done":
+            assert states[id] == "done"
+        else:
+            assert states[id] in verified_or_more
+
+
+async def assert_all_is_counted(store: Store, caller: Caller, path: Path) -> None:
+    """Once for each job that is verified, everywhere."""
+    with closing(sqlite3.connect(path)) as db:
+        verified = [int(id) for (id,) in db.execute("SELECT id FROM jobs WHERE payload NOT NULL")]
+        rows = [number for (number,) in db.execute("SELECT latency_ms FROM usage")]
+        (metered,) = db.execute("SELECT sum(count) FROM letters").fetchone()
+        (pending,) = db.execute("SELECT count(*) FROM jobs WHERE payload IS NULL").fetchone()
+    assert sorted(rows) == sorted(verified)
+    ledger = await store.ledger(caller)
+    assert ledger.month_billable == ledger.period_billable == metered == len(verified)
+    assert ledger.month_units - ledger.reserved == len(verified)
+    assert ledger.reserved == pending
+
+
+async def work_off(store: Store) -> None:
+    while claims := await claimed(store):
+        for claim in claims:
+            logged = row(NOON, latency_ms=int(claim.job.id))
+            assert await store.job_verified(claim, logged, b"{}", metered=True)
+    while claims := await claimed(store, "deliver"):
+        for claim in claims:
+            tried = attempt(claim.job.tries + 1)
+            done = bool(claim.job.tries)
+            state: Any = "done" if done else "delivering"
+            due_at = None if done else NOON
+            assert await store.job_tried(claim, tried, state=state, due_at=due_at)
+
+
+# a large file
+
+
+async def every_deed(store: Store, caller: Caller) -> None:
+    await delivering(store, caller, order("1", secret="s"), order("2"))
+    [one, two] = await claimed(store, "deliver")
+    await store.extend_claim(one, lease_s=5)
+    await store.job_tried(one, attempt(), state="delivering", due_at=NOON)
+    await store.job_tried(two, attempt(), state="done", due_at=None)
+    await store.resend_job("1")
+    await promise(store, caller, order("3"))
+    [three] = await claimed(store)
+    await store.abandon_job(three)
+    await store.attempts("1")
+    await store.job("1")
+    for which in ({}, {"account_id": caller.account.id}):
+        for state in (None, "done"):
+            await store.jobs(**which, state=state, limit=5)  # type: ignore[arg-type]
+        await store.letters("meter", **which, limit=5)
+    reservation: Any = await store.reserve(caller, 1, granted, lease_s=60)
+    await store.settle(reservation, [row(NOON)], metered=True)
+    await store.post("alert", caller.account.id, "n", b"", due_at=NOON)
+    [letter] = await store.claim_letters("alert", limit=5, lease_s=5)
+    await store.letter_tried(letter, sent=True, due_at=None)
+    await store.tidy(RETENTION)
+    await store.account_of_customer("cus_1")
+    await store.change_account(caller.account.id, customer_id="cus_1")
+
+
+async def test_no_deed_reads_or_sorts_a_whole_table(store: Store, path: Path):
+    """Their plans, as SQLite tells them: https://sqlite.org/eqp.html."""
+    caller = await make_caller(store)
+    statements: set[str] = set()
+    for desk in (store._writer, store._reader):  # type: ignore[attr-defined]
+        desk._db.set_trace_callback(statements.add)
+    await every_deed(store, caller)
+    plans: dict[str, list[str]] = {}
+    with closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            if re.search(r"\b(jobs|lanes|attempts|letters|customer_id)\b", statement):
+                rows = db.execute(f"EXPLAIN QUERY PLAN {statement}")
+                plans[statement] = [step for *_, step in rows]
+    assert len(plans) > 40
+    large = re.compile(r"SCAN (jobs|lanes|attempts|letters)|TEMP B-TREE FOR ORDER BY")
+    slow = {
+        statement: plan
+        for statement, plan in plans.items()
+        if any(large.match(step) for step in plan)
+        and not (plan[0] == "SCAN jobs" and "ORDER BY jobs.number DESC LIMIT" in statement)
+    }
+    assert slow == {}
+
+
+def fill(path: Path, *, ended: int, full: int, others: int) -> None:
+    """So many jobs that have ended, then of one host that are due, then of hosts that are due later."""
+    at = micros(NOON)
+    jobs = [(f"ended {n}", "ended.test", "done", None, at) for n in range(ended)]
+    jobs += [
+        (f"full {n}", "full.test", "delivering", at - 2_000_000 + n, None) for n in range(full)
+    ]
+    jobs += [(f"{n}", f"{n}.test", "delivering", at - 1_000_000 + n, None) for n in range(others)]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executemany(
+            "INSERT INTO jobs (account, key, email, webhook, created_at, payload, id, host, state,"
+            " due_at, ended_at) VALUES (1, 1, 'a@shop.test', 'https://x.test/', 0, x'', ?, ?, ?, ?, ?)",
+            jobs,
+        )
+        db.execute(
+            "INSERT INTO lanes SELECT state, account, host, count(*), min(due_at) FROM jobs"
+            " WHERE state = 'delivering' GROUP BY 1, 2, 3"
+        )
+        db.execute(
+            "INSERT INTO backlogs SELECT account, 0, count(*), NULL, min(due_at) FROM jobs"
+            " WHERE state = 'delivering' GROUP BY 1"
+        )
+
+
+async def steps_of_a_claim(path: Path, clock: Clock, **jobs: int) -> int:
+    """Of SQLite's machine, in hundreds, once the one host has all the claims it may have."""
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    async with open_store(path, secret_key=SECRET, now=clock) as store:
+        await make_caller(store)
+        fill(path, **jobs)
+        claims = await claimed(store, "deliver", limit=4, each_max=4)
+        assert {claim.job.host for claim in claims} == {"full.test"}
+        for desk in (store._writer, store._reader):  # type: ignore[attr-defined]
+            desk._db.set_progress_handler(count, 100)
+        claims = await claimed(store, "deliver", limit=10, each_max=4)
+        assert [claim.job.id for claim in claims] == [f"{n}" for n in range(10)]
+    return steps
+
+
+async def test_a_claim_costs_as_much_however_many_have_ended_or_wait(tmp_path: Path, clock: Clock):
+    few = await steps_of_a_claim(tmp_path / "few.db", clock, ended=10, full=20, others=20)
+    many = await steps_of_a_claim(
+        tmp_path / "many.db", clock, ended=20_000, full=20_000, others=2_000
+    )
+    assert few <= many < 1.2 * few + 2

@@ -1,0 +1,231 @@
+"""Seats at an exchange, shared by many holders: the contract of every store."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from mailprobe.storage.contract import Store
+from mailprobe.storage.lease_allocation import WAITING_S, SeatsAsked
+from tests.storage.fixed_clock import NOON, RETENTION, Clock
+
+HOST = "192.0.2.1"
+LEASE_S = 12.0
+ONE = SeatsAsked(0, 1)
+
+
+async def lease(
+    store: Store, holder: str, held: int, wanted: int, *, limit: int = 4, address: str = HOST
+) -> int:
+    asked = {address: SeatsAsked(held, wanted)}
+    granted = await store.lease_seats(holder, asked, limit=limit, lease_s=LEASE_S)
+    assert granted.keys() == asked.keys()
+    return granted[address]
+
+
+async def lease_all(store: Store, holder: str, *, limit: int = 4) -> int:
+    held = 0
+    while (now := await lease(store, holder, held, limit, limit=limit)) > held:
+        held = now
+    return held
+
+
+async def back(store: Store, holder: str, limit: int = 4) -> int:
+    return (await store.seats_asked_back(holder, limit=limit)).get(HOST, 0)
+
+
+async def test_seats_are_given_one_at_a_time_up_to_the_limit(store: Store):
+    assert [await lease(store, "a", held, 9) for held in (0, 1, 2, 3, 4)] == [1, 2, 3, 4, 4]
+    assert await lease(store, "b", 0, 1) == 0
+
+
+async def test_each_address_has_seats_of_its_own(store: Store):
+    hosts = {f"192.0.2.{n}": ONE for n in range(50)}
+    granted = await store.lease_seats("a", hosts, limit=1, lease_s=LEASE_S)
+    assert granted == dict.fromkeys(hosts, 1)
+    hosts["198.51.100.1"] = ONE
+    granted = await store.lease_seats("b", hosts, limit=1, lease_s=LEASE_S)
+    assert {host for host, seats in granted.items() if seats} == {"198.51.100.1"}
+
+
+async def test_to_ask_again_gives_nothing_twice(store: Store):
+    """A holder that does not know what became of its call asks for the same again."""
+    assert await lease(store, "a", 0, 1) == 1
+    assert await lease(store, "a", 0, 1) == 1
+    assert await lease(store, "a", 1, 2) == 2
+    assert await lease(store, "a", 1, 2) == 2
+    assert await lease(store, "b", 0, 4) == 1
+
+
+async def test_what_is_not_held_on_to_is_free_at_once(store: Store):
+    assert await lease_all(store, "a") == 4
+    assert await lease(store, "a", 1, 1) == 1
+    assert await lease_all(store, "b") == 3
+
+
+async def test_a_holder_that_dies_gives_back_when_its_lease_ends(store: Store, clock: Clock):
+    assert await lease_all(store, "a") == 4
+    clock.pass_(LEASE_S - 0.001)
+    assert await lease(store, "b", 0, 1) == 0
+    clock.pass_(0.001)
+    assert await lease(store, "b", 0, 1) == 1
+
+
+async def test_a_lease_that_is_extended_goes_on(store: Store, clock: Clock):
+    await lease_all(store, "a")
+    for _ in range(5):
+        clock.pass_(LEASE_S / 2)
+        assert await lease(store, "a", 4, 4) == 4
+        assert await lease(store, "b", 0, 1) == 0
+
+
+async def test_what_has_ended_is_not_held_on_to(store: Store, clock: Clock):
+    await lease_all(store, "a")
+    clock.pass_(LEASE_S)
+    assert await lease_all(store, "b") == 4
+    assert await lease(store, "a", 4, 4) == 0
+
+
+async def test_who_stops_in_good_order_gives_all_back(store: Store):
+    await lease_all(store, "a")
+    await lease(store, "b", 0, 1)
+    await store.return_seats("a")
+    assert await lease(store, "b", 0, 1) == 1
+    await store.return_seats("a")
+
+
+async def test_of_who_has_none_the_first_to_wait_is_the_first_served(store: Store, clock: Clock):
+    await lease(store, "a", 0, 1, limit=1)
+    for holder in ("b", "c", "d"):
+        assert await lease(store, holder, 0, 1, limit=1) == 0
+        clock.pass_(0.01)
+    assert await lease(store, "a", 0, 1, limit=1) == 0, "it stands behind them"
+    assert await lease(store, "c", 0, 1, limit=1) == 0
+    assert await lease(store, "b", 0, 1, limit=1) == 1
+    assert await lease(store, "b", 0, 0, limit=1) == 0
+    assert await lease(store, "d", 0, 1, limit=1) == 0
+    assert await lease(store, "c", 0, 1, limit=1) == 1
+
+
+async def test_who_has_none_comes_before_who_wants_another(store: Store):
+    await lease(store, "a", 0, 1, limit=2)
+    await lease(store, "a", 1, 2, limit=2)
+    assert await lease(store, "b", 0, 1, limit=2) == 0
+    assert await lease(store, "a", 1, 2, limit=2) == 1
+    assert await lease(store, "b", 0, 1, limit=2) == 1
+
+
+async def test_who_does_not_ask_again_is_not_waited_for(store: Store, clock: Clock):
+    await lease(store, "a", 0, 1, limit=1)
+    await lease(store, "b", 0, 1, limit=1)
+    await lease(store, "c", 0, 1, limit=1)
+    assert await back(store, "a", 1) == 1
+    clock.pass_(WAITING_S)
+    assert await back(store, "a", 1) == 0
+    await store.return_seats("a")
+    assert await lease(store, "c", 0, 1, limit=1) == 1
+
+
+async def test_a_seat_is_asked_back_of_who_has_most(store: Store, clock: Clock):
+    assert [await lease(store, "a", held, 3) for held in (0, 1, 2)] == [1, 2, 3]
+    clock.pass_(0.01)
+    assert await lease(store, "b", 0, 1) == 1
+    assert await back(store, "a") == 0
+    await lease(store, "c", 0, 1)
+    assert (await back(store, "a"), await back(store, "b")) == (1, 0)
+    await lease(store, "d", 0, 1)
+    assert (await back(store, "a"), await back(store, "b")) == (2, 0)
+    await lease(store, "e", 0, 1)
+    assert (await back(store, "a"), await back(store, "b")) == (3, 0)
+    await lease(store, "f", 0, 1)
+    assert (await back(store, "a"), await back(store, "b")) == (3, 1)
+    assert await back(store, "c") == 0
+
+
+async def test_of_equals_a_seat_is_asked_back_of_who_has_had_it_longest(store: Store, clock: Clock):
+    for holder in ("b", "a"):
+        assert await lease(store, holder, 0, 1, limit=2) == 1
+        clock.pass_(0.01)
+    assert await lease(store, "b", 1, 1, limit=2) == 1, "to extend it changes no turn"
+    await lease(store, "c", 0, 1, limit=2)
+    assert (await back(store, "b", 2), await back(store, "a", 2)) == (1, 0)
+
+
+async def test_what_has_ended_goes_and_what_stands_stays(store: Store, clock: Clock):
+    await lease_all(store, "a")
+    clock.pass_(LEASE_S / 2)
+    await store.lease_seats("a", {"192.0.2.2": ONE}, limit=1, lease_s=LEASE_S)
+    clock.pass_(LEASE_S / 2)
+    await store.tidy(RETENTION)
+    assert await lease_all(store, "b") == 4
+    assert await lease(store, "b", 0, 1, limit=1, address="192.0.2.2") == 0
+
+
+@dataclass
+class Holder:
+    """What one process believes, by its own strict clock."""
+
+    name: str
+    seats: int = 0
+    until: float = 0.0
+    history: list[int] = field(default_factory=list)
+
+    def holds(self, at: float) -> int:
+        return self.seats if at < self.until else 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_never_more_than_the_limit_in_any_order(store: Store, clock: Clock, seed: int):
+    """Leases, answers that are lost, returns, deaths and ends of leases, and everybody's turn."""
+    rng = random.Random(seed)
+    limit = rng.choice((1, 2, 4))
+    holders = [Holder(f"{n}") for n in range(rng.choice((2, 5, 8)))]
+    served: Counter[str] = Counter()
+    for step in range(120):
+        at = (clock() - NOON).total_seconds()
+        holder = rng.choice(holders)
+        held = holder.holds(at)
+        match rng.choice(("more", "more", "more", "less", "lost", "dies", "leaves", "time")):
+            case "more":
+                asked_back = await back(store, holder.name, limit)
+                kept = max(0, held - asked_back)
+                holder.seats = await lease(store, holder.name, kept, kept + 1, limit=limit)
+                holder.until = at + LEASE_S
+                assert kept <= holder.seats <= kept + 1
+                served[holder.name] += holder.seats > kept
+            case "less":
+                kept = rng.randint(0, held)
+                holder.seats = kept
+                assert await lease(store, holder.name, kept, kept, limit=limit) == kept
+                holder.until = at + LEASE_S
+            case "lost":
+                await lease(store, holder.name, held, held + 1, limit=limit)
+            case "dies":
+                holder.name, holder.seats = f"{holder.name}'{step}", 0
+            case "leaves":
+                holder.seats = 0
+                await store.return_seats(holder.name)
+            case "time":
+                clock.pass_(rng.choice((0.01, 0.5, 5.0)))
+        at = (clock() - NOON).total_seconds()
+        assert sum(each.holds(at) for each in holders) <= limit
+    assert served, "or nothing was tried"
+
+
+async def test_everybody_gets_a_turn(store: Store, clock: Clock):
+    """Eight that always want one, and one seat: nobody is served twice before all were once."""
+    held = dict.fromkeys("abcdefgh", 0)
+    turns = []
+    for _ in range(40):
+        for holder in held:
+            if await back(store, holder, 1):
+                held[holder] = 0
+            before = held[holder]
+            held[holder] = await lease(store, holder, before, 1, limit=1)
+            if held[holder] > before:
+                turns.append(holder)
+        clock.pass_(0.25)
+    assert len(turns) > 24
+    for first in range(0, len(turns) - 8, 8):
+        assert set(turns[first : first + 8]) == set(held)
