@@ -14,7 +14,7 @@ COLLECT_AFTER = 10_000  # new containers, where Python's own bound is 700
 
 
 @contextmanager
-def collector_held() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Within, nothing is collected until spare_the_collector(); afterwards as before."""
     held = gc.isenabled()
     gc.disable()

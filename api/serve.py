@@ -22,7 +22,7 @@ from mailprobe.api.gc_tuning import spare_the_collector
 from mailprobe.api.http.exchange import REFUSALS
 from mailprobe.api.http.listeners import listeners_on
 from mailprobe.api.http.server import drain_on_signals, serve_app
-from mailprobe.api.jobs.delivery import open_courier
+from mailprobe.api.jobs.delivery import open_webhook_sender
 from mailprobe.api.jobs.worker import open_jobs
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.jsonrpc import error_body as rpc_error_body
@@ -30,29 +30,29 @@ from mailprobe.api.observability import request_context
 from mailprobe.api.observability.exposition import page, serve_page
 from mailprobe.api.observability.logs import release
 from mailprobe.api.observability.metrics import Metrics
-from mailprobe.api.observability.request_context import Crowd, turned_away
-from mailprobe.api.observability.shared_counters import Board
-from mailprobe.api.quota.background_writes import open_recorder
-from mailprobe.api.quota.connection_leases import is_shared, open_seats
+from mailprobe.api.observability.request_context import RejectedRequests, request_rejected
+from mailprobe.api.observability.shared_counters import SharedCounters
+from mailprobe.api.quota.background_writes import open_background_writes
+from mailprobe.api.quota.connection_leases import is_shared, open_leases
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.rest.app import create_app
-from mailprobe.api.rest.errors import Places, octets_of_code
+from mailprobe.api.rest.errors import Links, octets_of_code
 from mailprobe.api.rest.operations import HEALTH
 from mailprobe.api.service import Service, new_service, utc_now
 from mailprobe.api.settings import Bind, Settings
 from mailprobe.engine import observer, open_engine
 from mailprobe.engine.background import contained, supervised
-from mailprobe.engine.smtp.connection_budget import Seats
+from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import Store, StoreUnavailable
 
 log = logging.getLogger("mailprobe.serve")
 
-TIDY_EVERY_S = 60.0  # a reservation that died is given back within a minute
+RETENTION_EVERY_S = 60.0  # a reservation that died is given back within a minute
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Listeners:
     """The sockets that are listened on, opened before any fork; empty: no such door."""
 
     api: Sequence[socket.socket]
@@ -66,28 +66,30 @@ class Doors:
 async def serve_until_drained(
     settings: Settings,
     plans: Plans,
-    doors: Doors,
+    listeners: Listeners,
     ready: Callable[[], None],
-    board: Board | None = None,
+    counters: SharedCounters | None = None,
 ) -> None:
     """One process's service behind all its doors, until SIGTERM or SIGINT.
 
-    `board` is where the workers count together. Raises StoreUnavailable, in a group,
+    `counters` is where the workers count together. Raises StoreUnavailable, in a group,
     where the store cannot be opened.
     """
-    metrics = Metrics(board.claim()) if board else None
+    metrics = Metrics(counters.attach()) if counters else None
     drain = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(drain_on_signals, drain)
         opening = open_service(settings, plans, metrics)
         async with opening as service, trio.open_nursery() as serving:
-            if board and metrics:
-                await serving.start(serve_metrics, service, metrics, board, doors.metrics, drain)
-            if doors.tools:
+            if counters and metrics:
                 await serving.start(
-                    serve_tools, service, tools_url_of(settings), doors.tools, drain
+                    serve_metrics, service, metrics, counters, listeners.metrics, drain
                 )
-            await serving.start(serve_service, service, doors.api, drain)
+            if listeners.tools:
+                await serving.start(
+                    serve_tools, service, tools_url_of(settings), listeners.tools, drain
+                )
+            await serving.start(serve_service, service, listeners.api, drain)
             serving.start_soon(_stop_jobs, service, drain)
             spare_the_collector()
             ready()
@@ -105,7 +107,7 @@ async def open_service(
     Jobs finish what they can while the engine and the store are there, and what is to
     be written is written last.
     """
-    rng, places = random.Random(), places_of(settings)
+    rng, places = random.Random(), links_of(settings)
     async with (
         open_store(settings.database, secret_key=settings.secret_key) as store,
         open_payments(
@@ -126,30 +128,32 @@ async def open_service(
             sender=settings.alert_from,
             rng=rng,
         ) as alerts,
-        open_recorder() as recorder,
-        _open_seats(settings, metrics.timed(store) if metrics else store) as seats,
-        open_engine(settings.engine, watcher=metrics or observer.NOBODY, seats=seats) as engine,
-        open_courier(
+        open_background_writes() as background_writes,
+        _open_leases(settings, metrics.timed(store) if metrics else store) as leases,
+        open_engine(
+            settings.engine, observer=metrics or observer.NO_OBSERVER, permits=leases
+        ) as engine,
+        open_webhook_sender(
             engine.routes.addresses_now,
             allow_private=settings.engine.allow_private,
             ca_file=settings.webhook_ca_file,
-        ) as courier,
+        ) as webhook_sender,
     ):
         service = new_service(
             store=metrics.timed(store) if metrics else store,
             engine=engine,
-            recorder=recorder,
+            background_writes=background_writes,
             places=places,
             plans=plans,
             payments=payments,
             metered=settings.stripe_key is not None,
             watch=alerts.watch,
-            porter=metrics or request_context.NOBODY,
+            request_log=metrics or request_context.NO_REQUEST_LOG,
         )
         async with open_jobs(
             service.store,
-            service.meter,
-            courier,
+            service.quota,
+            webhook_sender,
             retry_s=settings.webhook_retry_s,
             now=utc_now,
             rng=rng,
@@ -157,16 +161,18 @@ async def open_service(
             yield replace(service, jobs=jobs)
 
 
-def _open_seats(settings: Settings, store: Store) -> AbstractAsyncContextManager[Seats | None]:
+def _open_leases(
+    settings: Settings, store: Store
+) -> AbstractAsyncContextManager[ConnectionBudget | None]:
     if not is_shared(settings.database):
         return nullcontext()
-    return open_seats(store, settings.engine.host_connections)
+    return open_leases(store, settings.engine.host_connections)
 
 
-def places_of(settings: Settings) -> Places:
+def links_of(settings: Settings) -> Links:
     """The public addresses, as the operator says or as the bind makes them."""
     base_url = settings.base_url or settings.bind.url
-    return Places(
+    return Links(
         base_url,
         settings.docs_url or f"{base_url}/docs",
         settings.dashboard_url or f"{base_url}/dashboard",
@@ -191,21 +197,21 @@ async def serve_service(
 ) -> None:
     """The API, and the upkeep of its store."""
 
-    crowd = Crowd()
+    crowd = RejectedRequests()
 
     def error_body(code: str) -> bytes:
-        turned_away(service.porter, crowd, code, REFUSALS[code].status)
-        return octets_of_code(code, service.places)
+        request_rejected(service.request_log, crowd, code, REFUSALS[code].status)
+        return octets_of_code(code, service.links)
 
     app, listeners = create_app(service), listeners_on(sockets)
     async with trio.open_nursery() as background:
-        background.start_soon(supervised, _tidy, service)
+        background.start_soon(supervised, _apply_retention, service)
         await serve_app(
             app,
             listeners,
             drain=drain,
             error_body=error_body,
-            anteroom=service.anteroom,
+            admission_queue=service.admission_queue,
             intake=service.intake,
             vital=(HEALTH.encode(),),
             task_status=task_status,
@@ -223,11 +229,11 @@ async def serve_tools(
 ) -> None:
     """The tool server."""
     await serve_app(
-        create_tools_app(service, tools_url, service.places.docs_url),
+        create_tools_app(service, tools_url, service.links.docs_url),
         listeners_on(sockets),
         drain=drain,
-        error_body=partial(rpc_error_body, places=service.places),
-        anteroom=service.anteroom,
+        error_body=partial(rpc_error_body, places=service.links),
+        admission_queue=service.admission_queue,
         intake=service.intake,
         task_status=task_status,
     )
@@ -236,7 +242,7 @@ async def serve_tools(
 async def serve_metrics(
     service: Service,
     metrics: Metrics,
-    board: Board,
+    counters: SharedCounters,
     sockets: Sequence[socket.socket],
     drain: trio.Event,
     *,
@@ -246,8 +252,8 @@ async def serve_metrics(
     async with trio.open_nursery() as background:
         background.start_soon(supervised, metrics.watch, service)
         await serve_page(
-            partial(metrics.look, service),
-            partial(page, board, release()),
+            partial(metrics.sample, service),
+            partial(page, counters, release()),
             listeners_on(sockets),
             drain=drain,
             task_status=task_status,
@@ -266,16 +272,16 @@ async def _stop_jobs(service: Service, drain: trio.Event) -> None:
         service.jobs.stop()
 
 
-async def _tidy(service: Service) -> None:
+async def _apply_retention(service: Service) -> None:
     """Every minute: rows past their retention, leases that have ended."""
     while True:
-        await contained(_tidy_once, service)
-        await trio.sleep(TIDY_EVERY_S)
+        await contained(_apply_retention_once, service)
+        await trio.sleep(RETENTION_EVERY_S)
 
 
-async def _tidy_once(service: Service) -> None:
+async def _apply_retention_once(service: Service) -> None:
     try:
-        await service.store.tidy(
+        await service.store.apply_retention(
             {tier: plan.retention_days for tier, plan in service.plans.items()}
         )
     except StoreUnavailable:

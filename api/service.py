@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from mailprobe.api.http.overload import Anteroom
-from mailprobe.api.http.request_bodies import Intake
+from mailprobe.api.http.overload import AdmissionQueue
+from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.keys import Draw
-from mailprobe.api.observability.request_context import NOBODY, Porter
-from mailprobe.api.quota.background_writes import Recorder
+from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestLog
+from mailprobe.api.quota.background_writes import BackgroundWrites
 from mailprobe.api.quota.capacity import Capacity
-from mailprobe.api.quota.plans import PLANS, Plan, Plans
-from mailprobe.api.quota.service import Meter, Watch, nobody_watches
-from mailprobe.api.rest.errors import Places
+from mailprobe.api.quota.plans import PLANS, Plans, PricingPlan
+from mailprobe.api.quota.service import QuotaService, Watch, not_observed
+from mailprobe.api.rest.errors import Links
 from mailprobe.api.store_health import StoreCheck
 from mailprobe.engine import Engine
 from mailprobe.storage.contract import Store
@@ -29,7 +29,7 @@ class Payments(Protocol):
     """The port to the billing provider."""
 
     @property
-    def takes_events(self) -> bool:
+    def receives_events(self) -> bool:
         """Does the provider tell of its subscriptions here?"""
         ...
 
@@ -40,7 +40,7 @@ class Payments(Protocol):
         """
         ...
 
-    async def take_event(self, octets: bytes, signature: str) -> None:
+    async def receive_event(self, octets: bytes, signature: str) -> None:
         """What the provider tells of a subscription, checked and believed.
 
         Raises InvalidRequest for what the provider did not sign, ProviderUnavailable
@@ -49,10 +49,10 @@ class Payments(Protocol):
         ...
 
 
-class Jobs(Protocol):
+class JobService(Protocol):
     """Asynchronous verification, as far as its handler needs it."""
 
-    async def promise(
+    async def submit(
         self,
         caller: Caller,
         order: JobOrder,
@@ -72,21 +72,21 @@ class Service:
     """The parts of a running service, for its handlers."""
 
     store: Store
-    meter: Meter
-    recorder: Recorder
+    quota: QuotaService
+    background_writes: BackgroundWrites
     plans: Plans
-    places: Places
+    links: Links
     capacity: Capacity
     now: Callable[[], datetime]
     draw: Draw
     store_check: StoreCheck
     payments: Payments | None = None  # None: nothing is billed through a provider
-    jobs: Jobs | None = None  # None: nothing runs in the background
-    porter: Porter = NOBODY
-    anteroom: Anteroom = field(default_factory=Anteroom)  # of all its doors
-    intake: Intake = field(default_factory=Intake)  # the same
+    jobs: JobService | None = None  # None: nothing runs in the background
+    request_log: RequestLog = NO_REQUEST_LOG
+    admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all its doors
+    intake: BodyBudget = field(default_factory=BodyBudget)  # the same
 
-    def plan(self, caller: Caller) -> Plan:
+    def plan(self, caller: Caller) -> PricingPlan:
         return self.plans[caller.account.tier]
 
 
@@ -94,25 +94,25 @@ def new_service(
     *,
     store: Store,
     engine: Engine,
-    recorder: Recorder,
-    places: Places,
+    background_writes: BackgroundWrites,
+    places: Links,
     plans: Plans = PLANS,
     addresses_max: int | None = None,
     now: Callable[[], datetime] = utc_now,
     draw: Draw = secrets.randbelow,
     payments: Payments | None = None,
     metered: bool = False,
-    watch: Watch = nobody_watches,
-    porter: Porter = NOBODY,
+    watch: Watch = not_observed,
+    request_log: RequestLog = NO_REQUEST_LOG,
 ) -> Service:
     """Put the parts together. `addresses_max` are those under way at a time: the engine's.
 
     `metered`: what is billable is reported to the billing provider. `watch` is told
-    of every caller whose usage has changed, `porter` of every request.
+    of every caller whose usage has changed, `request_log` of every request.
     """
     capacity = Capacity(addresses_max or engine.settings.probes_max)
-    meter = Meter(store, engine, recorder, plans, capacity, now, metered, watch)
+    quota = QuotaService(store, engine, background_writes, plans, capacity, now, metered, watch)
     return Service(
-        store, meter, recorder, plans, places, capacity, now, draw, StoreCheck(store, recorder),
-        payments, porter=porter,
+        store, quota, background_writes, plans, places, capacity, now, draw, StoreCheck(store, background_writes),
+        payments, request_log=request_log,
     )  # fmt: skip

@@ -124,13 +124,13 @@ def _authority_file(text: str) -> str | None:
     return text
 
 
-def _spoken(text: str) -> bool:
+def _readable(text: str) -> bool:
     """May this stand in a line to a mail server?"""
     return text.isascii() and text.isprintable() and not set(text) & set(" <>")
 
 
 def _helo(text: str) -> str:
-    if not text or len(text) > HOST_NAME_OCTETS_MAX or not _spoken(text):
+    if not text or len(text) > HOST_NAME_OCTETS_MAX or not _readable(text):
         raise ValueError
     return text
 
@@ -139,7 +139,7 @@ def _mail_from(text: str) -> str:
     if text in ("", "<>"):
         return ""
     local, at, domain = text.rpartition("@")
-    if not (local and at and domain and _spoken(text) and len(text) <= REVERSE_PATH_OCTETS_MAX):
+    if not (local and at and domain and _readable(text) and len(text) <= REVERSE_PATH_OCTETS_MAX):
         raise ValueError
     return text
 
@@ -152,7 +152,7 @@ def _seconds(text: str) -> tuple[int, ...]:
 
 
 def _word_or_none(text: str) -> str | None:
-    if text and not _spoken(text):
+    if text and not _readable(text):
         raise ValueError
     return text or None
 
@@ -419,14 +419,14 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Stated:
     """What the file says: names in lower case, and the path to blame."""
 
     path: Path
     values: Mapping[str, Any]
 
 
-def _value(row: Setting, environ: Mapping[str, str], said: _Said) -> Any:
+def _value(row: Setting, environ: Mapping[str, str], said: _Stated) -> Any:
     if row.variable in environ:
         name, text = row.variable, environ[row.variable]
     elif row.key in said.values:
@@ -440,7 +440,7 @@ def _value(row: Setting, environ: Mapping[str, str], said: _Said) -> Any:
         raise _wrong(name, shown, str(error) or f"it takes {row.takes}") from None
 
 
-def _as_text(row: Setting, said: _Said) -> str:
+def _as_text(row: Setting, said: _Stated) -> str:
     """A value of the file as the environment would have it."""
     value = said.values[row.key]
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -453,18 +453,18 @@ def _as_text(row: Setting, said: _Said) -> str:
     raise _wrong(f"{row.key} in {said.path}", shown, f"it takes {row.takes}")
 
 
-def _read_file(named: str | None, directory: Path) -> _Said:
+def _read_file(named: str | None, directory: Path) -> _Stated:
     path = Path(named) if named else directory / FILE
     try:
         values = read_toml(path)
     except Unreadable as error:
         if error.missing and not named:
-            return _Said(path, {})
+            return _Stated(path, {})
         whose = f"{PREFIX}CONFIG names {_shown(str(path))}, which" if named else str(path)
         takes = "; it takes the path of a TOML file" if named else ""
         raise WrongSetting(_one_line(f"{whose} {error}{takes}")) from None
     _check_names(path, values)
-    return _Said(path, values)
+    return _Stated(path, values)
 
 
 def _check_names(path: Path, values: Mapping[str, Any]) -> None:

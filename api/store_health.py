@@ -5,7 +5,7 @@ from math import inf
 
 import trio
 
-from mailprobe.api.quota.background_writes import Recorder
+from mailprobe.api.quota.background_writes import BackgroundWrites
 from mailprobe.storage.contract import Store, StoreUnavailable
 
 log = logging.getLogger("mailprobe.health")
@@ -17,9 +17,9 @@ ANSWER_S = 1.0  # a store that takes longer is as good as away
 class StoreCheck:
     """What the last look at the store has shown."""
 
-    def __init__(self, store: Store, recorder: Recorder) -> None:
+    def __init__(self, store: Store, background_writes: BackgroundWrites) -> None:
         self._store = store
-        self._recorder = recorder
+        self._background_writes = background_writes
         self._ok = False
         self._begun_at = -inf
         self._ended = trio.Event()
@@ -31,7 +31,7 @@ class StoreCheck:
             self._begun_at == -inf or self._ended.is_set()
         ):
             self._begun_at, self._ended = now, trio.Event()
-            self._recorder.run_beside(self._check)
+            self._background_writes.run_beside(self._check)
         with trio.move_on_after(ANSWER_S):
             await self._ended.wait()
         return self._ok and self._ended.is_set()

@@ -76,18 +76,18 @@ class _Worker:
     ready_fd: int  # the reading end of a pipe: an octet comes when the worker serves
     was_ready: bool = False  # as far as anybody has looked
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Does it serve, or has it?"""
         with suppress(BlockingIOError):  # a process of its own may still hold the other end
             self.was_ready = self.was_ready or os.read(self.ready_fd, 1) != b""
 
     def bury(self) -> None:
-        self.look()
+        self.poll()
         os.close(self.ready_fd)
 
 
 @dataclass(slots=True)
-class _Place:
+class _WorkerSlot:
     """One of the `count`: who works there, or when the next one will."""
 
     worker: _Worker | None = None
@@ -113,7 +113,7 @@ class _Supervisor:
         self._ready: Callable[[], None] | None = ready  # until it has been called
         self._watched = watched
         self._mask = mask  # what workers unblock again
-        self._places = [_Place() for _ in range(count)]
+        self._slots = [_WorkerSlot() for _ in range(count)]
 
     def run(self) -> int:
         gc.collect()
@@ -124,110 +124,110 @@ class _Supervisor:
             signalled = signal.sigtimedwait(self._watched, self._until_due())
             if signalled is not None and signalled.si_signo != signal.SIGCHLD:
                 return self._drain()
-            for place, worker, code in self._reap():
-                if not self._succeeded(place, worker, code):
+            for slot, worker, code in self._reap():
+                if not self._succeeded(slot, worker, code):
                     self._drain()
                     return 1
-            self._tell_ready()
+            self._notify_ready()
 
-    def _tell_ready(self) -> None:
+    def _notify_ready(self) -> None:
         if self._ready is None:
             return
-        for place in self._places:
-            if place.worker is not None:
-                place.worker.look()
-                place.ever_ready |= place.worker.was_ready
-        if all(place.ever_ready for place in self._places):
+        for slot in self._slots:
+            if slot.worker is not None:
+                slot.worker.poll()
+                slot.ever_ready |= slot.worker.was_ready
+        if all(slot.ever_ready for slot in self._slots):
             self._ready()
             self._ready = None
 
     def _fill(self) -> None:
         now = time.monotonic()
-        for place in self._places:
-            if place.worker is None and place.due <= now:
-                place.worker = self._fork()
+        for slot in self._slots:
+            if slot.worker is None and slot.due <= now:
+                slot.worker = self._fork()
 
     def _until_due(self) -> float:
-        dues = [place.due for place in self._places if place.worker is None]
+        dues = [slot.due for slot in self._slots if slot.worker is None]
         return max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
 
-    def _reap(self) -> list[tuple[_Place, _Worker, int]]:
+    def _reap(self) -> list[tuple[_WorkerSlot, _Worker, int]]:
         """Whose process has ended, and its exit code (negative: the signal)."""
         ended = []
-        for place in self._places:
-            if place.worker is None:
+        for slot in self._slots:
+            if slot.worker is None:
                 continue
-            pid, status = os.waitpid(place.worker.pid, os.WNOHANG)
+            pid, status = os.waitpid(slot.worker.pid, os.WNOHANG)
             if pid:
-                place.worker.bury()
-                place.ever_ready |= place.worker.was_ready
-                ended.append((place, place.worker, os.waitstatus_to_exitcode(status)))
-                place.worker = None
+                slot.worker.bury()
+                slot.ever_ready |= slot.worker.was_ready
+                ended.append((slot, slot.worker, os.waitstatus_to_exitcode(status)))
+                slot.worker = None
         return ended
 
-    def _succeeded(self, place: _Place, worker: _Worker, code: int) -> bool:
+    def _succeeded(self, slot: _WorkerSlot, worker: _Worker, code: int) -> bool:
         """Plan for a successor; False if nobody could ever start in this place."""
-        if not place.ever_ready:
-            logger.error("worker %d could not start (%s)", worker.pid, _told(code))
+        if not slot.ever_ready:
+            logger.error("worker %d could not start (%s)", worker.pid, _notified(code))
             return False
         now = time.monotonic()
         if worker.was_ready and now - worker.born > STEADY_S:
-            place.backoff_s = BACKOFF_S
-        place.due = now + place.backoff_s
-        place.backoff_s = min(2 * place.backoff_s, BACKOFF_S_MAX)
+            slot.backoff_s = BACKOFF_S
+        slot.due = now + slot.backoff_s
+        slot.backoff_s = min(2 * slot.backoff_s, BACKOFF_S_MAX)
         logger.error(
             "worker %d ended (%s); another starts in %.1f s",
             worker.pid,
-            _told(code),
-            place.due - now,
+            _notified(code),
+            slot.due - now,
         )
         return True
 
     def _drain(self) -> int:
         """Tell all to end and wait for them."""
         deadline = time.monotonic() + self._drain_s
-        self._tell_all(signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
         for sock in self._sockets:
             sock.close()
         clean = True
-        while any(place.worker for place in self._places):
+        while any(slot.worker for slot in self._slots):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                self._tell_all(signal.SIGKILL)
+                self._signal_all(signal.SIGKILL)
                 deadline += self._drain_s  # even that takes a moment
             signal.sigtimedwait({signal.SIGCHLD}, max(0.0, left_s))
             for _, worker, code in self._reap():
                 if code and worker.was_ready:  # told before that, a worker has nothing to drain
-                    logger.error("worker %d did not drain (%s)", worker.pid, _told(code))
+                    logger.error("worker %d did not drain (%s)", worker.pid, _notified(code))
                     clean = False
         return 0 if clean else 1
 
-    def _tell_all(self, number: signal.Signals) -> None:
-        for place in self._places:
-            if place.worker is not None:  # not reaped, so the pid is still its own
-                os.kill(place.worker.pid, number)
+    def _signal_all(self, number: signal.Signals) -> None:
+        for slot in self._slots:
+            if slot.worker is not None:  # not reaped, so the pid is still its own
+                os.kill(slot.worker.pid, number)
 
     def _fork(self) -> _Worker:
-        ready_fd, told_fd = os.pipe()
+        ready_fd, reported_fd = os.pipe()
         os.set_blocking(ready_fd, False)
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._be_worker(parent, told_fd)
-        os.close(told_fd)
+            self._be_worker(parent, reported_fd)
+        os.close(reported_fd)
         return _Worker(pid, time.monotonic(), ready_fd)
 
-    def _be_worker(self, parent: int, told_fd: int) -> NoReturn:
+    def _be_worker(self, parent: int, reported_fd: int) -> NoReturn:
         """All that the new process does; it never returns into the parent's code."""
         code = 1
         try:
-            _die_with(parent)
+            _exit_with(parent)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
             def ready() -> None:
-                os.write(told_fd, b".")
+                os.write(reported_fd, b".")
                 if os.getppid() == parent:
                     os.kill(parent, signal.SIGCHLD)  # look: it waits for nothing but signals
 
@@ -244,7 +244,7 @@ class _Supervisor:
             os._exit(code)  # not the parent's atexit and finally
 
 
-def _die_with(parent: int) -> None:
+def _exit_with(parent: int) -> None:
     """Have this process told to drain when its parent ends, however that ends."""
     if sys.platform != "linux":
         return
@@ -255,5 +255,5 @@ def _die_with(parent: int) -> None:
         os._exit(0)
 
 
-def _told(code: int) -> str:
+def _notified(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

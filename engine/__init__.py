@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mailprobe.engine.evidence import Evidence
-    from mailprobe.engine.observer import Census, Watcher
+    from mailprobe.engine.observer import EngineStatistics, Observer
     from mailprobe.engine.settings import EngineSettings
     from mailprobe.engine.stream.scheduler import (
         Answer,
         Answers,
         Engine,
-        Known,
+        KnownAnswers,
         deciding_rules,
         in_order,
         known_answers,
@@ -35,8 +35,8 @@ else:
         "Evidence": "mailprobe.engine.evidence",
         "EngineSettings": "mailprobe.engine.settings",
         "Verdict": "mailprobe.engine.verdict",
-        "Census": "mailprobe.engine.observer",
-        "Watcher": "mailprobe.engine.observer",
+        "EngineStatistics": "mailprobe.engine.observer",
+        "Observer": "mailprobe.engine.observer",
     }
 
     def __getattr__(name):
@@ -50,13 +50,13 @@ else:
 __all__ = [
     "Answer",
     "Answers",
-    "Census",
     "Engine",
     "EngineSettings",
+    "EngineStatistics",
     "Evidence",
-    "Known",
+    "KnownAnswers",
+    "Observer",
     "Verdict",
-    "Watcher",
     "deciding_rules",
     "in_order",
     "known_answers",

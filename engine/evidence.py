@@ -20,7 +20,7 @@ ANSWER_OCTETS_MAX = 224 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
-class Tried(msgspec.Struct, frozen=True):
+class ConnectionAttempt(msgspec.Struct, frozen=True):
     """One attempt to reach an exchange."""
 
     exchange: str
@@ -28,7 +28,7 @@ class Tried(msgspec.Struct, frozen=True):
     result: str  # "answered", or in a few words what went wrong
 
 
-class Line(msgspec.Struct, frozen=True):
+class ConversationLine(msgspec.Struct, frozen=True):
     """One line of the conversation; a reply of several lines is several of these."""
 
     at_ms: float
@@ -39,8 +39,8 @@ class Line(msgspec.Struct, frozen=True):
 class Evidence(msgspec.Struct):
     """Everything that explains one verdict."""
 
-    exchanges: list[Tried] = []
-    conversation: list[Line] = []
+    exchanges: list[ConnectionAttempt] = []
+    conversation: list[ConversationLine] = []
     rule: str | None = None  # id of the rule that decided, of replies.toml or of ours
     cached: list[str] = []  # of "mx", "addresses", "catch_all", "connection", "rest"
     truncated: bool = False  # something was left out: a line, or a part of one

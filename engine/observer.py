@@ -1,6 +1,6 @@
 """Whom the engine tells what it does: how much and how long, never of whom.
 
-The engine measures nothing itself. Whoever opens it may hand in a `Watcher`;
+The engine measures nothing itself. Whoever opens it may hand in a `Observer`;
 without one the words go nowhere, and no clock is read for their sake.
 """
 
@@ -23,7 +23,7 @@ OWN_RULES: tuple[str, ...] = (
 )
 
 
-class Watcher(Protocol):
+class Observer(Protocol):
     """Told of each step as it is done. Every method is quick, waits for nothing and raises nothing.
 
     None is handed an address, a domain or a host. `began` is an instant of trio's
@@ -36,16 +36,16 @@ class Watcher(Protocol):
     def route_read(self, began: float) -> None:
         """Layer 3 is done with an address that was taken up then."""
 
-    def question_settled(self, began: float) -> None:
+    def probe_settled(self, began: float) -> None:
         """Layer 4 is done with an address that entered it then."""
 
-    def told(self, outcome: Outcome, rule: str, addresses: int) -> None:
+    def answer_emitted(self, outcome: Outcome, rule: str, addresses: int) -> None:
         """So many addresses got this outcome by this rule, one of `deciding_rules()`."""
 
     def recalled(self, what: Recalled) -> None:
         """A domain's exchanges, or an exchange's addresses, were known already."""
 
-    def looked_up(self, began: float, *, certain: bool) -> None:
+    def lookup_done(self, began: float, *, certain: bool) -> None:
         """A look-up that began then is over: the resolvers told the answer, or failed."""
 
     def connected(self, *, greeted: bool) -> None:
@@ -57,34 +57,34 @@ class Watcher(Protocol):
     def limit_lowered(self) -> None:
         """A mail host is found to bear fewer connections than it was given."""
 
-    def host_rested(self, *, refused: bool) -> None:
+    def host_backed_off(self, *, refused: bool) -> None:
         """A mail host is left alone from now on: it spoke against us, or could not be reached."""
 
 
-class _Nobody:
+class _NoObserver:
     def text_read(self, began: float) -> None: ...
     def route_read(self, began: float) -> None: ...
-    def question_settled(self, began: float) -> None: ...
-    def told(self, outcome: Outcome, rule: str, addresses: int) -> None: ...
+    def probe_settled(self, began: float) -> None: ...
+    def answer_emitted(self, outcome: Outcome, rule: str, addresses: int) -> None: ...
     def recalled(self, what: Recalled) -> None: ...
-    def looked_up(self, began: float, *, certain: bool) -> None: ...
+    def lookup_done(self, began: float, *, certain: bool) -> None: ...
     def connected(self, *, greeted: bool) -> None: ...
     def session_reused(self) -> None: ...
     def limit_lowered(self) -> None: ...
-    def host_rested(self, *, refused: bool) -> None: ...
+    def host_backed_off(self, *, refused: bool) -> None: ...
 
 
-NOBODY: Watcher = _Nobody()
+NO_OBSERVER: Observer = _NoObserver()
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class EngineStatistics:
     """What is under way in layer 4 at one moment."""
 
-    questions: int  # admitted and not settled
-    questions_outside: int  # that wait to be admitted: the desk is full
-    questions_waiting: int  # admitted, and not on a connection yet
+    probes: int  # admitted and not settled
+    probes_in_flight: int  # that wait to be admitted: the desk is full
+    probes_waiting: int  # admitted, and not on a connection yet
     connections: int  # open, being opened or parting
     hosts: int  # that are remembered
-    hosts_resting: int
+    hosts_backing_off: int
     hosts_waiting: int  # for a seat at an address that another host shares

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 FAILING_AFTER = 10  # tries of a receiver that failed one after another: then one at a time
 
 
-class Lane(NamedTuple):
+class Partition(NamedTuple):
     """What a bound holds for: an account's jobs to verify (`host` is empty), or its receiver."""
 
     account: Hashable
@@ -25,20 +25,20 @@ class Head(NamedTuple):
 
     due_at: Any
     number: Any
-    lane: Lane
+    partition: Partition
 
 
-class Bounds(NamedTuple):
+class ClaimBounds(NamedTuple):
     limit: int  # taken in all
-    lane_max: Callable[[Lane], int]  # claims of it in force
+    partition_max: Callable[[Partition], int]  # claims of it in force
     account_max: int | None  # claims of an account in force
 
 
-def take_in_turn(
+def claim_in_turn(
     first_due: Mapping[Any, Any],
     heads_of: Callable[[Any], Iterator[Head]],
-    held: Mapping[Lane, int],
-    bounds: Bounds,
+    held: Mapping[Partition, int],
+    bounds: ClaimBounds,
 ) -> list[Head]:
     """The jobs to be claimed, in turn.
 
@@ -48,8 +48,8 @@ def take_in_turn(
     """
     in_force = Counter(held)
     of_account: Counter[Any] = Counter()
-    for lane, count in held.items():
-        of_account[lane.account] += count
+    for partition, count in held.items():
+        of_account[partition.account] += count
     turns = [(of_account[account], due_at, account) for account, due_at in first_due.items()]
     heapify(turns)
     waiting: dict[Any, Iterator[Head]] = {}
@@ -62,11 +62,16 @@ def take_in_turn(
         head = _first_with_room(heads, in_force, bounds)
         if head is None:
             continue
-        in_force[head.lane] += 1
+        in_force[head.partition] += 1
         taken.append(head)
         heappush(turns, (count + 1, head.due_at, account))
     return taken
 
 
-def _first_with_room(heads: Iterator[Head], in_force: Counter[Lane], bounds: Bounds) -> Head | None:
-    return next((head for head in heads if in_force[head.lane] < bounds.lane_max(head.lane)), None)
+def _first_with_room(
+    heads: Iterator[Head], in_force: Counter[Partition], bounds: ClaimBounds
+) -> Head | None:
+    return next(
+        (head for head in heads if in_force[head.partition] < bounds.partition_max(head.partition)),
+        None,
+    )

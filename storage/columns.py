@@ -10,15 +10,15 @@ from mailprobe.storage.records import (
     Attempt,
     Job,
     Key,
-    Letter,
+    OutboxMessage,
     UsageRow,
-    letter_id,
+    message_id,
 )
 
 ACCOUNT_FIELDS = tuple(field.name for field in fields(Account))
 KEY_FIELDS = tuple(field.name for field in fields(Key))
 JOB_FIELDS = tuple(field.name for field in fields(Job))
-LETTER_FIELDS = tuple(field.name for field in fields(Letter))
+MESSAGE_FIELDS = tuple(field.name for field in fields(OutboxMessage))
 
 
 def _columns(table: str, names: tuple[str, ...]) -> str:
@@ -29,7 +29,7 @@ def _columns(table: str, names: tuple[str, ...]) -> str:
 ACCOUNT_COLUMNS = _columns("accounts", ACCOUNT_FIELDS)
 KEY_COLUMNS = _columns("keys", KEY_FIELDS)
 JOB_COLUMNS = _columns("jobs", JOB_FIELDS)
-LETTER_COLUMNS = _columns("letters", LETTER_FIELDS[1:])  # its id is made of them
+MESSAGE_COLUMNS = _columns("letters", MESSAGE_FIELDS[1:])  # its id is made of them
 INSTANTS = {
     "created_at",
     "revoked_at",
@@ -48,7 +48,7 @@ INSTANTS = {
 }
 FLAGS = {"alerts", "cancel_at_period_end"}
 
-Row = tuple[Any, ...]
+ColumnValues = tuple[Any, ...]
 
 
 def micros(at: datetime) -> int:
@@ -65,29 +65,29 @@ def column(value: Any) -> Any:
     return micros(value) if isinstance(value, datetime) else value
 
 
-def account_of(row: Row) -> Account:
+def account_of(row: ColumnValues) -> Account:
     return Account(*_values(ACCOUNT_FIELDS, row))
 
 
-def key_of(row: Row) -> Key:
+def key_of(row: ColumnValues) -> Key:
     return Key(*_values(KEY_FIELDS, row))
 
 
-def job_of(row: Row) -> Job:
+def job_of(row: ColumnValues) -> Job:
     return Job(*_values(JOB_FIELDS, row))
 
 
-def attempt_of(row: Row) -> Attempt:
+def attempt_of(row: ColumnValues) -> Attempt:
     number, at, took_ms, status, error = row
     return Attempt(number, instant(at), took_ms, status, error)
 
 
-def letter_of(row: Row) -> Letter:
+def message_of(row: ColumnValues) -> OutboxMessage:
     kind, account_id, name, *_ = row
-    return Letter(letter_id(kind, account_id, name), *_values(LETTER_FIELDS[1:], row))
+    return OutboxMessage(message_id(kind, account_id, name), *_values(MESSAGE_FIELDS[1:], row))
 
 
-def _values(names: tuple[str, ...], row: Row) -> list[Any]:
+def _values(names: tuple[str, ...], row: ColumnValues) -> list[Any]:
     return [_value(name, value) for name, value in zip(names, row, strict=True)]
 
 
@@ -99,7 +99,7 @@ def _value(name: str, value: Any) -> Any:
     return bool(value) if name in FLAGS else value
 
 
-def usage_row_of(row: Row) -> UsageRow:
+def usage_row_of(row: ColumnValues) -> UsageRow:
     at, operation, status, failed_check, units, billable, latency_ms, times = row
     return UsageRow(
         instant(at),

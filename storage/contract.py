@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
-from mailprobe.storage.lease_allocation import SeatsAsked
+from mailprobe.storage.lease_allocation import LeaseRequest
 from mailprobe.storage.records import (
     Account,
     Answered,
@@ -23,15 +23,15 @@ from mailprobe.storage.records import (
     Claim,
     DayCount,
     FirstAnswer,
+    IdempotencyRecord,
     Job,
     JobOrder,
     JobState,
     Key,
     KeyKind,
     Ledger,
-    Letter,
-    LetterKind,
-    Once,
+    MessageKind,
+    OutboxMessage,
     Reservation,
     Tier,
     UsageRow,
@@ -50,7 +50,7 @@ SETTLED_KEPT = timedelta(days=7)  # a reservation settled again within it is rec
 LISTED_MAX = 1_000  # jobs, attempts or letters shown at a time
 METER_SLOT_S = 10  # billable verifications of so long go to the billing meter as one count
 METER_REST_S = 2  # so long after its slot a count leaves
-LETTERS_KEPT = {
+MESSAGES_KEPT_MAX = {
     "alert": timedelta(days=400),
     "meter": timedelta(days=40),
 }  # a year's period; Stripe takes 35 days
@@ -58,7 +58,7 @@ LETTERS_KEPT = {
 # to the longest that anybody plans. Leases longer than that are nobody's.
 LEASES_MAX = timedelta(minutes=5)  # the longest is an alert's, three minutes
 WAITS_MAX = timedelta(hours=30)  # between two tries: a day, 20 % more, or what a receiver asked for
-ONCES_KEPT_MAX = timedelta(days=1)  # an answer of a request with an idempotency key
+IDEMPOTENCY_KEPT_MAX = timedelta(days=1)  # an answer of a request with an idempotency key
 RECEIVERS_KEPT = timedelta(days=1)  # after their last try, as the longest wait between two is
 
 
@@ -79,7 +79,7 @@ class KeyLimitReached(Exception):
     """The account has as many standard keys as it may have."""
 
 
-class KeysTooFast(Exception):
+class KeyCreationTooFast(Exception):
     """The account has made as many standard keys in the last minute as it may make."""
 
     def __init__(self, asked_at: datetime, reset_at: datetime) -> None:
@@ -173,13 +173,13 @@ class Store(Protocol):
         prefix: str,
         keys_max: int | None,
         a_minute: int | None = None,
-        once: Once | None = None,
+        idempotency: IdempotencyRecord | None = None,
         answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
         """Keep a key's hash. `keys_max` bounds the account's active standard keys,
         `a_minute` those that were made within the last minute.
 
-        Provisioning keys are neither counted nor bounded. With `once` its
+        Provisioning keys are neither counted nor bounded. With `idempotency` its
         answer, which `answer` makes of the key, is kept in the same transaction: as
         `first` in `settle`. Raises KeyLimitReached, KeysTooFast, KeyError
         where there is no such account, ValueError for a hash that is kept already.
@@ -201,7 +201,12 @@ class Store(Protocol):
     # metering
 
     async def reserve(
-        self, caller: Caller, units: int, weigh: Callable[[Ledger], R | None], *, lease_s: float
+        self,
+        caller: Caller,
+        units: int,
+        check_limits: Callable[[Ledger], R | None],
+        *,
+        lease_s: float,
     ) -> Reservation | R:
         """Read the ledger, weigh, and where weigh() gives None grant the units, in one transaction.
 
@@ -253,7 +258,7 @@ class Store(Protocol):
         self,
         caller: Caller,
         rows: Sequence[UsageRow],
-        weigh: Callable[[Ledger], R | None],
+        check_limits: Callable[[Ledger], R | None],
         *,
         metered: bool = False,
         first: FirstAnswer | None = None,
@@ -290,9 +295,9 @@ class Store(Protocol):
 
     # idempotency
 
-    async def begin_once(
+    async def begin_idempotent(
         self, account_id: str, key: str, body_sha256: str, *, keep_s: float, lease_s: float
-    ) -> Answered | Once:
+    ) -> Answered | IdempotencyRecord:
         """A Once: go on, this is the first; else the answer that was given.
 
         Raises IdempotencyInProgress, IdempotencyKeyReused (which wins), and KeyError
@@ -301,7 +306,9 @@ class Store(Protocol):
         """
         ...
 
-    async def finish_once(self, once: Once, answer: Answered | None) -> None:
+    async def finish_idempotent(
+        self, idempotency: IdempotencyRecord, answer: Answered | None
+    ) -> None:
         """Keep the answer for later requests, or (None) let the key be used again.
 
         For answers with which nothing was counted or made. The first answer stays:
@@ -316,7 +323,7 @@ class Store(Protocol):
         self,
         caller: Caller,
         order: JobOrder,
-        weigh: Callable[[Ledger], R | None],
+        check_limits: Callable[[Ledger], R | None],
         *,
         first: FirstAnswer | None = None,
     ) -> Job | R:
@@ -364,7 +371,7 @@ class Store(Protocol):
         """
         ...
 
-    async def job_tried(
+    async def job_attempted(
         self, claim: Claim, attempt: Attempt, *, state: JobState, due_at: datetime | None
     ) -> bool:
         """Log the attempt to call back; `delivering` with `due_at`, or the job's end without.
@@ -403,8 +410,8 @@ class Store(Protocol):
 
     # the outbox
 
-    async def post(
-        self, kind: LetterKind, account_id: str, name: str, body: bytes, *, due_at: datetime
+    async def enqueue_message(
+        self, kind: MessageKind, account_id: str, name: str, body: bytes, *, due_at: datetime
     ) -> bool:
         """Keep a letter; False where one of this kind, account and name is kept already.
 
@@ -412,15 +419,22 @@ class Store(Protocol):
         """
         ...
 
-    async def claim_letters(self, kind: LetterKind, *, limit: int, lease_s: float) -> list[Letter]:
+    async def claim_messages(
+        self, kind: MessageKind, *, limit: int, lease_s: float
+    ) -> list[OutboxMessage]:
         """Take due letters for `lease_s`, those due longest first. As `claim_jobs`.
 
         `first_tried_at` is the instant of the first claim.
         """
         ...
 
-    async def letter_tried(
-        self, letter: Letter, *, sent: bool, due_at: datetime | None, error: str | None = None
+    async def message_attempted(
+        self,
+        message: OutboxMessage,
+        *,
+        sent: bool,
+        due_at: datetime | None,
+        error: str | None = None,
     ) -> bool:
         """Tell what came of it: sent; or not, and due again at `due_at`, or (None) given up.
 
@@ -429,16 +443,16 @@ class Store(Protocol):
         """
         ...
 
-    async def letters(
-        self, kind: LetterKind, *, account_id: str | None = None, limit: int
-    ) -> list[Letter]:
+    async def messages(
+        self, kind: MessageKind, *, account_id: str | None = None, limit: int
+    ) -> list[OutboxMessage]:
         """Newest first, at most LISTED_MAX."""
         ...
 
     # seats
 
-    async def lease_seats(
-        self, holder: str, asked: Mapping[str, SeatsAsked], *, limit: int, lease_s: float
+    async def lease_connections(
+        self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float
     ) -> Mapping[str, int]:
         """Lease connections to these IP addresses for `lease_s`; how many there are of each now.
 
@@ -449,17 +463,17 @@ class Store(Protocol):
         """
         ...
 
-    async def seats_asked_back(self, holder: str, *, limit: int) -> Mapping[str, int]:
+    async def revocable_connections(self, holder: str, *, limit: int) -> Mapping[str, int]:
         """How many of its seats are to be given up, for holders that wait and have none."""
         ...
 
-    async def return_seats(self, holder: str) -> None:
+    async def return_connections(self, holder: str) -> None:
         """The holder has closed every connection, and waits for none."""
         ...
 
     # upkeep
 
-    async def tidy(self, retention_days: dict[Tier, int]) -> None:
+    async def apply_retention(self, retention_days: dict[Tier, int]) -> None:
         """Drop rows past their retention, ended leases, old windows. Counts stay as they are.
 
         A row is kept for `retention_days` UTC days, its own the first of them;

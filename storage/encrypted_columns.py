@@ -4,16 +4,16 @@ import json
 from dataclasses import dataclass
 
 from mailprobe.storage.contract import as_kept
-from mailprobe.storage.encryption import Seal
-from mailprobe.storage.records import Answered, FirstAnswer, Once
+from mailprobe.storage.encryption import Cipher
+from mailprobe.storage.records import Answered, FirstAnswer, IdempotencyRecord
 
 
-def job_place(job_id: str) -> str:
+def job_context(job_id: str) -> str:
     """What a job's secret is bound to: it cannot be moved to another job."""
     return f"job {job_id}"
 
 
-def once_place(account_id: str, key: str) -> str:
+def idempotency_context(account_id: str, key: str) -> str:
     """What an answer is bound to: it cannot be moved to another account or key."""
     return f"{account_id}\n{key}"
 
@@ -33,16 +33,18 @@ def unpacked(octets: bytes) -> Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class SealedFirst:
+class EncryptedFirst:
     """A FirstAnswer as it is kept."""
 
-    once: Once
+    idempotency: IdempotencyRecord
     answer: bytes
 
 
-def sealed_first(seal: Seal, first: FirstAnswer) -> SealedFirst:
-    return SealedFirst(first.once, sealed_answer(seal, first.once, first.answer))
+def encrypted_first(cipher: Cipher, first: FirstAnswer) -> EncryptedFirst:
+    return EncryptedFirst(first.once, encrypted_answer(cipher, first.once, first.answer))
 
 
-def sealed_answer(seal: Seal, once: Once, answer: Answered) -> bytes:
-    return seal.close(packed(as_kept(answer)), once_place(once.account_id, once.key))
+def encrypted_answer(cipher: Cipher, idempotency: IdempotencyRecord, answer: Answered) -> bytes:
+    return cipher.close(
+        packed(as_kept(answer)), idempotency_context(idempotency.account_id, idempotency.key)
+    )

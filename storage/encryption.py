@@ -17,7 +17,7 @@ KEY_OCTETS = 32  # AES-256
 NONCE_OCTETS = 12  # NIST SP 800-38D 8.2.2: random ones do for 2**32 messages under a key
 
 
-class Seal:
+class Cipher:
     """Seals and opens octets, bound to the place where they are kept."""
 
     def __init__(self, key: bytes) -> None:
@@ -29,9 +29,9 @@ class Seal:
         nonce = secrets.token_bytes(NONCE_OCTETS)
         return nonce + self._cipher.encrypt(nonce, octets, place.encode())
 
-    def open(self, sealed: bytes, place: str) -> bytes:
+    def open(self, encrypted: bytes, place: str) -> bytes:
         """Raises StoreBroken where it was sealed under another key or for another place."""
-        nonce, rest = sealed[:NONCE_OCTETS], sealed[NONCE_OCTETS:]
+        nonce, rest = encrypted[:NONCE_OCTETS], encrypted[NONCE_OCTETS:]
         try:
             return self._cipher.decrypt(nonce, rest, place.encode())
         except InvalidTag:

@@ -15,7 +15,7 @@ Tier = Literal["free", "builder", "scale"]
 KeyKind = Literal["standard", "provisioning"]
 JobState = Literal["pending", "delivering", "done", "failed"]
 Work = Literal["verify", "deliver"]  # what is to be done with a job
-LetterKind = Literal["alert", "meter"]
+MessageKind = Literal["alert", "meter"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -186,7 +186,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class IdempotencyRecord:
     """The first request with an idempotency key, as long as it runs.
 
     The end of its lease tells it from another one, which may begin when that has come.
@@ -201,7 +201,7 @@ class Once:
 class FirstAnswer:
     """What a request that runs once is answered, to be kept with what it has done."""
 
-    once: Once
+    once: IdempotencyRecord
     answer: Answered
 
 
@@ -265,14 +265,14 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class OutboxMessage:
     """Something that must reach somebody outside: an alert, or a count for the billing meter.
 
     Its name is unique within its account and kind, for as long as it is kept.
     """
 
     id: str
-    kind: LetterKind
+    kind: MessageKind
     account_id: str
     name: str
     body: bytes
@@ -286,6 +286,6 @@ class Letter:
     error: str | None = None  # of the last try
 
 
-def letter_id(kind: LetterKind, account_id: str, name: str) -> str:
+def message_id(kind: MessageKind, account_id: str, name: str) -> str:
     """The same in every store and for good, so that it may be told outside: who gets it twice knows."""
     return f"{kind} {account_id} {name}"

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 import trio
 
-WOKEN_MAX = 16  # in one turn of the loop: what they do next is some milliseconds of it
+RESUMED_MAX = 16  # in one turn of the loop: what they do next is some milliseconds of it
 
 
-class Waiting:
+class ThreadFuture:
     """One caller, from its asking to its answer."""
 
-    __slots__ = ("answered", "given_up", "taken", "task", "waiting")
+    __slots__ = ("abandoned", "answered", "delivered", "task", "waiting")
 
     def __init__(self, task: trio.lowlevel.Task) -> None:
         self.task = task
-        self.given_up = False  # both under the desk's lock: nobody waits for it any more,
-        self.taken = False  # or it is being done
+        self.abandoned = False  # both under the desk's lock: nobody waits for it any more,
+        self.delivered = False  # or it is being done
         self.waiting = False  # these two are trio's thread's
         self.answered = False
 
@@ -35,20 +35,20 @@ class Waiting:
             await trio.lowlevel.wait_task_rescheduled(stop)
 
 
-def wake(those: Sequence[Waiting]) -> None:
+def resume(those: Sequence[ThreadFuture]) -> None:
     """They are answered. In trio's thread.
 
     Of many only some go on at once, so that in between the loop looks at who else has come.
     """
     for each in those:
         each.answered = True
-    _go_on(those)
+    _resume(those)
 
 
-def _go_on(those: Sequence[Waiting]) -> None:
-    for each in those[:WOKEN_MAX]:
+def _resume(those: Sequence[ThreadFuture]) -> None:
+    for each in those[:RESUMED_MAX]:
         if each.waiting:
             each.waiting = False
             trio.lowlevel.reschedule(each.task)
-    if len(those) > WOKEN_MAX:
-        trio.lowlevel.current_trio_token().run_sync_soon(_go_on, those[WOKEN_MAX:])
+    if len(those) > RESUMED_MAX:
+        trio.lowlevel.current_trio_token().run_sync_soon(_resume, those[RESUMED_MAX:])

@@ -20,7 +20,7 @@ import yaml
 from mailprobe.api.cli import COMMANDS
 from mailprobe.api.settings import TABLE, Settings
 from mailprobe.bench.lab import start_lab
-from mailprobe.bench.suites.service import Served, start_service
+from mailprobe.bench.suites.service import ServiceProcess, start_service
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -131,7 +131,7 @@ def environment_of_container() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     with start_lab() as lab, start_service(lab.env, tmp_path_factory.mktemp("s")) as running:
         yield running
 
@@ -145,7 +145,7 @@ def health_check(port: int) -> int:
     return subprocess.run([sys.executable, *words], env=env, capture_output=True).returncode
 
 
-def test_the_health_check_is_of_the_service(service: Served) -> None:
+def test_the_health_check_is_of_the_service(service: ServiceProcess) -> None:
     assert health_check(int(service.url.rpartition(":")[2])) == 0
     assert health_check(1) != 0
 
@@ -359,9 +359,9 @@ def test_the_sums_of_the_page_on_fleets_are_right() -> None:
     blocks = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     sums = [line.split("=") for block in blocks for line in block.splitlines() if "=" in line]
     assert len(sums) > 20
-    for words, asked, told in sums:
+    for words, asked, reported in sums:
         expression = re.sub(r"[^\d.+*/() -]", "", asked.replace("×", "*").replace("÷", "/"))
-        shown = re.match(r"\s*([\d,.]*\d)", told)
-        assert shown, told
+        shown = re.match(r"\s*([\d,.]*\d)", reported)
+        assert shown, reported
         result = float(shown[1].replace(",", ""))
-        assert eval(expression) == pytest.approx(result, rel=0.01), (words, asked, told)
+        assert eval(expression) == pytest.approx(result, rel=0.01), (words, asked, reported)

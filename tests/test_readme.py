@@ -39,7 +39,7 @@ from mailprobe.api.rest.schema import (
 )
 from mailprobe.api.settings import TABLE, Settings
 from mailprobe.bench.lab import SCENARIO_NAMES, Lab, start_lab
-from mailprobe.bench.suites.service import Served, start_service
+from mailprobe.bench.suites.service import ServiceProcess, start_service
 from mailprobe.engine.evidence import Evidence
 from mailprobe.engine.smtp.replies.rules import Meaning, load_rules
 from mailprobe.engine.verdict import FIELDS, LADDER, Outcome, Status, judge
@@ -146,7 +146,7 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def service(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def service(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     with start_service(lab.env, tmp_path_factory.mktemp("service")) as running:
         yield running
 
@@ -171,7 +171,7 @@ def env(request: pytest.FixtureRequest, block: Block, place: Path, lab: Lab) -> 
             pytest.skip(f"this machine has no {program}")
     if block.page.name not in SERVED and "$BASE_URL" not in block.text:
         return lab.env
-    service: Served = request.getfixturevalue("service")
+    service: ServiceProcess = request.getfixturevalue("service")
     (place / "data").symlink_to(service.folder / "data")
     variables = {
         "BASE_URL": service.url,
@@ -185,7 +185,7 @@ def env(request: pytest.FixtureRequest, block: Block, place: Path, lab: Lab) -> 
     return lab.env | variables
 
 
-def new_key_id(service: Served) -> str:
+def new_key_id(service: ServiceProcess) -> str:
     """Of a key that is the block's own, to be revoked."""
     made = httpx.post(
         f"{service.url}/v1/management/keys",
@@ -298,8 +298,8 @@ def test_a_command_ends_with_its_exit_code(row: list[str], place: Path, lab: Lab
 
 
 def test_every_exit_code_is_told() -> None:
-    told = table_of("docs/settings.md", "code", "meaning", "for example")
-    assert [row[0] for row in told] == ["0", "1", "2", "130"]
+    reported = table_of("docs/settings.md", "code", "meaning", "for example")
+    assert [row[0] for row in reported] == ["0", "1", "2", "130"]
 
 
 def targets_in(text: str) -> set[str]:
@@ -409,8 +409,8 @@ def test_every_file_of_the_engine_is_pictured() -> None:
 def test_what_is_called_pure_is_kept_pure() -> None:
     text = (ROOT / "docs/engine.md").read_text("utf-8")
     sentence = text[text.index("These import no") :].partition("\n\n")[0]
-    told = re.findall(r"`(engine/[\w/]+)\.py`", sentence)
-    assert sorted(told) == sorted(
+    reported = re.findall(r"`(engine/[\w/]+)\.py`", sentence)
+    assert sorted(reported) == sorted(
         name.removeprefix("mailprobe.").replace(".", "/") for name in PURE
     )
 
@@ -430,9 +430,9 @@ def test_settings_have_the_defaults_that_are_told(page: str) -> None:
     rows = {bare(row[0]): row[1] for row in table_of(page, "name", "default", "meaning")}
     for setting in TABLE:
         if setting.variable in rows:
-            told, default = rows.pop(setting.variable), setting.default()
-            if told.startswith("`"):
-                assert bare(told) == as_set(default), setting.variable
+            reported, default = rows.pop(setting.variable), setting.default()
+            if reported.startswith("`"):
+                assert bare(reported) == as_set(default), setting.variable
         else:
             assert page == "README.md", f"{setting.variable} is not told"
     assert rows == {}
@@ -447,9 +447,9 @@ def as_set(default: object) -> str:
 
 def test_the_ladder_is_the_codes() -> None:
     header = ("outcome", "what happened", "status", "valid", "confidence", "failed_check")
-    told = {Outcome(bare(row[0])): row[2:] for row in table_of("docs/verdicts.md", *header)}
+    reported = {Outcome(bare(row[0])): row[2:] for row in table_of("docs/verdicts.md", *header)}
     words = {True: "true", False: "false", None: "null"}
-    assert told == {
+    assert reported == {
         outcome: [rung.status, words[rung.valid], str(rung.confidence), str(rung.failed_check or "null")]
         for outcome, rung in LADDER.items()
     }  # fmt: skip
@@ -464,15 +464,15 @@ def test_the_readme_has_every_field_and_every_confidence() -> None:
 
 def test_replies_are_read_in_the_order_that_is_told() -> None:
     header = ("order", "what the words speak of", "a rule of that kind")
-    told = [bare(row[2]) for row in table_of("docs/verdicts.md", *header)]
+    reported = [bare(row[2]) for row in table_of("docs/verdicts.md", *header)]
     ids = [rule.reading.rule for rule in load_rules().rules]
-    assert all(ids.index(one) < ids.index(other) for one, other in pairwise(told))
+    assert all(ids.index(one) < ids.index(other) for one, other in pairwise(reported))
 
 
 def test_every_meaning_is_told() -> None:
     rows = table_of("docs/verdicts.md", "meaning", "of a 5xx to RCPT")
-    told = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
-    assert sorted(told) == sorted(meaning.value for meaning in Meaning)
+    reported = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(reported) == sorted(meaning.value for meaning in Meaning)
 
 
 def test_limits_are_the_codes() -> None:
@@ -482,9 +482,9 @@ def test_limits_are_the_codes() -> None:
 
 
 def test_every_list_is_told() -> None:
-    told = {bare(row[0]) for row in table_of("docs/lists.md", "file", "kept", "says")}
+    reported = {bare(row[0]) for row in table_of("docs/lists.md", "file", "kept", "says")}
     files = {path.name for path in (ROOT / "engine/data").iterdir() if path.name[0] != "."}
-    assert told == files - {"SOURCES.md"}
+    assert reported == files - {"SOURCES.md"}
 
 
 def test_the_lab_is_as_told(lab: Lab) -> None:
@@ -499,8 +499,8 @@ def test_the_lab_is_as_told(lab: Lab) -> None:
 
 def test_the_routes_are_the_operations() -> None:
     rows = table_of("docs/api.md", "method", "path", "key", "does")
-    told = [(method, bare(path), key) for method, path, key, _ in rows]
-    assert told == [(o.method, o.path, o.key or "none") for o in OPERATIONS]
+    reported = [(method, bare(path), key) for method, path, key, _ in rows]
+    assert reported == [(o.method, o.path, o.key or "none") for o in OPERATIONS]
 
 
 CALLED = [one for one in OPERATIONS if not one.raw]  # what is left is called by Stripe
@@ -528,10 +528,10 @@ def test_the_fields_of_bodies_are_the_codes() -> None:
     ]
     evidence = table_of("docs/api.md", "field of `evidence`", "holds")
     assert [bare(row[0]) for row in evidence] == [*Evidence.__struct_fields__]
-    told: dict[str, set[str]] = {}
+    reported: dict[str, set[str]] = {}
     for body, names, _ in table_of("docs/api.md", "of", "field", "meaning"):
-        told.setdefault(body, set()).update(re.findall(r"`(\w+)`", names))
-    assert told == {
+        reported.setdefault(body, set()).update(re.findall(r"`(\w+)`", names))
+    assert reported == {
         "account": set(ManagementAccountResponse.__struct_fields__),
         "usage": set(ManagementUsageResponse.__struct_fields__),
         "summary": set(ManagementUsageSummaryResponse.__struct_fields__),

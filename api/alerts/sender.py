@@ -22,25 +22,32 @@ from typing import TypeVar
 
 import trio
 
-from mailprobe.api.alerts.smtp_relay import Fate, Mailer, Relay, RelayMailer, read_relay, shortened
+from mailprobe.api.alerts.smtp_relay import (
+    Mailer,
+    Relay,
+    RelayMailer,
+    SendResult,
+    read_relay,
+    shortened,
+)
 from mailprobe.api.alerts.thresholds import (
     Unwritable,
     compose,
     crossed,
     from_body,
-    letter_name,
+    message_name,
     to_body,
 )
 from mailprobe.api.quota.plans import Plans
-from mailprobe.api.rest.errors import Places
+from mailprobe.api.rest.errors import Links
 from mailprobe.api.settings import WrongSetting, host_name
 from mailprobe.engine.background import contained, supervised
 from mailprobe.storage.contract import Store, StoreUnavailable
-from mailprobe.storage.records import Account, Caller, Key, Letter, Tier
+from mailprobe.storage.records import Account, Caller, Key, OutboxMessage, Tier
 
 log = logging.getLogger("mailprobe.alerts")
 
-LOOK_EVERY_S = 1.0  # at most so often at an account
+POLL_EVERY_S = 1.0  # at most so often at an account
 SWEEP_PAUSE_S = 0.01  # between two accounts at the start: at most 100 a second
 POSTED_KEPT_MAX = 100_000  # letters known to be in the outbox: 20 MiB; it is asked about others
 POLL_S = 20.0  # between two looks for letters of other processes, and for retries
@@ -79,12 +86,12 @@ class Alerts:
         plans: Plans,
         *,
         now: Callable[[], datetime],
-        tell_postman: Callable[[], None] | None,
+        tell_outbox_worker: Callable[[], None] | None,
     ) -> None:
         self._store = store
         self._plans = plans
         self._now = now
-        self._tell_postman = tell_postman
+        self._notify_sender = tell_outbox_worker
         self._changed: dict[str, Key] = {}  # by account; each at most once
         self._refused: dict[str, tuple[Tier, int | None]] = {}  # on which terms, by account
         self._stirred = trio.Event()
@@ -98,30 +105,30 @@ class Alerts:
             self._refused[account.id] = account.tier, account.hard_cap_micros
         self._stirred.set()
 
-    async def look_at_changed(self) -> None:
+    async def check_changed(self) -> None:
         """Look at them as they come, in rounds that last a second at least."""
         while True:
             await self._stirred.wait()
             self._stirred = trio.Event()
             changed, self._changed = self._changed, {}
             for account_id, key in changed.items():
-                await contained(self._look, account_id, key)
-            await trio.sleep(LOOK_EVERY_S)
+                await contained(self._poll, account_id, key)
+            await trio.sleep(POLL_EVERY_S)
 
     async def sweep(self) -> None:
         """Look at every account once: a process that was killed could not."""
         for account in await _until_answered(self._store.accounts, "the alerts' first look"):
             if account.alerts:
-                await contained(self._look_without_key, account.id)
+                await contained(self._poll_without_key, account.id)
             await trio.sleep(SWEEP_PAUSE_S)
 
-    async def _look_without_key(self, account_id: str) -> None:
+    async def _poll_without_key(self, account_id: str) -> None:
         """By any of its keys; an account that has none uses nothing."""
         keys = await _until_answered(lambda: self._store.keys(account_id), "an account's alerts")
         if keys:
-            await self._look(account_id, keys[0])
+            await self._poll(account_id, keys[0])
 
-    async def _look(self, account_id: str, key: Key) -> None:
+    async def _poll(self, account_id: str, key: Key) -> None:
         refused = self._refused.pop(account_id, None)
         await _until_answered(
             lambda: self._post_reached(account_id, key, refused), "an account's alerts"
@@ -137,19 +144,21 @@ class Alerts:
         ledger = await self._store.ledger(Caller(account, key))
         capped = refused == (account.tier, account.hard_cap_micros)
         for alert in crossed(self._plans[account.tier], ledger, account, capped=capped):
-            name = letter_name(alert)
+            name = message_name(alert)
             if (account_id, name) not in self._posted:
                 await self._post(account_id, name, to_body(alert))
 
     async def _post(self, account_id: str, name: str, body: bytes) -> None:
-        is_new = await self._store.post("alert", account_id, name, body, due_at=self._now())
+        is_new = await self._store.enqueue_message(
+            "alert", account_id, name, body, due_at=self._now()
+        )
         if len(self._posted) >= POSTED_KEPT_MAX:
             self._posted.clear()
         self._posted.add((account_id, name))
         if not is_new:
             return
-        if self._tell_postman is not None:
-            self._tell_postman()
+        if self._notify_sender is not None:
+            self._notify_sender()
             return
         log.warning(
             "alert %s of account %s stays in the outbox: MAILPROBE_ALERT_SMTP_URL is not set",
@@ -166,7 +175,7 @@ def pause_s(tries: int, jitter: float) -> float:
     return pause * (1 + JITTER * jitter)
 
 
-class Postman:
+class AlertSender:
     """Sends letters, one at a time."""
 
     def __init__(
@@ -185,87 +194,94 @@ class Postman:
         self._rng = rng
         self._dashboard_url = dashboard_url
         self._sender = sender
-        self._bell = trio.Event()
+        self._wake_event = trio.Event()
         self._closes_at = inf
-        self._in_hand: trio.CancelScope | None = None
+        self._in_flight: trio.CancelScope | None = None
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """There is a letter."""
-        self._bell.set()
-        self._bell = trio.Event()
+        self._wake_event.set()
+        self._wake_event = trio.Event()
 
     def close(self) -> None:
         """Finish what is in hand within CLOSING_S; whoever calls this cancels the rest."""
         self._closes_at = trio.current_time() + CLOSING_S
-        if self._in_hand is not None:
-            self._in_hand.deadline = self._closes_at
+        if self._in_flight is not None:
+            self._in_flight.deadline = self._closes_at
 
     async def send_due(self) -> None:
         while True:
-            bell = self._bell
-            letters = await _until_answered(self._claim, "letters")
-            for letter in letters:
-                await contained(self._send, letter)
-            if not letters:
+            bell = self._wake_event
+            messages = await _until_answered(self._claim, "letters")
+            for message in messages:
+                await contained(self._send, message)
+            if not messages:
                 with trio.move_on_after(POLL_S):
                     await bell.wait()
 
-    async def _claim(self) -> list[Letter]:
+    async def _claim(self) -> list[OutboxMessage]:
         # one: the lease of a second would run out while the relay is slow with the first
-        return await self._store.claim_letters("alert", limit=1, lease_s=LEASE_S)
+        return await self._store.claim_messages("alert", limit=1, lease_s=LEASE_S)
 
-    async def _send(self, letter: Letter) -> None:
+    async def _send(self, message: OutboxMessage) -> None:
         """Once begun it is finished and marked, a stop or not: half of it would be a second copy."""
-        with trio.CancelScope(shield=True, deadline=self._closes_at) as self._in_hand:
+        with trio.CancelScope(shield=True, deadline=self._closes_at) as self._in_flight:
             try:
-                account = await self._store.account(letter.account_id)
+                account = await self._store.account(message.account_id)
             except StoreUnavailable as error:
                 # not tried again here: the lease runs, and must not end in the middle of a mail
-                log.warning("alert %s must wait: %s", letter.name, error)
+                log.warning("alert %s must wait: %s", message.name, error)
                 return
-            fate = await self._try(letter, account)
-            await self._mark(letter, account, fate)
+            send_result = await self._try(message, account)
+            await self._mark(message, account, send_result)
 
-    async def _try(self, letter: Letter, account: Account | None) -> Fate:
+    async def _try(self, letter: OutboxMessage, account: Account | None) -> SendResult:
         if account is None or not account.alerts:
-            return Fate("the account wants none", final=True)
+            return SendResult("the account wants none", final=True)
         try:
             alert = from_body(letter.body)
             if self._now() > alert.figures.period_end + STALE_AFTER:
-                return Fate("its period is long over", final=True)
+                return SendResult("its period is long over", final=True)
             message = compose(
                 alert, account, dashboard_url=self._dashboard_url, sender=self._sender
             )
         except Unwritable as error:
-            return Fate(str(error), final=True)
+            return SendResult(str(error), final=True)
         return await self._mailer.send(message)
 
-    async def _mark(self, letter: Letter, account: Account | None, fate: Fate) -> None:
-        due_at = self._next_try(letter) if fate.why and not fate.final else None
-        _log_fate(letter, account, fate, due_at)
+    async def _mark(
+        self, message: OutboxMessage, account: Account | None, send_result: SendResult
+    ) -> None:
+        due_at = self._next_try(message) if send_result.why and not send_result.final else None
+        _log_send_result(message, account, send_result, due_at)
         await _until_answered(
-            lambda: self._store.letter_tried(
-                letter, sent=fate.why is None, due_at=due_at, error=fate.why
+            lambda: self._store.message_attempted(
+                message, sent=send_result.why is None, due_at=due_at, error=send_result.why
             ),
             "what came of an alert",
         )
 
-    def _next_try(self, letter: Letter) -> datetime | None:
+    def _next_try(self, message: OutboxMessage) -> datetime | None:
         """None: it has been tried for long enough."""
         now = self._now()
-        due_at = now + timedelta(seconds=pause_s(letter.tries, self._rng.random()))
-        return due_at if due_at <= (letter.first_tried_at or now) + TRIED_FOR else None
+        due_at = now + timedelta(seconds=pause_s(message.tries, self._rng.random()))
+        return due_at if due_at <= (message.first_tried_at or now) + TRIED_FOR else None
 
 
-def _log_fate(letter: Letter, account: Account | None, fate: Fate, due_at: datetime | None) -> None:
-    whose = f"alert {letter.name} of account {letter.account_id}"
+def _log_send_result(
+    message: OutboxMessage,
+    account: Account | None,
+    send_result: SendResult,
+    due_at: datetime | None,
+) -> None:
+    whose = f"alert {message.name} of account {message.account_id}"
     to = shortened(account.email) if account else "nobody"
-    if fate.why is None:
+    if send_result.why is None:
         log.info("%s was sent to %s", whose, to)
     elif due_at is not None:
-        log.warning("%s was not sent to %s, next try %s: %s", whose, to, due_at, fate.why)
+        log.warning("%s was not sent to %s, next try %s: %s", whose, to, due_at, send_result.why)
     else:
-        log.warning("%s is given up, not sent to %s: %s", whose, to, fate.why)
+        log.warning("%s is given up, not sent to %s: %s", whose, to, send_result.why)
 
 
 # -- opening -----------------------------------------------------------------------------------
@@ -275,7 +291,7 @@ def _log_fate(letter: Letter, account: Account | None, fate: Fate, due_at: datet
 async def open_alerts(
     store: Store,
     plans: Plans,
-    places: Places,
+    places: Links,
     *,
     now: Callable[[], datetime],
     url: str | None,
@@ -290,23 +306,25 @@ async def open_alerts(
     """
     if mailer is None and url is not None:
         mailer = RelayMailer(_relay(url))
-    postman: Postman | None = None
+    outbox_worker: AlertSender | None = None
     if mailer is not None:
         sender = _checked(sender or f"mailprobe@{host_name()}")
-        postman = Postman(
+        outbox_worker = AlertSender(
             store, mailer, now=now, rng=rng, dashboard_url=places.dashboard_url, sender=sender
         )
-    alerts = Alerts(store, plans, now=now, tell_postman=postman.ring if postman else None)
+    alerts = Alerts(
+        store, plans, now=now, tell_outbox_worker=outbox_worker.wake if outbox_worker else None
+    )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervised, alerts.look_at_changed)
+        nursery.start_soon(supervised, alerts.check_changed)
         nursery.start_soon(supervised, alerts.sweep)
-        if postman:
-            nursery.start_soon(supervised, postman.send_due)
+        if outbox_worker:
+            nursery.start_soon(supervised, outbox_worker.send_due)
         try:
             yield alerts
         finally:
-            if postman:
-                postman.close()
+            if outbox_worker:
+                outbox_worker.close()
             nursery.cancel_scope.cancel()
 
 

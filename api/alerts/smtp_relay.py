@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import trio
 
-HAND_OVER_S = 30.0  # from the connect to the mail's last octet
+DELIVERY_S = 30.0  # from the connect to the mail's last octet
 ANSWER_S = 120.0  # then for the yes: who gives up while the relay still files it makes copies
 QUIT_S = 1.0  # for the answer to it; a stop in between would be a copy
 REPLY_SHOWN_MAX = 200  # characters of what a relay says
@@ -28,20 +28,20 @@ PORTS = {"smtp": 25, "smtps": 465}  # RFC 5321, RFC 8314
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class SendResult:
     """What came of one try to send a letter."""
 
     why: str | None = None  # it was not taken
     final: bool = False  # and trying again would change nothing
 
 
-TAKEN = Fate()
+ACCEPTED = SendResult()
 
 
 class Mailer(Protocol):
     """Who takes mails."""
 
-    async def send(self, message: EmailMessage) -> Fate:
+    async def send(self, message: EmailMessage) -> SendResult:
         """Hand it over; a relay's trouble is a Fate. Bounded in time, well below LEASE_S."""
         ...
 
@@ -67,7 +67,7 @@ class Relay:
     password: str = field(default="", repr=False)
     name: str = "localhost"  # said in EHLO; without one smtplib would ask the resolver
     context: ssl.SSLContext | None = None  # checks the certificate; None: the system's authorities
-    hand_over_s: float = HAND_OVER_S
+    delivery_s: float = DELIVERY_S
     answer_s: float = ANSWER_S
 
     def tls_context(self) -> ssl.SSLContext:
@@ -96,22 +96,22 @@ class RelayMailer:
         self._relay = relay
         self._threads = trio.CapacityLimiter(1)
 
-    async def send(self, message: EmailMessage) -> Fate:
+    async def send(self, message: EmailMessage) -> SendResult:
         exchange = _Exchange(self._relay, message)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cut_in_time, exchange)
-                fate = await trio.to_thread.run_sync(
+                send_result = await trio.to_thread.run_sync(
                     exchange.run, limiter=self._threads, abandon_on_cancel=True
                 )
                 nursery.cancel_scope.cancel()
         finally:
             exchange.cut()
-        return fate
+        return send_result
 
     async def _cut_in_time(self, exchange: "_Exchange") -> None:
-        await trio.sleep(self._relay.hand_over_s)
-        if exchange.handed_over:
+        await trio.sleep(self._relay.delivery_s)
+        if exchange.delivered:
             await trio.sleep(self._relay.answer_s)
         exchange.cut()
 
@@ -131,7 +131,7 @@ class _Exchange:
         self._lock = threading.Lock()
         self._line: socket.socket | None = None  # the same connection, whatever TLS lies upon it
         self._is_cut = False
-        self.handed_over = False  # the relay has every octet, and has not said yes
+        self.delivered = False  # the relay has every octet, and has not said yes
 
     def cut(self) -> None:
         """From any thread: whatever waits for the relay fails now, and no more is sent."""
@@ -145,7 +145,7 @@ class _Exchange:
 
     # from here on in the thread
 
-    def run(self) -> Fate:
+    def run(self) -> SendResult:
         try:
             with closing(_Client(self._relay, self._dial)) as client:
                 return self._converse(client)
@@ -153,17 +153,17 @@ class _Exchange:
             # not its words: they may repeat what was sent
             return self._failed(f"the login was refused with {error.smtp_code}")
         except smtplib.SMTPResponseException as error:
-            return self._failed(_said(error.smtp_code, error.smtp_error))
+            return self._failed(_reply_text(error.smtp_code, error.smtp_error))
         except (OSError, ValueError) as error:  # all of smtplib's; what it cannot decode or encode
             return self._failed(str(error) or type(error).__name__)
 
-    def _failed(self, why: str, *, final: bool = False) -> Fate:
+    def _failed(self, why: str, *, final: bool = False) -> SendResult:
         if self._is_cut:
-            return Fate("the relay took too long")
+            return SendResult("the relay took too long")
         why = re.sub(re.escape(self._recipient), shortened(self._recipient), why, flags=re.I)
-        return Fate(printable(why)[:REPLY_SHOWN_MAX], final)
+        return SendResult(printable(why)[:REPLY_SHOWN_MAX], final)
 
-    def _converse(self, client: "_Client") -> Fate:
+    def _converse(self, client: "_Client") -> SendResult:
         client.ehlo_or_helo_if_needed()
         if self._relay.user is not None:
             self._log_in(client, self._relay.user)
@@ -171,20 +171,20 @@ class _Exchange:
         _expect(250, client.mail(self._sender, needs))
         code, text = client.rcpt(self._recipient)
         if code not in (250, 251):
-            return self._failed(_said(code, text), final=500 <= code <= 599)
+            return self._failed(_reply_text(code, text), final=500 <= code <= 599)
         _expect(354, client.docmd("DATA"))
         client.send(_dotted(self._message.as_bytes()))
-        self.handed_over = True
+        self.delivered = True
         _expect(250, client.getreply())
         with suppress(OSError):  # a courtesy: the mail is the relay's, whatever it says now
             if client.sock is not None:
                 client.sock.settimeout(QUIT_S)
             client.quit()
-        return TAKEN
+        return ACCEPTED
 
     def _dial(self, host: str, port: int) -> socket.socket:
         context = self._relay.tls_context() if self._relay.tls else None
-        line = socket.create_connection((host, port), self._relay.hand_over_s)
+        line = socket.create_connection((host, port), self._relay.delivery_s)
         line.settimeout(None)  # from here on cut() ends it
         with self._lock:
             if self._is_cut:
@@ -220,7 +220,7 @@ def _expect(code: int, said: tuple[int, bytes]) -> None:
         raise smtplib.SMTPResponseException(*said)
 
 
-def _said(code: int, text: bytes | str) -> str:
+def _reply_text(code: int, text: bytes | str) -> str:
     words = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return f"{code} {words}"
 

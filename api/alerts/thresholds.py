@@ -20,7 +20,7 @@ from typing import Literal
 
 import msgspec
 
-from mailprobe.api.quota.plans import MICROS_PER_EUR, Plan
+from mailprobe.api.quota.plans import MICROS_PER_EUR, PricingPlan
 from mailprobe.api.quota.pricing import cents_up, overage_micros
 from mailprobe.engine.address import Address, NotAnAddress, parse
 from mailprobe.storage.periods import month_bounds
@@ -82,7 +82,7 @@ REACHED: dict[Kind, Callable[[Figures], bool]] = {
 }
 
 
-def crossed(plan: Plan, ledger: Ledger, account: Account, *, capped: bool) -> list[Alert]:
+def crossed(plan: PricingPlan, ledger: Ledger, account: Account, *, capped: bool) -> list[Alert]:
     """Every threshold that is at or over now, lowest first.
 
     Settled use alone counts: units that are under way may be given back. `capped`:
@@ -101,7 +101,7 @@ def crossed(plan: Plan, ledger: Ledger, account: Account, *, capped: bool) -> li
     return alerts
 
 
-def _figures(plan: Plan, ledger: Ledger, account: Account) -> Figures:
+def _figures(plan: PricingPlan, ledger: Ledger, account: Account) -> Figures:
     measure: Measure = "volume"
     used, start, end = ledger.period_billable, ledger.period_start, ledger.period_end
     if plan.monthly_quota is not None:
@@ -125,7 +125,7 @@ def _figures(plan: Plan, ledger: Ledger, account: Account) -> Figures:
 # -- in the outbox -----------------------------------------------------------------------------
 
 
-def letter_name(alert: Alert) -> str:
+def message_name(alert: Alert) -> str:
     """The period's start and the threshold: there is one letter of each.
 
     A month's quota and a billing period that begin together are two things: who
@@ -152,7 +152,7 @@ def from_body(body: bytes) -> Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class AlertText:
     """What is said of a threshold; templates over `_facts()`."""
 
     subject: str
@@ -161,7 +161,7 @@ class Words:
     to_do: str
 
 
-_QUOTA_NEARS = Words(
+_QUOTA_NEARS = AlertText(
     "mailprobe: {percent} % of the free monthly quota used",
     "At least {percent} % of the {included} verifications that the free tier allows a month are "
     "used: {used} so far.",
@@ -170,7 +170,7 @@ _QUOTA_NEARS = Words(
     "Spread what is left over the rest of the month, or change to a paid plan, which has no "
     "monthly quota.",
 )
-_VOLUME_NEARS = Words(
+_VOLUME_NEARS = AlertText(
     "mailprobe: {percent} % of the included verifications used",
     "At least {percent} % of the {included} billable verifications that the {tier} plan includes "
     "in a billing period are used: {used} so far.",
@@ -180,10 +180,10 @@ _VOLUME_NEARS = Words(
     "a larger plan.",
 )
 
-WORDS: Mapping[tuple[Measure, Kind], Words] = {
+ALERT_TEXTS: Mapping[tuple[Measure, Kind], AlertText] = {
     ("quota", "75"): _QUOTA_NEARS,
     ("quota", "90"): _QUOTA_NEARS,
-    ("quota", "100"): Words(
+    ("quota", "100"): AlertText(
         "mailprobe: 100 % of the free monthly quota used",
         "All {included} verifications that the free tier allows a month are used.",
         "Requests are refused with 429 monthly_quota_exceeded until {end}, when the next month's "
@@ -192,7 +192,7 @@ WORDS: Mapping[tuple[Measure, Kind], Words] = {
     ),
     ("volume", "75"): _VOLUME_NEARS,
     ("volume", "90"): _VOLUME_NEARS,
-    ("volume", "100"): Words(
+    ("volume", "100"): AlertText(
         "mailprobe: 100 % of the included verifications used",
         "The {included} billable verifications that the {tier} plan includes in a billing period "
         "are used up: {used} so far.",
@@ -200,7 +200,7 @@ WORDS: Mapping[tuple[Measure, Kind], Words] = {
         "If this is what you expected, there is nothing to do. To bound what the overage may "
         "cost, set a hard cap, or change to a larger plan.",
     ),
-    ("volume", "soft_cap"): Words(
+    ("volume", "soft_cap"): AlertText(
         "mailprobe: soft cap of {soft_cap} reached",
         "The overage of this billing period has come to {spend}; your soft cap is {soft_cap}.",
         "A soft cap never blocks: requests are answered as before, and each further billable "
@@ -208,7 +208,7 @@ WORDS: Mapping[tuple[Measure, Kind], Words] = {
         "If this is what you expected, there is nothing to do. To bound what the overage may "
         "cost, set a hard cap.",
     ),
-    ("volume", "hard_cap"): Words(
+    ("volume", "hard_cap"): AlertText(
         "mailprobe: hard cap of {hard_cap} reached, requests refused",
         "A request was refused with 402 payment_required, because it could have taken the overage "
         "of this billing period above your hard cap of {hard_cap}. So far the overage is {spend}.",
@@ -301,9 +301,9 @@ def compose(alert: Alert, account: Account, *, dashboard_url: str, sender: str) 
     nothing in it is loaded from anywhere. Raises Unwritable.
     """
     recipient = _recipient(account)
-    words = _words(alert)
+    words = _texts(alert)
     parts = {**words, **_frame(alert, account), "dashboard_url": dashboard_url}
-    known_by = sha256(f"{account.id} {letter_name(alert)}".encode()).hexdigest()[:32]
+    known_by = sha256(f"{account.id} {message_name(alert)}".encode()).hexdigest()[:32]
     policy = email.policy.SMTPUTF8 if recipient.needs_smtputf8 else email.policy.SMTP
     message = EmailMessage(policy)
     message["From"] = f"mailprobe <{sender}>"
@@ -326,8 +326,8 @@ def _recipient(account: Account) -> Address:
         raise Unwritable(f"the account's address cannot be written to: {error}") from None
 
 
-def _words(alert: Alert) -> dict[str, str]:
-    said = WORDS.get((alert.figures.measure, alert.kind))
+def _texts(alert: Alert) -> dict[str, str]:
+    said = ALERT_TEXTS.get((alert.figures.measure, alert.kind))
     if said is None:
         raise Unwritable(f"there are no words for {alert.kind} of a {alert.figures.measure}")
     facts = _facts(alert)

@@ -45,10 +45,10 @@ async def open_payments(
 class Local:
     """Nobody else bills: quotas, included volume and caps hold, and no invoice is written."""
 
-    takes_events = False
+    receives_events = False
 
     async def portal_url(self, account: Account, return_url: str | None) -> str | None:
         return None
 
-    async def take_event(self, octets: bytes, signature: str) -> None:
+    async def receive_event(self, octets: bytes, signature: str) -> None:
         raise NoSuchRoute

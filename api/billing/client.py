@@ -48,23 +48,23 @@ CLOSING_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StripePace:
     """How long we wait for Stripe, and how fast the outbox is emptied.
 
     A letter is due 12 s after its slot began, and has to leave within 30.
     """
 
-    patience_s: float = 15.0  # for one answer of Stripe's
+    timeout_s: float = 15.0  # for one answer of Stripe's
     answer_s: float = 10.0  # in all while somebody waits for us: an owner, or Stripe with an event
     repeats_s: tuple[float, ...] = (0.3, 1.0)  # pauses in it before what may be asked twice is
     poll_s: float = 2.0
-    round_s: float = 25.0  # nothing begins after it, and a customer and an event end in the lease
+    run_s: float = 25.0  # nothing begins after it, and a customer and an event end in the lease
     lease_s: float = 60.0
     at_once: int = 64  # letters in a round; of one customer one after the other: Stripe's rule
-    rest_max_s: float = 60.0  # with Stripe away for hours, this long after it is back
+    backoff_max_s: float = 60.0  # with Stripe away for hours, this long after it is back
 
 
-PACE = Pace()
+PACE = StripePace()
 
 
 class StripeFailed(Exception):
@@ -83,7 +83,7 @@ class AlreadyThere(StripeFailed):
     """Stripe has a meter event of this identifier."""
 
 
-class Wire(sdk.HTTPClient):
+class StripeTransport(sdk.HTTPClient):
     """How the SDK reaches Stripe. A failure keeps its cause, which tells how far it got."""
 
     name = "httpx"
@@ -110,17 +110,17 @@ class Wire(sdk.HTTPClient):
 class Stripe:
     """What we ask Stripe for. Each question is asked once; raises StripeFailed."""
 
-    def __init__(self, key: str, api_base: str | None, pace: Pace = PACE) -> None:
+    def __init__(self, key: str, api_base: str | None, pace: StripePace = PACE) -> None:
         sdk.enable_telemetry = False  # else it writes a file into the home directory
         logging.getLogger("stripe").setLevel(logging.WARNING)  # below that are whole bodies
-        self._wire = Wire(pace.patience_s)
+        self._wire = StripeTransport(pace.timeout_s)
         self._client = sdk.StripeClient(
             key,
             http_client=self._wire,
             max_network_retries=0,
             base_addresses={"api": api_base} if api_base else {},
         )
-        self._patience_s = pace.patience_s
+        self._timeout_s = pace.timeout_s
 
     async def close(self) -> None:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSING_S):
@@ -133,7 +133,7 @@ class Stripe:
         have Stripe repeat a 500 for a day.
         """
         try:
-            await self._ask(
+            await self._request(
                 lambda: self._client.v1.billing.meter_events.create_async(
                     {
                         "event_name": METER_EVENT,
@@ -151,7 +151,7 @@ class Stripe:
 
     async def make_customer(self, account: Account) -> str:
         """One for an account's generation, however often it is asked for within a day."""
-        customer = await self._ask(
+        customer = await self._request(
             lambda: self._client.v1.customers.create_async(
                 {"email": account.email, "metadata": {"account_id": account.id}},
                 {"idempotency_key": _customer_key(account)},
@@ -160,7 +160,7 @@ class Stripe:
         return customer.id
 
     async def portal(self, customer_id: str, return_url: str) -> str:
-        session = await self._ask(
+        session = await self._request(
             lambda: self._client.v1.billing_portal.sessions.create_async(
                 {"customer": customer_id, "return_url": return_url}
             )
@@ -169,29 +169,29 @@ class Stripe:
 
     async def subscriptions(self, customer_id: str) -> list[Subscription]:
         """All of a customer's, those that have ended too, as they are now."""
-        found = await self._ask(
+        found = await self._request(
             lambda: self._client.v1.subscriptions.list_async(
                 {"customer": customer_id, "status": "all", "limit": SUBSCRIPTIONS_MAX}
             )
         )
-        told = [_read(one) for one in found.data]
+        reported = [_read(one) for one in found.data]
         return [
-            one if one.tier or place >= UNFOLDED_MAX else await self._with_products(one)
-            for place, one in enumerate(told)
+            one if one.tier or position >= UNFOLDED_MAX else await self._with_products(one)
+            for position, one in enumerate(reported)
         ]
 
     async def _with_products(self, one: Subscription) -> Subscription:
         """The same with what its prices' products say; a list cannot be unfolded so deep."""
-        found = await self._ask(
+        found = await self._request(
             lambda: self._client.v1.subscriptions.retrieve_async(
                 one.id, {"expand": ["items.data.price.product"]}
             )
         )
         return _read(found)
 
-    async def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
+    async def _request(self, question: Callable[[], Awaitable[T]]) -> T:
         try:
-            with trio.fail_after(self._patience_s):
+            with trio.fail_after(self._timeout_s):
                 return await question()
         except trio.TooSlowError:
             raise StripeFailed(Failure("Stripe did not answer in time", certain=False)) from None
@@ -238,9 +238,9 @@ def _words_of(error: sdk.StripeError, status: int) -> str:
     return f": {words}" if words and status in ONLY_THIS_ONE else ""
 
 
-def _read(told: sdk.Subscription) -> Subscription:
+def _read(reported: sdk.Subscription) -> Subscription:
     try:
-        return read_subscription(told.to_dict())
+        return read_subscription(reported.to_dict())
     except msgspec.ValidationError as error:
         why = f"a subscription of Stripe's cannot be read: {error}"
         raise StripeFailed(Failure(why, certain=True)) from None

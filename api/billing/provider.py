@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 
 import trio
 
-from mailprobe.api.billing.client import PACE, CustomerMissing, Pace, Stripe, StripeFailed
+from mailprobe.api.billing.client import PACE, CustomerMissing, Stripe, StripeFailed, StripePace
 from mailprobe.api.billing.rules import (
     NO_SUBSCRIPTION,
     OUTAGE_PAUSE_MAX_S,
     REFUSED_PAUSE_MAX_S,
+    CustomerDeleted,
     Failure,
-    Hint,
     Subscription,
     account_fields,
     held_for,
@@ -33,13 +33,13 @@ from mailprobe.api.billing.rules import (
     meter_event,
     pause_s,
     read_event,
+    reported,
     slot_of,
-    told_of,
 )
 from mailprobe.api.rest.refusals import NoSuchRoute, ProviderUnavailable
 from mailprobe.engine.background import contained, log_fault, supervised
 from mailprobe.storage.contract import Store, StoreUnavailable
-from mailprobe.storage.records import Account, Letter
+from mailprobe.storage.records import Account, OutboxMessage
 
 log = logging.getLogger("mailprobe.payments")
 
@@ -49,7 +49,7 @@ PORTALS_AT_ONCE = 4  # of an account: each waits for Stripe, and is a request in
 FOLLOWS_MAX = 5  # another process following the same event makes two
 
 
-class Turns:
+class AccountLocks:
     """A lock for each name, as long as somebody holds it or waits for it."""
 
     def __init__(self) -> None:
@@ -66,13 +66,13 @@ class Turns:
                 self._locks.pop(name, None)
 
 
-class Customers:
+class StripeCustomers:
     """Who an account is to Stripe."""
 
     def __init__(self, store: Store, stripe: Stripe) -> None:
         self._store = store
         self._stripe = stripe
-        self.turns = Turns()  # of accounts, for whoever writes who they are
+        self.locks = AccountLocks()  # of accounts, for whoever writes who they are
 
     async def of(self, account: Account) -> str:
         """The account's customer, made where there is none; raises StripeFailed, StoreUnavailable.
@@ -81,7 +81,7 @@ class Customers:
         """
         if account.customer_id:
             return account.customer_id
-        async with self.turns.of(account.id):
+        async with self.locks.of(account.id):
             account = await self._store.account(account.id) or account
             if account.customer_id:
                 return account.customer_id
@@ -92,7 +92,7 @@ class Customers:
 
     async def forget(self, account_id: str, customer_id: str, **more: Any) -> None:
         """The customer was deleted: the account gets another one when it needs one."""
-        async with self.turns.of(account_id):
+        async with self.locks.of(account_id):
             account = await self._store.account(account_id)
             if account is None or account.customer_id != customer_id:
                 return
@@ -110,12 +110,12 @@ class StripePayments:
         self,
         store: Store,
         stripe: Stripe,
-        customers: Customers,
+        customers: StripeCustomers,
         *,
         webhook_secret: str | None,
         dashboard_url: str,
         now: Callable[[], datetime],
-        pace: Pace = PACE,
+        pace: StripePace = PACE,
     ) -> None:
         self._store = store
         self._stripe = stripe
@@ -124,7 +124,7 @@ class StripePayments:
         self._dashboard_url = dashboard_url
         self._now = now
         self._pace = pace
-        self._turns = Turns()
+        self._locks = AccountLocks()
         self._portals: Counter[str] = Counter()  # being opened, by account
 
     async def portal_url(self, account: Account, return_url: str | None) -> str | None:
@@ -155,15 +155,15 @@ class StripePayments:
             raise ProviderUnavailable from None
 
     @property
-    def takes_events(self) -> bool:
+    def receives_events(self) -> bool:
         return self._secret is not None
 
-    async def take_event(self, octets: bytes, signature: str) -> None:
+    async def receive_event(self, octets: bytes, signature: str) -> None:
         if self._secret is None:
             raise NoSuchRoute
         hint = read_event(octets, signature, self._secret, self._now())
         if hint.is_of_subscriptions and hint.customer_id:
-            async with self._turns.of(hint.customer_id):
+            async with self._locks.of(hint.customer_id):
                 if hint.is_farewell:
                     await self._forget(hint.customer_id)
                     return
@@ -178,7 +178,7 @@ class StripePayments:
         if account:
             await self._customers.forget(account.id, customer_id, **NO_SUBSCRIPTION)
 
-    async def _follow(self, hint: Hint, customer_id: str) -> None:
+    async def _follow(self, hint: CustomerDeleted, customer_id: str) -> None:
         """Make the account what its subscriptions are now.
 
         They are fetched again after every change: where two processes follow two
@@ -187,11 +187,11 @@ class StripePayments:
         """
         why = f"{hint.type} of customer {customer_id} was not followed"
         for _ in range(FOLLOWS_MAX):
-            told = await self._told_of(customer_id, why)
-            account = await self._account_of(hint, customer_id, told)
+            reported = await self._reported(customer_id, why)
+            account = await self._account_of(hint, customer_id, reported)
             if account is None:
                 return
-            fields = account_fields(told)
+            fields = account_fields(reported)
             if fields is None:
                 log.error(
                     "customer %s pays for what names no tier: give its price the lookup_key "
@@ -206,7 +206,7 @@ class StripePayments:
 
     async def _change(self, account_id: str, fields: dict[str, Any]) -> bool:
         """False: it is so already."""
-        async with self._customers.turns.of(account_id):
+        async with self._customers.locks.of(account_id):
             account = await self._store.account(account_id)
             if all(getattr(account, name) == value for name, value in fields.items()):
                 return False
@@ -218,18 +218,20 @@ class StripePayments:
         return True
 
     async def _account_of(
-        self, hint: Hint, customer_id: str, told: Sequence[Subscription]
+        self, hint: CustomerDeleted, customer_id: str, reported: Sequence[Subscription]
     ) -> Account | None:
         """Whose customer it is, else whom the event or a subscription names."""
         account = await self._store.account_of_customer(customer_id)
         if account:
             return account
-        named = hint.account_id or next((one.account_id for one in told if one.account_id), None)
+        named = hint.account_id or next(
+            (one.account_id for one in reported if one.account_id), None
+        )
         account = await self._store.account(named) if named else None
         if account is None:
             log.warning("%s: customer %s is no account of ours", hint.type, customer_id)
             return None
-        if account.customer_id and not await self._may_move(account, account.customer_id, told):
+        if account.customer_id and not await self._may_move(account, account.customer_id, reported):
             log.error(
                 "account %s is customer %s, and so claims customer %s; "
                 "end one of the subscriptions",
@@ -239,17 +241,17 @@ class StripePayments:
         return account
 
     async def _may_move(
-        self, account: Account, customer_id: str, told: Sequence[Subscription]
+        self, account: Account, customer_id: str, reported: Sequence[Subscription]
     ) -> bool:
         """To a customer that pays, from one that does not."""
         why = f"the subscriptions of account {account.id} are not known"
         try:
-            theirs = await self._told_of(customer_id, why)
+            theirs = await self._reported(customer_id, why)
         except CustomerMissing:
             theirs = []
-        return any(one.is_live for one in told) and not any(one.is_live for one in theirs)
+        return any(one.is_live for one in reported) and not any(one.is_live for one in theirs)
 
-    async def _told_of(self, customer_id: str, why: str) -> list[Subscription]:
+    async def _reported(self, customer_id: str, why: str) -> list[Subscription]:
         return await self._patiently(lambda: self._stripe.subscriptions(customer_id), why)
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]], why: str) -> T:
@@ -275,7 +277,7 @@ class StripePayments:
 
 
 @dataclass(slots=True)
-class Round:
+class OutboxRun:
     """What was claimed together, and what came of it so far."""
 
     claimed: int = 0
@@ -293,18 +295,18 @@ class Round:
         return self.in_the_way is not None or trio.current_time() > self.ends_at
 
 
-class Postman:
+class OutboxWorker:
     """Takes the meter's letters to Stripe, one round after the other."""
 
     def __init__(
         self,
         store: Store,
         stripe: Stripe,
-        customers: Customers,
+        customers: StripeCustomers,
         *,
         now: Callable[[], datetime],
         rng: random.Random,
-        pace: Pace = PACE,
+        pace: StripePace = PACE,
     ) -> None:
         self._store = store
         self._stripe = stripe
@@ -313,7 +315,7 @@ class Postman:
         self._rng = rng
         self._pace = pace
 
-    async def go_round(self) -> None:
+    async def run(self) -> None:
         """For ever. Where Stripe as a whole refuses, it rests, and longer each time."""
         failed = 0
         while True:
@@ -321,72 +323,72 @@ class Postman:
                 done = await self.deliver()
             except StoreUnavailable:
                 log.warning("the meter's letters were not looked for: the store cannot be asked")
-                done = Round()
+                done = OutboxRun()
             except Exception:
                 log_fault(self.deliver)
-                done = Round()
+                done = OutboxRun()
             if done.in_the_way is not None:
-                await trio.sleep(self._rest_s(failed, done.in_the_way))
+                await trio.sleep(self._backoff_s(failed, done.in_the_way))
                 failed += 1
                 continue
             failed = 0
             if done.claimed < self._pace.at_once:
                 await trio.sleep(self._pace.poll_s)
 
-    def _rest_s(self, failed: int, failure: Failure) -> float:
-        asked_s, most_s = failure.retry_after_s, self._pace.rest_max_s
+    def _backoff_s(self, failed: int, failure: Failure) -> float:
+        asked_s, most_s = failure.retry_after_s, self._pace.backoff_max_s
         return pause_s(failed, self._rng, retry_after_s=asked_s, most_s=most_s)
 
-    async def deliver(self) -> Round:
+    async def deliver(self) -> OutboxRun:
         """One round. Stripe takes one event of a customer at a time.
 
         Raises StoreUnavailable where nothing was claimed.
         """
-        letters = await self._store.claim_letters(
+        messages = await self._store.claim_messages(
             "meter", limit=self._pace.at_once, lease_s=self._pace.lease_s
         )
-        by_account: dict[str, list[Letter]] = defaultdict(list)
-        for letter in letters:
-            by_account[letter.account_id].append(letter)
-        done = Round(len(letters), trio.current_time() + self._pace.round_s)
+        by_account: dict[str, list[OutboxMessage]] = defaultdict(list)
+        for message in messages:
+            by_account[message.account_id].append(message)
+        done = OutboxRun(len(messages), trio.current_time() + self._pace.run_s)
         async with trio.open_nursery() as nursery:
             for theirs in by_account.values():
-                nursery.start_soon(contained, self._deliver_in_turn, theirs, done)
+                nursery.start_soon(contained, self._send_in_order, theirs, done)
         if done.failures:
             count, why = len(done.failures), done.failures[0].why
-            log.warning("%d of %d meter events were not taken: %s", count, len(letters), why)
+            log.warning("%d of %d meter events were not taken: %s", count, len(messages), why)
         return done
 
-    async def _deliver_in_turn(self, letters: Sequence[Letter], done: Round) -> None:
+    async def _send_in_order(self, messages: Sequence[OutboxMessage], done: OutboxRun) -> None:
         try:
-            for letter in letters:
-                await self._deliver(letter, done)
+            for message in messages:
+                await self._deliver(message, done)
         except StoreUnavailable:
             # Their claims end with their lease: they are sent again, and Stripe knows them.
             log.warning("what came of a meter event was not kept: the store cannot be asked")
 
-    async def _deliver(self, letter: Letter, done: Round) -> None:
+    async def _deliver(self, message: OutboxMessage, done: OutboxRun) -> None:
         tried_at = self._now()
-        held = held_for(letter, tried_at)
+        held = held_for(message, tried_at)
         if held is not None:
-            return await self._hold(letter, held)
+            return await self._defer(message, held)
         if done.is_over:
             failure = Failure("it had to wait for others", certain=True)
-            return await self._put_back(letter, failure, tried_at)
+            return await self._requeue(message, failure, tried_at)
         customer_id = ""
         try:
-            customer_id = await self._customer_of(letter)
-            await self._stripe.count(meter_event(letter, customer_id))
+            customer_id = await self._customer_of(message)
+            await self._stripe.count(meter_event(message, customer_id))
         except StripeFailed as failed:
             if isinstance(failed, CustomerMissing):
-                await self._customers.forget(letter.account_id, customer_id)
+                await self._customers.forget(message.account_id, customer_id)
             done.failures.append(failed.failure)
-            return await self._put_back(letter, failed.failure, tried_at)
-        await self._store.letter_tried(letter, sent=True, due_at=None)
+            return await self._requeue(message, failed.failure, tried_at)
+        await self._store.message_attempted(message, sent=True, due_at=None)
 
-    async def _customer_of(self, letter: Letter) -> str:
+    async def _customer_of(self, message: OutboxMessage) -> str:
         """Raises StripeFailed; whatever it was, no meter event has left."""
-        account = await self._store.account(letter.account_id)
+        account = await self._store.account(message.account_id)
         if account is None:
             raise StripeFailed(Failure("its account is gone", certain=True, general=False))
         try:
@@ -396,23 +398,23 @@ class Postman:
             general, wait_s = failed.failure.general, failed.failure.retry_after_s
             raise StripeFailed(Failure(why, True, general, wait_s)) from None
 
-    async def _put_back(self, letter: Letter, failure: Failure, tried_at: datetime) -> None:
+    async def _requeue(self, message: OutboxMessage, failure: Failure, tried_at: datetime) -> None:
         """Due again after a while, longer each time."""
         most_s = OUTAGE_PAUSE_MAX_S if failure.general else REFUSED_PAUSE_MAX_S
         rest_s = pause_s(
-            letter.tries, self._rng, retry_after_s=failure.retry_after_s, most_s=most_s
+            message.tries, self._rng, retry_after_s=failure.retry_after_s, most_s=most_s
         )
         due_at = self._now() + timedelta(seconds=rest_s)
-        error = told_of(letter, failure, tried_at)
-        await self._store.letter_tried(letter, sent=False, due_at=due_at, error=error)
+        error = reported(message, failure, tried_at)
+        await self._store.message_attempted(message, sent=False, due_at=due_at, error=error)
 
-    async def _hold(self, letter: Letter, why: str) -> None:
+    async def _defer(self, message: OutboxMessage, why: str) -> None:
         """Not sent again by us: a person looks into Stripe's meter, and sends it there or not."""
         log.error(
             "a meter event is held, %s: identifier %s, account %s, %d verifications of %s",
-            why, identifier_of(letter), letter.account_id, letter.count, slot_of(letter).isoformat(),
+            why, identifier_of(message), message.account_id, message.count, slot_of(message).isoformat(),
         )  # fmt: skip
-        await self._store.letter_tried(letter, sent=False, due_at=None, error=f"held, {why}")
+        await self._store.message_attempted(message, sent=False, due_at=None, error=f"held, {why}")
 
 
 @asynccontextmanager
@@ -424,11 +426,11 @@ async def open_stripe_payments(
     dashboard_url: str,
     now: Callable[[], datetime],
     rng: random.Random,
-    pace: Pace = PACE,
+    pace: StripePace = PACE,
 ) -> AsyncIterator[StripePayments]:
     """The port, with the postman on his rounds as long as it is open. Closes `stripe`."""
-    customers = Customers(store, stripe)
-    postman = Postman(store, stripe, customers, now=now, rng=rng, pace=pace)
+    customers = StripeCustomers(store, stripe)
+    outbox_worker = OutboxWorker(store, stripe, customers, now=now, rng=rng, pace=pace)
     payments = StripePayments(
         store,
         stripe,
@@ -441,7 +443,7 @@ async def open_stripe_payments(
     del webhook_secret  # a traceback may show what its frames hold
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervised, postman.go_round)
+            nursery.start_soon(supervised, outbox_worker.run)
             yield payments
             nursery.cancel_scope.cancel()
     finally:

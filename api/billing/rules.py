@@ -21,11 +21,11 @@ from typing import Any
 import msgspec
 
 from mailprobe.api.rest.refusals import InvalidRequest
-from mailprobe.storage.records import EPOCH, Letter, Tier
+from mailprobe.storage.records import EPOCH, OutboxMessage, Tier
 
 METER_EVENT = "mailprobe_verifications"
 SIGNED_WITHIN_S = 300  # as Stripe's own libraries have it
-DOUBT_MAX = timedelta(hours=23)  # an hour short of Stripe's memory of identifiers
+UNCERTAIN_MAX = timedelta(hours=23)  # an hour short of Stripe's memory of identifiers
 AGE_MAX = timedelta(days=34)  # a day short of what Stripe takes
 FIRST_PAUSE_S = 2.0
 OUTAGE_PAUSE_MAX_S = 900.0  # so long after Stripe is back the last letters leave
@@ -38,7 +38,7 @@ WHY_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
+class CustomerDeleted:
     """An event, as far as it is believed: what it is about. `customer_id` None: about no customer."""
 
     type: str
@@ -65,7 +65,7 @@ FOLLOWED = (
 )
 
 
-def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> Hint:
+def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> CustomerDeleted:
     """What an event is about, once its signature has proved that Stripe sent it.
 
     Raises InvalidRequest, which never says what the signature should have been.
@@ -83,7 +83,7 @@ def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> Hin
     about = event.data.object
     customer_id = about.id if about.object == "customer" else _id_of(about.customer)
     named = about.client_reference_id or _account_named(about.metadata)
-    return Hint(event.type, customer_id, named)
+    return CustomerDeleted(event.type, customer_id, named)
 
 
 def _is_signed(octets: bytes, header: str, secret: str, now: datetime) -> bool:
@@ -120,9 +120,9 @@ class _Event(msgspec.Struct):
     data: _EventData = msgspec.field(default_factory=_EventData)
 
 
-def _id_of(told: Any) -> str | None:
+def _id_of(reported: Any) -> str | None:
     """Stripe gives a thing's id, or where it was asked to the whole thing."""
-    named = told.get("id") if isinstance(told, dict) else told
+    named = reported.get("id") if isinstance(reported, dict) else reported
     return named if isinstance(named, str) and named else None
 
 
@@ -223,9 +223,9 @@ class Subscription(msgspec.Struct, frozen=True):
         return next((period for period in (*periods, own) if all(period)), (None, None))
 
 
-def read_subscription(told: Mapping[str, Any]) -> Subscription:
+def read_subscription(reported: Mapping[str, Any]) -> Subscription:
     """Raises msgspec.ValidationError for what is no subscription."""
-    return msgspec.convert(told, Subscription)
+    return msgspec.convert(reported, Subscription)
 
 
 def _tier_of(price: _Price) -> Tier | None:
@@ -307,48 +307,48 @@ class Failure:
     retry_after_s: float = 0.0
 
 
-def identifier_of(letter: Letter) -> str:
-    return f"{letter.account_id}-{letter.name}"
+def identifier_of(message: OutboxMessage) -> str:
+    return f"{message.account_id}-{message.name}"
 
 
-def meter_event(letter: Letter, customer_id: str) -> MeterEvent:
-    return MeterEvent(customer_id, letter.count, identifier_of(letter), int(letter.name))
+def meter_event(message: OutboxMessage, customer_id: str) -> MeterEvent:
+    return MeterEvent(customer_id, message.count, identifier_of(message), int(message.name))
 
 
-def slot_of(letter: Letter) -> datetime:
-    return EPOCH + timedelta(seconds=int(letter.name))
+def slot_of(message: OutboxMessage) -> datetime:
+    return EPOCH + timedelta(seconds=int(message.name))
 
 
-_DOUBT = re.compile(r"in doubt since (\S+): ")
+_UNCERTAIN = re.compile(r"in doubt since (\S+): ")
 
 
-def doubted_since(letter: Letter) -> datetime | None:
+def uncertain_since(message: OutboxMessage) -> datetime | None:
     """The earliest instant at which Stripe may have taken it; for a letter that is claimed.
 
     A try tells in `error` what it leaves in doubt. A claim whose end nobody told
     (its process was killed) is a doubt too: it began when the letter was due, or later.
     """
-    found = _DOUBT.match(letter.error or "")
+    found = _UNCERTAIN.match(message.error or "")
     if found:
         return datetime.fromisoformat(found[1])
-    if letter.fence - 1 > letter.tries:
-        return letter.due_at
+    if message.fence - 1 > message.tries:
+        return message.due_at
     return None
 
 
-def held_for(letter: Letter, now: datetime) -> str | None:
+def held_for(message: OutboxMessage, now: datetime) -> str | None:
     """Why it must not be sent any more, and a person has to look; None: it may be sent."""
-    doubted = doubted_since(letter)
-    if doubted is not None and now - doubted > DOUBT_MAX:
+    doubted = uncertain_since(message)
+    if doubted is not None and now - doubted > UNCERTAIN_MAX:
         return f"in doubt since {doubted.isoformat()}: Stripe may have it, or not"
-    if now - slot_of(letter) > AGE_MAX:
+    if now - slot_of(message) > AGE_MAX:
         return "too old to be taken by Stripe"
     return None
 
 
-def told_of(letter: Letter, failure: Failure, tried_at: datetime) -> str:
+def reported(message: OutboxMessage, failure: Failure, tried_at: datetime) -> str:
     """What is kept of a failed try; later tries read from it since when there is a doubt."""
-    doubted = doubted_since(letter)
+    doubted = uncertain_since(message)
     if doubted is None and not failure.certain:
         doubted = tried_at
     doubt = f"in doubt since {doubted.isoformat()}: " if doubted else ""

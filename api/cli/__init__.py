@@ -15,7 +15,7 @@ import click
 from mailprobe.api.interrupts import raise_interrupts
 
 
-class Entry(NamedTuple):  # a dataclass would cost --help a tenth of its time
+class CommandEntry(NamedTuple):  # a dataclass would cost --help a tenth of its time
     """Where a command lives, and what it does in a line."""
 
     module: str
@@ -24,26 +24,28 @@ class Entry(NamedTuple):  # a dataclass would cost --help a tenth of its time
 
 
 COMMANDS = {
-    "serve": Entry("mailprobe.api.cli.serve", "serve", "Run the service."),
-    "verify": Entry("mailprobe.api.cli.verify", "verify", "Verify a few addresses."),
-    "clean": Entry("mailprobe.api.cli.clean", "clean", "Verify every address of a list."),
-    "account": Entry("mailprobe.api.cli.account", "account", "Make, show and change accounts."),
-    "key": Entry("mailprobe.api.cli.key", "key", "Make, list and revoke keys."),
-    "job": Entry("mailprobe.api.cli.job", "job", "See callbacks, and send one again."),
-    "migrate": Entry(
+    "serve": CommandEntry("mailprobe.api.cli.serve", "serve", "Run the service."),
+    "verify": CommandEntry("mailprobe.api.cli.verify", "verify", "Verify a few addresses."),
+    "clean": CommandEntry("mailprobe.api.cli.clean", "clean", "Verify every address of a list."),
+    "account": CommandEntry(
+        "mailprobe.api.cli.account", "account", "Make, show and change accounts."
+    ),
+    "key": CommandEntry("mailprobe.api.cli.key", "key", "Make, list and revoke keys."),
+    "job": CommandEntry("mailprobe.api.cli.job", "job", "See callbacks, and send one again."),
+    "migrate": CommandEntry(
         "mailprobe.api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."
     ),
-    "demo": Entry(
+    "demo": CommandEntry(
         "mailprobe.bench.cli.demo", "demo", "Clean an example list, all on this machine."
     ),
-    "lab": Entry(
+    "lab": CommandEntry(
         "mailprobe.bench.cli.lab", "lab", "Run mail servers and a resolver to try things on."
     ),
-    "doctor": Entry(
+    "doctor": CommandEntry(
         "mailprobe.api.cli.doctor", "doctor", "Check what this machine lacks for probing."
     ),
-    "lists": Entry("mailprobe.api.cli.lists", "lists", "Refresh the lists of domains."),
-    "bench": Entry("mailprobe.bench.cli.bench", "bench", "Measure."),
+    "lists": CommandEntry("mailprobe.api.cli.lists", "lists", "Refresh the lists of domains."),
+    "bench": CommandEntry("mailprobe.bench.cli.bench", "bench", "Measure."),
 }
 
 
@@ -75,10 +77,10 @@ class LazyGroup(click.Group):
         A reader that closed our standard output (`| head`) is click's: quiet, exit 1.
         """
         from mailprobe.api.cli.output.standard_streams import (
-            cannot_say,
+            cannot_write,
             is_of_stream,
-            let_go_of_output,
             open_standard_streams,
+            release_output,
         )
 
         extra["standalone_mode"] = False
@@ -100,30 +102,30 @@ class LazyGroup(click.Group):
         except OSError as error:
             if not is_of_stream(error):
                 raise
-            code = cannot_say(error)
+            code = cannot_write(error)
         try:
             if not sys.stdout.closed:  # as it is after an error that was told
                 sys.stdout.flush()
         except OSError as error:
             if code:
-                let_go_of_output()  # why it failed was said before
+                release_output()  # why it failed was said before
             else:
-                code = cannot_say(error)
+                code = cannot_write(error)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def show(error: click.ClickException) -> None:
     """One line, as all our complaints are; to wrong usage, where the right one is told."""
-    from mailprobe.api.cli.errors import Trouble, say
+    from mailprobe.api.cli.errors import CommandError, print_error
 
-    if isinstance(error, Trouble | NO_COMMAND):
+    if isinstance(error, CommandError | NO_COMMAND):
         error.show()
     elif isinstance(error, click.UsageError):
         words = " ".join(error.format_message().split()).removesuffix(".")
         words = words[:1].lower() + words[1:]
-        say(f"{words} (see {error.ctx.command_path} --help)" if error.ctx else words)
+        print_error(f"{words} (see {error.ctx.command_path} --help)" if error.ctx else words)
     else:
-        say(error.format_message())
+        print_error(error.format_message())
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mailprobe.api.cli.errors import Misuse, Trouble
+from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.runner import run
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def create(email: str, tier: "Tier") -> None:
     `key` verifies, `provisioning_key` manages the account over the API.
     """
     _check_email(email)
-    print_json(ask_store(read_settings(), lambda store: new_account(store, email, tier)))
+    print_json(with_store(read_settings(), lambda store: new_account(store, email, tier)))
 
 
 @account.command("list")
@@ -46,15 +46,15 @@ def list_() -> None:
     async def every(store: "Store") -> "list[Account]":
         return await store.accounts()
 
-    for one in ask_store(read_settings(), every):
-        print_json(_told(one))
+    for one in with_store(read_settings(), every):
+        print_json(_shown(one))
 
 
 @account.command()
 @click.argument("account_id", metavar="ID")
 def show(account_id: str) -> None:
     """An account's settings."""
-    print_json(_told(ask_store(read_settings(), lambda store: find(store, account_id))))
+    print_json(_shown(with_store(read_settings(), lambda store: find(store, account_id))))
 
 
 @account.command("set")
@@ -86,7 +86,7 @@ def set_(
     async def change(store: "Store") -> "Account":
         return await store.change_account(account_id, **changes) or no_account(account_id)
 
-    print_json(_told(ask_store(read_settings(), change)))
+    print_json(_shown(with_store(read_settings(), change)))
 
 
 # -- what the keys' commands, `serve` and `demo` use too ---------------------------------------
@@ -98,7 +98,7 @@ def read_settings() -> "Settings":
     return Settings.read(os.environ)
 
 
-def ask_store(settings: "Settings", question: "Callable[[Store], Awaitable[T]]") -> T:
+def with_store(settings: "Settings", question: "Callable[[Store], Awaitable[T]]") -> T:
     """Open the operator's store for one question; Trouble where it cannot be used."""
     from mailprobe.storage import open_store
     from mailprobe.storage.contract import StoreUnavailable
@@ -111,7 +111,7 @@ def ask_store(settings: "Settings", question: "Callable[[Store], Awaitable[T]]")
         check_database(settings)
         return run(ask)
     except (StoreUnavailable, OSError) as error:
-        raise Trouble(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 def check_database(settings: "Settings") -> None:
@@ -160,7 +160,7 @@ async def find(store: "Store", account_id: str) -> "Account":
 
 
 def no_account(account_id: str) -> Any:
-    raise Trouble(
+    raise CommandError(
         f"there is no account {account_id}; 'mailprobe account list' shows those there are"
     )
 
@@ -192,7 +192,7 @@ def _check_email(email: str) -> None:
         raise Misuse(f"--email is {email!r}: it takes an email address") from None
 
 
-def _told(account: "Account") -> dict[str, Any]:
+def _shown(account: "Account") -> dict[str, Any]:
     return {
         "account_id": account.id,
         "email": account.email,

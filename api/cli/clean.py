@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from mailprobe.api.cli.errors import Misuse, say
+from mailprobe.api.cli.errors import Misuse, print_error
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, sigterm_as_sigint
-from mailprobe.api.gc_tuning import collector_held
+from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.listfile import Reading
+    from mailprobe.api.cli.listfile import ReadOptions
     from mailprobe.api.cli.source import OpenSource
 
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     help="A backslash is text, or takes the next character as it is.",
 )
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run ended.")
-@collector_held()
+@collector_paused()
 def clean(
     input_: str,
     output: str | None,
@@ -77,14 +77,14 @@ def clean(
         import trio  # noqa: F401 - what the cleaning needs, before there is anything to lose
 
         from mailprobe.api.cli.cleaning.run import Order, clean_list, output_path
-        from mailprobe.api.cli.listfile import Reading, known_encoding
+        from mailprobe.api.cli.listfile import ReadOptions, known_encoding
         from mailprobe.api.cli.output.lights import dead_end
         from mailprobe.api.cli.output.progress import show_progress
         from mailprobe.api.cli.output.report import print_summary
 
         open_source = _source(server, key)
     named = encoding and known_encoding(encoding)
-    reading = Reading(column, named, errors, skip_lines, quotes, backslash)
+    reading = ReadOptions(column, named, errors, skip_lines, quotes, backslash)
     raise_open_files()
     source = None if input_ == "-" else Path(input_)
     if source is not None and not source.name:
@@ -103,7 +103,7 @@ def clean(
         with suppress(OSError):  # the list is cleaned, whether standard error takes a word or not
             print_summary(summary, sys.stderr)
         if server is None and (hint := dead_end(summary.tally.reasons)) is not None:
-            say(hint)
+            print_error(hint)
 
 
 def _source(server: str | None, key: str | None) -> "OpenSource":
@@ -121,7 +121,7 @@ def _source(server: str | None, key: str | None) -> "OpenSource":
     return lambda: open_http_source(server, key)
 
 
-def _command(input_: str, output: str | None, server: str | None, reading: "Reading") -> str:
+def _command(input_: str, output: str | None, server: str | None, reading: "ReadOptions") -> str:
     words = ["mailprobe", "clean", input_]
     if output is not None:
         words += ["-o", output]

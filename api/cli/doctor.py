@@ -24,12 +24,19 @@ import trio
 
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.engine.dns.doh import DohResponse, TransportFailed, open_transport
-from mailprobe.engine.dns.messages import Addresses, LookupFailed, NoAddress, Route, ask, read_route
+from mailprobe.engine.dns.messages import (
+    Addresses,
+    LookupFailed,
+    NoAddress,
+    Route,
+    encode_query,
+    read_route,
+)
 from mailprobe.engine.dns.routes import Routes, open_routes
 from mailprobe.engine.net.dialer import Dial, Dialer, is_public
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.smtp.connection import Connection, ConnectionLost, ReadTimedOut
-from mailprobe.engine.smtp.wire import Reply, TheirMistake, ehlo
+from mailprobe.engine.smtp.connection import ConnectionLost, ReadTimedOut, SmtpConnection
+from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply, ehlo
 
 # Asked for their mail hosts; the first two tell in their EHLO answer who we are.
 PROVIDERS = ("gmail.com", "outlook.com", "gmx.net")
@@ -51,7 +58,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EndpointCheck:
     """A look at one DNS endpoint; how far ahead its clock is of ours, where it told."""
 
     check: Check
@@ -63,7 +70,7 @@ class Greeting:
     """How far we came with a provider's mail host, and the words for it."""
 
     domain: str
-    came: Literal["not found", "not connected", "refused", "welcome"]
+    received: Literal["not found", "not connected", "refused", "welcome"]
     words: str
     our_address: str | None = None
 
@@ -71,7 +78,7 @@ class Greeting:
 class Posts(Protocol):
     """What we need of mailprobe.engine.dns.doh.Transport."""
 
-    async def post(self, url: str, query: bytes) -> DohResponse: ...
+    async def enqueue_message(self, url: str, query: bytes) -> DohResponse: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +107,11 @@ async def examine_by(
     means: Means, settings: EngineSettings, database: str, secret_key: bytes | None = None
 ) -> list[Check]:
     """Make all checks by these means, the slow ones side by side, within 10 s in all."""
-    endpoints: dict[str, Endpoint] = {}
+    endpoints: dict[str, EndpointCheck] = {}
     greetings: dict[str, Greeting] = {}
 
     async def look_at(url: str) -> None:
-        endpoints[url] = await look_at_endpoint(means, url)
+        endpoints[url] = await check_endpoint(means, url)
 
     async def meet(domain: str) -> None:
         greetings[domain] = await greeting_of(domain, means, settings)
@@ -125,14 +132,14 @@ async def examine_by(
     ]
 
 
-async def look_at_endpoint(means: Means, url: str) -> Endpoint:
+async def check_endpoint(means: Means, url: str) -> EndpointCheck:
     """Ask one endpoint about a domain that everybody knows."""
     name = f"DNS over HTTPS, {urlsplit(url).netloc}"
     trouble, ahead_s = f"no answer within {ENDPOINT_S:g} s", None
     began = trio.current_time()
     with trio.move_on_after(ENDPOINT_S):
         try:
-            response = await means.transport.post(url, ask(PROVIDERS[0], "MX"))
+            response = await means.transport.enqueue_message(url, encode_query(PROVIDERS[0], "MX"))
         except TransportFailed as failed:
             trouble = str(failed)
         else:
@@ -140,9 +147,9 @@ async def look_at_endpoint(means: Means, url: str) -> Endpoint:
             answer = read_route(response.octets, PROVIDERS[0])
             if not isinstance(answer, LookupFailed):
                 took_ms = 1000 * (trio.current_time() - began)
-                return Endpoint(Check(name, "ok", f"answers in {took_ms:.0f} ms"), ahead_s)
+                return EndpointCheck(Check(name, "ok", f"answers in {took_ms:.0f} ms"), ahead_s)
             trouble = answer.reason
-    return Endpoint(Check(name, "failed", trouble, _endpoint_advice(trouble)), ahead_s)
+    return EndpointCheck(Check(name, "failed", trouble, _endpoint_advice(trouble)), ahead_s)
 
 
 def _endpoint_advice(trouble: str) -> str:
@@ -156,18 +163,18 @@ def _endpoint_advice(trouble: str) -> str:
 
 def _ahead_s(date: str | None, now: float) -> float | None:
     try:
-        told = parsedate_to_datetime(date or "")
+        reported = parsedate_to_datetime(date or "")
     except ValueError:
         return None
-    return told.replace(tzinfo=told.tzinfo or UTC).timestamp() - now
+    return reported.replace(tzinfo=reported.tzinfo or UTC).timestamp() - now
 
 
-def check_clock(endpoints: list[Endpoint]) -> Check:
+def check_clock(endpoints: list[EndpointCheck]) -> Check:
     """Compare our clock with the endpoints' answers: the one nearest to ours counts."""
-    told = [endpoint.ahead_s for endpoint in endpoints if endpoint.ahead_s is not None]
-    if not told:
+    reported = [endpoint.ahead_s for endpoint in endpoints if endpoint.ahead_s is not None]
+    if not reported:
         return Check("clock", "skipped", "no endpoint's answer had a date")
-    ahead_s = min(told, key=abs)
+    ahead_s = min(reported, key=abs)
     if abs(ahead_s) <= CLOCK_S_MAX:
         return Check("clock", "ok", "agrees with the endpoints")
     found = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the endpoints"
@@ -186,14 +193,14 @@ async def greeting_of(domain: str, means: Means, settings: EngineSettings) -> Gr
     greeting = Greeting(domain, "not connected", f"{host}: no answer to connect")
     with trio.move_on_after(MEET_S):
         try:
-            connection = Connection(await means.dial(address, settings.smtp_port), MEET_S)
+            connection = SmtpConnection(await means.dial(address, settings.smtp_port), MEET_S)
         except OSError as error:
             return Greeting(domain, "not connected", f"{host}: {error}")
         greeting = Greeting(domain, "refused", f"{host}: no greeting in time")
         try:
             greeting = await _introduce(domain, host, connection, settings)
             await connection.quit()
-        except (ConnectionLost, TheirMistake) as error:
+        except (ConnectionLost, RemoteProtocolError) as error:
             greeting = Greeting(domain, "refused", f"{host}: {error}")
         except ReadTimedOut:
             pass
@@ -217,12 +224,12 @@ async def _find(domain: str, routes: Routes) -> tuple[str, str]:
 
 
 async def _introduce(
-    domain: str, host: str, connection: Connection, settings: EngineSettings
+    domain: str, host: str, connection: SmtpConnection, settings: EngineSettings
 ) -> Greeting:
-    reply = (await connection.hear()).reply
+    reply = (await connection.receive_reply()).reply
     if reply.positive:
-        await connection.say(ehlo(settings.helo_name))
-        reply = (await connection.hear()).reply
+        await connection.send(ehlo(settings.helo_name))
+        reply = (await connection.receive_reply()).reply
     words = f"{host}: {str(reply).splitlines()[0]}"
     if not reply.positive:
         return Greeting(domain, "refused", words)
@@ -232,7 +239,7 @@ async def _introduce(
 _BRACKETED = re.compile(r"\[(?:IPv6:)?([0-9A-Fa-f.:]+)\]")
 
 
-def _address_in(reply: Reply, settings: EngineSettings) -> str | None:
+def _address_in(reply: SmtpReply, settings: EngineSettings) -> str | None:
     """Our address as the host sees it: `mx.google.com at your service, [11.0.0.5]`."""
     for text in _BRACKETED.findall(reply.lines[0]):
         try:
@@ -252,7 +259,7 @@ def check_port(settings: EngineSettings, greetings: list[Greeting]) -> Check:
     """One welcome is enough: the port is open, and we are not refused everywhere."""
     name = f"port {settings.smtp_port}, outgoing" + (", by proxy" if settings.proxies else "")
     words = "; ".join(f"{greeting.domain}: {greeting.words}" for greeting in greetings)
-    came = {greeting.came: greeting for greeting in reversed(greetings)}
+    came = {greeting.received: greeting for greeting in reversed(greetings)}
     if "welcome" in came:
         return Check(name, "ok", came["welcome"].words)
     if "refused" in came:
@@ -311,10 +318,10 @@ async def _check_reverse(name: str, helo: str, address: str, routes: Routes) -> 
         return Check(name, "skipped", f"the look-up of {address} failed ({names.reason})")
     if helo.lower().rstrip(".") in names:
         return Check(name, "ok", f"is {address}, and back")
-    told = f"{address} is called {names[0]}" if names else f"{address} has no reverse name"
+    reported = f"{address} is called {names[0]}" if names else f"{address} has no reverse name"
     advice = f"Ask whoever owns {address} to name it {helo} (a PTR record)"
     advice += f", or set MAILPROBE_SMTP_HELO to {names[0]}." if names else "."
-    return Check(name, "failed", told, advice)
+    return Check(name, "failed", reported, advice)
 
 
 async def check_store(database: str, secret_key: bytes | None) -> Check:
@@ -360,7 +367,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
     Ends with 1 where a check failed.
     """
-    from mailprobe.api.cli.errors import say
+    from mailprobe.api.cli.errors import print_error
     from mailprobe.api.cli.runner import run
     from mailprobe.api.settings import Settings
 
@@ -375,7 +382,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
     else:
         print_table(checks)
     if failed:
-        say(f"{failed} of {len(checks)} checks failed")
+        print_error(f"{failed} of {len(checks)} checks failed")
         context.exit(1)
 
 
@@ -395,9 +402,9 @@ def print_table(checks: list[Check]) -> None:
     table.add_column("result", no_wrap=True)
     table.add_column("found, and what to do", overflow="fold", min_width=20)
     for check in checks:
-        told = Text(plain(check.found))
+        reported = Text(plain(check.found))
         if check.advice:
-            told.append(f"\n→ {plain(check.advice)}", style="bold")
+            reported.append(f"\n→ {plain(check.advice)}", style="bold")
         status = Text(check.status, style=STYLES[check.status])
-        table.add_row(Text(plain(check.check)), status, told)
+        table.add_row(Text(plain(check.check)), status, reported)
     console_on(sys.stdout).print(table)

@@ -7,28 +7,28 @@ import click
 from mailprobe.api.cli.output.terminal import plain
 
 
-class Trouble(click.ClickException):
+class CommandError(click.ClickException):
     """A command cannot go on; the message is one line that says why and what to do."""
 
     exit_code = 1
 
     def show(self, file: object = None) -> None:
-        say(self.message)
+        print_error(self.message)
 
 
-class Misuse(Trouble):
+class Misuse(CommandError):
     """What was asked for cannot be done as asked; nothing was done or left behind."""
 
     exit_code = 2
 
 
-class Interrupted(Trouble):
+class Interrupted(CommandError):
     """Ctrl-C or SIGTERM, where there is more to say than that."""
 
     exit_code = 130
 
 
-def say(message: str) -> None:
+def print_error(message: str) -> None:
     """One line for a person, on standard error, whatever characters it holds."""
     with suppress(OSError):  # standard error is full or closed: nobody is there to be told
         click.echo(f"mailprobe: {plain(message)}", err=True)

@@ -26,7 +26,7 @@ import msgspec
 import trio
 
 from mailprobe.api.cli.cleaning.run import DOMAIN_RUN
-from mailprobe.api.cli.errors import Misuse, Trouble, say
+from mailprobe.api.cli.errors import CommandError, Misuse, print_error
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.source import Source
 from mailprobe.engine.stream.scheduler import Answer
@@ -44,23 +44,23 @@ UNREAD_MAX = math.inf  # answers that the reader has not taken: fewer than texts
 WINDOW_S = 60.0
 CUSHION_S = 0.25  # after a Retry-After: clocks differ
 RETRY_AFTER_S_MAX = 120.0  # no limit of ours makes anybody wait longer
-TOLD_WAIT_S = 5.0  # so long a pause wants a word
+NOTICE_WAIT_S = 5.0  # so long a pause wants a word
 PAUSE_S = 0.25  # after a failure, doubling
 PAUSE_S_MAX = 15.0
-PATIENCE_S = 120.0  # so long a service may be away in the middle
-LIMITED_PATIENCE_S = 900.0  # and so long refuse us for its rate limit: others may use the key
+TIMEOUT_S = 120.0  # so long a service may be away in the middle
+LIMITED_TIMEOUT_S = 900.0  # and so long refuse us for its rate limit: others may use the key
 ANSWER_S = 30.0  # the next line of a stream: a verification takes at most 5 s and its queue
 REQUEST_S = 300.0  # all of a response
 ERROR_OCTETS_MAX = 1 << 16  # read of an error's body
 FAILURES_ALONE_MAX = 3  # of one address in a request of its own, until it is set aside
 ASIDE_MAX = 10  # addresses set aside, or a tenth of those answered: more is no single fault
-FIRST_PATIENCE_S = 5.0  # and so long before its first word: the address may be wrong
+FIRST_TIMEOUT_S = 5.0  # and so long before its first word: the address may be wrong
 
 TIMEOUT = httpx.Timeout(connect=10.0, read=30.0, write=30.0, pool=None)
 PASSING = {408, 500, 502, 503, 504}  # ours say 503; proxies in between the others
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedRequest(msgspec.Struct, frozen=True):
     """What we read of an error body."""
 
     error: str = "an error"
@@ -71,34 +71,34 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Queue:
+class RequestQueue:
     """What is to be asked, by domain. Pure; places are those of the texts."""
 
     waiting: dict[str, deque[int]] = field(default_factory=dict)
     size_max: dict[int, int] = field(default_factory=dict)  # of a request with this place in it
     ready: deque[str] = field(default_factory=deque)  # domains that wait and are not being asked
 
-    def add(self, place: int, text: str) -> None:
+    def add(self, position: int, text: str) -> None:
         domain = domain_of(text)
         if domain not in self.waiting:
             self.waiting[domain] = deque()
             self.ready.append(domain)
-        self.waiting[domain].append(place)
+        self.waiting[domain].append(position)
 
-    def take(self, count_max: int) -> dict[str, list[int]]:
+    def pop_batch(self, count_max: int) -> dict[str, list[int]]:
         """The next request's places by domain; these domains rest until they are put back."""
         taken: dict[str, list[int]] = {}
         count = 0
         while self.ready and count_max:
             domain = self.ready[0]
-            places = self.waiting[domain]
+            positions = self.waiting[domain]
             run: list[int] = []
-            while places and len(run) < min(count_max, DOMAIN_RUN):
-                room = self.size_max.get(places[0], count_max + count) - count
+            while positions and len(run) < min(count_max, DOMAIN_RUN):
+                room = self.size_max.get(positions[0], count_max + count) - count
                 if room <= len(run):
                     break
                 count_max = min(count_max, room)
-                run.append(places.popleft())
+                run.append(positions.popleft())
             if not run:  # this one fits in no more; it is the first of the next request
                 break
             self.ready.popleft()
@@ -107,10 +107,10 @@ class Queue:
             count += len(run)
         return taken
 
-    def put_back(self, domain: str, unanswered: Sequence[int]) -> None:
-        places = self.waiting[domain]
-        places.extendleft(reversed(unanswered))
-        if places:
+    def requeue(self, domain: str, unanswered: Sequence[int]) -> None:
+        positions = self.waiting[domain]
+        positions.extendleft(reversed(unanswered))
+        if positions:
             self.ready.append(domain)
         else:
             del self.waiting[domain]
@@ -122,14 +122,14 @@ class Allowance:
 
     limit: float | None = None  # units in a minute; None until the service has told it
     granted: deque[tuple[float, int]] = field(default_factory=deque)
-    asked: int = 0  # by requests that have no answer yet
+    requested: int = 0  # by requests that have no answer yet
 
     def room(self, now: float) -> float:
         while self.granted and self.granted[0][0] + WINDOW_S <= now:
             self.granted.popleft()
         if self.limit is None:
-            return 0 if self.asked else math.inf  # one request goes ahead and learns it
-        return self.limit - self.asked - sum(units for _, units in self.granted)
+            return 0 if self.requested else math.inf  # one request goes ahead and learns it
+        return self.limit - self.requested - sum(units for _, units in self.granted)
 
     def opens_at(self) -> float:
         return self.granted[0][0] + WINDOW_S if self.granted else math.inf
@@ -148,16 +148,16 @@ class HttpSource:
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
         """See Source. Nothing is explained: a list has no room for it."""
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        asking = _Asking(self._client, self._url, texts, send)
+        asking = _Run(self._client, self._url, texts, send)
         async with receive, trio.open_nursery() as nursery:
             nursery.start_soon(asking.run)
             yield receive
             nursery.cancel_scope.cancel()
-        if asking.trouble is not None:  # now that every answer has been taken
-            raise asking.trouble
+        if asking.error is not None:  # now that every answer has been taken
+            raise asking.error
 
 
-class _Asking:
+class _Run:
     """One list asked."""
 
     def __init__(
@@ -167,19 +167,19 @@ class _Asking:
         texts: Sequence[str],
         send: trio.MemorySendChannel[Answer],
     ) -> None:
-        self.trouble: Trouble | None = None
+        self.error: CommandError | None = None
         self._client = client
         self._url = url
         self._texts = texts
         self._send = send
-        self._queue = Queue()
+        self._queue = RequestQueue()
         self._allowance = Allowance()
         self._size_max = REQUEST_ADDRESSES_MAX
         self._requests = 0
         self._requests_max = 4  # grows with each success, halves with each failure
         self._not_before = -math.inf
-        self._heard = False
-        self._told_of_limit = False
+        self._received = False
+        self._limit_notified = False
         self._failures = 0  # since the last success
         self._failing_since = math.inf
         self._refused_since = math.inf  # for the rate limit, since the last request granted
@@ -190,92 +190,92 @@ class _Asking:
         self._decoder = msgspec.json.Decoder(Verdict)
 
     async def run(self) -> None:
-        """Ask for all; end early where `trouble` is set, after what is under way."""
+        """Ask for all; end early where `error` is set, after what is under way."""
         async with self._send, trio.open_nursery() as nursery:
-            for place, text in enumerate(self._texts):
+            for position, text in enumerate(self._texts):
                 if len(text) > TEXT_CHARACTERS_MAX:  # layer 1 needs no service to say no
-                    self._send.send_nowait(Answer(place, judge(text, Outcome.SYNTAX)))
+                    self._send.send_nowait(Answer(position, judge(text, Outcome.SYNTAX)))
                 else:
-                    self._queue.add(place, text)
-            while self._requests or (self._queue.waiting and not self.trouble):
+                    self._queue.add(position, text)
+            while self._requests or (self._queue.waiting and not self.error):
                 now = trio.current_time()
                 size, wake_at = self._next_size(now)
                 if size:
-                    taken = self._queue.take(size)
+                    taken = self._queue.pop_batch(size)
                     self._requests += 1
-                    self._allowance.asked += sum(map(len, taken.values()))
+                    self._allowance.requested += sum(map(len, taken.values()))
                     nursery.start_soon(self._request, taken)
                     continue
                 self._changed = trio.Event()
                 with trio.move_on_at(wake_at):
                     await self._changed.wait()
-            if not self.trouble:
-                self._give_up_on_those_aside()
+            if not self.error:
+                self._abandon_deferred()
 
     def _next_size(self, now: float) -> tuple[int, float]:
         """How many addresses may be asked just now; where none may, when to look again."""
-        if self.trouble or not self._queue.ready or self._requests >= self._requests_max:
+        if self.error or not self._queue.ready or self._requests >= self._requests_max:
             return 0, math.inf
         if now < self._not_before:
             return 0, self._not_before
         room = self._allowance.room(now)
         if room < 1:
             wake_at = self._allowance.opens_at()
-            self._tell_of_limit(wake_at - now)
+            self._notify_limit(wake_at - now)
             return 0, wake_at
         return int(min(self._size_max, room)), math.inf
 
     async def _request(self, taken: dict[str, list[int]]) -> None:
         """One request: its answers go out as they come, the rest goes back to the queue."""
-        places = [place for run in taken.values() for place in run]
+        positions = [position for run in taken.values() for position in run]
         unanswered: dict[str, list[int]] = {}
-        for place in places:
-            unanswered.setdefault(self._texts[place], []).append(place)
-        body = msgspec.json.encode({"emails": [self._texts[place] for place in places]})
-        under_way = len(places)  # as the allowance knows it
+        for position in positions:
+            unanswered.setdefault(self._texts[position], []).append(position)
+        body = msgspec.json.encode({"emails": [self._texts[position] for position in positions]})
+        under_way = len(positions)  # as the allowance knows it
         broke = False  # on something in this request, as it seems
         try:
             with trio.move_on_after(REQUEST_S) as clock:
                 async with self._client.stream("POST", self._url, content=body) as response:
-                    self._allowance.asked -= under_way
+                    self._allowance.requested -= under_way
                     under_way = 0
                     if response.status_code == 200:
-                        self._learn_limit(response, len(places))
-                        broke = await self._take_lines(response, unanswered)
+                        self._learn_limit(response, len(positions))
+                        broke = await self._receive_lines(response, unanswered)
                     else:
                         broke = response.status_code == 500
-                        self._refused(response, await _error_body(response), len(places))
+                        self._refused(response, await _error_body(response), len(positions))
             if clock.cancelled_caught:
                 self._failed(f"was not done with an answer after {REQUEST_S:.0f} s")
         except httpx.RequestError as error:
             self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
         finally:
-            self._allowance.asked -= under_way
+            self._allowance.requested -= under_way
             self._requests -= 1
-            left = {place for run in unanswered.values() for place in run}
+            left = {position for run in unanswered.values() for position in run}
             if broke:
                 left -= self._blame(left)
             for domain, run in taken.items():
-                self._queue.put_back(domain, [place for place in run if place in left])
+                self._queue.requeue(domain, [position for position in run if position in left])
             self._changed.set()
 
     # -- addresses on which the service fails
 
     def _blame(self, left: set[int]) -> set[int]:
         """Halve the requests in which these are asked again; give those that are set aside."""
-        for place in left:
-            self._queue.size_max[place] = max(1, len(left) // 2)
+        for position in left:
+            self._queue.size_max[position] = max(1, len(left) // 2)
         if len(left) > 1:
             return set()
         self._alone.update(left)
-        (place,) = left
+        (position,) = left
         aside_max = max(ASIDE_MAX, self._answered // 10)
-        if self._alone[place] < FAILURES_ALONE_MAX or len(self._aside) >= aside_max:
+        if self._alone[position] < FAILURES_ALONE_MAX or len(self._aside) >= aside_max:
             return set()
-        self._aside.append(place)
+        self._aside.append(position)
         return left
 
-    def _give_up_on_those_aside(self) -> None:
+    def _abandon_deferred(self) -> None:
         """What nobody knows is `unknown`; unless nothing was answered, then nothing is known."""
         if not self._aside:
             return
@@ -284,14 +284,16 @@ class _Asking:
             self._stop(f"the service at {self._url} fails on every address, such as {first}")
             return
         others = f" and {len(self._aside) - 1:,} more" if len(self._aside) > 1 else ""
-        say(f"the service fails on {first}{others} each time; the result there is unknown")
-        for place in self._aside:
-            verdict = judge(self._texts[place], Outcome.RESOLVER_FAILED)
-            self._send.send_nowait(Answer(place, verdict))
+        print_error(f"the service fails on {first}{others} each time; the result there is unknown")
+        for position in self._aside:
+            verdict = judge(self._texts[position], Outcome.RESOLVER_FAILED)
+            self._send.send_nowait(Answer(position, verdict))
 
     # -- what comes back
 
-    async def _take_lines(self, response: httpx.Response, unanswered: dict[str, list[int]]) -> bool:
+    async def _receive_lines(
+        self, response: httpx.Response, unanswered: dict[str, list[int]]
+    ) -> bool:
         """Hand the answers out; True where the stream ended well and gave not one.
 
         Awaits nothing but the response, so that a cancel ends that first.
@@ -301,7 +303,7 @@ class _Asking:
         with trio.CancelScope() as reading:
             reading.deadline = trio.current_time() + ANSWER_S
             async for line in _lines(response):
-                fault = fault or self._take(line, unanswered)
+                fault = fault or self._receive(line, unanswered)
                 if fault is not None:
                     reading.cancel()
                 else:
@@ -317,26 +319,26 @@ class _Asking:
             self._requests_max = min(REQUESTS_MAX, self._requests_max + 1)
         return False
 
-    def _take(self, line: bytes, unanswered: dict[str, list[int]]) -> str | None:
+    def _receive(self, line: bytes, unanswered: dict[str, list[int]]) -> str | None:
         """One answer; what is wrong with a line that is none, or about what was not asked."""
         try:
             verdict = self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return f"what {self._url} answers is no result of a mailprobe service"
-        self._heard = True
-        places = unanswered.get(verdict.email)
-        if not places:
+        self._received = True
+        positions = unanswered.get(verdict.email)
+        if not positions:
             text = plain(verdict.email[:LISTED_CHARACTERS_MAX])
             return f"the service at {self._url} answers about {text}, which it was not asked"
         self._calm()
         self._answered += 1
-        self._send.send_nowait(Answer(places.pop(), verdict))
-        if not places:
+        self._send.send_nowait(Answer(positions.pop(), verdict))
+        if not positions:
             del unanswered[verdict.email]
         return None
 
     def _refused(self, response: httpx.Response, octets: bytes, count: int) -> None:
-        self._heard = True
+        self._received = True
         status, error = response.status_code, _error_of(octets)
         wait_s = _retry_after_s(response)
         if status == 429 and error.error == "rate_limit_exceeded":
@@ -344,25 +346,25 @@ class _Asking:
             if error.limit is not None:
                 self._allowance.limit = max(1, error.limit)
             if error.limit is not None and error.limit <= 0:
-                self._limited(status, error, PAUSE_S_MAX if wait_s is None else wait_s, PATIENCE_S)
+                self._limited(status, error, PAUSE_S_MAX if wait_s is None else wait_s, TIMEOUT_S)
             elif error.limit is not None and error.limit < count:
                 self._size_max = max(1, error.limit)  # it must be split, and may pass then
             else:
-                self._tell_of_limit(wait_s or 0.0)
+                self._notify_limit(wait_s or 0.0)
                 wait_s = PAUSE_S_MAX if wait_s is None else wait_s
-                self._limited(status, error, wait_s, LIMITED_PATIENCE_S)
+                self._limited(status, error, wait_s, LIMITED_TIMEOUT_S)
         elif status == 429 and error.error == "monthly_quota_exceeded":
             left = (error.limit or 0) - (error.used or 0)
             if 0 < left < count:
                 self._size_max = left  # so that the month's last ones are used
             else:
-                self._say_no(status, error)
+                self._refuse(status, error)
         elif status == 429:  # of a proxy in between
-            self._limited(status, error, PAUSE_S_MAX if wait_s is None else wait_s, PATIENCE_S)
+            self._limited(status, error, PAUSE_S_MAX if wait_s is None else wait_s, TIMEOUT_S)
         elif status in PASSING:
             self._failed(f"cannot answer just now ({status} {error.error})", wait_s or 0.0)
         else:
-            self._say_no(status, error)
+            self._refuse(status, error)
 
     def _learn_limit(self, response: httpx.Response, count: int) -> None:
         self._allowance.granted.append((trio.current_time(), count))
@@ -381,21 +383,23 @@ class _Asking:
         self._failures = 0
         self._failing_since = math.inf
 
-    def _tell_of_limit(self, wait_s: float) -> None:
+    def _notify_limit(self, wait_s: float) -> None:
         """Once, so that nobody takes the first long pause for a standstill."""
-        if not self._told_of_limit and TOLD_WAIT_S <= wait_s < math.inf:
-            self._told_of_limit = True
-            say(
+        if not self._limit_notified and NOTICE_WAIT_S <= wait_s < math.inf:
+            self._limit_notified = True
+            print_error(
                 f"the account's rate limit is reached; going on in {math.ceil(wait_s)} s, "
                 "and after each such pause"
             )
 
-    def _limited(self, status: int, error: Refused, wait_s: float, patience_s: float) -> None:
+    def _limited(
+        self, status: int, error: RefusedRequest, wait_s: float, patience_s: float
+    ) -> None:
         """Wait for the rate limit; end where it lets nothing pass for too long."""
         now = trio.current_time()
         self._refused_since = min(self._refused_since, now)
         if now - self._refused_since >= patience_s:
-            self._say_no(status, error)
+            self._refuse(status, error)
         else:
             self._wait(max(wait_s, PAUSE_S))
 
@@ -407,7 +411,7 @@ class _Asking:
         """Pause, longer each time; give up after a while without any success."""
         now = trio.current_time()
         self._failing_since = min(self._failing_since, now)
-        if now - self._failing_since >= (PATIENCE_S if self._heard else FIRST_PATIENCE_S):
+        if now - self._failing_since >= (TIMEOUT_S if self._received else FIRST_TIMEOUT_S):
             self._stop(f"the service at {self._url} {what}")
             return
         if now >= self._not_before:  # the others of a wave fail for the same reason
@@ -415,12 +419,12 @@ class _Asking:
             self._wait(max(wait_s, min(PAUSE_S_MAX, PAUSE_S * 2**self._failures)))
             self._failures += 1
 
-    def _say_no(self, status: int, error: Refused) -> None:
+    def _refuse(self, status: int, error: RefusedRequest) -> None:
         words = " ".join(f"{error.message} {error.action}".split()).rstrip(".")
         self._stop(f"the service says {status} {error.error}: {words}".rstrip(": "))
 
     def _stop(self, line: str) -> None:
-        self.trouble = self.trouble or Trouble(line)
+        self.error = self.error or CommandError(line)
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
@@ -449,11 +453,11 @@ async def _error_body(response: httpx.Response) -> bytes:
     return octets[:ERROR_OCTETS_MAX]
 
 
-def _error_of(octets: bytes) -> Refused:
+def _error_of(octets: bytes) -> RefusedRequest:
     try:
-        return msgspec.json.decode(octets, type=Refused)
+        return msgspec.json.decode(octets, type=RefusedRequest)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Refused()
+        return RefusedRequest()
 
 
 def _limit_of(response: httpx.Response) -> int | None:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.account import ask_store, find, print_json, read_settings
-from mailprobe.api.cli.errors import Trouble
+from mailprobe.api.cli.account import find, print_json, read_settings, with_store
+from mailprobe.api.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from mailprobe.storage.contract import Store
@@ -32,8 +32,8 @@ def list_(account_id: str | None, state: "JobState | None", limit: int) -> None:
             await find(store, account_id)
         return await store.jobs(account_id=account_id, state=state, limit=limit)
 
-    for one in ask_store(read_settings(), some):
-        print_json(_told(one))
+    for one in with_store(read_settings(), some):
+        print_json(_shown(one))
 
 
 @job.command()
@@ -44,10 +44,10 @@ def show(job_id: str) -> None:
     async def whole(store: "Store") -> "tuple[Job, list[Attempt]]":
         return await _find(store, job_id), await store.attempts(job_id)
 
-    one, attempts = ask_store(read_settings(), whole)
+    one, attempts = with_store(read_settings(), whole)
     print_json(
         {
-            **_told(one),
+            **_shown(one),
             "payload": None if one.payload is None else one.payload.decode(),
             "attempts": [
                 {
@@ -72,20 +72,20 @@ def resend(job_id: str) -> None:
         await _find(store, job_id)
         return await store.resend_job(job_id)
 
-    resent = ask_store(read_settings(), again)
+    resent = with_store(read_settings(), again)
     if resent is None:
-        raise Trouble(f"job {job_id} has nothing to post: its verification has not ended")
-    print_json(_told(resent))
+        raise CommandError(f"job {job_id} has nothing to post: its verification has not ended")
+    print_json(_shown(resent))
 
 
 async def _find(store: "Store", job_id: str) -> "Job":
     one = await store.job(job_id) if job_id.isascii() else None
     if one is None:
-        raise Trouble(f"there is no job {job_id}; 'mailprobe job list' shows those there are")
+        raise CommandError(f"there is no job {job_id}; 'mailprobe job list' shows those there are")
     return one
 
 
-def _told(one: "Job") -> dict[str, Any]:
+def _shown(one: "Job") -> dict[str, Any]:
     return {
         "id": one.id,
         "account_id": one.account_id,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.account import ask_store, find, new_key, print_json, read_settings
-from mailprobe.api.cli.errors import Misuse, Trouble
+from mailprobe.api.cli.account import find, new_key, print_json, read_settings, with_store
+from mailprobe.api.cli.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
     from mailprobe.api.keys import Prefix
@@ -42,12 +42,12 @@ def create(account_id: str, label: str | None, provisioning: bool, test: bool) -
         try:
             return await new_key(store, account_id, prefix, label, keys_max=keys_max)
         except KeyLimitReached:
-            raise Trouble(
+            raise CommandError(
                 f"the account has all {keys_max} keys of its tier; revoke one that is not used, "
                 "or give it a larger tier"
             ) from None
 
-    print_json(ask_store(settings, make))
+    print_json(with_store(settings, make))
 
 
 @key.command("list")
@@ -59,7 +59,7 @@ def list_(account_id: str | None) -> None:
         accounts = [await find(store, account_id)] if account_id else await store.accounts()
         return [key for account in accounts for key in await store.keys(account.id)]
 
-    for one in ask_store(read_settings(), every):
+    for one in with_store(read_settings(), every):
         print_json(
             {
                 "id": one.id,
@@ -80,8 +80,8 @@ def revoke(key_id: str) -> None:
     async def end(store: "Store") -> bool:
         return await store.revoke_key(None, key_id)
 
-    if not ask_store(read_settings(), end):
-        raise Trouble(
+    if not with_store(read_settings(), end):
+        raise CommandError(
             f"there is no active key {key_id}; 'mailprobe key list' shows those there are"
         )
 

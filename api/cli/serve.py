@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mailprobe.api.cli.account import check_database, read_settings
-from mailprobe.api.cli.errors import Misuse, Trouble, say
+from mailprobe.api.cli.errors import CommandError, Misuse, print_error
 from mailprobe.api.cli.runner import raise_open_files
-from mailprobe.api.gc_tuning import collector_held
+from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
-    from mailprobe.api.observability.shared_counters import Board
+    from mailprobe.api.observability.shared_counters import SharedCounters
     from mailprobe.api.quota.plans import Plans
-    from mailprobe.api.serve import Doors
+    from mailprobe.api.serve import Listeners
     from mailprobe.api.settings import Bind, Settings
     from mailprobe.storage.contract import Store
 
@@ -50,7 +50,7 @@ def _bind(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind
     show_default=True,
     help="Processes that share the work.",
 )
-@collector_held()
+@collector_paused()
 def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
     """Run the API and the tool server until SIGTERM, which ends them in good order.
 
@@ -67,46 +67,50 @@ def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
     check_database(settings)
     raise_open_files()
     log_to_standard_error(settings.log)
-    doors = _open_doors(settings)
-    settings = _with_ports(settings, doors)
-    with _board(doors, workers) as board:
+    listeners = _open_listeners(settings)
+    settings = _with_ports(settings, listeners)
+    with _counters(listeners, workers) as counters:
         prepare_store(settings, apart=workers > 1)
-        _serve(settings, plans, doors, board, workers)
+        _serve(settings, plans, listeners, counters, workers)
 
 
 def _serve(
-    settings: "Settings", plans: "Plans", doors: "Doors", board: "Board | None", workers: int
+    settings: "Settings",
+    plans: "Plans",
+    listeners: "Listeners",
+    counters: "SharedCounters | None",
+    workers: int,
 ) -> None:
     from mailprobe.api.workers import supervise
 
     share = replace(settings, engine=_share(settings, workers))
-    announce = partial(_announce, settings, doors, workers)
+    announce = partial(_announce, settings, listeners, workers)
     if workers == 1:
-        serve_until_told(share, plans, doors, announce, board)
+        serve_until_signal(share, plans, listeners, announce, counters)
         return
 
     def work(ready: Callable[[], None]) -> None:
         try:
-            serve_until_told(share, plans, doors, ready, board)
-        except Trouble as trouble:
-            trouble.show()
-            sys.exit(trouble.exit_code)
+            serve_until_signal(share, plans, listeners, ready, counters)
+        except CommandError as error:
+            error.show()
+            sys.exit(error.exit_code)
         except Exception:
             log.critical("a crash", exc_info=True)
             sys.exit(1)
 
     _load_before_the_fork()
-    sys.exit(supervise(work, workers, sockets=doors.all(), ready=announce))
+    sys.exit(supervise(work, workers, sockets=listeners.all(), ready=announce))
 
 
 # -- sockets ----------------------------------------------------------------------------------
 
 
-def _open_doors(settings: "Settings") -> "Doors":
-    from mailprobe.api.serve import Doors
+def _open_listeners(settings: "Settings") -> "Listeners":
+    from mailprobe.api.serve import Listeners
 
     tools, metrics = settings.tools_bind, settings.metrics_bind
-    return Doors(
+    return Listeners(
         _listening(settings.bind, _api_cannot_listen),
         _listening(tools, _tools_cannot_listen) if tools else (),
         _listening(metrics, _metrics_cannot_listen) if metrics else (),
@@ -141,25 +145,25 @@ def _metrics_cannot_listen(bind: "Bind", reason: str) -> Misuse:
     )
 
 
-def _with_ports(settings: "Settings", doors: "Doors") -> "Settings":
+def _with_ports(settings: "Settings", listeners: "Listeners") -> "Settings":
     """The ports that were found where 0 was asked for."""
-    bind = replace(settings.bind, port=doors.api[0].getsockname()[1])
+    bind = replace(settings.bind, port=listeners.api[0].getsockname()[1])
     tools = settings.tools_bind
     if tools:
-        tools = replace(tools, port=doors.tools[0].getsockname()[1])
+        tools = replace(tools, port=listeners.tools[0].getsockname()[1])
     return replace(settings, bind=bind, tools_bind=tools)
 
 
 @contextmanager
-def _board(doors: "Doors", workers: int) -> "Iterator[Board | None]":
+def _counters(listeners: "Listeners", workers: int) -> "Iterator[SharedCounters | None]":
     """Where the workers count together, opened before any fork; None where nobody wants to know."""
-    if not doors.metrics:
+    if not listeners.metrics:
         yield None
         return
     from mailprobe.api.observability.metrics import open_metrics
 
-    with open_metrics(workers) as board:
-        yield board
+    with open_metrics(workers) as counters:
+        yield counters
 
 
 # -- before the service -----------------------------------------------------------------------
@@ -206,29 +210,29 @@ def _end_with(act: Callable[[], None]) -> NoReturn:
 
 
 def _prepare_store(settings: "Settings") -> None:
-    from mailprobe.api.cli.account import ask_store
+    from mailprobe.api.cli.account import with_store
 
     async def anybody(store: "Store") -> bool:
         return bool(await store.accounts())
 
-    if not ask_store(settings, anybody):
-        say(
+    if not with_store(settings, anybody):
+        print_error(
             "there is no account yet; make one with: "
             "mailprobe account create --email you@example.org --tier free"
         )
 
 
-def _announce(settings: "Settings", doors: "Doors", workers: int) -> None:
+def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> None:
     from mailprobe.api.observability.logs import release
     from mailprobe.api.serve import tools_url_of, url_of
     from mailprobe.storage import shown
 
-    if doors.metrics:
-        say(f"metrics on {url_of(doors.metrics)}/metrics")
-    if doors.tools:
-        say(f"tools on {tools_url_of(settings)}/mcp")
+    if listeners.metrics:
+        print_error(f"metrics on {url_of(listeners.metrics)}/metrics")
+    if listeners.tools:
+        print_error(f"tools on {tools_url_of(settings)}/mcp")
     by = "" if workers == 1 else f" with {workers} workers"
-    say(f"serving on {settings.bind.url}{by}, database {shown(settings.database)}")
+    print_error(f"serving on {settings.bind.url}{by}, database {shown(settings.database)}")
     log.info("started", extra={"version": release(), "workers": workers})
 
 
@@ -239,12 +243,12 @@ def _load_before_the_fork() -> None:
     load_rules_and_lists()
 
 
-def serve_until_told(
+def serve_until_signal(
     settings: "Settings",
     plans: "Plans",
-    doors: "Doors",
+    listeners: "Listeners",
     ready: Callable[[], None],
-    board: "Board | None" = None,
+    counters: "SharedCounters | None" = None,
 ) -> None:
     """One process's service, until SIGTERM or SIGINT; Trouble where the store cannot be opened."""
     import trio
@@ -254,10 +258,10 @@ def serve_until_told(
 
     gone: BaseException | None = None
     try:
-        trio.run(serve_until_drained, settings, plans, doors, ready, board)
+        trio.run(serve_until_drained, settings, plans, listeners, ready, counters)
     except* StoreUnavailable as group:
         gone = group
     if gone is not None:
         while isinstance(gone, BaseExceptionGroup):
             gone = gone.exceptions[0]
-        raise Trouble(str(gone)) from gone
+        raise CommandError(str(gone)) from gone

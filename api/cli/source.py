@@ -13,7 +13,7 @@ from mailprobe.engine.settings import EngineSettings
 if TYPE_CHECKING:  # the engine brings DNS, HTTP and SMTP along: import it when it is opened
     from mailprobe.engine.stream.scheduler import Answer, Engine
 
-ASKER = "command line"
+ACCOUNT = "command line"
 
 
 class Source(Protocol):
@@ -44,7 +44,7 @@ class OwnEngine:
     ) -> AbstractAsyncContextManager[AsyncIterable["Answer"]]:
         from mailprobe.engine.stream.scheduler import open_answers
 
-        return open_answers(self._engine, texts, asker=ASKER, patient=True, explain=explain)
+        return open_answers(self._engine, texts, account=ACCOUNT, patient=True, explain=explain)
 
 
 @asynccontextmanager

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import Misuse, say
+from mailprobe.api.cli.errors import Misuse, print_error
 from mailprobe.api.cli.runner import ending_at_once, raise_open_files, run
-from mailprobe.api.gc_tuning import collector_held
+from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.source import OpenSource
@@ -26,7 +26,7 @@ SOON_S = 0.1  # nobody asks how far we are before; by then the first question ha
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as they come.")
 @click.option("--explain", is_flag=True, help="Add what was tried, said and remembered.")
-@collector_held()
+@collector_paused()
 def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
     """Verify each ADDRESS and say what became of it.
 
@@ -98,11 +98,11 @@ def _write_all(octets: bytes) -> None:
         octets = octets[os.write(sys.stdout.fileno(), octets) :]
 
 
-def _say_dead_end(verdicts: "Iterable[Verdict]") -> None:
+def _print_dead_end(verdicts: "Iterable[Verdict]") -> None:
     from mailprobe.api.cli.output.lights import dead_end, reason_of
 
     if (hint := dead_end(Counter(map(reason_of, verdicts)))) is not None:
-        say(hint)
+        print_error(hint)
 
 
 def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: bool) -> None:
@@ -121,15 +121,15 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
         ):
             nursery.start_soon(_show_waiting, found, len(texts))
             async for answer in answers:
-                found[answer.place] = answer
+                found[answer.position] = answer
             nursery.cancel_scope.cancel()
 
     run(main)
     from mailprobe.api.cli.output.report import console_on, explanation, verdict_table
 
-    _say_dead_end(answer.verdict for answer in found.values())
+    _print_dead_end(answer.verdict for answer in found.values())
     console = console_on(sys.stdout)
-    in_order = [found[place] for place in sorted(found)]
+    in_order = [found[position] for position in sorted(found)]
     if explain:
         for answer in in_order:
             for line in explanation(answer.verdict, answer.evidence or Evidence()):

@@ -35,12 +35,12 @@ from mailprobe.api.http.exchange import (
     refusal_headers,
     strict_connection,
 )
-from mailprobe.api.http.fast_parser import Plain, PlainAnswer, read_plain
-from mailprobe.api.http.overload import Place, wait_at
-from mailprobe.api.http.request_bodies import Arrival, arriving
+from mailprobe.api.http.fast_parser import FastAnswer, FastRequest, read_fast
+from mailprobe.api.http.overload import Ticket, wait_at
+from mailprobe.api.http.request_bodies import ArrivingBody, arriving
 
 if TYPE_CHECKING:
-    from mailprobe.api.http.server import Server
+    from mailprobe.api.http.server import HttpServer
 
 READ_OCTETS = 1 << 16
 SEND_OCTETS = 1 << 16  # what a client must take within `send_s`
@@ -52,23 +52,23 @@ HALF_CLOSED_S = 0.1  # for an answer that waits for nobody, to a client that sen
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class RequestTurn:
     """A request, and what it holds of the server until it is over."""
 
     is_vital: bool  # it is served whatever else there is to do
     exchange: Exchange = field(init=False)
-    place: Place | None = None  # in the anteroom, of a POST
-    arrival: Arrival | None = None  # of a body that did not come with the head
+    ticket: Ticket | None = None  # in the anteroom, of a POST
+    arrival: ArrivingBody | None = None  # of a body that did not come with the head
     octets: int = 0  # of a body that did
     is_held: bool = False  # those octets are counted by the intake
     at_work: bool = False  # counted among those in flight
     is_over: bool = False
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One client. HTTP/1.1 alone: see `admit` for why.
 
-    `_patience` is the scope the reading runs under. Its deadline is moved as the
+    `_timeout` is the scope the reading runs under. Its deadline is moved as the
     conversation goes on, so that one scope watches everything a client may be slow at:
 
         the head      `head_s`         408 if it has begun
@@ -79,7 +79,7 @@ class Connection(H11Protocol):
 
     connection: h11.Connection  # never a web socket's
 
-    def __init__(self, server: "Server", wire: trio.SocketStream) -> None:
+    def __init__(self, server: "HttpServer", wire: trio.SocketStream) -> None:
         sock = wire.socket
         super().__init__(
             server.app,  # type: ignore[arg-type]  # only handed back to spawn_app
@@ -99,9 +99,9 @@ class Connection(H11Protocol):
         self._sending = trio.Lock()
         self._out = bytearray()
         self._hurried = 0  # octets sent since the sender last let others run
-        self._patience = trio.CancelScope(deadline=trio.current_time() + self._limits.head_s)
-        self._turn: Turn | None = None  # of the request under way
-        self._is_plain = False  # h11 knows nothing of that request
+        self._timeout = trio.CancelScope(deadline=trio.current_time() + self._limits.head_s)
+        self._request: RequestTurn | None = None  # of the request under way
+        self._is_fast = False  # h11 knows nothing of that request
         self._answered = trio.Event()
         self._head_begun = False
         self._method = b""
@@ -124,13 +124,13 @@ class Connection(H11Protocol):
         try:
             async with trio.open_nursery() as self._nursery:
                 self._server.hang_ups.watch(self._wire.socket.fileno(), self._on_hang_up)
-                with self._patience:
+                with self._timeout:
                     await self._read()
                     self._hang_up()
                 if trio.current_time() >= self._half_closed_at + HALF_CLOSED_S:
                     self._hang_up()
                 if not (self._gone or self._ending):
-                    await self._give_up_waiting()
+                    await self._abandon_waiting()
             if not (self._gone or self._is_evicted):
                 await self._linger()
         except BaseException as error:
@@ -156,12 +156,12 @@ class Connection(H11Protocol):
             if not octets:
                 await self._answer_the_last()
                 return
-            plain = self._plain_in(octets)
+            plain = self._parse_fast(octets)
             if plain is not None:
-                await self._begin_plain(plain, began_s)
+                await self._begin_fast(plain, began_s)
                 continue
             self.connection.receive_data(octets)
-            if self._is_plain:  # sent before its turn
+            if self._is_fast:  # sent before its turn
                 await self._until_answered()
             await self._handle_events()
 
@@ -172,7 +172,7 @@ class Connection(H11Protocol):
     async def _answer_the_last(self) -> None:
         """The client sends no more. Where its request is whole it may still have its answer."""
         self._half_close()
-        while self._turn is not None and self._body_whole.is_set():
+        while self._request is not None and self._body_whole.is_set():
             await self._until_answered()
 
     async def _until_it_is_its_turn(self) -> bytes:
@@ -180,7 +180,7 @@ class Connection(H11Protocol):
 
         Returns what had to be read to see that it is one: its first octet.
         """
-        if not self._server.overrun or self._turn is not None or self._buffer:
+        if not self._server.overrun or self._request is not None or self._buffer:
             return b""
         first = os.read(self._wire.socket.fileno(), 1)
         if first == b"P":  # of POST; a GET is always read
@@ -196,10 +196,10 @@ class Connection(H11Protocol):
                 return first
             raise
 
-    def _plain_in(self, octets: bytes) -> Plain | None:
+    def _parse_fast(self, octets: bytes) -> FastRequest | None:
         """The request that these are, if it may go the short way."""
         if (
-            self._turn is not None
+            self._request is not None
             or self._buffer
             or self._out
             or self._sending.locked()
@@ -208,37 +208,39 @@ class Connection(H11Protocol):
             or self.connection.our_state is not h11.IDLE
         ):
             return None
-        return read_plain(octets, self._limits.head_octets_max)
+        return read_fast(octets, self._limits.head_octets_max)
 
-    async def _begin_plain(self, plain: Plain, began_s: float) -> None:
-        server, turn = self._server, self._new_turn(plain.method, plain.target)
+    async def _begin_fast(self, plain: FastRequest, began_s: float) -> None:
+        server, turn = self._server, self._new_request(plain.method, plain.target)
         turn.octets = len(plain.body)
-        if not server.let_work(turn):
+        if not server.run_request(turn):
             await self._shed(began_s)
             return
         turn.exchange = exchange = Exchange(
             server.app,
             plain.scope(self.client, self.server),
-            partial(self._say, PlainAnswer()),
+            partial(self._send_answer, FastAnswer()),
             self,
             server.error_body,
         )
         server.idle.pop(self, None)
-        self._be_patient_until(inf)
+        self._set_deadline(inf)
         self._method = b""  # no HEAD any more
         self._body_whole.set()
         self.keep_alive_requests += 1
-        await exchange.put({"type": "http.request", "body": plain.body, "more_body": False})
-        self._turn, self._is_plain = turn, True
+        await exchange.push({"type": "http.request", "body": plain.body, "more_body": False})
+        self._request, self._is_fast = turn, True
         self._nursery.start_soon(self._work, turn)
 
-    def _new_turn(self, method: str, target: bytes) -> Turn:
-        room = self._server.anteroom
+    def _new_request(self, method: str, target: bytes) -> RequestTurn:
+        room = self._server.admission_queue
         path = target.partition(b"?")[0]
         is_vital = path in self._server.vital and method in ("GET", "HEAD")
-        return Turn(is_vital, Place(room) if room is not None and method == "POST" else None)
+        return RequestTurn(
+            is_vital, Ticket(room) if room is not None and method == "POST" else None
+        )
 
-    async def _say(self, answer: PlainAnswer, message: Message) -> None:
+    async def _send_answer(self, answer: FastAnswer, message: Message) -> None:
         """Write this message of the answer to a plain request."""
         ours = self.config.response_headers("h11")
         if self.keep_alive_requests >= self.config.keep_alive_max_requests:
@@ -248,20 +250,20 @@ class Connection(H11Protocol):
             if answer.closes or self._server.draining:
                 self._end()
             else:
-                self._rest()
+                self._idle()
 
     async def _shed(self, began_s: float) -> None:
         """Reject a request unread: so cheaply that the rest is served as if it had not come."""
         self._out += self._server.rejection()
         await self.flush()
         self._server.idle.pop(self, None)
-        self._rest()
+        self._idle()
         self._server.has_rejected(time.thread_time() - began_s)
 
     def _hang_up(self) -> None:
         self._gone = True
-        if self._turn is not None:
-            self._turn.exchange.hang_up()
+        if self._request is not None:
+            self._request.exchange.hang_up()
 
     def _on_hang_up(self, both_ways: bool) -> None:
         """The kernel says that the client sends no more, or has gone."""
@@ -274,15 +276,15 @@ class Connection(H11Protocol):
     def _half_close(self) -> None:
         """It may still read: but only what waits for nobody, as who has gone looks the same."""
         self._half_closed_at = min(self._half_closed_at, trio.current_time())
-        if self._turn is not None:
-            self._be_patient_until(self._patience.deadline)
+        if self._request is not None:
+            self._set_deadline(self._timeout.deadline)
 
-    def _be_patient_until(self, deadline: float) -> None:
-        self._patience.deadline = min(deadline, self._half_closed_at + HALF_CLOSED_S)
+    def _set_deadline(self, deadline: float) -> None:
+        self._timeout.deadline = min(deadline, self._half_closed_at + HALF_CLOSED_S)
 
-    async def _give_up_waiting(self) -> None:
+    async def _abandon_waiting(self) -> None:
         """The client has used up its time."""
-        if self._turn is not None or self._head_begun:
+        if self._request is not None or self._head_begun:
             code = "payload_too_large" if self._too_large else "request_timeout"
             await self._refuse("overloaded" if self._is_evicted else code)
 
@@ -291,19 +293,19 @@ class Connection(H11Protocol):
         self._end_work()
         self._ending = True
         self._server.forget(self)
-        self._patience.cancel()
+        self._timeout.cancel()
 
     def close_idle(self) -> None:
         """Close it now if it waits for a request of which nothing has come."""
-        if self._turn is None and not self._head_begun:
+        if self._request is None and not self._head_begun:
             self._end()
 
     def _end_work(self) -> None:
         """The request under way is no work any more once its answer is whole."""
-        if self._turn is not None and self._turn.exchange.ended:
-            self._server.end_work(self._turn)
+        if self._request is not None and self._request.exchange.ended:
+            self._server.end_work(self._request)
 
-    def give_way(self) -> None:
+    def evict_idle(self) -> None:
         """Make room for another now: an answer that is not read is given up."""
         if self._sending.locked():
             self.abort()
@@ -314,13 +316,13 @@ class Connection(H11Protocol):
         """Make room for another: this one has been waited for the longest."""
         self._is_evicted = True
         self._server.forget(self)
-        self._patience.cancel()
+        self._timeout.cancel()
 
     def drain(self) -> None:
         self.close_idle()
-        if self._turn is None and self._head_begun:
+        if self._request is None and self._head_begun:
             soon = trio.current_time() + HEAD_WHEN_DRAINING_S
-            self._be_patient_until(min(self._patience.deadline, soon))
+            self._set_deadline(min(self._timeout.deadline, soon))
 
     async def _linger(self) -> None:
         """Let the client read our answer before what it still sends resets the connection."""
@@ -352,25 +354,25 @@ class Connection(H11Protocol):
                 await self.can_read.clear()
                 await self.can_read.wait()
             elif isinstance(event, h11.Request):
-                await self._until_taken()
+                await self._until_sent()
                 self._method = event.method
                 await self._begin(event)
             elif self.stream is None:
                 return  # the rest of a body whose request has its answer
             elif isinstance(event, h11.Data):
-                await self._take(bytes(event.data))
+                await self._receive(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
-                self._be_patient_until(inf)
+                self._set_deadline(inf)
                 await self._end_of_body()
                 await self.stream.handle(EndBody(stream_id=1))
 
-    async def _until_taken(self) -> None:
+    async def _until_sent(self) -> None:
         """Wait until the kernel has taken the answer before this request.
 
         A client that sends requests and reads nothing would fill the memory with answers.
         """
         if self._sending.locked():
-            self._be_patient_until(inf)  # the sending has a deadline of its own
+            self._set_deadline(inf)  # the sending has a deadline of its own
             async with self._sending:
                 pass
 
@@ -378,28 +380,28 @@ class Connection(H11Protocol):
         """The request is whole: only now it is work."""
         self._body_whole.set()
         self._server.slow.pop(self, None)
-        turn = self._turn
+        turn = self._request
         if turn is None or turn.is_over:
             return
         if turn.arrival is not None:
             turn.arrival.complete()
-        if not self._server.let_work(turn):
-            self._turn_away()
+        if not self._server.run_request(turn):
+            self._reject()
 
-    def _turn_away(self) -> None:
+    def _reject(self) -> None:
         """Refuse the request under way. Nothing was begun: its body has not been read."""
-        if self._turn is not None:
-            self._turn.exchange.refuse("overloaded")
+        if self._request is not None:
+            self._request.exchange.refuse("overloaded")
 
     def _watch(self) -> None:
         """More must come: of a head that has begun, or of a body."""
-        if self._turn is not None:
+        if self._request is not None:
             if not self._body_whole.is_set():
-                self._be_patient_until(self._body_deadline)
+                self._set_deadline(self._body_deadline)
         elif self._buffer and not self._head_begun:
             self._head_begun = True
             self._server.wait_for(self)
-            self._be_patient_until(trio.current_time() + self._limits.head_s)
+            self._set_deadline(trio.current_time() + self._limits.head_s)
 
     async def _begin(self, request: h11.Request) -> None:
         admitted = admit(request)
@@ -418,28 +420,28 @@ class Connection(H11Protocol):
         if declared is not None and declared > self._limits.body_octets_max:
             await self._stop_at_large_body()
         if self._expects_body:
-            await self._until_wanted()
+            await self._until_needed()
         if self.connection.they_are_waiting_for_100_continue:
             await self._send_h11_event(
                 h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
             )
             await self.flush()
 
-    async def _until_wanted(self) -> None:
+    async def _until_needed(self) -> None:
         """Read no body before the application asks for it: a request without a key has its
         answer before it has cost any memory."""
-        assert self._turn is not None
+        assert self._request is not None
         self._server.wait_for(self)
-        self._be_patient_until(self._body_deadline)
-        await self._turn.exchange.wanted.wait()
+        self._set_deadline(self._body_deadline)
+        await self._request.exchange.needed.wait()
 
-    async def _take(self, octets: bytes) -> None:
+    async def _receive(self, octets: bytes) -> None:
         assert self.stream is not None
         self._body_octets += len(octets)
         self._body_pieces += 1
-        turn = self._turn
+        turn = self._request
         if turn is not None and turn.arrival is not None and not self._discards:
-            turn.arrival.hold(len(octets))
+            turn.arrival.acquire(len(octets))
             if not turn.arrival.is_refused:
                 await self.stream.handle(Body(stream_id=1, data=octets))
         if self._body_octets > self._limits.body_octets_max or self._body_pieces > PIECES_MAX:
@@ -449,7 +451,7 @@ class Connection(H11Protocol):
         """Read no further. The application has a moment to refuse in its own order of checks
         (an unknown route, a missing key); then it is refused here."""
         self._too_large = True
-        self._be_patient_until(trio.current_time() + self._limits.refuse_s)
+        self._set_deadline(trio.current_time() + self._limits.refuse_s)
         await trio.sleep_forever()
 
     async def spawn_app(
@@ -457,23 +459,23 @@ class Connection(H11Protocol):
     ) -> Callable[[Any], Awaitable[None]]:
         """Begin a request; called by hypercorn, which puts its messages into what this gives."""
         scope["path"] = scope["raw_path"].decode("ascii")  # an encoded path is another path
-        turn = self._new_turn(scope["method"], scope["raw_path"])
+        turn = self._new_request(scope["method"], scope["raw_path"])
         turn.exchange = Exchange(self._server.app, scope, send, self, self._server.error_body)
         if self._expects_body:
             address = self.client[0] if self.client else ""
-            turn.arrival = Arrival(self._server.intake, address, self._turn_away)
-        self._turn = turn
+            turn.arrival = ArrivingBody(self._server.intake, address, self._reject)
+        self._request = turn
         self._nursery.start_soon(self._work, turn)
-        return turn.exchange.put
+        return turn.exchange.push
 
-    async def _work(self, turn: Turn) -> None:
-        if turn.place is not None:
-            wait_at(turn.place)
+    async def _work(self, turn: RequestTurn) -> None:
+        if turn.ticket is not None:
+            wait_at(turn.ticket)
         if turn.arrival is not None:
             arriving(turn.arrival)
         try:
-            if turn.place is not None:
-                await turn.place.turn()
+            if turn.ticket is not None:
+                await turn.ticket.turn()
             await turn.exchange.run()
         finally:
             self._server.end(turn)
@@ -491,18 +493,18 @@ class Connection(H11Protocol):
         theirs would make every refusal cost a new connection.
         """
         self._discards = True
-        if self._turn is not None:
-            self._turn.exchange.wanted.set()
-            if self._turn.place is not None:
-                self._turn.place.leave()  # it has its answer
+        if self._request is not None:
+            self._request.exchange.needed.set()
+            if self._request.ticket is not None:
+                self._request.ticket.leave()  # it has its answer
         if self.connection.their_state is h11.SEND_BODY and not (self._too_large or self._ending):
             with trio.move_on_after(SETTLE_S):
                 await self._body_whole.wait()
 
     async def _refuse(self, code: str) -> None:
         """Answer so, once and for all: by the request's own task if there is one."""
-        if self._turn is not None and not self._turn.exchange.ended:
-            self._turn.exchange.refuse(code)
+        if self._request is not None and not self._request.exchange.ended:
+            self._request.exchange.refuse(code)
         elif self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = self._server.error_body(code)
             headers = [*refusal_headers(body, new_request_id()), (b"connection", b"close")]
@@ -520,19 +522,19 @@ class Connection(H11Protocol):
         if isinstance(event, RawData):
             self._out += event.data
         elif isinstance(event, Updated) and event.idle:
-            self._rest()
+            self._idle()
         elif isinstance(event, Closed):
             self._end()
 
-    def _rest(self) -> None:
+    def _idle(self) -> None:
         """The answer is written: wait for the next request."""
         self._end_work()
-        self._turn = None
-        self._is_plain = False
+        self._request = None
+        self._is_fast = False
         self._answered.set()
         self._head_begun = False
-        self._be_patient_until(trio.current_time() + self._limits.keep_alive_s)
-        self._server.rest(self)
+        self._set_deadline(trio.current_time() + self._limits.keep_alive_s)
+        self._server.mark_idle(self)
 
     async def flush(self) -> None:
         """Send what is written. A client that does not take it loses its connection."""

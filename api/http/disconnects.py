@@ -40,13 +40,13 @@ class HangUps:
             for number, events in self._epoll.poll(0):
                 hung_up = self._watched.get(number)
                 if hung_up is not None:
-                    _tell(hung_up, both_ways=bool(events & (select.EPOLLHUP | select.EPOLLERR)))
+                    _notify(hung_up, both_ways=bool(events & (select.EPOLLHUP | select.EPOLLERR)))
 
     def close(self) -> None:
         self._epoll.close()
 
 
-def _tell(hung_up: HungUp, *, both_ways: bool) -> None:
+def _notify(hung_up: HungUp, *, both_ways: bool) -> None:
     """Each event comes once: a connection's fault must not lose the others theirs."""
     try:
         hung_up(both_ways)

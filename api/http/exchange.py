@@ -36,7 +36,7 @@ ErrorBody = Callable[[str], bytes]  # a code of REFUSALS -> a whole ApiError as 
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RawRefusal:
     """How an answer is given that no application gives."""
 
     status: int
@@ -45,11 +45,11 @@ class Refused:
 
 
 REFUSALS = {
-    "invalid_request": Refused(400, closes=True),
-    "request_timeout": Refused(408, closes=True),
-    "payload_too_large": Refused(413, closes=True),
-    "internal_error": Refused(500),
-    "overloaded": Refused(503, headers=((b"retry-after", b"1"),)),
+    "invalid_request": RawRefusal(400, closes=True),
+    "request_timeout": RawRefusal(408, closes=True),
+    "payload_too_large": RawRefusal(413, closes=True),
+    "internal_error": RawRefusal(500),
+    "overloaded": RawRefusal(503, headers=((b"retry-after", b"1"),)),
 }
 
 
@@ -167,7 +167,7 @@ def admit(request: h11.Request) -> h11.Request | None:
 # -- between hypercorn and the application --------------------------------------------------
 
 
-class Wire(Protocol):
+class ExchangeConnection(Protocol):
     """What an exchange needs of its connection."""
 
     @property
@@ -188,7 +188,7 @@ class Exchange:
     """One request and its answer.
 
     The application is cancelled when its caller hangs up or the request is refused,
-    and for no other reason. Its body is `wanted` once it asks for it. It is told `http.disconnect` only after its last message
+    and for no other reason. Its body is `needed` once it asks for it. It is told `http.disconnect` only after its last message
     is out, because frameworks end their work at that word, the last send included.
     A crash is logged and answered; nothing that an application raises but
     Cancelled, KeyboardInterrupt and SystemExit travels further than this.
@@ -199,12 +199,12 @@ class Exchange:
         application: Application,
         scope: Message,
         forward: Callable[[Any], Awaitable[None]],
-        wire: Wire,
+        wire: ExchangeConnection,
         error_body: ErrorBody,
     ) -> None:
         self.request_id = new_request_id()
-        self.gone = False  # the caller
-        self.wanted = trio.Event()  # the body, or the rest of it
+        self.disconnected = False  # the caller
+        self.needed = trio.Event()  # the body, or the rest of it
         self.begun = False  # the answer
         self.ended = False  # its last message is on its way
         self._delivered = False  # and is out
@@ -221,7 +221,7 @@ class Exchange:
 
     # what the connection says
 
-    async def put(self, message: Any) -> None:
+    async def push(self, message: Any) -> None:
         """Take a message for the application; never waits."""
         if message["type"] != "http.disconnect":
             self._messages.append(message)
@@ -231,7 +231,7 @@ class Exchange:
 
     def hang_up(self) -> None:
         """The caller is gone: end the work."""
-        self.gone = True
+        self.disconnected = True
         self._work.cancel()
         self._news.set()
 
@@ -245,8 +245,8 @@ class Exchange:
 
     async def receive(self) -> Message:
         while not self._messages:
-            self.wanted.set()
-            if self._delivered or self.gone:
+            self.needed.set()
+            if self._delivered or self.disconnected:
                 return {"type": "http.disconnect"}
             self._news = trio.Event()
             await self._news.wait()
@@ -299,10 +299,10 @@ class Exchange:
             if fatal is not None:
                 raise fatal from None
         else:
-            if not (self._delivered or self.gone or self._refusal):
+            if not (self._delivered or self.disconnected or self._refusal):
                 logger.error("request %s got no whole answer", self.request_id)
-        self.wanted.set()
-        if self._delivered or self.gone:
+        self.needed.set()
+        if self._delivered or self.disconnected:
             return
         if self.begun:
             self._wire.abort()

@@ -3,7 +3,7 @@
 What most clients send is a head that no two servers read differently, with its whole
 body behind it. That is read here by two expressions and answered by joining octets;
 all else goes through h11 and hypercorn's protocol, which take ten times as long. A
-request is plain where every line of its head is beyond doubt (`read_plain`); where it
+request is plain where every line of its head is beyond doubt (`read_fast`); where it
 is not, nothing is said of it, and h11 has to tell.
 """
 
@@ -30,7 +30,7 @@ _STATUS_LINES = tuple(b"HTTP/1.1 %d \r\n" % status for status in range(600))
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class FastRequest:
     """One whole request."""
 
     method: str
@@ -59,7 +59,7 @@ class Plain:
         }
 
 
-def read_plain(octets: bytes, head_octets_max: int) -> Plain | None:
+def read_fast(octets: bytes, head_octets_max: int) -> FastRequest | None:
     """The request, if these are one and nothing else, so plain that no server reads it otherwise.
 
     None says nothing: it may be one all the same.
@@ -74,7 +74,7 @@ def read_plain(octets: bytes, head_octets_max: int) -> Plain | None:
     body = octets[head.end() :]
     if not _is_length(body, fields, head[1]):
         return None
-    return Plain(head[1].decode(), head[2], fields, body)
+    return FastRequest(head[1].decode(), head[2], fields, body)
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:
@@ -90,7 +90,7 @@ def _is_length(body: bytes, fields: Fields, method: bytes) -> bool:
     return len(said) == 1 and _LENGTH.fullmatch(said[0]) is not None and int(said[0]) == len(body)
 
 
-class PlainAnswer:
+class FastAnswer:
     """The answer to a plain request, message by message; h11's LocalProtocolError for what is none."""
 
     __slots__ = ("_begun", "_chunked", "_left", "closes", "ended")

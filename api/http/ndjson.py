@@ -8,13 +8,13 @@ stands around the stream's nursery (PEP 789).
 from types import TracebackType
 
 from mailprobe.api.quota.metered_stream import Metered
-from mailprobe.api.rest.messages import Lines
+from mailprobe.api.rest.messages import StreamedLines
 
 
 class NdjsonBody:
     """Lines, as octets. What is ready together goes out together."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: StreamedLines) -> None:
         self._lines = lines
         self._block = lines.open()
         self._answers: Metered

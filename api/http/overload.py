@@ -25,14 +25,14 @@ from math import inf
 
 import trio
 
-CROWD = 64  # may always wait: they are no overload, however slow the machine
+BURST_SHARE = 64  # may always wait: they are no overload, however slow the machine
 AT_ONCE = 16  # worked on towards their grant: more at a time cost each of them more
 AT_ONCE_MAX = 128  # where the store is slow: it grants many in one transaction
 IDLE, BUSY = 0.5, 0.75  # of the time this thread computes: then more, or fewer, are worked on
 BURST = 2_500  # 2,000 are promised; a store grants them within about a second
 WAIT_S = 0.05  # CoDel's target: a queue in which everybody waits longer stands
 QUICK_S = 0.025  # who was let in so soon has hardly waited
-LOOK_S = 0.1  # CoDel's interval
+INTERVAL_S = 0.1  # CoDel's interval
 CALM_S = 1.0  # without a rejection: a new burst is a burst again
 NEVER = -inf
 GROWTH = 1.25  # of the bound, each LOOK_S that no queue stands
@@ -41,7 +41,7 @@ REFUSALS_AHEAD_S = 0.02  # of that time may be used at once
 REFUSAL_S = 50e-6  # a rejection, until one was measured
 
 
-class Anteroom:
+class AdmissionQueue:
     """Requests waiting for their grant. One queue for a process, shared by its listeners."""
 
     def __init__(
@@ -53,14 +53,14 @@ class Anteroom:
         self._computed_s = computed_s
         self._computed_at_s = computed_s()
         self._at_once = AT_ONCE
-        self._waiting: set[Place] = set()
-        self._queue: deque[Place] = deque()  # of those, the ones whose turn has not come
+        self._waiting: set[Ticket] = set()
+        self._queue: deque[Ticket] = deque()  # of those, the ones whose turn has not come
         self._at_work = 0
         self._bound = float(BURST)
         self._burst_left = BURST  # as many may still come before a queue can stand
         self._calm_at = 0.0  # when somebody was last let in quickly, or nobody waited
-        self._looked_at = 0.0
-        self._let_in = 0  # since then
+        self._checked_at = 0.0
+        self._admitted = 0  # since then
         self._refused_at = NEVER
         self._refusal_s = REFUSAL_S  # what one costs, about
         self._credit_s = REFUSALS_AHEAD_S  # left for rejections
@@ -72,20 +72,20 @@ class Anteroom:
     @property
     def full(self) -> bool:
         """Must the next one be rejected?"""
-        if len(self._waiting) < CROWD:
+        if len(self._waiting) < BURST_SHARE:
             return False
-        self._look(self._now())
+        self._check(self._now())
         return len(self._waiting) >= self._bound
 
     @property
     def overrun(self) -> bool:
         """Must the next one be left unread?"""
-        return len(self._waiting) >= CROWD and self.full and self.refusals_left < 1
+        return len(self._waiting) >= BURST_SHARE and self.full and self.refusals_left < 1
 
     @property
     def room(self) -> int:
         """How many more may wait."""
-        return 0 if self.full else int(max(CROWD, self._bound)) - len(self._waiting)
+        return 0 if self.full else int(max(BURST_SHARE, self._bound)) - len(self._waiting)
 
     @property
     def refusals_left(self) -> int:
@@ -105,55 +105,55 @@ class Anteroom:
         self._refusal_s += (took_s - self._refusal_s) / 16
         self._credit_s -= took_s
 
-    def enter(self, place: "Place") -> float:
+    def enter(self, ticket: "Ticket") -> float:
         """The instant at which it did."""
         now = self._now()
         if not self._waiting:
             self._calm_at = now
-        self._look(now)
-        self._waiting.add(place)
+        self._check(now)
+        self._waiting.add(ticket)
         self._burst_left -= 1
         if self._at_work < self._at_once:
-            self._begin(place)
+            self._begin(ticket)
         else:
-            self._queue.append(place)
+            self._queue.append(ticket)
         return now
 
-    def _begin(self, place: "Place") -> None:
+    def _begin(self, ticket: "Ticket") -> None:
         self._at_work += 1
-        place.begin()
+        ticket.begin()
 
-    def leave(self, place: "Place") -> None:
+    def leave(self, ticket: "Ticket") -> None:
         now = self._now()
-        self._waiting.remove(place)
-        self._let_in += 1
-        self._at_work -= place.has_begun
+        self._waiting.remove(ticket)
+        self._admitted += 1
+        self._at_work -= ticket.has_begun
         while self._queue and self._at_work < self._at_once:
             following = self._queue.popleft()
             if following in self._waiting:
                 self._begin(following)
         quick_s = QUICK_S if self._has_rejected(now) else WAIT_S
-        if now - place.since <= quick_s or not self._waiting:
+        if now - ticket.since <= quick_s or not self._waiting:
             self._calm_at = now
-        self._look(now)
+        self._check(now)
 
     def _has_rejected(self, now: float) -> bool:
         return now - self._refused_at < CALM_S
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         """Set the bound anew, once in LOOK_S."""
-        passed_s = now - self._looked_at
-        if passed_s < LOOK_S:
+        passed_s = now - self._checked_at
+        if passed_s < INTERVAL_S:
             return
-        is_calm = now - self._calm_at < LOOK_S
+        is_calm = now - self._calm_at < INTERVAL_S
         if is_calm and not self._has_rejected(now):
             self._burst_left = BURST
         if not is_calm and self._burst_left <= 0:
-            self._bound = max(CROWD, self._let_in / passed_s * WAIT_S)
+            self._bound = max(BURST_SHARE, self._admitted / passed_s * WAIT_S)
         else:
-            self._bound = min(BURST, self._bound * GROWTH ** min(passed_s / LOOK_S, 20))
+            self._bound = min(BURST, self._bound * GROWTH ** min(passed_s / INTERVAL_S, 20))
         self._set_at_once(passed_s)
-        self._looked_at, self._let_in = now, 0
+        self._checked_at, self._admitted = now, 0
 
     def _set_at_once(self, passed_s: float) -> None:
         """More at a time where the store is what they wait for, fewer where it is this thread."""
@@ -166,19 +166,19 @@ class Anteroom:
             self._at_once = max(AT_ONCE, self._at_once // 2)
 
 
-class Place:
+class Ticket:
     """One request's place in the anteroom, from its last octet to its grant or its answer."""
 
     __slots__ = ("_left", "_may_begin", "_room", "has_begun", "since")
 
-    def __init__(self, room: Anteroom) -> None:
+    def __init__(self, room: AdmissionQueue) -> None:
         self._room = room
         self._left = False
         self._may_begin: trio.Event | None = None
         self.has_begun = False
         self.since = NEVER  # it came
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Wait from now on; False where the request must be sent away."""
         if self._left or self.since != NEVER:
             return True  # it has its answer already
@@ -209,16 +209,16 @@ class Place:
                 self._room.leave(self)
 
 
-_present: ContextVar[Place | None] = ContextVar("place", default=None)
+_present: ContextVar[Ticket | None] = ContextVar("place", default=None)
 
 
-def wait_at(place: Place) -> None:
+def wait_at(ticket: Ticket) -> None:
     """The running task's request waits here."""
-    _present.set(place)
+    _present.set(ticket)
 
 
-def let_in() -> None:
+def admitted() -> None:
     """The running task's request waits no longer: it has its grant, or needs none."""
-    place = _present.get()
-    if place is not None:
-        place.leave()
+    ticket = _present.get()
+    if ticket is not None:
+        ticket.leave()

@@ -24,7 +24,7 @@ KEY_BODIES_MAX = 200
 Owner = tuple[Literal["address", "key"], str]
 
 
-class Intake:
+class BodyBudget:
     """All bodies of a process; its listeners share one."""
 
     def __init__(
@@ -38,10 +38,12 @@ class Intake:
         self._in_pieces = 0  # of those, the octets of bodies that come in pieces
         self._in_pieces_max = octets_max - int(octets_max * ONE_PIECE_SHARE)
         self._awaited_max = {"address": address_bodies_max, "key": key_bodies_max}
-        self._awaited: dict[Owner, dict[Arrival, None]] = {}  # those awaited longest come first
-        self._holding: dict[Arrival, None] = {}  # the oldest come first
+        self._awaited: dict[
+            Owner, dict[ArrivingBody, None]
+        ] = {}  # those awaited longest come first
+        self._holding: dict[ArrivingBody, None] = {}  # the oldest come first
 
-    def try_hold(self, octets: int) -> bool:
+    def try_acquire(self, octets: int) -> bool:
         """Count a body that came in one piece; False where there is no room for it."""
         if self.octets + octets > self._octets_max:
             return False
@@ -51,20 +53,20 @@ class Intake:
     def release(self, octets: int) -> None:
         self.octets -= octets
 
-    def await_body(self, arrival: "Arrival") -> None:
+    def await_body(self, arrival: "ArrivingBody") -> None:
         """Of the owner's that are awaited, this is the last one."""
         awaited = self._awaited.setdefault(arrival.owner, {})
         awaited[arrival] = None
         if len(awaited) > self._awaited_max[arrival.owner[0]]:
             next(iter(awaited)).refuse()
 
-    def await_no_more(self, arrival: "Arrival") -> None:
+    def await_no_more(self, arrival: "ArrivingBody") -> None:
         awaited = self._awaited.get(arrival.owner, {})
         awaited.pop(arrival, None)
         if not awaited:
             self._awaited.pop(arrival.owner, None)
 
-    def hold(self, arrival: "Arrival", octets: int) -> None:
+    def acquire(self, arrival: "ArrivingBody", octets: int) -> None:
         self.octets += octets
         self._in_pieces += octets
         self._holding[arrival] = None
@@ -75,12 +77,12 @@ class Intake:
     def _is_exceeded(self) -> bool:
         return self.octets > self._octets_max or self._in_pieces > self._in_pieces_max
 
-    def give_back(self, arrival: "Arrival") -> None:
+    def refund(self, arrival: "ArrivingBody") -> None:
         if self._holding.pop(arrival, self) is None:
             self.octets -= arrival.octets
             self._in_pieces -= arrival.octets
 
-    def _victim(self) -> "Arrival":
+    def _victim(self) -> "ArrivingBody":
         held: dict[Owner, int] = {}
         for arrival in reversed(self._holding):
             if arrival.owner[0] == "address":
@@ -90,12 +92,12 @@ class Intake:
         return next(each for each in reversed(self._holding) if each.owner == greediest)
 
 
-class Arrival:
+class ArrivingBody:
     """One request's body, from its head until the request is over."""
 
     __slots__ = ("_intake", "_refuse", "is_awaited", "is_refused", "octets", "owner")
 
-    def __init__(self, intake: Intake, address: str, refuse: Callable[[], None]) -> None:
+    def __init__(self, intake: BodyBudget, address: str, refuse: Callable[[], None]) -> None:
         self._intake = intake
         self._refuse = refuse
         self.owner: Owner = ("address", address)
@@ -113,11 +115,11 @@ class Arrival:
         else:
             self.owner = ("key", key)
 
-    def hold(self, octets: int) -> None:
+    def acquire(self, octets: int) -> None:
         """So many more have come; `is_refused` tells whether they may be kept."""
         if not self.is_refused:
             self.octets += octets
-            self._intake.hold(self, octets)
+            self._intake.acquire(self, octets)
 
     def refuse(self) -> None:
         """Give back what it holds, and have the request refused."""
@@ -134,14 +136,14 @@ class Arrival:
     def end(self) -> None:
         """The request is over; said again, nothing."""
         self.complete()
-        self._intake.give_back(self)
+        self._intake.refund(self)
         self.octets = 0
 
 
-_present: ContextVar[Arrival | None] = ContextVar("arrival", default=None)
+_present: ContextVar[ArrivingBody | None] = ContextVar("arrival", default=None)
 
 
-def arriving(arrival: Arrival) -> None:
+def arriving(arrival: ArrivingBody) -> None:
     """The running task's request has this body."""
     _present.set(arrival)
 

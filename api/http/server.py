@@ -1,7 +1,7 @@
 """The HTTP server: what its connections share, the room for them, and the end of it all.
 
 `serve_app` runs an ASGI application on given listeners until it is told to drain.
-One `Connection` is one client, see `api/http/connection.py`.
+One `HttpConnection` is one client, see `api/http/connection.py`.
 
 A request is work from its body's last octet, and `in_flight_max` counts no others.
 Until then its connection may be closed to make room for another: first whoever idles,
@@ -18,7 +18,7 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
-from mailprobe.api.http.connection import Connection, Turn
+from mailprobe.api.http.connection import HttpConnection, RequestTurn
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.exchange import (
     REFUSALS,
@@ -29,15 +29,17 @@ from mailprobe.api.http.exchange import (
 )
 from mailprobe.api.http.fast_parser import head_of
 from mailprobe.api.http.listeners import accept, accept_now
-from mailprobe.api.http.overload import Anteroom
-from mailprobe.api.http.request_bodies import Intake
+from mailprobe.api.http.overload import AdmissionQueue
+from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.signals import drain_signals
 from mailprobe.engine.background import contained, supervised
 
 logger = logging.getLogger("mailprobe.http")
 
 ACCEPTED_MAX = 128  # in one turn of the loop: some 10 ms
-UNREAD_LOOK_S = 0.005  # between two looks at who is left unread; some ten requests are served in it
+UNREAD_CHECK_S = (
+    0.005  # between two looks at who is left unread; some ten requests are served in it
+)
 REFUSED_WITHIN_S = 0.04  # a rejection is promised within 50 ms, and is of little use later
 UNREAD_S_MAX = 30.0  # then a request is read, whatever there is to do
 
@@ -77,14 +79,14 @@ async def serve_app(
     drain: trio.Event,
     error_body: ErrorBody,
     limits: Limits | None = None,
-    anteroom: Anteroom | None = None,
-    intake: Intake | None = None,
+    admission_queue: AdmissionQueue | None = None,
+    intake: BodyBudget | None = None,
     vital: Iterable[bytes] = (),
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the application on these listeners; return when `drain` is set and all is done.
 
-    A POST waits in the `anteroom` from its last octet on, until the application lets
+    A POST waits in the `admission_queue` from its last octet on, until the application lets
     it in or answers; where that is full, it is told 503. Without one all are let in.
     `intake` bounds the bodies on their way. A GET of a `vital` target is always served.
 
@@ -93,7 +95,9 @@ async def serve_app(
     ends a connection at most, and so does a bug in this server's own code. The ASGI
     lifespan is not spoken: the caller nests what the application needs around this.
     """
-    server = Server(app, error_body, limits or Limits(), anteroom, intake or Intake(), vital)
+    server = HttpServer(
+        app, error_body, limits or Limits(), admission_queue, intake or BodyBudget(), vital
+    )
     try:
         async with trio.open_nursery() as beside:
             beside.start_soon(supervised, server.hang_ups.run)
@@ -105,7 +109,7 @@ async def serve_app(
 
 
 async def _serve_until_drained(
-    server: "Server",
+    server: "HttpServer",
     listeners: Sequence[trio.SocketListener],
     drain: trio.Event,
     task_status: trio.TaskStatus[None],
@@ -127,7 +131,7 @@ async def _serve_until_drained(
         logger.warning("requests were cut off %g s after the drain began", server.limits.drain_s)
 
 
-class Server:
+class HttpServer:
     """What the connections of one `serve_app` share."""
 
     def __init__(
@@ -135,12 +139,12 @@ class Server:
         app: Application,
         error_body: ErrorBody,
         limits: Limits,
-        anteroom: Anteroom | None,
-        intake: Intake,
+        admission_queue: AdmissionQueue | None,
+        intake: BodyBudget,
         vital: Iterable[bytes],
     ) -> None:
         self.app = app
-        self.anteroom = anteroom
+        self.admission_queue = admission_queue
         self.intake = intake
         self.vital = frozenset(vital)
         self.error_body = error_body
@@ -149,10 +153,10 @@ class Server:
         self.context = WorkerContext(None)
         self.hang_ups = HangUps()
         self.in_flight = 0
-        self.connections: set[Connection] = set()
-        self.idle: dict[Connection, None] = {}  # whoever has idled longest comes first
-        self.slow: dict[Connection, None] = {}  # a head or a body is awaited, the longest first
-        self._unread: OrderedDict[Connection, tuple[float, trio.Event]] = OrderedDict()
+        self.connections: set[HttpConnection] = set()
+        self.idle: dict[HttpConnection, None] = {}  # whoever has idled longest comes first
+        self.slow: dict[HttpConnection, None] = {}  # a head or a body is awaited, the longest first
+        self._unread: OrderedDict[HttpConnection, tuple[float, trio.Event]] = OrderedDict()
         self._any_unread = trio.Event()
         self._rejection = (0, b"", b"", b"")  # when it was made, its body, what goes around its id
         self._room = trio.Semaphore(limits.connections_max)
@@ -177,11 +181,11 @@ class Server:
         except BaseException:
             wire.socket.close()
             raise
-        nursery.start_soon(contained, self._hold, wire)
+        nursery.start_soon(contained, self._reserve, wire)
 
     def _make_room(self) -> None:
         if self.idle:
-            next(iter(self.idle)).give_way()
+            next(iter(self.idle)).evict_idle()
         elif self.slow:
             next(iter(self.slow)).evict()
 
@@ -196,29 +200,29 @@ class Server:
         """Does a newcomer wait for room?"""
         return self._room.value == 0 and self._room.statistics().tasks_waiting > 0
 
-    def rest(self, connection: Connection) -> None:
+    def mark_idle(self, connection: HttpConnection) -> None:
         """This one idles from now on."""
         self.slow.pop(connection, None)
         self.idle[connection] = None
         if self._is_awaited:
             connection.close_idle()
 
-    def wait_for(self, connection: Connection) -> None:
+    def wait_for(self, connection: HttpConnection) -> None:
         """A part of this one's request is awaited from now on."""
         self.idle.pop(connection, None)
         self.slow[connection] = None
         if self._is_awaited:
             self._make_room()
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: HttpConnection) -> None:
         """This one neither idles nor is waited for."""
         self.idle.pop(connection, None)
         self.slow.pop(connection, None)
 
-    async def _hold(self, wire: trio.SocketStream) -> None:
-        connection: Connection | None = None
+    async def _reserve(self, wire: trio.SocketStream) -> None:
+        connection: HttpConnection | None = None
         try:
-            connection = Connection(self, wire)
+            connection = HttpConnection(self, wire)
             self.connections.add(connection)
             self.idle[connection] = None
             if self.draining:  # accepted just before
@@ -236,35 +240,35 @@ class Server:
 
     # requests
 
-    def let_work(self, turn: Turn) -> bool:
+    def run_request(self, turn: RequestTurn) -> bool:
         """The request is whole, and is work from now on; False where it must be rejected."""
         if turn.at_work or turn.is_vital:
             return True
         if self.in_flight >= self.limits.in_flight_max:
             return False
-        if not self.intake.try_hold(turn.octets):
+        if not self.intake.try_acquire(turn.octets):
             return False
-        if turn.place is not None and not turn.place.take():
+        if turn.ticket is not None and not turn.ticket.acquire():
             self.intake.release(turn.octets)
             return False
         self.in_flight += 1
         turn.at_work = turn.is_held = True
         return True
 
-    def end_work(self, turn: Turn) -> None:
+    def end_work(self, turn: RequestTurn) -> None:
         """The answer is made: whether its client reads it concerns no other request."""
         if turn.at_work:
             self.in_flight -= 1
             turn.at_work = False
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: RequestTurn) -> None:
         """The request is over: what it holds is free again."""
         turn.is_over = True
         self.end_work(turn)
         if turn.is_held:
             self.intake.release(turn.octets)
-        if turn.place is not None:
-            turn.place.leave()
+        if turn.ticket is not None:
+            turn.ticket.leave()
         if turn.arrival is not None:
             turn.arrival.end()
 
@@ -272,7 +276,7 @@ class Server:
 
     @property
     def overrun(self) -> bool:
-        return self.anteroom is not None and self.anteroom.overrun
+        return self.admission_queue is not None and self.admission_queue.overrun
 
     def rejection(self) -> bytes:
         """A whole 503 with an id of its own. All but the id is made once a second."""
@@ -288,10 +292,10 @@ class Server:
 
     def has_rejected(self, took_s: float) -> None:
         """A request was rejected, in so much processor time; to be woken takes as much again."""
-        if self.anteroom is not None:
-            self.anteroom.refused(2 * took_s)
+        if self.admission_queue is not None:
+            self.admission_queue.refused(2 * took_s)
 
-    async def park(self, connection: Connection) -> None:
+    async def park(self, connection: HttpConnection) -> None:
         """Leave this one's request unread until there is room for it.
 
         The newest is read first: of those who must wait too long for a good answer, the
@@ -313,7 +317,7 @@ class Server:
 
     @property
     def _is_full(self) -> bool:
-        return self.anteroom is not None and self.anteroom.full
+        return self.admission_queue is not None and self.admission_queue.full
 
     async def read_the_unread(self) -> None:
         """Let those who are left unread be read as there is room; runs until cancelled."""
@@ -321,10 +325,10 @@ class Server:
             self._any_unread = trio.Event()
             if not self._unread:
                 await self._any_unread.wait()
-            self._read_some(self.anteroom)
-            await trio.sleep(UNREAD_LOOK_S)
+            self._read_some(self.admission_queue)
+            await trio.sleep(UNREAD_CHECK_S)
 
-    def _read_some(self, room: Anteroom | None) -> None:
+    def _read_some(self, room: AdmissionQueue | None) -> None:
         """Read as many as can be served, or rejected in time."""
         served = len(self._unread) if room is None else room.room
         refused = 0 if room is None else room.refusals_left

@@ -24,7 +24,7 @@ from itertools import chain, zip_longest
 import h11
 import trio
 
-from mailprobe.api.jobs.rules import Target, read_retry_after
+from mailprobe.api.jobs.rules import WebhookTarget, read_retry_after
 from mailprobe.engine.dns.doh import tls_context
 from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed, NoAddress
 from mailprobe.engine.net.dialer import CannotConnect, Dial, Dialer, is_public
@@ -55,8 +55,8 @@ class Delivered:
     took_ms: int
 
 
-class Courier:
-    """Delivers callbacks, any number at a time; `open_courier()` opens one."""
+class WebhookSender:
+    """Delivers callbacks, any number at a time; `open_webhook_sender()` opens one."""
 
     def __init__(
         self,
@@ -73,7 +73,9 @@ class Courier:
         self._allow_private = allow_private
         self._now = now
 
-    async def deliver(self, target: Target, headers: Mapping[str, str], body: bytes) -> Delivered:
+    async def deliver(
+        self, target: WebhookTarget, headers: Mapping[str, str], body: bytes
+    ) -> Delivered:
         """Post these very octets once; tells what came of it within DELIVERY_S.
 
         Raises nothing but Cancelled. The status decides: when the head has come, what
@@ -97,7 +99,7 @@ class Courier:
         return Delivered(this.status, None, this.retry_after_s, took_ms)
 
     async def _post(
-        self, this: "_Try", target: Target, headers: Mapping[str, str], body: bytes
+        self, this: "_Try", target: WebhookTarget, headers: Mapping[str, str], body: bytes
     ) -> None:
         addresses = await self._find(target.host)
         this.doing = "connecting"
@@ -106,16 +108,18 @@ class Courier:
             await stream.do_handshake()
             this.doing = "the answer"
             conversation = _Conversation(stream)
-            await conversation.ask(target, headers, body)
-            head = await conversation.hear_head()
+            await conversation.request(target, headers, body)
+            head = await conversation.receive_head()
             this.status = head.status_code
             this.retry_after_s = self._retry_after_s(head)
             # To its end where it is short: a receiver that still writes would see a reset.
-            await conversation.hear_body()
+            await conversation.receive_body()
 
     def _retry_after_s(self, head: h11.Response) -> float | None:
-        told = next((value for name, value in head.headers if name == b"retry-after"), None)
-        return None if told is None else read_retry_after(told.decode("latin-1"), self._now())
+        reported = next((value for name, value in head.headers if name == b"retry-after"), None)
+        return (
+            None if reported is None else read_retry_after(reported.decode("latin-1"), self._now())
+        )
 
     async def _find(self, host: str) -> Sequence[str]:
         """The addresses to try, all of the host's being public; else raises _Undelivered."""
@@ -126,10 +130,10 @@ class Courier:
             raise _Undelivered(f"the host has no address: {found.reason}")
         if not self._allow_private and not all(map(is_public, found.ips)):
             raise _Undelivered("the host has an address that is not public")
-        return _in_turn(found.ips)
+        return _by_family(found.ips)
 
     async def _connect(
-        self, addresses: Sequence[str], target: Target
+        self, addresses: Sequence[str], target: WebhookTarget
     ) -> trio.SSLStream[trio.abc.Stream]:
         """TLS over the first connection that there is, not yet begun; or raises OSError."""
         tls = await self._trust.context()  # before there is a connection to lose
@@ -197,7 +201,7 @@ class _Conversation:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_OCTETS_MAX)
         self._left = ANSWER_OCTETS_MAX
 
-    async def ask(self, target: Target, headers: Mapping[str, str], body: bytes) -> None:
+    async def request(self, target: WebhookTarget, headers: Mapping[str, str], body: bytes) -> None:
         request = h11.Request(
             method="POST",
             target=target.request_target,
@@ -211,7 +215,7 @@ class _Conversation:
         parts = (request, h11.Data(data=body), h11.EndOfMessage())
         await self._stream.send_all(b"".join(self._http.send(part) or b"" for part in parts))
 
-    async def hear_head(self) -> h11.Response:
+    async def receive_head(self) -> h11.Response:
         """The answer's head, interim answers passed over."""
         for _ in range(INTERIM_MAX + 1):
             event = await self._next_event()
@@ -219,7 +223,7 @@ class _Conversation:
                 return event
         raise _Undelivered(f"more than {INTERIM_MAX} interim answers")
 
-    async def hear_body(self) -> None:
+    async def receive_body(self) -> None:
         """All of the body, or as much as we read; may raise where it breaks off."""
         for _ in range(BODY_PARTS_MAX):
             if not self._left or not isinstance(await self._next_event(), h11.Data):
@@ -237,7 +241,7 @@ class _Conversation:
         return event
 
 
-def _in_turn(ips: Sequence[str]) -> Sequence[str]:
+def _by_family(ips: Sequence[str]) -> Sequence[str]:
     """IPv4 and IPv6 by turns (RFC 8305 4): where one of them leads nowhere, it costs one try."""
     fours = [ip for ip in ips if ":" not in ip]
     sixes = [ip for ip in ips if ":" in ip]
@@ -245,21 +249,21 @@ def _in_turn(ips: Sequence[str]) -> Sequence[str]:
     return [ip for ip in mixed if ip is not None][:ADDRESSES_MAX]
 
 
-def _in_words(trouble: Exception) -> str:
+def _in_words(error: Exception) -> str:
     """Why a try failed, in words of ours, OpenSSL's or the system's; never the receiver's."""
-    if isinstance(trouble, _Undelivered | CannotConnect):
-        return str(trouble)
-    if isinstance(trouble, h11.RemoteProtocolError):  # its message quotes what came
-        too_long = trouble.error_status_hint == 431
+    if isinstance(error, _Undelivered | CannotConnect):
+        return str(error)
+    if isinstance(error, h11.RemoteProtocolError):  # its message quotes what came
+        too_long = error.error_status_hint == 431
         return "the answer's head is too long" if too_long else "the answer is not HTTP"
-    cause = trouble.__cause__
+    cause = error.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"certificate not accepted: {cause.verify_message}"
     if isinstance(cause, ssl.SSLError):
         return f"TLS failed: {(cause.reason or 'broken off').replace('_', ' ').lower()}"
-    if isinstance(trouble, trio.BrokenResourceError):
+    if isinstance(error, trio.BrokenResourceError):
         return "the connection broke"
-    return f"failed ({type(trouble).__name__})"
+    return f"failed ({type(error).__name__})"
 
 
 def _utc_now() -> datetime:
@@ -267,14 +271,14 @@ def _utc_now() -> datetime:
 
 
 @asynccontextmanager
-async def open_courier(
+async def open_webhook_sender(
     find_addresses: FindAddresses,
     *,
     allow_private: bool,
     ca_file: str | None,
     dial: Dial | None = None,
     now: Callable[[], datetime] = _utc_now,
-) -> AsyncIterator[Courier]:
+) -> AsyncIterator[WebhookSender]:
     """A courier for as long as the block lasts.
 
     `find_addresses` gives all addresses that a name has at this moment. Receivers must
@@ -282,7 +286,7 @@ async def open_courier(
     system; raises OSError where that cannot be read. `dial` and `now` are the world;
     left out, they are the real one.
     """
-    yield Courier(
+    yield WebhookSender(
         find_addresses,
         dial or Dialer(allow_private=allow_private),
         Trust(ca_file),

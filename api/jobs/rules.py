@@ -49,7 +49,7 @@ class NotAWebhook(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WebhookTarget:
     """Where to post. What may hold the caller's secrets is not printed."""
 
     url: str = field(repr=False)  # as it was given
@@ -63,7 +63,7 @@ class Target:
         return self.host if self.port == 443 else f"{self.host}:{self.port}"
 
 
-def check_webhook(url: str) -> Target:
+def check_webhook(url: str) -> WebhookTarget:
     """Read a URL to call back, or raise NotAWebhook and nothing else.
 
     The scheme is taken in lower case alone, for that is the rule that is published.
@@ -82,7 +82,7 @@ def check_webhook(url: str) -> Target:
     host, port = _read_authority(found[0])
     rest = url[found.end() :]
     path = rest if rest.startswith("/") else f"/{rest}"
-    return Target(url, host, port, quote(path, safe=_SENT_AS_IT_IS))
+    return WebhookTarget(url, host, port, quote(path, safe=_SENT_AS_IT_IS))
 
 
 def _read_authority(text: str) -> tuple[str, int]:
@@ -104,7 +104,7 @@ _NO_NAME = "its host is no domain name"
 
 
 @dataclass(frozen=True, slots=True)
-class _Label:
+class _HostLabel:
     sent: str  # the A-label, or plain ASCII
     shown: str  # the U-label, or plain ASCII
 
@@ -138,12 +138,12 @@ def _fold(host: str) -> str:
         raise NotAWebhook(_NO_NAME) from None
 
 
-def _read_label(label: str) -> _Label:
+def _read_label(label: str) -> _HostLabel:
     """A label checked, and in both its forms; a percent sign is in none of them."""
     if label.isascii() and not label.startswith("xn--"):
         if not _LABEL.fullmatch(label):
             raise NotAWebhook(_NO_NAME)
-        return _Label(label, label)
+        return _HostLabel(label, label)
     try:
         shown = idna.ulabel(label)
         sent = idna.alabel(shown).decode("ascii")
@@ -151,7 +151,7 @@ def _read_label(label: str) -> _Label:
         raise NotAWebhook(_NO_NAME) from None
     if label not in (shown, sent):  # an xn-- that another spelling stands for (RFC 5891 5.3)
         raise NotAWebhook(_NO_NAME)
-    return _Label(sent, shown)
+    return _HostLabel(sent, shown)
 
 
 # -- signing ----------------------------------------------------------------------------------

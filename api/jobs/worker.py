@@ -21,10 +21,10 @@ from heapq import heappop, heappush
 import msgspec
 import trio
 
-from mailprobe.api.jobs.delivery import Courier
+from mailprobe.api.jobs.delivery import WebhookSender
 from mailprobe.api.jobs.rules import NotAWebhook, callback_headers, check_webhook, verdict_on
 from mailprobe.api.quota.metered_stream import row_of
-from mailprobe.api.quota.service import Meter
+from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.rest.schema import VerifyEmailCallback
 from mailprobe.engine import Answer, open_answers
 from mailprobe.engine.background import contained, log_fault, supervised
@@ -39,7 +39,7 @@ POLL_S = 5.0  # between two looks for what other processes were promised, or lef
 PAUSE_S = 1.0  # where the store cannot be asked
 DRAIN_S = 4.0  # as long a stop waits for what is under way; a stop has 10 s in all
 # told by `mailprobe job show`
-SEALED = (
+ENCRYPTED = (
     "its secret was sealed with another key: put back the database's key file"
     " or MAILPROBE_SECRET_KEY, restart, then run 'mailprobe job resend'"
 )
@@ -48,7 +48,7 @@ REMEMBERED_MAX = 10_000  # retries of ours whose instant is known; others wait f
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class JobBounds:
     """How many jobs are worked on at a time: by this process, and by all of one account or host."""
 
     at_a_time: int
@@ -56,41 +56,41 @@ class Bounds:
     account_max: int
 
 
-BOUNDS: dict[Work, Bounds] = {
+BOUNDS: dict[Work, JobBounds] = {
     # one account with a long queue leaves the others room
-    "verify": Bounds(100, each_max=25, account_max=25),
+    "verify": JobBounds(100, each_max=25, account_max=25),
     # a host that hangs holds four tries, and an account whose hosts all hang a quarter of them
-    "deliver": Bounds(200, each_max=4, account_max=50),
+    "deliver": JobBounds(200, each_max=4, account_max=50),
 }
 
 _encode = msgspec.json.Encoder().encode
 
 
-class JobBoard:
+class JobQueue:
     """Takes promises; `open_jobs()` opens one, and works them off as long as it is open."""
 
     def __init__(
         self,
         store: Store,
-        meter: Meter,
-        courier: Courier,
+        quota: QuotaService,
+        webhook_sender: WebhookSender,
         *,
         retry_s: Sequence[float],
         now: Callable[[], datetime],
         rng: random.Random,
     ) -> None:
         self._store = store
-        self._meter = meter
-        self._courier = courier
+        self._quota = quota
+        self._sender = webhook_sender
         self._retry_s = retry_s
         self._now = now
         self._rng = rng
-        self._bells = {work: trio.Event() for work in BOUNDS}
+        self._wake_events = {work: trio.Event() for work in BOUNDS}
         self._dues: list[float] = []  # a heap: when retries of ours fall due, by trio's clock
         self._stopping = False
         self.under_way = dict.fromkeys(BOUNDS, 0)
 
-    async def promise(
+    async def submit(
         self,
         caller: Caller,
         order: JobOrder,
@@ -98,8 +98,8 @@ class JobBoard:
         first: FirstAnswer | None = None,
     ) -> Job:
         """Grant one unit and keep the job, and `first`; raises a Refusal or StoreUnavailable."""
-        job = await self._meter.reserve_job(caller, order, headers, first)
-        self._ring("verify")
+        job = await self._quota.reserve_job(caller, order, headers, first)
+        self._wake("verify")
         return job
 
     # working
@@ -109,15 +109,15 @@ class JobBoard:
         act = {"verify": self._verify, "deliver": self._deliver}[work]
         async with trio.open_nursery() as nursery:
             while not self._stopping:
-                bell = self._bells[work]
+                bell = self._wake_events[work]
                 for claim in await self._claim(work):
                     self.under_way[work] += 1
                     nursery.start_soon(contained, self._do, work, act, claim)
-                with trio.move_on_at(self._next_look(work)):
+                with trio.move_on_at(self._next_poll(work)):
                     await bell.wait()
             nursery.cancel_scope.deadline = trio.current_time() + DRAIN_S
 
-    def _next_look(self, work: Work) -> float:
+    def _next_poll(self, work: Work) -> float:
         now = trio.current_time()
         while self._dues and self._dues[0] <= now:
             heappop(self._dues)
@@ -128,11 +128,11 @@ class JobBoard:
     def stop(self) -> None:
         self._stopping = True
         for work in BOUNDS:
-            self._ring(work)
+            self._wake(work)
 
-    def _ring(self, work: Work) -> None:
-        self._bells[work].set()
-        self._bells[work] = trio.Event()
+    def _wake(self, work: Work) -> None:
+        self._wake_events[work].set()
+        self._wake_events[work] = trio.Event()
 
     async def _claim(self, work: Work) -> list[Claim]:
         bounds = BOUNDS[work]
@@ -166,7 +166,7 @@ class JobBoard:
                 await self._until_kept(lambda: self._store.abandon_job(claim))
         finally:
             self.under_way[work] -= 1
-            self._ring(work)
+            self._wake(work)
 
     async def _keep_claim(self, claim: Claim) -> None:
         while True:
@@ -189,27 +189,27 @@ class JobBoard:
 
     async def _verify(self, claim: Claim) -> None:
         job = claim.job
-        answer = await self._ask(job)
+        answer = await self._verify_all(job)
         row = row_of(self._now(), "verify", answer.verdict)
-        told = VerifyEmailCallback(**msgspec.structs.asdict(answer.verdict), job_id=job.id)
-        payload = _encode(told)
+        reported = VerifyEmailCallback(**msgspec.structs.asdict(answer.verdict), job_id=job.id)
+        payload = _encode(reported)
         if await self._until_kept(
-            lambda: self._store.job_verified(claim, row, payload, metered=self._meter.metered)
+            lambda: self._store.job_verified(claim, row, payload, metered=self._quota.metered)
         ):
-            self._meter.watch(claim.caller, False)
-            self._ring("deliver")
+            self._quota.watch(claim.caller, False)
+            self._wake("deliver")
 
-    async def _ask(self, job: Job) -> Answer:
+    async def _verify_all(self, job: Job) -> Answer:
         """By the same stream as every other door; it weighs on what this process bears."""
-        capacity = self._meter.capacity
+        capacity = self._quota.capacity
         capacity.enter(1)
         try:
             async with open_answers(
-                self._meter.engine, [job.email], asker=job.account_id
+                self._quota.engine, [job.email], account=job.account_id
             ) as answers:
                 return await anext(answers)
         finally:
-            capacity.leave(1)
+            capacity.release(1)
 
     # delivering
 
@@ -230,7 +230,7 @@ class JobBoard:
             if len(self._dues) < REMEMBERED_MAX:
                 heappush(self._dues, trio.current_time() + wait_s)
         await self._until_kept(
-            lambda: self._store.job_tried(claim, attempt, state=state, due_at=due_at)
+            lambda: self._store.job_attempted(claim, attempt, state=state, due_at=due_at)
         )
         log.info(
             "callback %d: %s", attempt.number, attempt.error or attempt.status,
@@ -241,14 +241,14 @@ class JobBoard:
         job, number = claim.job, claim.job.tries + 1
         if claim.sealed:
             log.error("a job's secret was sealed with another key", extra={"job": job.id})
-            return Attempt(number, at, 0, None, SEALED), None
+            return Attempt(number, at, 0, None, ENCRYPTED), None
         try:
             target = check_webhook(job.webhook)
         except NotAWebhook as error:  # the rules have become stricter since it was taken
             return Attempt(number, at, 0, None, str(error)), None
         payload = job.payload or b""
         headers = callback_headers(job.id, payload, claim.secret, at)
-        delivered = await self._courier.deliver(target, headers, payload)
+        delivered = await self._sender.deliver(target, headers, payload)
         attempt = Attempt(number, at, delivered.took_ms, delivered.status, delivered.error)
         return attempt, delivered.retry_after_s
 
@@ -256,19 +256,19 @@ class JobBoard:
 @asynccontextmanager
 async def open_jobs(
     store: Store,
-    meter: Meter,
-    courier: Courier,
+    quota: QuotaService,
+    webhook_sender: WebhookSender,
     *,
     retry_s: Sequence[float],
     now: Callable[[], datetime],
     rng: random.Random,
-) -> AsyncIterator[JobBoard]:
+) -> AsyncIterator[JobQueue]:
     """Work jobs off as long as the block lasts; leaving it finishes what can be finished soon."""
-    board = JobBoard(store, meter, courier, retry_s=retry_s, now=now, rng=rng)
+    queue = JobQueue(store, quota, webhook_sender, retry_s=retry_s, now=now, rng=rng)
     async with trio.open_nursery() as nursery:
         for work in BOUNDS:
-            nursery.start_soon(supervised, board.work_off, work)
+            nursery.start_soon(supervised, queue.work_off, work)
         try:
-            yield board
+            yield queue
         finally:
-            board.stop()
+            queue.stop()

@@ -24,8 +24,8 @@ from mailprobe.api.http.exchange import (
 from mailprobe.api.mcp.calls import Posted, ToolServer
 from mailprobe.api.mcp.jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
 from mailprobe.api.quota.capacity import BODY_S_MAX
-from mailprobe.api.rest.errors import Places, body_of, headers_of
-from mailprobe.api.rest.messages import Reply
+from mailprobe.api.rest.errors import Links, body_of, headers_of
+from mailprobe.api.rest.messages import OperationReply
 from mailprobe.api.rest.refusals import MethodNotAllowed, PayloadTooLarge, SlowBody
 from mailprobe.api.rest.schema import ApiError
 from mailprobe.api.service import Service
@@ -41,7 +41,7 @@ def create_tools_app(service: Service, tools_url: str, docs_url: str) -> Applica
     `tools_url` is the public address, without a slash at the end: of all web pages
     only those from there may post.
     """
-    places = replace(service.places, base_url=tools_url, docs_url=docs_url)
+    places = replace(service.links, base_url=tools_url, docs_url=docs_url)
     return _App(ToolServer(service, docs_url), places, origin_of(tools_url))
 
 
@@ -55,7 +55,7 @@ def origin_of(url: str) -> str:
 @dataclass(frozen=True, slots=True)
 class _App:
     server: ToolServer
-    places: Places
+    links: Links
     origin: str
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -66,27 +66,27 @@ class _App:
         body = b"" if scope["method"] == "HEAD" else reply.body
         await send({"type": "http.response.body", "body": body})
 
-    async def _respond(self, scope: Message, receive: Receive, request_id: str) -> Reply:
+    async def _respond(self, scope: Message, receive: Receive, request_id: str) -> OperationReply:
         method: str = scope["method"]
         match scope["path"], method:
             case "/mcp", "POST":
                 return await self._post(scope, receive, request_id)
             case "/mcp", _:
-                return Reply(405, headers={"Allow": "POST"})
+                return OperationReply(405, headers={"Allow": "POST"})
             case "/openapi.json", "GET" | "HEAD":
-                return Reply(200, self.server.payload)
+                return OperationReply(200, self.server.payload)
             case "/openapi.json", _:
                 no = MethodNotAllowed(method, "GET, HEAD")
-                return Reply(405, _encode(body_of(no, self.places)), headers_of(no))
-        return Reply(404, _encode(self._nowhere()))
+                return OperationReply(405, _encode(body_of(no, self.links)), headers_of(no))
+        return OperationReply(404, _encode(self._nowhere()))
 
-    async def _post(self, scope: Message, receive: Receive, request_id: str) -> Reply:
+    async def _post(self, scope: Message, receive: Receive, request_id: str) -> OperationReply:
         arrived_at = trio.current_time()
         headers = headers_of_scope(scope)
         if headers.get("origin", self.origin).lower() != self.origin:
             foreign = reasoned(
                 INVALID_REQUEST, "The Origin is that of another site.",
-                f"Send no Origin, or {self.origin}.", self.places.docs_url,
+                f"Send no Origin, or {self.origin}.", self.links.docs_url,
             )  # fmt: skip
             return fault_reply(replace(foreign, status=403))
 
@@ -97,12 +97,12 @@ class _App:
 
     def _nowhere(self) -> ApiError:
         """In the API's words, for who comes here is no client of JSON-RPC."""
-        url = self.places.base_url
+        url = self.links.base_url
         return ApiError(
             "not_found",
             "There is nothing at this path of the tool server.",
             f"Use POST {url}/mcp for JSON-RPC, or GET {url}/openapi.json for the tools.",
-            f"{self.places.docs_url}#{SECTION}",
+            f"{self.links.docs_url}#{SECTION}",
         )
 
 
@@ -128,7 +128,7 @@ async def _read(receive: Receive, arrived_at: float, octets_max: int) -> bytes:
     raise SlowBody(BODY_S_MAX)
 
 
-def _start(scope: Message, reply: Reply, request_id: str) -> Message:
+def _start(scope: Message, reply: OperationReply, request_id: str) -> Message:
     assert isinstance(reply.body, bytes)
     headers = {
         **reply.headers,

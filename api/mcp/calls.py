@@ -50,7 +50,7 @@ from mailprobe.api.mcp.tools import (
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.dispatch import answer, check_head, refuse
-from mailprobe.api.rest.messages import Inbound, Reply
+from mailprobe.api.rest.messages import Inbound, OperationReply
 from mailprobe.api.rest.openapi import VERSION
 from mailprobe.api.rest.operations import OPERATIONS, Operation
 from mailprobe.api.rest.refusals import (
@@ -100,7 +100,7 @@ class Posted:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ToolOutcome:
     """What goes into a successful answer, and the headers beside it."""
 
     result: Any
@@ -113,9 +113,9 @@ class ToolServer:
     def __init__(self, service: Service, docs_url: str) -> None:
         self._service = service
         self._docs_url = docs_url
-        self._places = replace(service.places, docs_url=docs_url)
+        self._links = replace(service.links, docs_url=docs_url)
         self._operations = {each.name: each for each in OPERATIONS if each.tool}
-        self.payload = _encode({"tools": define(OPERATIONS, service.places)})
+        self.payload = _encode({"tools": define(OPERATIONS, service.links)})
         self._results = {
             "ping": {},
             "tools/list": {**msgspec.json.decode(self.payload), **CACHED},
@@ -125,7 +125,7 @@ class ToolServer:
             },
         }  # fmt: skip
 
-    async def answer(self, posted: Posted) -> Reply:
+    async def answer(self, posted: Posted) -> OperationReply:
         """The answer, whatever happens; raises nothing but Cancelled.
 
         A notification is taken and nothing is done: a call whose result nobody sees
@@ -145,7 +145,7 @@ class ToolServer:
             if message.method != "initialize":  # which negotiates the version
                 check_version(posted.headers, self._docs_url)
             if message.notifies:
-                return Reply(202)
+                return OperationReply(202)
             outcome = await self._perform(caller, message, posted)
             reply = result_reply(outcome.result, id_, outcome.headers)
         except Exception as error:
@@ -159,18 +159,18 @@ class ToolServer:
             case Fault():
                 return error
             case PayloadTooLarge() | SlowBody() | UnsupportedCoding():
-                return refused(error, INVALID_REQUEST, self._places)
+                return refused(error, INVALID_REQUEST, self._links)
             case Refusal():
-                return refused(error, UNAUTHORIZED, self._places)
+                return refused(error, UNAUTHORIZED, self._links)
             case StoreUnavailable():
                 log.error(
                     "the store cannot be asked: %s", error, extra={"request": posted.request_id}
                 )
                 return _upstream(refuse(self._service, UsageUnknown()))
         log.error("a bug of ours", exc_info=error, extra={"request": posted.request_id})
-        return refused(OurFault(posted.request_id), INTERNAL_ERROR, self._places)
+        return refused(OurFault(posted.request_id), INTERNAL_ERROR, self._links)
 
-    async def _perform(self, caller: Caller, message: Message, posted: Posted) -> Outcome:
+    async def _perform(self, caller: Caller, message: Message, posted: Posted) -> ToolOutcome:
         headers, method = posted.headers, message.method
         known = METHODS_2026 if speaks_2026(headers) and method != "initialize" else METHODS
         if method not in known:
@@ -180,13 +180,13 @@ class ToolServer:
             )  # fmt: skip
         params = await self._understand(_members(message.params), Params, "member params")
         if method == "initialize":
-            return Outcome(_initialized(params.protocolVersion), {})
+            return ToolOutcome(_initialized(params.protocolVersion), {})
         check_envelope(message, params, headers, self._docs_url)
         if method == "tools/call":
             return await self._call(caller, params, posted)
-        return Outcome(self._results[method], {})
+        return ToolOutcome(self._results[method], {})
 
-    async def _call(self, caller: Caller, params: Params, posted: Posted) -> Outcome:
+    async def _call(self, caller: Caller, params: Params, posted: Posted) -> ToolOutcome:
         operation = self._operation(params.name)
         authorization = posted.headers["authorization"]
         if operation.key == "provisioning":
@@ -196,13 +196,13 @@ class ToolServer:
             taken = await self._understand(octets, arguments_of(operation), "member arguments")
         except Fault as fault:
             if operation.counts_malformed and fault.code == INVALID_PARAMS:
-                counted = await self._ask(operation, authorization, {}, octets, posted)
+                counted = await self._call_operation(operation, authorization, {}, octets, posted)
                 if counted.status != 400:  # it was not counted: a repeat too early, a store away
                     raise _upstream(counted) from None
                 fault.headers = counted.headers
             raise
         path = {"id": taken.id} if isinstance(taken, KeyId) else {}
-        reply = await self._ask(operation, authorization, path, octets, posted)
+        reply = await self._call_operation(operation, authorization, path, octets, posted)
         if reply.status >= 400:
             raise _upstream(reply)
         return _called(reply, path)
@@ -239,14 +239,14 @@ class ToolServer:
             "account, beside Authorization: Bearer <standard key>.",
         )  # fmt: skip
 
-    async def _ask(
+    async def _call_operation(
         self,
         operation: Operation,
         authorization: str,
         path: Mapping[str, str],
         octets: bytes,
         posted: Posted,
-    ) -> Reply:
+    ) -> OperationReply:
         """Perform the operation as if the arguments had been the body of its request."""
 
         async def read(octets_max: int) -> bytes:
@@ -279,7 +279,7 @@ def _initialized(version: str | None) -> dict[str, Any]:
     }
 
 
-def _called(reply: Reply, path: Mapping[str, str]) -> Outcome:
+def _called(reply: OperationReply, path: Mapping[str, str]) -> ToolOutcome:
     """A tool's result: the object, and for older clients its JSON as text."""
     assert isinstance(reply.body, bytes)
     body = reply.body or _encode({"revoked": True, "id": path["id"].lower()})
@@ -289,17 +289,17 @@ def _called(reply: Reply, path: Mapping[str, str]) -> Outcome:
         "isError": False,
         **COMPLETE,
     }
-    return Outcome(result, reply.headers)
+    return ToolOutcome(result, reply.headers)
 
 
-def _upstream(reply: Reply) -> Fault:
+def _upstream(reply: OperationReply) -> Fault:
     """An operation's refusal, with its status, its body and its headers."""
     assert isinstance(reply.body, bytes)
-    told = msgspec.json.decode(reply.body, type=ApiError)
+    reported = msgspec.json.decode(reply.body, type=ApiError)
     if reply.status in (401, 403):  # a key that was revoked a moment ago
-        reason = {"reason": told.message, "action": told.action, "docs": told.docs}
+        reason = {"reason": reported.message, "action": reported.action, "docs": reported.docs}
         return Fault(UNAUTHORIZED, reason, headers=reply.headers)
     data = {
-        "status": reply.status, "body": Raw(reply.body), "action": told.action, "docs": told.docs,
+        "status": reply.status, "body": Raw(reply.body), "action": reported.action, "docs": reported.docs,
     }  # fmt: skip
     return Fault(UPSTREAM_FAILED, data, reply.status, reply.headers, reply.closes)

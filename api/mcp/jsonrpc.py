@@ -18,8 +18,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from mailprobe.api.rest.decoding import check_media_type, parse
-from mailprobe.api.rest.errors import BEFORE_ROUTING, Places, body_of, headers_of, row_of
-from mailprobe.api.rest.messages import JSON, Reply
+from mailprobe.api.rest.errors import BEFORE_ROUTING, Links, body_of, headers_of, row_of
+from mailprobe.api.rest.messages import JSON, OperationReply
 from mailprobe.api.rest.refusals import InvalidRequest, Refusal, Section
 
 VERSION_2026 = "2026-07-28"
@@ -39,7 +39,7 @@ UNSUPPORTED_VERSION = -32022
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FaultRow:
     """How one error is told, where its fault has no HTTP status of its own."""
 
     message: str
@@ -47,16 +47,16 @@ class Row:
     status_2026: int
 
 
-TABLE: dict[int, Row] = {
-    PARSE_ERROR: Row("Parse error", 400, 400),
-    INVALID_REQUEST: Row("Invalid Request", 400, 400),
-    METHOD_NOT_FOUND: Row("Method not found", 200, 404),
-    INVALID_PARAMS: Row("Invalid params", 200, 400),
-    INTERNAL_ERROR: Row("Internal error", 500, 500),
-    UNAUTHORIZED: Row("Unauthorized", 401, 401),
-    UPSTREAM_FAILED: Row("Upstream request failed", 502, 502),  # it always has the upstream's
-    HEADER_MISMATCH: Row("Header mismatch", 400, 400),
-    UNSUPPORTED_VERSION: Row("Unsupported protocol version", 400, 400),
+TABLE: dict[int, FaultRow] = {
+    PARSE_ERROR: FaultRow("Parse error", 400, 400),
+    INVALID_REQUEST: FaultRow("Invalid Request", 400, 400),
+    METHOD_NOT_FOUND: FaultRow("Method not found", 200, 404),
+    INVALID_PARAMS: FaultRow("Invalid params", 200, 400),
+    INTERNAL_ERROR: FaultRow("Internal error", 500, 500),
+    UNAUTHORIZED: FaultRow("Unauthorized", 401, 401),
+    UPSTREAM_FAILED: FaultRow("Upstream request failed", 502, 502),  # it always has the upstream's
+    HEADER_MISMATCH: FaultRow("Header mismatch", 400, 400),
+    UNSUPPORTED_VERSION: FaultRow("Unsupported protocol version", 400, 400),
 }
 
 SECTION: Section = "tools"
@@ -84,10 +84,10 @@ def reasoned(code: int, reason: str, action: str, docs_url: str) -> Fault:
     return Fault(code, {"reason": reason, "action": action, "docs": f"{docs_url}#{SECTION}"})
 
 
-def refused(refusal: Refusal, code: int, places: Places) -> Fault:
+def refused(refusal: Refusal, code: int, places: Links) -> Fault:
     """A refusal of the API's as a fault, with the status and the headers that it has there."""
-    row, told = row_of(refusal), body_of(refusal, places)
-    data = {"reason": told.message, "action": told.action, "docs": told.docs}
+    row, reported = row_of(refusal), body_of(refusal, places)
+    data = {"reason": reported.message, "action": reported.action, "docs": reported.docs}
     return Fault(code, data, row.status, headers_of(refusal), row.closes)
 
 
@@ -262,22 +262,24 @@ def _decoded(value: str) -> str | None:
 # -- what goes out ----------------------------------------------------------------------------
 
 
-def result_reply(result: Any, id_: bytes, headers: Mapping[str, str]) -> Reply:
+def result_reply(result: Any, id_: bytes, headers: Mapping[str, str]) -> OperationReply:
     """Success. Whatever the upstream's status was, it is 200: MCP's 202 has no result in it."""
-    return Reply(200, _encode({"jsonrpc": "2.0", "id": Raw(id_), "result": result}), headers)
+    return OperationReply(
+        200, _encode({"jsonrpc": "2.0", "id": Raw(id_), "result": result}), headers
+    )
 
 
-def fault_reply(fault: Fault, id_: bytes = NULL, *, modern: bool = False) -> Reply:
+def fault_reply(fault: Fault, id_: bytes = NULL, *, modern: bool = False) -> OperationReply:
     """The one way in which a fault becomes an answer."""
     row = TABLE[fault.code]
     status = fault.status or (row.status_2026 if modern else row.status)
     error = {"code": fault.code, "message": row.message, "data": fault.data}
     body = _encode({"jsonrpc": "2.0", "id": Raw(id_), "error": error})
     challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else {}  # RFC 9110 11.6.1
-    return Reply(status, body, {**challenge, **fault.headers}, closes=fault.closes)
+    return OperationReply(status, body, {**challenge, **fault.headers}, closes=fault.closes)
 
 
-def error_body(code: str, places: Places) -> bytes:
+def error_body(code: str, places: Links) -> bytes:
     """The body for what the HTTP server refuses by itself, by the code that it has for it."""
     refusal = BEFORE_ROUTING[code]
     ours = row_of(refusal).status >= 500

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mailprobe.api.rest.errors import Places
+from mailprobe.api.rest.errors import Links
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.openapi_text import KEY_ID
 from mailprobe.api.rest.operations import Operation
@@ -123,7 +123,7 @@ def arguments_of(operation: Operation) -> type[Struct]:
     return operation.takes or (KeyId if "{id}" in operation.path else Nothing)
 
 
-def define(operations: Sequence[Operation], places: Places) -> list[dict[str, Any]]:
+def define(operations: Sequence[Operation], places: Links) -> list[dict[str, Any]]:
     """The definitions of all operations that are tools, in their order."""
     schemas = describe(operations, places)["components"]["schemas"]
     schemas["VerifyEmailResult"]["properties"].pop("evidence")  # no tool can ask for it

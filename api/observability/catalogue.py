@@ -10,7 +10,7 @@ from functools import cache
 
 from mailprobe.api.observability.request_context import UNROUTED
 from mailprobe.api.observability.shared_counters import Family, Labels
-from mailprobe.api.rest.errors import BEFORE_ROUTING, Row
+from mailprobe.api.rest.errors import BEFORE_ROUTING, ErrorRow
 from mailprobe.api.rest.errors import TABLE as REFUSALS
 from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.rest.refusals import MethodNotAllowed, NoSuchRoute
@@ -38,7 +38,7 @@ def rung_labels(outcome: Outcome) -> Labels:
     return rung.status, rung.failed_check or NO_CHECK
 
 
-def _refused() -> Iterator[tuple[str, Row]]:
+def _refused() -> Iterator[tuple[str, ErrorRow]]:
     """Each operation with each of its refusals, and those for which no operation is found."""
     servers = tuple(map(type, BEFORE_ROUTING.values()))  # it may end any request
     for operation in OPERATIONS:

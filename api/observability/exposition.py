@@ -15,7 +15,7 @@ import trio
 
 from mailprobe.api.http.exchange import Message, Receive, Send
 from mailprobe.api.http.server import Limits, serve_app
-from mailprobe.api.observability.shared_counters import Board, Family, Reading
+from mailprobe.api.observability.shared_counters import Family, SeriesTotal, SharedCounters
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -28,20 +28,20 @@ METHODS = ("GET", "HEAD")
 LIMITS = Limits(connections_max=20, in_flight_max=20, body_octets_max=1024, drain_s=2.0)
 
 
-def page(board: Board, version: str) -> bytes:
+def page(counters: SharedCounters, version: str) -> bytes:
     """The whole page. Blocks for some milliseconds."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(board, version))
+    registry.register(_Collector(counters, version))
     return generate_latest(registry)
 
 
 class _Collector:
     """A board as prometheus_client's own values."""
 
-    def __init__(self, board: Board, version: str) -> None:
-        self._board = board
+    def __init__(self, counters: SharedCounters, version: str) -> None:
+        self._counters = counters
         self._version = version
 
     def describe(self) -> list["Metric"]:
@@ -49,23 +49,27 @@ class _Collector:
 
     def collect(self) -> Iterator["Metric"]:
         yield from self._about()
-        for family, readings in self._board.read():
-            yield _TELL[family.kind](family, readings)
+        for family, readings in self._counters.read():
+            yield _RENDER[family.kind](family, readings)
 
     def _about(self) -> Iterator["Metric"]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        board = self._board
-        so_far = board.workers_so_far  # first: who is counted here is alive only when it says so
+        counters = self._counters
+        so_far = counters.workers_so_far  # first: who is counted here is alive only when it says so
         release = GaugeMetricFamily(
             "mailprobe_build_info", "1; the labels say what runs.", labels=("version", "python")
         )
         release.add_metric((self._version, platform.python_version()), 1.0)
         yield release
         yield GaugeMetricFamily(
-            "process_start_time_seconds", "When the service started, since 1970.", board.started_at
+            "process_start_time_seconds",
+            "When the service started, since 1970.",
+            counters.started_at,
         )
-        yield GaugeMetricFamily("mailprobe_workers", "Workers that are alive.", board.workers_alive)
+        yield GaugeMetricFamily(
+            "mailprobe_workers", "Workers that are alive.", counters.workers_alive
+        )
         yield CounterMetricFamily(
             "mailprobe_workers_started",
             "Workers that have begun to serve, successors counted.",
@@ -73,36 +77,38 @@ class _Collector:
         )
 
 
-def _counter(family: Family, readings: Sequence[Reading]) -> "Metric":
+def _counter(family: Family, readings: Sequence[SeriesTotal]) -> "Metric":
     from prometheus_client.core import CounterMetricFamily
 
-    told = CounterMetricFamily(family.name, family.says, labels=family.labels)
+    reported = CounterMetricFamily(family.name, family.help, labels=family.labels)
     for reading in readings:
-        told.add_metric(reading.labels, reading.cells[0])
-    return told
+        reported.add_metric(reading.labels, reading.cells[0])
+    return reported
 
 
-def _gauge(family: Family, readings: Sequence[Reading]) -> "Metric":
+def _gauge(family: Family, readings: Sequence[SeriesTotal]) -> "Metric":
     from prometheus_client.core import GaugeMetricFamily
 
-    told = GaugeMetricFamily(family.name, family.says, labels=family.labels)
+    reported = GaugeMetricFamily(family.name, family.help, labels=family.labels)
     for reading in readings:
-        told.add_metric(reading.labels, reading.cells[0])
-    return told
+        reported.add_metric(reading.labels, reading.cells[0])
+    return reported
 
 
-def _histogram(family: Family, readings: Sequence[Reading]) -> "Metric":
+def _histogram(family: Family, readings: Sequence[SeriesTotal]) -> "Metric":
     from prometheus_client.core import HistogramMetricFamily
 
-    told = HistogramMetricFamily(family.name, family.says, labels=family.labels)
+    reported = HistogramMetricFamily(family.name, family.help, labels=family.labels)
     bounds = [*map(repr, family.bounds), "+Inf"]
     for reading in readings:
         *buckets, total = reading.cells
-        told.add_metric(reading.labels, list(zip(bounds, accumulate(buckets), strict=True)), total)
-    return told
+        reported.add_metric(
+            reading.labels, list(zip(bounds, accumulate(buckets), strict=True)), total
+        )
+    return reported
 
 
-_TELL: dict[str, Callable[[Family, Sequence[Reading]], "Metric"]] = {
+_RENDER: dict[str, Callable[[Family, Sequence[SeriesTotal]], "Metric"]] = {
     "counter": _counter,
     "gauge": _gauge,
     "histogram": _histogram,

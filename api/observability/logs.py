@@ -121,8 +121,8 @@ def cover(_: Any, __: str, event: Event) -> Event:
 def _cover_fields(fields: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     covered_fields = {}
     for name, value in fields.items():
-        told, secret = _name(name if isinstance(name, str) else _told(name))
-        covered_fields[told] = HIDDEN if secret else _cover(value, depth)
+        reported, secret = _name(name if isinstance(name, str) else _described(name))
+        covered_fields[reported] = HIDDEN if secret else _cover(value, depth)
     return covered_fields
 
 
@@ -141,10 +141,10 @@ def _cover(value: Any, depth: int) -> Any:
         return _cover_fields(value, depth + 1)
     if isinstance(value, list | tuple | set | frozenset) and depth < DEPTH_MAX:
         return [_cover(each, depth + 1) for each in value]
-    return covered(_told(value))
+    return covered(_described(value))
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     try:
         return repr(value)
     except Exception:  # whatever its author did wrong
@@ -164,14 +164,14 @@ def release() -> str:
 
 def belong(_: Any, __: str, event: Event) -> Event:
     """A line that is written on a request's behalf says which request and which operation."""
-    visit = present()
-    if visit is not None:
-        event.setdefault("request", visit.request_id)
-        event.setdefault("operation", visit.operation)
+    request_context = present()
+    if request_context is not None:
+        event.setdefault("request", request_context.request_id)
+        event.setdefault("operation", request_context.operation)
     return event
 
 
-def tell_age(version: str, started: float, _: Any, __: str, event: Event) -> Event:
+def log_age(version: str, started: float, _: Any, __: str, event: Event) -> Event:
     """The line of a health check says what runs, and for how long; its answer does not."""
     if event.get("operation") == "health" and event.get("event") == "access":
         event["version"] = version
@@ -188,7 +188,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JsonFormatter(logging.Formatter):
-    """A line of JSON for each record: what `belong`, `tell_age` and `cover` make of it.
+    """A line of JSON for each record: what `belong`, `log_age` and `cover` make of it.
 
     Each request has a line, so that it costs a third of structlog's, which makes a
     record into an event by ten functions. It is encoded first and looked at once: only
@@ -227,7 +227,7 @@ class JsonFormatter(logging.Formatter):
             event["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             event["stack_info"] = record.stack_info
-        return tell_age(self._version, self._started, None, "", belong(None, "", event))
+        return log_age(self._version, self._started, None, "", belong(None, "", event))
 
 
 def formatter(*, terminal: bool = False) -> logging.Formatter:
@@ -249,7 +249,7 @@ def formatter(*, terminal: bool = False) -> logging.Formatter:
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
             belong,
-            partial(tell_age, release(), time.monotonic()),
+            partial(log_age, release(), time.monotonic()),
             cover,
             show,
         ],

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 
 from mailprobe.api.observability.catalogue import GONE, families, rung_labels
-from mailprobe.api.observability.request_context import Visit
-from mailprobe.api.observability.shared_counters import Board, Row, open_board
+from mailprobe.api.observability.request_context import RequestContext
+from mailprobe.api.observability.shared_counters import (
+    CounterRow,
+    SharedCounters,
+    open_shared_counters,
+)
 from mailprobe.engine.background import log_fault
 from mailprobe.engine.verdict import Outcome
 from mailprobe.storage.contract import Store, StoreUnavailable
@@ -23,20 +27,20 @@ if TYPE_CHECKING:
     from mailprobe.api.service import Service
     from mailprobe.engine.observer import Recalled
 
-LOOK_EVERY_S = 1.0  # at what is under way: so old are the states of other workers in an answer
+POLL_EVERY_S = 1.0  # at what is under way: so old are the states of other workers in an answer
 
 
 @contextmanager
-def open_metrics(workers: int) -> Iterator[Board]:
+def open_metrics(workers: int) -> Iterator[SharedCounters]:
     """The board of a service with so many workers; to be opened before they are forked."""
-    with open_board(families(), workers) as board:
-        yield board
+    with open_shared_counters(families(), workers) as counters:
+        yield counters
 
 
 class Metrics:
     """What one worker counts: a Watcher of the engine, a Porter of the service."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: CounterRow) -> None:
         self._row = row
         self._verdicts = row.numbers("mailprobe_verdicts")
         self._layer_s = row.numbers("mailprobe_layer_seconds")
@@ -46,11 +50,11 @@ class Metrics:
         self._connections = row.numbers("mailprobe_smtp_connections")
         self._reused = row.numbers("mailprobe_smtp_sessions_reused")
         self._lowered = row.numbers("mailprobe_smtp_limits_lowered")
-        self._rests = row.numbers("mailprobe_smtp_rests")
+        self._backoffs = row.numbers("mailprobe_smtp_rests")
         self._requests = row.numbers("mailprobe_requests")
         self._request_s = row.numbers("mailprobe_request_seconds")
         self._refusals = row.numbers("mailprobe_refusals")
-        self._asked = row.numbers("mailprobe_addresses_asked")
+        self._requested = row.numbers("mailprobe_addresses_asked")
         self._in_flight = row.numbers("mailprobe_requests_in_flight")
         self._streams = row.numbers("mailprobe_streams_in_flight")
         self._store_s = row.numbers("mailprobe_store_seconds")
@@ -64,16 +68,16 @@ class Metrics:
     def route_read(self, began: float) -> None:
         self._layer_s.observe(trio.current_time() - began, ("mx",))
 
-    def question_settled(self, began: float) -> None:
+    def probe_settled(self, began: float) -> None:
         self._layer_s.observe(trio.current_time() - began, ("smtp",))
 
-    def told(self, outcome: Outcome, rule: str, addresses: int) -> None:
+    def answer_emitted(self, outcome: Outcome, rule: str, addresses: int) -> None:
         self._verdicts.add((*rung_labels(outcome), rule), addresses)
 
     def recalled(self, what: "Recalled") -> None:
         self._cache_hits.add((what,))
 
-    def looked_up(self, began: float, *, certain: bool) -> None:
+    def lookup_done(self, began: float, *, certain: bool) -> None:
         self._lookups.add(("certain" if certain else "failed",))
         self._lookup_s.observe(trio.current_time() - began)
 
@@ -86,30 +90,30 @@ class Metrics:
     def limit_lowered(self) -> None:
         self._lowered.add()
 
-    def host_rested(self, *, refused: bool) -> None:
-        self._rests.add(("refused" if refused else "unreachable",))
+    def host_backed_off(self, *, refused: bool) -> None:
+        self._backoffs.add(("refused" if refused else "unreachable",))
 
     # -- what the service tells (visits.Porter)
 
-    def came(self) -> None:
+    def request_started(self) -> None:
         self._in_flight.add()
 
     def streams(self) -> None:
         self._streams.add()
 
-    def left(self, visit: Visit, seconds: float) -> None:
+    def request_finished(self, request_context: RequestContext, seconds: float) -> None:
         self._in_flight.add(amount=-1)
-        if visit.lines is not None:
+        if request_context.lines is not None:
             self._streams.add(amount=-1)
-        status = GONE if visit.status is None else str(visit.status)
-        self._requests.add((visit.operation, status))
-        self._request_s.observe(seconds, (visit.operation,))
-        if visit.code is not None:
-            self._refusals.add((visit.operation, visit.code))
-        if visit.addresses:
-            self._asked.add((visit.operation,), visit.addresses)
+        status = GONE if request_context.status is None else str(request_context.status)
+        self._requests.add((request_context.operation, status))
+        self._request_s.observe(seconds, (request_context.operation,))
+        if request_context.code is not None:
+            self._refusals.add((request_context.operation, request_context.code))
+        if request_context.addresses:
+            self._requested.add((request_context.operation,), request_context.addresses)
 
-    def turned_away(self, operation: str, code: str, status: int | None) -> None:
+    def request_rejected(self, operation: str, code: str, status: int | None) -> None:
         self._refusals.add((operation, code))
         if status is not None:
             self._requests.add((operation, str(status)))
@@ -133,32 +137,32 @@ class Metrics:
         try:
             while True:
                 try:
-                    self.look(service)
+                    self.sample(service)
                 except Exception:  # the row is this process's as long as it lives
-                    log_fault(self.look)
-                await trio.sleep(LOOK_EVERY_S)
+                    log_fault(self.sample)
+                await trio.sleep(POLL_EVERY_S)
         finally:
-            self._row.leave()
+            self._row.detach()
 
-    def look(self, service: "Service") -> None:
+    def sample(self, service: "Service") -> None:
         """Write down what is under way in this worker just now."""
-        census = service.meter.engine.prober.census()
+        statistics = service.quota.engine.dispatcher.statistics()
         states: dict[str, float] = {
-            "mailprobe_smtp_connections_open": census.connections,
-            "mailprobe_smtp_hosts": census.hosts,
-            "mailprobe_smtp_hosts_resting": census.hosts_resting,
-            "mailprobe_smtp_hosts_waiting": census.hosts_waiting,
-            "mailprobe_probes": census.questions,
+            "mailprobe_smtp_connections_open": statistics.connections,
+            "mailprobe_smtp_hosts": statistics.hosts,
+            "mailprobe_smtp_hosts_resting": statistics.hosts_backing_off,
+            "mailprobe_smtp_hosts_waiting": statistics.hosts_waiting,
+            "mailprobe_probes": statistics.probes,
             "mailprobe_addresses_under_way": service.capacity.addresses,
             "mailprobe_addresses_under_way_max": service.capacity.addresses_max,
-            "mailprobe_recorder_pending": service.recorder.pending,
+            "mailprobe_recorder_pending": service.background_writes.pending,
         }
         for name, number in states.items():
             self._row.numbers(name).put(number)
         waiting = self._row.numbers("mailprobe_probes_waiting")
-        waiting.put(census.questions_outside, ("desk",))
-        waiting.put(census.questions_waiting, ("host",))
-        self._row.speak()
+        waiting.put(statistics.probes_in_flight, ("desk",))
+        waiting.put(statistics.probes_waiting, ("host",))
+        self._row.heartbeat()
 
 
 class _Timed:

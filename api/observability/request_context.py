@@ -1,6 +1,6 @@
 """One request from its coming to its end, as the log and the metrics tell of it.
 
-A door opens a `Visit` for each request; whatever runs on the request's behalf
+A door opens a `RequestContext` for each request; whatever runs on the request's behalf
 finds it with `present()`, so that a line in the log can say where it belongs.
 When the visit ends, one line tells what became of it. A visit never holds what
 was sent: neither a key, nor an address, nor a body.
@@ -18,12 +18,12 @@ from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.access")
 
-CROWD_TOLD_EVERY_S = 1.0
+CROWD_LOGGED_EVERY_S = 1.0
 UNROUTED = "none"  # the operation of a request for which none was found
 
 
 @dataclass(slots=True)
-class Visit:
+class RequestContext:
     """A request under way; filled in as more is known of it."""
 
     request_id: str
@@ -37,19 +37,19 @@ class Visit:
     cut: bool = False  # the caller has not got the whole answer
 
 
-class Porter(Protocol):
+class RequestLog(Protocol):
     """Told of every visit; quick, waits for nothing and raises nothing."""
 
-    def came(self) -> None:
+    def request_started(self) -> None:
         """A request is under way."""
 
     def streams(self) -> None:
         """A request's answer is a stream, and it begins."""
 
-    def left(self, visit: Visit, seconds: float) -> None:
+    def request_finished(self, request_context: RequestContext, seconds: float) -> None:
         """A request has ended, so long after it came."""
 
-    def turned_away(self, operation: str, code: str, status: int | None) -> None:
+    def request_rejected(self, operation: str, code: str, status: int | None) -> None:
         """The HTTP server itself gave the answer.
 
         With no `status` where the request had come to an operation: its visit has
@@ -57,58 +57,58 @@ class Porter(Protocol):
         """
 
 
-class _Nobody:
-    def came(self) -> None: ...
+class _NoRequestLog:
+    def request_started(self) -> None: ...
     def streams(self) -> None: ...
-    def left(self, visit: Visit, seconds: float) -> None: ...
-    def turned_away(self, operation: str, code: str, status: int | None) -> None: ...
+    def request_finished(self, request_context: RequestContext, seconds: float) -> None: ...
+    def request_rejected(self, operation: str, code: str, status: int | None) -> None: ...
 
 
-NOBODY: Porter = _Nobody()
+NO_REQUEST_LOG: RequestLog = _NoRequestLog()
 
-_present: ContextVar[Visit | None] = ContextVar("visit", default=None)
+_present: ContextVar[RequestContext | None] = ContextVar("visit", default=None)
 
 
-def present() -> Visit | None:
+def present() -> RequestContext | None:
     """The visit that the running task belongs to."""
     return _present.get()
 
 
-class visiting:
+class request_scope:
     """The visit of this request, which ends with the block of whoever came first.
 
     `lingers`: what the task writes afterwards belongs to it too. For a door that
     has a task for each request.
     """
 
-    __slots__ = ("_lingers", "_porter", "_request_id", "_token", "_visit")
+    __slots__ = ("_context", "_lingers", "_request_id", "_request_log", "_token")
 
-    def __init__(self, porter: Porter, request_id: str, *, lingers: bool = False) -> None:
-        self._porter = porter
+    def __init__(self, request_log: RequestLog, request_id: str, *, lingers: bool = False) -> None:
+        self._request_log = request_log
         self._request_id = request_id
         self._lingers = lingers
-        self._token: Token[Visit | None] | None = None  # of who came first
+        self._token: Token[RequestContext | None] | None = None  # of who came first
 
-    def __enter__(self) -> Visit:
-        visit = _present.get()
-        if visit is None or visit.request_id != self._request_id:
-            visit = Visit(self._request_id, trio.current_time())
-            self._token = _present.set(visit)
-            self._porter.came()
-        self._visit = visit
-        return visit
+    def __enter__(self) -> RequestContext:
+        request_context = _present.get()
+        if request_context is None or request_context.request_id != self._request_id:
+            request_context = RequestContext(self._request_id, trio.current_time())
+            self._token = _present.set(request_context)
+            self._request_log.request_started()
+        self._context = request_context
+        return request_context
 
     def __exit__(self, *_: object) -> None:
         if self._token is None:
             return
-        seconds = trio.current_time() - self._visit.began
-        self._porter.left(self._visit, seconds)
-        _tell(self._visit, seconds)
+        seconds = trio.current_time() - self._context.began
+        self._request_log.request_finished(self._context, seconds)
+        _log(self._context, seconds)
         if not self._lingers:
             _present.reset(self._token)
 
 
-class Crowd:
+class RejectedRequests:
     """Requests that overload control rejected: counted each, and logged once a second.
 
     A line for each would cost more than the rejection.
@@ -116,48 +116,53 @@ class Crowd:
 
     def __init__(self) -> None:
         self._count = 0  # since the last line
-        self._told_at = -inf
+        self._logged_at = -inf
 
-    def tell(self, code: str, status: int) -> None:
+    def log(self, code: str, status: int) -> None:
         self._count += 1
         now = trio.current_time()
-        if now - self._told_at < CROWD_TOLD_EVERY_S:
+        if now - self._logged_at < CROWD_LOGGED_EVERY_S:
             return
-        told = {"operation": UNROUTED, "status": status, "code": code, "times": self._count}
-        log.info("access", extra=told)
-        self._count, self._told_at = 0, now
+        reported = {"operation": UNROUTED, "status": status, "code": code, "times": self._count}
+        log.info("access", extra=reported)
+        self._count, self._logged_at = 0, now
 
 
-def turned_away(porter: Porter, crowd: Crowd, code: str, status: int) -> None:
+def request_rejected(
+    request_log: RequestLog, crowd: RejectedRequests, code: str, status: int
+) -> None:
     """The HTTP server itself refuses a request, before any operation or in the midst of one."""
-    visit = _present.get()
-    if code == "overloaded" and (visit is None or visit.status is not None):
-        porter.turned_away(UNROUTED, code, status)
-        crowd.tell(code, status)
+    request_context = _present.get()
+    if code == "overloaded" and (request_context is None or request_context.status is not None):
+        request_log.request_rejected(UNROUTED, code, status)
+        crowd.log(code, status)
         return
-    if visit is None or visit.status is not None:
-        porter.turned_away(UNROUTED, code, status)
+    if request_context is None or request_context.status is not None:
+        request_log.request_rejected(UNROUTED, code, status)
         log.info("access", extra={"operation": UNROUTED, "status": status, "code": code})
     else:
-        porter.turned_away(visit.operation, code, None)
+        request_log.request_rejected(request_context.operation, code, None)
         log.info("cut off", extra={"status": status, "code": code})
 
 
-def _tell(visit: Visit, seconds: float) -> None:
+def _log(request_context: RequestContext, seconds: float) -> None:
     """The access line: everything that is told of a request, once."""
     if not log.isEnabledFor(logging.INFO):
         return
-    told: dict[str, Any] = {
-        "status": visit.status,
+    reported: dict[str, Any] = {
+        "status": request_context.status,
         "duration_ms": round(seconds * 1000, 1),
-        "addresses": visit.addresses,
+        "addresses": request_context.addresses,
     }
-    if visit.caller is not None:
-        told |= {"account": visit.caller.account.id, "key": visit.caller.key.prefix}
-    if visit.code is not None:
-        told["code"] = visit.code
-    if visit.lines is not None:
-        told["lines"] = visit.lines
-    if visit.cut:
-        told["cut"] = True
-    log.info("access", extra=told)
+    if request_context.caller is not None:
+        reported |= {
+            "account": request_context.caller.account.id,
+            "key": request_context.caller.key.prefix,
+        }
+    if request_context.code is not None:
+        reported["code"] = request_context.code
+    if request_context.lines is not None:
+        reported["lines"] = request_context.lines
+    if request_context.cut:
+        reported["cut"] = True
+    log.info("access", extra=reported)

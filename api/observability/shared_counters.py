@@ -36,7 +36,7 @@ class Family:
 
     kind: Kind
     name: str  # a counter's without its `_total`
-    says: str
+    help: str
     labels: Labels = ()
     series: tuple[Labels, ...] = ((),)
     bounds: tuple[float, ...] = ()  # of a histogram's buckets, in seconds
@@ -54,35 +54,35 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SeriesTotal:
     """One series with the numbers of all workers added up."""
 
     labels: Labels
     cells: Sequence[float]
 
 
-class Board:
+class SharedCounters:
     """The rows of all workers; see open_board()."""
 
     def __init__(self, families: Sequence[Family], workers: int, claims: IO[bytes]) -> None:
         self.families = tuple(families)
         self.started_at = time.time()
-        self._places: dict[str, dict[Labels, int]] = {}
+        self._slots: dict[str, dict[Labels, int]] = {}
         self._width = GREETED + 1
         for family in self.families:
-            self._places[family.name] = self._lay_out(family)
+            self._slots[family.name] = self._lay_out(family)
         self._workers = workers
         self._cells = memoryview(mmap.mmap(-1, CELL_OCTETS * self._width * workers)).cast("d")
         self._claims = claims
 
     def _lay_out(self, family: Family) -> dict[Labels, int]:
-        places = {}
+        slots = {}
         for labels in dict.fromkeys((*family.series, family.other)):
-            places[labels] = self._width
+            slots[labels] = self._width
             self._width += family.cells
-        return places
+        return slots
 
-    def claim(self) -> "Row":
+    def attach(self) -> "CounterRow":
         """A row for this process, until it ends: the first that no living worker has.
 
         A lock says whose a row is, for it ends with its process (POSIX record
@@ -93,13 +93,13 @@ class Board:
                 fcntl.lockf(self._claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
             except OSError:
                 continue
-            return Row(self._row(number), self.families, self._places)
+            return CounterRow(self._row(number), self.families, self._slots)
         raise RuntimeError(f"there are more than {self._workers} workers")
 
     def _row(self, number: int) -> Cells:
         return self._cells[number * self._width : (number + 1) * self._width]
 
-    def read(self) -> Iterator[tuple[Family, list[Reading]]]:
+    def read(self) -> Iterator[tuple[Family, list[SeriesTotal]]]:
         """Every family with its readings, as they are at this moment. May run in any thread."""
         rows = [self._row(number).tolist() for number in range(self._workers)]
         alive = [row for row in rows if time.monotonic() - row[SEEN_AT] < SILENT_S]
@@ -109,11 +109,11 @@ class Board:
             cells = now if family.kind == "gauge" else ever
             yield family, list(self._readings(family, cells))
 
-    def _readings(self, family: Family, cells: Sequence[float]) -> Iterator[Reading]:
-        for labels, place in self._places[family.name].items():
-            values = cells[place : place + family.cells]
+    def _readings(self, family: Family, cells: Sequence[float]) -> Iterator[SeriesTotal]:
+        for labels, slot in self._slots[family.name].items():
+            values = cells[slot : slot + family.cells]
             if any(values) or not (family.sparse or (family.labels and labels == family.other)):
-                yield Reading(labels, values)
+                yield SeriesTotal(labels, values)
 
     @property
     def workers_so_far(self) -> int:
@@ -129,39 +129,39 @@ class Board:
 
 
 @contextmanager
-def open_board(families: Sequence[Family], workers: int) -> Iterator[Board]:
+def open_shared_counters(families: Sequence[Family], workers: int) -> Iterator[SharedCounters]:
     """A board for so many workers, to be opened before they are forked.
 
     Its file has no name and stays empty: only its locks are used.
     """
     with tempfile.TemporaryFile() as claims:
-        yield Board(families, workers, claims)
+        yield SharedCounters(families, workers, claims)
 
 
 def _added(rows: Sequence[Sequence[float]], width: int) -> list[float]:
     return [sum(column) for column in zip(*rows, strict=True)] if rows else [0.0] * width
 
 
-class Row:
+class CounterRow:
     """What one worker counts."""
 
     def __init__(
         self,
         cells: Cells,
         families: Sequence[Family],
-        places: Mapping[str, Mapping[Labels, int]],
+        slots: Mapping[str, Mapping[Labels, int]],
     ) -> None:
         self._cells = cells
         self._families = {family.name: family for family in families}
-        self._places = places
-        self.leave()  # so did its last worker, if nobody has said so
+        self._slots = slots
+        self.detach()  # so did its last worker, if nobody has said so
         cells[GREETED] += 1
 
-    def speak(self) -> None:
+    def heartbeat(self) -> None:
         """This worker is alive, and its states are written."""
         self._cells[SEEN_AT] = time.monotonic()
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Nobody is alive in this row: its states are nobody's any more."""
         self._clear_states()
         self._cells[SEEN_AT] = -SILENT_S
@@ -169,42 +169,42 @@ class Row:
     def _clear_states(self) -> None:
         for family in self._families.values():
             if family.kind == "gauge":
-                for place in self._places[family.name].values():
-                    self._cells[place] = 0.0
+                for slot in self._slots[family.name].values():
+                    self._cells[slot] = 0.0
 
     def numbers(self, name: str) -> "Numbers":
         family = self._families[name]
-        places = self._places[name]
-        return Numbers(self._cells, places, places[family.other], family.bounds)
+        slots = self._slots[name]
+        return Numbers(self._cells, slots, slots[family.other], family.bounds)
 
 
 class Numbers:
     """The cells of one family in one row."""
 
-    __slots__ = ("_bounds", "_cells", "_other", "_places")
+    __slots__ = ("_bounds", "_cells", "_other", "_slots")
 
     def __init__(
         self,
         cells: Cells,
-        places: Mapping[Labels, int],
+        slots: Mapping[Labels, int],
         other: int,
         bounds: tuple[float, ...],
     ) -> None:
         self._cells = cells
-        self._places = places
+        self._slots = slots
         self._other = other
         self._bounds = bounds
 
     def add(self, labels: Labels = (), amount: float = 1.0) -> None:
         """Of a counter or a gauge."""
-        self._cells[self._places.get(labels, self._other)] += amount
+        self._cells[self._slots.get(labels, self._other)] += amount
 
     def put(self, amount: float, labels: Labels = ()) -> None:
         """Of a gauge."""
-        self._cells[self._places.get(labels, self._other)] = amount
+        self._cells[self._slots.get(labels, self._other)] = amount
 
     def observe(self, seconds: float, labels: Labels = ()) -> None:
         """Of a histogram: a bucket holds what is at most its bound."""
-        place, bounds = self._places.get(labels, self._other), self._bounds
-        self._cells[place + bisect_left(bounds, seconds)] += 1.0
-        self._cells[place + len(bounds) + 1] += seconds
+        slot, bounds = self._slots.get(labels, self._other), self._bounds
+        self._cells[slot + bisect_left(bounds, seconds)] += 1.0
+        self._cells[slot + len(bounds) + 1] += seconds

@@ -25,8 +25,8 @@ PAUSES_S = (0.1, 0.2, 0.5, 1.0)  # between two tries; the last one from then on
 Write = Callable[[], Awaitable[None]]
 
 
-class Recorder:
-    """Takes writes from requests; `open_recorder()` opens one."""
+class BackgroundWrites:
+    """Takes writes from requests; `open_background_writes()` opens one."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -37,7 +37,7 @@ class Recorder:
     def pending(self) -> int:
         return len(self._pending)
 
-    async def once(self, write: Write) -> None:
+    async def write_shielded(self, write: Write) -> None:
         """Write it, try once; whoever is cancelled meanwhile learns so when it is written.
 
         In the caller's own task, for a store answers or gives up within a second.
@@ -48,7 +48,7 @@ class Recorder:
         if scope.cancelled_caught:
             raise StoreUnavailable("a write was given up at the end")
 
-    def insist(self, write: Write) -> trio.Event:
+    def write_until_durable(self, write: Write) -> trio.Event:
         """Write it, try until it is written; the event tells that it is, or was given up."""
         ended = trio.Event()
         self._start(_try_until_written, write, ended)
@@ -101,12 +101,12 @@ async def _try_until_written(write: Write, ended: trio.Event) -> None:
 
 
 @asynccontextmanager
-async def open_recorder(drain_s: float = DRAIN_S) -> AsyncIterator[Recorder]:
+async def open_background_writes(drain_s: float = DRAIN_S) -> AsyncIterator[BackgroundWrites]:
     """A recorder; leaving the block, in whatever way, waits for what is pending."""
     async with trio.open_nursery() as nursery:
-        recorder = Recorder(nursery)
+        background_writes = BackgroundWrites(nursery)
         try:
-            yield recorder
+            yield background_writes
         finally:
-            await recorder.drain(drain_s)
+            await background_writes.drain(drain_s)
             nursery.cancel_scope.cancel()

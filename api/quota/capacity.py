@@ -8,7 +8,7 @@ from math import ceil
 
 import trio
 
-from mailprobe.api.quota.plans import Plan
+from mailprobe.api.quota.plans import PricingPlan
 from mailprobe.api.quota.policy import (
     WINDOW,
     limit_of_account,
@@ -16,7 +16,7 @@ from mailprobe.api.quota.policy import (
     units_in,
     used_last_minute,
 )
-from mailprobe.engine.fair_queue import Turnstile
+from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.storage.records import Ledger
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
@@ -43,7 +43,7 @@ class Capacity:
         self.addresses_max = addresses_max
         self.addresses = 0
         self._of: dict[str, int] = {}  # by account
-        self._queue: Turnstile[_Waiting] = Turnstile()
+        self._queue: FairQueue[_Waiting] = FairQueue()
         self._waiting: dict[str, int] = {}  # by account
         self._in_vain_at: dict[str, float] = {}  # by account, the latest last
 
@@ -56,7 +56,7 @@ class Capacity:
         return in_half or own == 0 or own + addresses <= free
 
     @contextmanager
-    def asking(self, account: str, addresses: int) -> Iterator["Room"]:
+    def requesting(self, account: str, addresses: int) -> Iterator["CapacityTicket"]:
         """Room for these, held as long as the block lasts, or none.
 
         Many requests may be weighed in one transaction, before any of them is let in.
@@ -64,38 +64,38 @@ class Capacity:
         has_room = account not in self._waiting and self.fits(account, addresses)
         if has_room:
             self.enter(addresses, account)
-        room = Room(has_room)
+        room = CapacityTicket(has_room)
         try:
             yield room
         finally:
-            self._end_asking(account, addresses, room)
+            self._end_request(account, addresses, room)
 
     @asynccontextmanager
-    async def waiting(self, account: str, addresses: int) -> AsyncIterator["Room"]:
+    async def waiting(self, account: str, addresses: int) -> AsyncIterator["CapacityTicket"]:
         """The same, for a request that waits until there is room."""
-        room = Room(await self._wait(account, addresses))
+        room = CapacityTicket(await self._wait(account, addresses))
         try:
             yield room
         finally:
-            self._end_asking(account, addresses, room)
+            self._end_request(account, addresses, room)
 
-    def _end_asking(self, account: str, addresses: int, room: "Room") -> None:
+    def _end_request(self, account: str, addresses: int, room: "CapacityTicket") -> None:
         """Room that was granted is entered in a moment, and nobody else's."""
         if room.is_there:
-            self._forget(addresses, account)
+            self._subtract(addresses, account)
             if not room.is_granted:
-                self._let_in()
+                self._admit()
 
     def enter(self, addresses: int, account: str = "") -> None:
         self.addresses += addresses
         self._of[account] = self._of.get(account, 0) + addresses
 
-    def leave(self, addresses: int, account: str = "") -> None:
+    def release(self, addresses: int, account: str = "") -> None:
         if addresses:
-            self._forget(addresses, account)
-            self._let_in()
+            self._subtract(addresses, account)
+            self._admit()
 
-    def _forget(self, addresses: int, account: str) -> None:
+    def _subtract(self, addresses: int, account: str) -> None:
         self.addresses -= addresses
         self._of[account] -= addresses
         if not self._of[account]:
@@ -105,55 +105,55 @@ class Capacity:
         waiting = _Waiting(account, addresses)
         self._waiting[account] = self._waiting.get(account, 0) + 1
         self._queue.join(account, waiting)
-        self._let_in()
+        self._admit()
         try:
-            with trio.move_on_after(self._patience_s(account)):
-                await waiting.let_in.wait()
+            with trio.move_on_after(self._timeout_s(account)):
+                await waiting.admitted.wait()
         except trio.Cancelled:
-            if waiting.let_in.is_set():
-                self.leave(addresses, account)
+            if waiting.admitted.is_set():
+                self.release(addresses, account)
             raise
         finally:
             waiting.is_over = True
             self._waiting[account] -= 1
             if not self._waiting[account]:
                 del self._waiting[account]
-        if not waiting.let_in.is_set():
+        if not waiting.admitted.is_set():
             self._in_vain_at.pop(account, None)
             self._in_vain_at[account] = trio.current_time()
-        return waiting.let_in.is_set()
+        return waiting.admitted.is_set()
 
-    def _patience_s(self, account: str) -> float:
+    def _timeout_s(self, account: str) -> float:
         """A burst waits; of a queue that stands each request is refused at once."""
         until = trio.current_time() - ROOM_S
         while self._in_vain_at and next(iter(self._in_vain_at.values())) <= until:
             del self._in_vain_at[next(iter(self._in_vain_at))]
         return HASTE_S if account in self._in_vain_at else ROOM_S
 
-    def _let_in(self) -> None:
+    def _admit(self) -> None:
         """Room may have become free: for those who wait, an account after the other."""
         passed_over: list[_Waiting] = []
         while self.addresses < self.addresses_max:
-            following = self._queue.take()
+            following = self._queue.pop()
             if following is None:
                 break
             if following.is_over:
                 continue
             if any(each.account == following.account for each in passed_over):
-                self._queue.put_back(following.account, following)
+                self._queue.push_front(following.account, following)
                 break  # all accounts have had their turn
             if self.fits(following.account, following.addresses):
                 self.enter(following.addresses, following.account)
                 following.is_over = True
-                following.let_in.set()
+                following.admitted.set()
             else:
                 passed_over.append(following)
         for each in reversed(passed_over):
-            self._queue.put_back(each.account, each)
+            self._queue.push_front(each.account, each)
 
 
 @dataclass(slots=True, eq=False)
-class Room:
+class CapacityTicket:
     """What was found for a request that asks."""
 
     is_there: bool
@@ -164,11 +164,11 @@ class Room:
 class _Waiting:
     account: str
     addresses: int
-    let_in: trio.Event = field(default_factory=trio.Event)
+    admitted: trio.Event = field(default_factory=trio.Event)
     is_over: bool = False
 
 
-def standing(plan: Plan, ledger: Ledger, granted: int = 0) -> dict[str, str]:
+def limit_headers(plan: PricingPlan, ledger: Ledger, granted: int = 0) -> dict[str, str]:
     """RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-10).
 
     `r` is what is left after the units just granted, `t` the seconds until more is.

@@ -22,9 +22,9 @@ from uuid import uuid4
 import trio
 
 from mailprobe.engine.background import log_fault, supervised
-from mailprobe.engine.smtp.connection_budget import Sitter
+from mailprobe.engine.smtp.connection_budget import PermitHolder
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.lease_allocation import SeatsAsked
+from mailprobe.storage.lease_allocation import LeaseRequest
 
 log = logging.getLogger("mailprobe.fleet")
 
@@ -32,125 +32,125 @@ LEASE_S = 12.0  # as long as a dead process holds others up
 EXTEND_S = 4.0  # after the lease's beginning: there is time for many tries
 WIND_UP_S = 2.0  # before its end: nobody sits down any more, and rounds end
 CUT_S = 0.5  # before its end: connections are closed, whatever they wait for
-WANT_S = 3.0  # a question's clock: who has not asked again for so long wants none
+REQUEST_S = 3.0  # a question's clock: who has not asked again for so long wants none
 KEEP_S = 3.0  # an unused seat is kept: the next address of a list may want it
-LOOK_S = 0.25  # between two looks whether others wait
+POLL_S = 0.25  # between two looks whether others wait
 TICK_S = 0.1  # between two looks at the clock, and two tries to get a seat
 FAILED_S = 0.25  # after a call that failed
 RETURN_S = 1.0  # for giving all back at the end
 GROUP_MAX = 100  # addresses in one call: a transaction of a few milliseconds
 
 
-class Ledger(Protocol):
+class LeaseStore(Protocol):
     """What is needed of the store; see mailprobe.storage.contract.Store."""
 
-    async def lease_seats(
-        self, holder: str, asked: Mapping[str, SeatsAsked], *, limit: int, lease_s: float
+    async def lease_connections(
+        self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float
     ) -> Mapping[str, int]: ...
 
-    async def seats_asked_back(self, holder: str, *, limit: int) -> Mapping[str, int]: ...
+    async def revocable_connections(self, holder: str, *, limit: int) -> Mapping[str, int]: ...
 
-    async def return_seats(self, holder: str) -> None: ...
+    async def return_connections(self, holder: str) -> None: ...
 
 
 @dataclass(slots=True)
-class _Place:
+class _LeasedAddress:
     """One IP address, and what is ours of it. Times are trio's clock."""
 
     held: int = 0  # leased
     until: float = -math.inf  # the lease's end, counted from before it was asked for
     used: int = 0  # connections
     spare_since: float = math.inf  # not all that is held was used
-    wanted_until: float = -math.inf
-    asked_back: int = 0
+    requested_until: float = -math.inf
+    revoked: int = 0
     denied: bool = False  # one more was wanted, and not granted
     known: bool = True  # to the store, just as it is here
     queued: bool = False  # the store has us wait
-    asking: bool = False  # in the call under way
-    told: tuple[int, bool] = (0, False)  # how many may be used, and whether they are short
+    requesting: bool = False  # in the call under way
+    notified: tuple[int, bool] = (0, False)  # how many may be used, and whether they are short
 
     def at(self, now: float) -> int:
-        return 0 if now >= self.until - WIND_UP_S else max(0, self.held - self.asked_back)
+        return 0 if now >= self.until - WIND_UP_S else max(0, self.held - self.revoked)
 
     @property
     def short(self) -> bool:
-        return self.denied or self.asked_back > 0
+        return self.denied or self.revoked > 0
 
-    def wants(self, now: float, limit: int) -> bool:
-        return now < self.wanted_until and self.used >= self.held < limit and not self.asked_back
+    def requests(self, now: float, limit: int) -> bool:
+        return now < self.requested_until and self.used >= self.held < limit and not self.revoked
 
-    def gives(self, now: float) -> int:
+    def returns(self, now: float) -> int:
         """How many go back: those asked for, where nobody sits there, and what is not needed."""
         spare = max(0, self.held - self.used)
-        if self.asked_back:
-            return min(spare, self.asked_back)
+        if self.revoked:
+            return min(spare, self.revoked)
         return spare if now - self.spare_since >= KEEP_S else 0
 
     def due(self, now: float, limit: int) -> bool:
         """Is there something to be said to the store?"""
-        if not self.known or self.wants(now, limit) or self.gives(now):
+        if not self.known or self.requests(now, limit) or self.returns(now):
             return True
         if self.held:
             return now >= self.until - LEASE_S + EXTEND_S
-        return self.queued and now >= self.wanted_until
+        return self.queued and now >= self.requested_until
 
     @property
     def empty(self) -> bool:
-        return not (self.held or self.used or self.queued or self.asking) and self.known
+        return not (self.held or self.used or self.queued or self.requesting) and self.known
 
 
-class LeasedSeats:
-    """The seats of this process; see mailprobe.engine.smtp.connection_budget.Seats."""
+class LeasedBudget:
+    """The seats of this process; see mailprobe.engine.smtp.connection_budget.ConnectionBudget."""
 
-    def __init__(self, store: Ledger, limit: int) -> None:
+    def __init__(self, store: LeaseStore, limit: int) -> None:
         self.holder = uuid4().hex  # another one for each start: nobody inherits a lease
         self._store = store
         self._limit = limit
-        self._sitter: Sitter | None = None
-        self._places: dict[str, _Place] = {}
+        self._permit_holder: PermitHolder | None = None
+        self._addresses: dict[str, _LeasedAddress] = {}
         self._due: dict[str, None] = {}  # in the order in which they are spoken of
         self._stirred = trio.Event()
         self._peopled = trio.Event()  # there is a place
-        self._look_at = math.inf
+        self._poll_at = math.inf
         self._away = False  # the store, when it was last asked
 
     # -- what the engine asks ----------------------------------------------------------------
 
-    def open_for(self, sitter: Sitter) -> None:
-        self._sitter = sitter
+    def open_for(self, permit_holder: PermitHolder) -> None:
+        self._permit_holder = permit_holder
 
     def at(self, address: str) -> int:
-        place = self._places.get(address)
-        return place.at(trio.current_time()) if place else 0
+        leased = self._addresses.get(address)
+        return leased.at(trio.current_time()) if leased else 0
 
     def short(self, address: str) -> bool:
-        place = self._places.get(address)
-        return place is not None and place.short
+        leased = self._addresses.get(address)
+        return leased is not None and leased.short
 
-    def want(self, address: str) -> None:
-        place = self._place(address)
-        place.wanted_until = trio.current_time() + WANT_S
-        if not place.denied:  # else the clock asks again
-            self._stir(address)
+    def request(self, address: str) -> None:
+        leased = self._address(address)
+        leased.requested_until = trio.current_time() + REQUEST_S
+        if not leased.denied:  # else the clock asks again
+            self._wake(address)
 
     def used(self, address: str, count: int) -> None:
-        place = self._place(address)
-        if count < place.used:
-            place.spare_since = trio.current_time()
-            if place.asked_back:
-                self._stir(address)
-        place.used = count
-        if count >= place.held:
-            place.spare_since = math.inf
+        leased = self._address(address)
+        if count < leased.used:
+            leased.spare_since = trio.current_time()
+            if leased.revoked:
+                self._wake(address)
+        leased.used = count
+        if count >= leased.held:
+            leased.spare_since = math.inf
 
-    def _place(self, address: str) -> _Place:
-        place = self._places.get(address)
-        if place is None:
-            place = self._places[address] = _Place()
+    def _address(self, address: str) -> _LeasedAddress:
+        leased = self._addresses.get(address)
+        if leased is None:
+            leased = self._addresses[address] = _LeasedAddress()
             self._peopled.set()
-        return place
+        return leased
 
-    def _stir(self, address: str) -> None:
+    def _wake(self, address: str) -> None:
         self._due[address] = None
         self._stirred.set()
 
@@ -159,57 +159,57 @@ class LeasedSeats:
     async def keep_time(self) -> None:
         """End leases before the store does, and say what is due. Runs until cancelled."""
         while True:
-            if not self._places:
+            if not self._addresses:
                 self._peopled = trio.Event()
                 await self._peopled.wait()
             await trio.sleep(TICK_S)
             now = trio.current_time()
-            for address, place in list(self._places.items()):
+            for address, leased in list(self._addresses.items()):
                 try:
-                    self._look_at_clock(address, place, now)
+                    self._check_clock(address, leased, now)
                 except Exception:
-                    log_fault(self._look_at_clock)
+                    log_fault(self._check_clock)
 
-    def _look_at_clock(self, address: str, place: _Place, now: float) -> None:
-        if place.held and now >= place.until - CUT_S:
-            self._end(address, place)
-        if place.denied and now >= place.wanted_until:
-            place.denied = False
-        self._tell(address, place)
-        if place.asking:
+    def _check_clock(self, address: str, leased: _LeasedAddress, now: float) -> None:
+        if leased.held and now >= leased.until - CUT_S:
+            self._end(address, leased)
+        if leased.denied and now >= leased.requested_until:
+            leased.denied = False
+        self._notify(address, leased)
+        if leased.requesting:
             return
-        if place.due(now, self._limit):
-            self._stir(address)
-        elif place.empty and now >= place.wanted_until:
-            del self._places[address]
+        if leased.due(now, self._limit):
+            self._wake(address)
+        elif leased.empty and now >= leased.requested_until:
+            del self._addresses[address]
 
-    def _end(self, address: str, place: _Place) -> None:
-        place.held = place.asked_back = 0
-        place.known = False
-        place.spare_since = math.inf
-        if self._sitter is not None:
-            self._sitter.seats_ended(address)
+    def _end(self, address: str, leased: _LeasedAddress) -> None:
+        leased.held = leased.revoked = 0
+        leased.known = False
+        leased.spare_since = math.inf
+        if self._permit_holder is not None:
+            self._permit_holder.permits_revoked(address)
 
-    def _tell(self, address: str, place: _Place) -> None:
+    def _notify(self, address: str, leased: _LeasedAddress) -> None:
         """Tell the engine what has changed; that connections are to go, again and again."""
-        at = place.at(trio.current_time())
-        state = at, place.short
-        if state != place.told or place.used > at:
-            place.told = state
-            if self._sitter is not None:
-                self._sitter.seats_changed(address)
+        at = leased.at(trio.current_time())
+        state = at, leased.short
+        if state != leased.notified or leased.used > at:
+            leased.notified = state
+            if self._permit_holder is not None:
+                self._permit_holder.permits_changed(address)
 
     # -- the calls ---------------------------------------------------------------------------
 
-    async def deal(self) -> None:
+    async def allocate(self) -> None:
         """Speak with the store whenever there is something to be said. Runs until cancelled."""
         while True:
-            with trio.CancelScope(deadline=self._look_at):
+            with trio.CancelScope(deadline=self._poll_at):
                 await self._stirred.wait()
             self._stirred = trio.Event()
             try:
-                if trio.current_time() >= self._look_at:
-                    await self._look()
+                if trio.current_time() >= self._poll_at:
+                    await self._poll()
                 while self._due:
                     await self._lease()
             except StoreUnavailable as error:
@@ -218,7 +218,7 @@ class LeasedSeats:
                 self._away = True
                 await trio.sleep(FAILED_S)
             except Exception:
-                log_fault(self.deal)
+                log_fault(self.allocate)
                 await trio.sleep(FAILED_S)
             else:
                 self._away = False
@@ -226,85 +226,85 @@ class LeasedSeats:
     async def _lease(self) -> None:
         """Say once what is wanted of all addresses that are due, or of as many as a call takes."""
         began = trio.current_time()
-        asked: dict[str, SeatsAsked] = {}
+        asked: dict[str, LeaseRequest] = {}
         while self._due and len(asked) < GROUP_MAX:
             address = next(iter(self._due))
             del self._due[address]
-            place = self._places.get(address)
-            if place is not None and place.due(began, self._limit):
-                asked[address] = self._wish(place, began)
+            leased = self._addresses.get(address)
+            if leased is not None and leased.due(began, self._limit):
+                asked[address] = self._request(leased, began)
         if not asked:
             return
         try:
-            granted = await self._store.lease_seats(
+            granted = await self._store.lease_connections(
                 self.holder, asked, limit=self._limit, lease_s=LEASE_S
             )
         except StoreUnavailable:
             for address in asked:
-                self._places[address].known = False
+                self._addresses[address].known = False
             raise
         finally:
             for address in asked:
-                self._places[address].asking = False
-        for address, wish in asked.items():
-            self._take(address, wish, granted[address], began)
-        self._look_at = min(self._look_at, began + LOOK_S)
+                self._addresses[address].requesting = False
+        for address, request in asked.items():
+            self._apply(address, request, granted[address], began)
+        self._poll_at = min(self._poll_at, began + POLL_S)
 
-    def _wish(self, place: _Place, now: float) -> SeatsAsked:
+    def _request(self, leased: _LeasedAddress, now: float) -> LeaseRequest:
         """What is said of the place. Seats that are given back are not used from here on."""
-        gives = place.gives(now)
-        place.held -= gives
-        place.asked_back -= min(gives, place.asked_back)
-        place.asking = True
-        if place.held <= place.used:
-            place.spare_since = math.inf
-        return SeatsAsked(place.held, place.held + place.wants(now, self._limit))
+        gives = leased.returns(now)
+        leased.held -= gives
+        leased.revoked -= min(gives, leased.revoked)
+        leased.requesting = True
+        if leased.held <= leased.used:
+            leased.spare_since = math.inf
+        return LeaseRequest(leased.held, leased.held + leased.requests(now, self._limit))
 
-    def _take(self, address: str, wish: SeatsAsked, granted: int, began: float) -> None:
-        place = self._places[address]
-        place.known = True
-        place.queued = wish.wanted > 0 and not granted
-        place.denied = wish.wanted > granted
-        if granted < wish.held:  # the store has seen the lease end, whatever our clock says
-            self._end(address, place)
-        if granted > wish.held:
-            place.wanted_until = -math.inf  # who wants another one says so
-        place.held = granted
-        place.asked_back = min(place.asked_back, granted)
-        place.known = True
+    def _apply(self, address: str, request: LeaseRequest, granted: int, began: float) -> None:
+        leased = self._addresses[address]
+        leased.known = True
+        leased.queued = request.requested > 0 and not granted
+        leased.denied = request.requested > granted
+        if granted < request.held:  # the store has seen the lease end, whatever our clock says
+            self._end(address, leased)
+        if granted > request.held:
+            leased.requested_until = -math.inf  # who wants another one says so
+        leased.held = granted
+        leased.revoked = min(leased.revoked, granted)
+        leased.known = True
         if granted:
-            place.until = began + LEASE_S
-            if granted > place.used and place.spare_since == math.inf:
-                place.spare_since = trio.current_time()
-        self._tell(address, place)
+            leased.until = began + LEASE_S
+            if granted > leased.used and leased.spare_since == math.inf:
+                leased.spare_since = trio.current_time()
+        self._notify(address, leased)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Ask whether others wait for what we hold."""
-        self._look_at = math.inf
-        if not any(place.held for place in self._places.values()):
+        self._poll_at = math.inf
+        if not any(leased.held for leased in self._addresses.values()):
             return
-        self._look_at = trio.current_time() + LOOK_S
-        back = await self._store.seats_asked_back(self.holder, limit=self._limit)
-        for address, place in list(self._places.items()):
-            place.asked_back = min(back.get(address, 0), place.held)
-            self._tell(address, place)
-            if place.asked_back and place.gives(trio.current_time()):
-                self._stir(address)
+        self._poll_at = trio.current_time() + POLL_S
+        back = await self._store.revocable_connections(self.holder, limit=self._limit)
+        for address, leased in list(self._addresses.items()):
+            leased.revoked = min(back.get(address, 0), leased.held)
+            self._notify(address, leased)
+            if leased.revoked and leased.returns(trio.current_time()):
+                self._wake(address)
 
 
 @asynccontextmanager
-async def open_seats(store: Ledger, limit: int) -> AsyncIterator[LeasedSeats]:
+async def open_leases(store: LeaseStore, limit: int) -> AsyncIterator[LeasedBudget]:
     """Seats that are shared by all who have this store; what is left is given back at the end.
 
     To be closed after the engine, whose connections hold them, and before the store.
     """
-    seats = LeasedSeats(store, limit)
+    permits = LeasedBudget(store, limit)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervised, seats.keep_time)
-            nursery.start_soon(supervised, seats.deal)
+            nursery.start_soon(supervised, permits.keep_time)
+            nursery.start_soon(supervised, permits.allocate)
             try:
-                yield seats
+                yield permits
             finally:
                 nursery.cancel_scope.cancel()
     finally:
@@ -312,7 +312,7 @@ async def open_seats(store: Ledger, limit: int) -> AsyncIterator[LeasedSeats]:
             suppress(StoreUnavailable),  # the leases end by themselves
             trio.CancelScope(shield=True, deadline=trio.current_time() + RETURN_S),
         ):
-            await store.return_seats(seats.holder)
+            await store.return_connections(permits.holder)
 
 
 def is_shared(database: str) -> bool:

@@ -17,25 +17,25 @@ from datetime import datetime
 import trio
 
 from mailprobe.api.quota.pricing import is_billable
-from mailprobe.api.quota.service import PIECEMEAL, Grant, Meter
+from mailprobe.api.quota.service import PIECEMEAL, Grant, QuotaService
 from mailprobe.engine import Answer, Answers, Verdict, known_answers, open_answers
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller, FirstAnswer, UsageRow
 
 log = logging.getLogger("mailprobe.metering")
 
-HAND_OVER_S = 10.0  # as long lines wait for a store that can't be asked; then the stream is cut
+DELIVERY_S = 10.0  # as long lines wait for a store that can't be asked; then the stream is cut
 
-Take = Callable[[Sequence[Answer]], Awaitable[None]]
+OnAnswers = Callable[[Sequence[Answer]], Awaitable[None]]
 MakeFirst = Callable[[Sequence[Answer]], FirstAnswer | None]  # of all answers, in their order
 
 
 class Metered:
     """The engine's Answers, each counted as it is taken; for one reader."""
 
-    def __init__(self, answers: Answers, on_taken: Take, left: int) -> None:
+    def __init__(self, answers: Answers, on_taken: OnAnswers, left: int) -> None:
         self._answers = answers
-        self._on_taken = on_taken
+        self._on_consumed = on_taken
         self._left = left
         self.first: FirstAnswer | None = None  # to be kept when they are settled
 
@@ -52,14 +52,14 @@ class Metered:
 
     async def __anext__(self) -> Answer:
         answer = await anext(self._answers)
-        await self._on_taken([answer])
+        await self._on_consumed([answer])
         self._left -= 1
         return answer
 
     async def next_ready(self) -> list[Answer]:
         """All answers that are there, at least one; an empty list at the end."""
         ready = await self._answers.next_ready()
-        await self._on_taken(ready)
+        await self._on_consumed(ready)
         self._left -= len(ready)
         return ready
 
@@ -72,35 +72,35 @@ def row_of(at: datetime, operation: str, verdict: Verdict, *, billable: bool = T
     )
 
 
-class _Tally:
+class _SettlementBatch:
     """What becomes of one grant's addresses."""
 
-    def __init__(self, meter: Meter, grant: Grant) -> None:
-        self._meter = meter
+    def __init__(self, quota: QuotaService, grant: Grant) -> None:
+        self._quota = quota
         self._grant = grant
-        self._taken: list[UsageRow] = []  # and not settled
+        self._delivered: list[UsageRow] = []  # and not settled
         self._parts = 0
         self._ended = False
         self._under_way = grant.reservation.units
         self._account = grant.caller.account.id
-        meter.capacity.enter(self._under_way, self._account)
+        quota.capacity.enter(self._under_way, self._account)
 
-    def take(self, answers: Sequence[Answer], *, billable: bool = True) -> None:
-        now = self._meter.now()
-        self._taken += [
+    def add(self, answers: Sequence[Answer], *, billable: bool = True) -> None:
+        now = self._quota.now()
+        self._delivered += [
             row_of(now, self._grant.operation, answer.verdict, billable=billable)
             for answer in answers
         ]
         self._under_way -= len(answers)
-        self._meter.capacity.leave(len(answers), self._account)
+        self._quota.capacity.release(len(answers), self._account)
 
-    async def hand_over(self, answers: Sequence[Answer]) -> None:
+    async def deliver(self, answers: Sequence[Answer]) -> None:
         """Count what the reader is about to have; lines of a stream durably, before it has them.
 
         Where the store can't be asked they wait: a line that nobody has counted
         would be lost with the process. Raises StoreUnavailable where that takes too long.
         """
-        self.take(answers)
+        self.add(answers)
         if self._grant.operation == PIECEMEAL and answers:
             await self._settle_part(ends=not self._under_way)
 
@@ -108,13 +108,15 @@ class _Tally:
         """By the request's own task, which costs half as much, as long as the store answers."""
         rows, part = self._begin_part(ends=ends)
         try:
-            await self._meter.try_part(self._grant, rows, part, ends=ends)
+            await self._quota.try_part(self._grant, rows, part, ends=ends)
         except StoreUnavailable:
-            await self._insist_on_part(rows, part, ends=ends)
+            await self._write_part_until_durable(rows, part, ends=ends)
 
-    async def _insist_on_part(self, rows: Sequence[UsageRow], part: int, *, ends: bool) -> None:
-        settled = self._meter.settle_part(self._grant, rows, part, ends=ends)
-        with trio.move_on_after(HAND_OVER_S) as waiting:
+    async def _write_part_until_durable(
+        self, rows: Sequence[UsageRow], part: int, *, ends: bool
+    ) -> None:
+        settled = self._quota.settle_part(self._grant, rows, part, ends=ends)
+        with trio.move_on_after(DELIVERY_S) as waiting:
             await settled.wait()
         if waiting.cancelled_caught:
             log.error("a stream is cut: its lines cannot be counted")
@@ -122,7 +124,7 @@ class _Tally:
 
     def _begin_part(self, *, ends: bool) -> tuple[list[UsageRow], int]:
         """What is to be settled next, and its number: whoever is told writes it."""
-        rows, self._taken = self._taken, []
+        rows, self._delivered = self._delivered, []
         self._parts += 1
         self._ended = ends
         return rows, self._parts - 1
@@ -130,27 +132,27 @@ class _Tally:
     async def settle(self, first: FirstAnswer | None) -> None:
         """All is well: durable before the next line runs."""
         if self._grant.operation != PIECEMEAL:
-            await self._meter.settle(self._grant, self._taken, first)
+            await self._quota.settle(self._grant, self._delivered, first)
         elif not self._ended:
             await self._settle_part(ends=True)
 
-    def settle_the_dead(self) -> None:
+    def settle_abandoned(self) -> None:
         """Every result counts; billable is what was handed over, and that is lines alone."""
         if self._ended:
             return
         if self._grant.operation != PIECEMEAL:
-            self._taken = [replace(row, billable=False) for row in self._taken]
+            self._delivered = [replace(row, billable=False) for row in self._delivered]
         rows, part = self._begin_part(ends=True)
-        self._meter.settle_part(self._grant, rows, part, ends=True)
+        self._quota.settle_part(self._grant, rows, part, ends=True)
 
     def close(self) -> None:
-        self._meter.capacity.leave(self._under_way, self._account)
+        self._quota.capacity.release(self._under_way, self._account)
         self._under_way = 0
 
 
 @asynccontextmanager
 async def open_granted(
-    meter: Meter, grant: Grant, texts: Sequence[str], *, explain: bool = False
+    quota: QuotaService, grant: Grant, texts: Sequence[str], *, explain: bool = False
 ) -> AsyncIterator[Metered]:
     """The stream of a grant, and its settlement when the block is left.
 
@@ -158,34 +160,36 @@ async def open_granted(
     stream's `first` is kept in the same transaction. Left
     otherwise, what was answered is counted, the rest is given back, later.
     """
-    tally = _Tally(meter, grant)
-    asker = grant.caller.account.id
+    batch = _SettlementBatch(quota, grant)
+    account = grant.caller.account.id
     try:
-        with meter.holding(grant.reservation):
-            async with open_answers(meter.engine, texts, asker=asker, explain=explain) as answers:
-                stream = Metered(answers, tally.hand_over, len(texts))
+        with quota.holding(grant.reservation):
+            async with open_answers(
+                quota.engine, texts, account=account, explain=explain
+            ) as answers:
+                stream = Metered(answers, batch.deliver, len(texts))
                 try:
                     yield stream
                 finally:
-                    await _take_the_rest(answers, tally)
+                    await _collect_remaining(answers, batch)
     except BaseException:
-        tally.settle_the_dead()
+        batch.settle_abandoned()
         raise
     finally:
-        tally.close()
-    await tally.settle(stream.first)
+        batch.close()
+    await batch.settle(stream.first)
 
 
-async def _take_the_rest(answers: Answers, tally: _Tally) -> None:
+async def _collect_remaining(answers: Answers, batch: _SettlementBatch) -> None:
     """Results that are there and that nobody took: counted, and not billed."""
     with trio.CancelScope(shield=True):
         while len(answers):
-            tally.take(await answers.next_ready(), billable=False)
+            batch.add(await answers.next_ready(), billable=False)
 
 
 @asynccontextmanager
 async def open_metered(
-    meter: Meter,
+    quota: QuotaService,
     caller: Caller,
     texts: Sequence[str],
     *,
@@ -194,13 +198,13 @@ async def open_metered(
     explain: bool = False,
 ) -> AsyncIterator[Metered]:
     """Reserve, stream, settle: the engine's stream of answers, counted. Raises a Refusal first."""
-    grant = await meter.reserve(caller, len(texts), operation, headers)
-    async with open_granted(meter, grant, texts, explain=explain) as answers:
+    grant = await quota.reserve(caller, len(texts), operation, headers)
+    async with open_granted(quota, grant, texts, explain=explain) as answers:
         yield answers
 
 
 async def spend_known(
-    meter: Meter,
+    quota: QuotaService,
     caller: Caller,
     texts: Sequence[str],
     *,
@@ -214,14 +218,14 @@ async def spend_known(
     What `make_first` makes of them is kept in the same transaction. Raises a Refusal, or StoreUnavailable where they could not be counted: then nobody
     may see them.
     """
-    known = known_answers(meter.engine, texts, explain=explain)
+    known = known_answers(quota.engine, texts, explain=explain)
     if known is None:
         return None
-    now = meter.now()
+    now = quota.now()
     rows = [row_of(now, operation, answer.verdict) for answer in known.answers]
     first = make_first(known.answers) if make_first else None
-    await meter.spend(caller, rows, operation, headers, first)
-    known.tell(meter.engine.watcher)
+    await quota.spend(caller, rows, operation, headers, first)
+    known.notify(quota.engine.observer)
     return known.answers
 
 

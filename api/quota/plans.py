@@ -18,7 +18,7 @@ MICROS_PER_EUR = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PricingPlan:
     """What a tier allows, and what it costs beyond what it includes."""
 
     tier: Tier
@@ -34,13 +34,13 @@ class Plan:
         return self.monthly_calls if self.tier == "free" else None
 
 
-Plans = Mapping[Tier, Plan]
+Plans = Mapping[Tier, PricingPlan]
 
 PLANS: Plans = {
     #                        per minute  a month   keys   price  days
-    "free": Plan("free", 10, 500, 2, 0, 7),
-    "builder": Plan("builder", 100, 5_000, 10, 4_000, 90),
-    "scale": Plan("scale", 1_000, 100_000, 50, 2_000, 90),
+    "free": PricingPlan("free", 10, 500, 2, 0, 7),
+    "builder": PricingPlan("builder", 100, 5_000, 10, 4_000, 90),
+    "scale": PricingPlan("scale", 1_000, 100_000, 50, 2_000, 90),
 }
 
 
@@ -98,7 +98,7 @@ def read_plans(path: Path | None) -> Plans:
     return plans
 
 
-def _changed(plan: Plan, table: Any, path: Path) -> Plan:
+def _changed(plan: PricingPlan, table: Any, path: Path) -> PricingPlan:
     if not isinstance(table, dict):
         raise WrongSetting(f"{plan.tier} in {path} is no table; write [{plan.tier}]")
     for key, value in table.items():

@@ -7,7 +7,7 @@ is the ledger's. A caller that is refused learns when the same request passes.
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from mailprobe.api.quota.plans import MICROS_PER_EUR, Plan
+from mailprobe.api.quota.plans import MICROS_PER_EUR, PricingPlan
 from mailprobe.api.quota.pricing import MICROS_PER_CENT, cents_up, eur_up, overage_micros
 from mailprobe.api.rest.refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
 from mailprobe.storage.records import Ledger, Window
@@ -17,8 +17,8 @@ WINDOW = timedelta(seconds=60)
 Weighed = HardCapReached | RateLimited | QuotaExhausted
 
 
-def weigh(
-    plan: Plan,
+def check_limits(
+    plan: PricingPlan,
     ledger: Ledger,
     units: int,
     *,
@@ -30,14 +30,14 @@ def weigh(
     `billable` is False for units that can cost nothing (a malformed request):
     no cap is weighed for them.
     """
-    if billable and (capped := _weigh_cap(plan, ledger, units, hard_cap_micros)):
+    if billable and (capped := _check_cap(plan, ledger, units, hard_cap_micros)):
         return capped
-    quota = _weigh_quota(plan, ledger, units)
-    return _weigh_rate(plan, ledger, units, quota) or quota
+    quota = _check_quota(plan, ledger, units)
+    return _check_rate(plan, ledger, units, quota) or quota
 
 
-def _weigh_cap(
-    plan: Plan, ledger: Ledger, units: int, hard_cap_micros: int | None
+def _check_cap(
+    plan: PricingPlan, ledger: Ledger, units: int, hard_cap_micros: int | None
 ) -> HardCapReached | None:
     """Every unit that is granted or asked for may turn out billable; equal to the cap passes."""
     if hard_cap_micros is None:
@@ -52,8 +52,8 @@ def _weigh_cap(
     )
 
 
-def _weigh_rate(
-    plan: Plan, ledger: Ledger, units: int, quota: QuotaExhausted | None
+def _check_rate(
+    plan: PricingPlan, ledger: Ledger, units: int, quota: QuotaExhausted | None
 ) -> RateLimited | None:
     limit = plan.rate_limit_per_min
     also = f" The month's {quota.limit} are used up too." if quota else ""
@@ -71,7 +71,7 @@ def _weigh_rate(
     return RateLimited(all_keys, ledger.asked_at, passes, units, also=also)
 
 
-def limit_of_account(plan: Plan, ledger: Ledger) -> int | None:
+def limit_of_account(plan: PricingPlan, ledger: Ledger) -> int | None:
     """What all its keys may use in a minute; None where they cannot be more than each allows.
 
     A fresh key in a revoked one's place buys no fresh minute.
@@ -80,7 +80,7 @@ def limit_of_account(plan: Plan, ledger: Ledger) -> int | None:
     return None if ledger.keys <= keys_max else keys_max * plan.rate_limit_per_min
 
 
-def _weigh_quota(plan: Plan, ledger: Ledger, units: int) -> QuotaExhausted | None:
+def _check_quota(plan: PricingPlan, ledger: Ledger, units: int) -> QuotaExhausted | None:
     quota = plan.monthly_quota
     if quota is None or ledger.month_units + units <= quota:
         return None

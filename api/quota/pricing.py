@@ -3,7 +3,7 @@
 Pure. No fraction of a binary kind ever holds money; euros appear only in answers.
 """
 
-from mailprobe.api.quota.plans import Plan
+from mailprobe.api.quota.plans import PricingPlan
 
 MICROS_PER_CENT = 10_000
 
@@ -15,12 +15,12 @@ def is_billable(failed_check: str | None) -> bool:
     return failed_check in BILLABLE_CHECKS
 
 
-def overage_calls(plan: Plan, calls: int) -> int:
+def overage_calls(plan: PricingPlan, calls: int) -> int:
     """How many of so many billable calls lie beyond what the plan includes."""
     return max(0, calls - plan.monthly_calls)
 
 
-def overage_micros(plan: Plan, calls: int) -> int:
+def overage_micros(plan: PricingPlan, calls: int) -> int:
     """What so many billable calls cost beyond the plan's own price, not rounded yet."""
     if plan.monthly_quota is not None:
         return 0  # more than the quota is never sold

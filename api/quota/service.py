@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import trio
 
-from mailprobe.api.http.overload import let_in
-from mailprobe.api.quota.background_writes import Recorder
-from mailprobe.api.quota.capacity import Capacity, Room, standing
-from mailprobe.api.quota.plans import Plan, Plans
-from mailprobe.api.quota.policy import weigh
+from mailprobe.api.http.overload import admitted
+from mailprobe.api.quota.background_writes import BackgroundWrites
+from mailprobe.api.quota.capacity import Capacity, CapacityTicket, limit_headers
+from mailprobe.api.quota.plans import Plans, PricingPlan
+from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.rest.refusals import (
     HardCapReached,
     Overloaded,
@@ -49,13 +49,13 @@ PIECEMEAL = "stream"  # its answers are handed over one by one, all others' at t
 
 
 T = TypeVar("T")
-Weigh = Callable[[Ledger], Refusal | None]
+CheckLimits = Callable[[Ledger], Refusal | None]
 
 # told of a caller whose usage has changed, or (True) whom the hard cap has refused
 Watch = Callable[[Caller, bool], None]
 
 
-def nobody_watches(caller: Caller, capped: bool) -> None:
+def not_observed(caller: Caller, capped: bool) -> None:
     """The watch of a service without alerts."""
 
 
@@ -77,26 +77,26 @@ class Leases(dict[str, tuple[Reservation, float]]):
     kept = False  # a task extends them
 
 
-def _weigh_jobs(ledger: Ledger) -> Refusal | None:
+def _check_jobs(ledger: Ledger) -> Refusal | None:
     too_many = ledger.undelivered >= JOBS_UNDELIVERED_MAX
     return TooManyJobs(JOBS_UNDELIVERED_MAX) if too_many else None
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class QuotaService:
     """Weighs, grants and settles; one for the whole service."""
 
     store: Store
     engine: Engine
-    recorder: Recorder
+    background_writes: BackgroundWrites
     plans: Plans
     capacity: Capacity
     now: Callable[[], datetime]
     metered: bool = False  # what is billable is reported to the billing provider
-    watch: Watch = nobody_watches
+    watch: Watch = not_observed
     leases: Leases = field(default_factory=Leases)
 
-    def plan(self, caller: Caller) -> Plan:
+    def plan(self, caller: Caller) -> PricingPlan:
         return self.plans[caller.account.tier]
 
     # granting
@@ -111,15 +111,15 @@ class Meter:
         """
         account = caller.account.id
 
-        def keep(weigh_all: Weigh) -> Awaitable[Reservation | Refusal]:
-            return self.store.reserve(caller, units, weigh_all, lease_s=LEASE_S)
+        def keep(check_limits_all: CheckLimits) -> Awaitable[Reservation | Refusal]:
+            return self.store.reserve(caller, units, check_limits_all, lease_s=LEASE_S)
 
-        with self.capacity.asking(account, units) as room:
-            granted = await self._weigh(caller, units, headers, keep, room)
+        with self.capacity.requesting(account, units) as room:
+            granted = await self._check_limits(caller, units, headers, keep, room)
         if isinstance(granted, Overloaded):
             async with self.capacity.waiting(account, units) as room:
                 if room.is_there:
-                    granted = await self._weigh(caller, units, headers, keep, room)
+                    granted = await self._check_limits(caller, units, headers, keep, room)
         if isinstance(granted, Reservation):
             return Grant(granted, operation)
         await self.log_refusal(caller, granted, operation)
@@ -143,15 +143,17 @@ class Meter:
 
         async def write() -> None:
             nonlocal refused
-            refused = await self._weigh(caller, units_of(rows), headers, keep)
+            refused = await self._check_limits(caller, units_of(rows), headers, keep)
             if refused is None:
                 self.watch(caller, False)
 
-        def keep(weigh_all: Weigh) -> Awaitable[Refusal | None]:
-            return self.store.spend(caller, rows, weigh_all, metered=self.metered, first=first)
+        def keep(check_limits_all: CheckLimits) -> Awaitable[Refusal | None]:
+            return self.store.spend(
+                caller, rows, check_limits_all, metered=self.metered, first=first
+            )
 
         await trio.lowlevel.checkpoint_if_cancelled()  # who is gone pays for nothing
-        await self.recorder.once(write)
+        await self.background_writes.write_shielded(write)
         if refused is not None:
             await self.log_refusal(caller, refused, operation)
             raise refused
@@ -168,25 +170,25 @@ class Meter:
         It is kept whether there is room just now or not: it runs when there is.
         """
 
-        def keep(weigh_all: Weigh) -> Awaitable[Job | Refusal]:
-            return self.store.create_job(caller, order, weigh_all, first=first)
+        def keep(check_limits_all: CheckLimits) -> Awaitable[Job | Refusal]:
+            return self.store.create_job(caller, order, check_limits_all, first=first)
 
-        granted = await self._weigh(caller, 1, headers, keep, also=_weigh_jobs)
+        granted = await self._check_limits(caller, 1, headers, keep, also=_check_jobs)
         if isinstance(granted, Job):
             return granted
         await self.log_refusal(caller, granted, "verify")
         raise granted
 
-    async def _weigh(
+    async def _check_limits(
         self,
         caller: Caller,
         units: int,
         headers: MutableMapping[str, str],
-        keep: Callable[[Weigh], Awaitable[T | Refusal]],
-        room: Room | None = None,
+        keep: Callable[[CheckLimits], Awaitable[T | Refusal]],
+        room: CapacityTicket | None = None,
         *,
         billable: bool = True,
-        also: Weigh = lambda ledger: None,
+        also: CheckLimits = lambda ledger: None,
     ) -> T | Refusal:
         """Have the store keep the grant, in one transaction with its weighing.
 
@@ -194,18 +196,20 @@ class Meter:
         """
         plan, cap = self.plan(caller), caller.account.hard_cap_micros
 
-        def weigh_all(ledger: Ledger) -> Refusal | None:
-            no: Refusal | None = weigh(plan, ledger, units, hard_cap_micros=cap, billable=billable)
+        def check_limits_all(ledger: Ledger) -> Refusal | None:
+            no: Refusal | None = check_limits(
+                plan, ledger, units, hard_cap_micros=cap, billable=billable
+            )
             no = no or also(ledger)
             if no is None and room is not None and not room.is_there:
                 no = Overloaded()
-            headers.update(standing(plan, ledger, 0 if no else units))
+            headers.update(limit_headers(plan, ledger, 0 if no else units))
             return no
 
-        kept = await keep(weigh_all)
+        kept = await keep(check_limits_all)
         if room is not None:
             room.is_granted = isinstance(kept, Reservation)
-        let_in()
+        admitted()
         return kept
 
     async def log_refusal(self, caller: Caller, refusal: Refusal, operation: str) -> None:
@@ -239,12 +243,12 @@ class Meter:
 
         async def write() -> None:
             nonlocal refused
-            refused = await self._weigh(caller, 1, headers, keep, billable=False)
+            refused = await self._check_limits(caller, 1, headers, keep, billable=False)
 
-        def keep(weigh_all: Weigh) -> Awaitable[Refusal | None]:
-            return self.store.spend(caller, [row], weigh_all, first=first)
+        def keep(check_limits_all: CheckLimits) -> Awaitable[Refusal | None]:
+            return self.store.spend(caller, [row], check_limits_all, first=first)
 
-        await self.recorder.once(write)
+        await self.background_writes.write_shielded(write)
         if refused is not None:
             await self.log_refusal(caller, refused, "verify")
             return False
@@ -259,22 +263,22 @@ class Meter:
         So whoever sends what is dear to read meets his limit. Beyond it, as above.
         """
 
-        def keep(weigh_all: Weigh) -> Awaitable[Reservation | Refusal]:
-            return self.store.reserve(caller, 1, weigh_all, lease_s=LEASE_S)
+        def keep(check_limits_all: CheckLimits) -> Awaitable[Reservation | Refusal]:
+            return self.store.reserve(caller, 1, check_limits_all, lease_s=LEASE_S)
 
-        granted = await self._weigh(caller, 1, headers, keep, billable=False)
+        granted = await self._check_limits(caller, 1, headers, keep, billable=False)
         if isinstance(granted, Reservation):
-            await self.recorder.once(lambda: self.store.settle(granted, []))
+            await self.background_writes.write_shielded(lambda: self.store.settle(granted, []))
         else:
             await self.log_refusal(caller, granted, operation)
 
-    async def tell_standing(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
+    async def notify_limits(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
         """What is left of the limits, for an answer that weighed nothing."""
         try:
             ledger = await self.store.ledger(caller)
         except StoreUnavailable:
             return
-        headers.update(standing(self.plan(caller), ledger))
+        headers.update(limit_headers(self.plan(caller), ledger))
 
     # settling
 
@@ -291,13 +295,15 @@ class Meter:
             await self.store.settle(grant.reservation, rows, metered=self.metered, first=first)
             self.watch(grant.caller, False)
 
-        await self.recorder.once(write)
+        await self.background_writes.write_shielded(write)
 
     async def try_part(
         self, grant: Grant, rows: Sequence[UsageRow], part: int, *, ends: bool
     ) -> None:
         """Write a part now, once: to be insisted on where StoreUnavailable is raised."""
-        await self.recorder.once(lambda: self._write_part(grant, rows, part, ends=ends))
+        await self.background_writes.write_shielded(
+            lambda: self._write_part(grant, rows, part, ends=ends)
+        )
 
     def settle_part(
         self, grant: Grant, rows: Sequence[UsageRow], part: int, *, ends: bool
@@ -307,7 +313,9 @@ class Meter:
         For what cannot be taken back: lines of a stream that is under way, and
         whatever a request had when it died.
         """
-        return self.recorder.insist(lambda: self._write_part(grant, rows, part, ends=ends))
+        return self.background_writes.write_until_durable(
+            lambda: self._write_part(grant, rows, part, ends=ends)
+        )
 
     async def _write_part(
         self, grant: Grant, rows: Sequence[UsageRow], part: int, *, ends: bool
@@ -322,7 +330,7 @@ class Meter:
         held[reservation.id] = reservation, trio.current_time()
         if not held.kept:
             held.kept = True
-            self.recorder.run_beside(self._keep_leases)
+            self.background_writes.run_beside(self._keep_leases)
         try:
             yield
         finally:

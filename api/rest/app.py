@@ -28,10 +28,10 @@ from mailprobe.api.http.exchange import (
     request_id_of,
 )
 from mailprobe.api.http.ndjson import NdjsonBody
-from mailprobe.api.observability.request_context import Visit, visiting
+from mailprobe.api.observability.request_context import RequestContext, request_scope
 from mailprobe.api.quota.capacity import BODY_S_MAX
 from mailprobe.api.rest.dispatch import answer, refuse
-from mailprobe.api.rest.messages import Inbound, Lines, Reply
+from mailprobe.api.rest.messages import Inbound, OperationReply, StreamedLines
 from mailprobe.api.rest.operations import OPERATIONS, Operation
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
@@ -56,21 +56,23 @@ def create_app(service: Service) -> Application:
     known = {(row.method, row.path): row for row in OPERATIONS if "{" not in row.path}
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
-        with visiting(service.porter, request_id_of(scope), lingers=True) as visit:
-            visit.cut = True
+        with request_scope(
+            service.request_log, request_id_of(scope), lingers=True
+        ) as request_context:
+            request_context.cut = True
             operation = known.get((scope["method"], scope["path"]))
             if operation is None or scope["query_string"]:
                 reply = await framework.find(scope, receive)
             else:
                 reply = await _answer(service, operation, scope, receive)
-            await _send_reply(reply, scope, visit, send)
+            await _send_reply(reply, scope, request_context, send)
 
     return app
 
 
 async def _answer(
     service: Service, operation: Operation, scope: Message, receive: Receive
-) -> Reply:
+) -> OperationReply:
     try:
         return await answer(service, operation, _inbound(scope, receive, NO_QUERY, NO_PARTS))
     except Exception as error:
@@ -109,30 +111,32 @@ def _inbound(
 # -- the answer ---------------------------------------------------------------------------------
 
 
-async def _send_reply(reply: Reply, scope: Message, visit: Visit, send: Send) -> None:
+async def _send_reply(
+    reply: OperationReply, scope: Message, request_context: RequestContext, send: Send
+) -> None:
     """The end is said with the last octets: apart it would be a packet of its own."""
     start = _start(reply, scope)
-    if not isinstance(reply.body, Lines):
+    if not isinstance(reply.body, StreamedLines):
         await send(start)
-        visit.status = reply.status
+        request_context.status = reply.status
         await send(_part(reply.body, more=False))
     else:
         # opened first: from its grant on a stream has its addresses under way
         async with NdjsonBody(reply.body) as body:
             await send(start)
-            visit.status = reply.status
+            request_context.status = reply.status
             async for octets in body:
                 await send(_part(octets, more=not body.whole))
             if not body.whole:
                 await send(_part(b"", more=False))
-    visit.cut = False
+    request_context.cut = False
 
 
-def _start(reply: Reply, scope: Message) -> Message:
+def _start(reply: OperationReply, scope: Message) -> Message:
     headers = [(name.lower().encode(), text.encode()) for name, text in reply.headers.items()]
     if reply.status != 204:
         headers.append((b"content-type", reply.media_type.encode()))
-    if not isinstance(reply.body, Lines):
+    if not isinstance(reply.body, StreamedLines):
         headers.append((b"content-length", b"%d" % len(reply.body)))
     headers.append((b"x-request-id", request_id_of(scope).encode()))
     headers.append((b"cache-control", b"no-store"))
@@ -157,12 +161,12 @@ class Incoming(TrioRequest):
 class Replied(Response):
     """What Quart carries out of a view: our own reply, which we send ourselves."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: OperationReply) -> None:
         super().__init__(b"", reply.status)
         self.reply = reply
 
 
-class Connection(TrioASGIHTTPConnection):
+class RequestConnection(TrioASGIHTTPConnection):
     """One request, in the task that it came in.
 
     Quart's own has a nursery and two tasks for each request, to read the body ahead
@@ -170,7 +174,7 @@ class Connection(TrioASGIHTTPConnection):
     Quart does. Our server has the body already, and ends the work itself (`asgi.Exchange`).
     """
 
-    async def find(self, receive: Receive) -> Reply:
+    async def find(self, receive: Receive) -> OperationReply:
         incoming = self._create_request_from_scope(_push_nothing)  # type: ignore[arg-type]  # Quart's own names for a message
         assert isinstance(incoming, Incoming)
         incoming.receive = receive
@@ -188,9 +192,9 @@ class Framework(QuartTrio):
 
     request_class = Incoming
 
-    async def find(self, scope: Message, receive: Receive) -> Reply:
+    async def find(self, scope: Message, receive: Receive) -> OperationReply:
         """The answer of whatever is at this path."""
-        return await Connection(self, scope).find(receive)  # type: ignore[arg-type]  # Quart's own name for a scope
+        return await RequestConnection(self, scope).find(receive)  # type: ignore[arg-type]  # Quart's own name for a scope
 
 
 def _framework(service: Service) -> Framework:

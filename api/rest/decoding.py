@@ -31,32 +31,32 @@ T = TypeVar("T", bound=msgspec.Struct)
 _threads = trio.CapacityLimiter(THREADS_MAX)
 
 
-class _Pace:
+class _ParsePace:
     """When the next large body may be parsed."""
 
     def __init__(self) -> None:
-        self._turn = trio.Lock()
-        self._rested_at = -inf
+        self._lock = trio.Lock()
+        self._idle_at = -inf
 
     async def parse(self, octets: bytes, kind: type[T], section: Section) -> T:
         """In its turn, after the time that the one before it has used up."""
-        async with self._turn:
-            await trio.sleep_until(max(self._rested_at, trio.current_time()))
-            took = _Took()
+        async with self._lock:
+            await trio.sleep_until(max(self._idle_at, trio.current_time()))
+            took = _ParseTook()
             try:
                 return await trio.to_thread.run_sync(
                     _timed, took, octets, kind, section, limiter=_threads
                 )
             finally:
                 rest_s = took.cpu_s * (1 / LARGE_SHARE - 1)
-                self._rested_at = trio.current_time() + rest_s
+                self._idle_at = trio.current_time() + rest_s
 
 
-class _Took:
+class _ParseTook:
     cpu_s = 0.0
 
 
-def _timed(took: _Took, octets: bytes, kind: type[T], section: Section) -> T:
+def _timed(took: _ParseTook, octets: bytes, kind: type[T], section: Section) -> T:
     began_s = time.thread_time()
     try:
         return read(octets, kind, section)
@@ -64,14 +64,14 @@ def _timed(took: _Took, octets: bytes, kind: type[T], section: Section) -> T:
         took.cpu_s = time.thread_time() - began_s
 
 
-_paces = trio.lowlevel.RunVar[_Pace]("pace")
+_paces = trio.lowlevel.RunVar[_ParsePace]("pace")
 
 
-def _pace() -> _Pace:
+def _pace() -> _ParsePace:
     try:
         return _paces.get()
     except LookupError:
-        pace = _Pace()
+        pace = _ParsePace()
         _paces.set(pace)
         return pace
 

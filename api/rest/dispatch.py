@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from mailprobe.api.http.overload import let_in
+from mailprobe.api.http.overload import admitted
 from mailprobe.api.http.request_bodies import identified
-from mailprobe.api.observability.request_context import Visit, present, visiting
+from mailprobe.api.observability.request_context import RequestContext, present, request_scope
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.decoding import check_media_type, parse
 from mailprobe.api.rest.errors import body_of, headers_of, row_of
 from mailprobe.api.rest.idempotency import check_key, fingerprint, once
-from mailprobe.api.rest.messages import Call, Inbound, Lines, Reply
+from mailprobe.api.rest.messages import Call, Inbound, OperationReply, StreamedLines
 from mailprobe.api.rest.operations import Operation
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
@@ -43,25 +43,28 @@ CODING_SHOWN_MAX = 40  # characters of it, in the answer
 _encode = msgspec.json.Encoder().encode
 
 
-async def answer(service: Service, operation: Operation, inbound: Inbound) -> Reply:
+async def answer(service: Service, operation: Operation, inbound: Inbound) -> OperationReply:
     """The answer, whatever happens; raises nothing but Cancelled."""
-    with visiting(service.porter, inbound.request_id) as visit:
-        visit.operation = operation.name
+    with request_scope(service.request_log, inbound.request_id) as request_context:
+        request_context.operation = operation.name
         call = Call(None, inbound.query, inbound.path, sent=inbound.headers)
         try:
             reply = await _answer_or_refuse(service, operation, inbound, call)
         finally:
-            visit.caller, visit.addresses = call.who, _addresses_in(call.body)
-        visit.status = reply.status
-        if isinstance(reply.body, Lines):
-            service.porter.streams()
-            return replace(reply, body=_counted(reply.body, visit))
+            request_context.caller, request_context.addresses = (
+                call.caller_name,
+                _addresses_in(call.body),
+            )
+        request_context.status = reply.status
+        if isinstance(reply.body, StreamedLines):
+            service.request_log.streams()
+            return replace(reply, body=_counted(reply.body, request_context))
         return reply
 
 
 async def _answer_or_refuse(
     service: Service, operation: Operation, inbound: Inbound, call: Call
-) -> Reply:
+) -> OperationReply:
     try:
         reply = await _answer(service, operation, inbound, call)
     except Refusal as refusal:
@@ -72,37 +75,39 @@ async def _answer_or_refuse(
     except Exception:
         log.exception("a bug of ours")
         reply = refuse(service, OurFault(inbound.request_id))
-    if operation.metered and call.who and not call.headers and reply.status < 500:
-        await service.meter.tell_standing(call.who, call.headers)
+    if operation.metered and call.caller_name and not call.headers and reply.status < 500:
+        await service.quota.notify_limits(call.caller_name, call.headers)
     return replace(reply, headers={**call.headers, **reply.headers})
 
 
-def refuse(service: Service, refusal: Refusal) -> Reply:
+def refuse(service: Service, refusal: Refusal) -> OperationReply:
     """The one way in which a refusal becomes an answer."""
     row = row_of(refusal)
-    if (visit := present()) is not None:
-        visit.code = row.code
-    body = _encode(body_of(refusal, service.places))
-    return Reply(row.status, body, headers_of(refusal), closes=row.closes)
+    if (request_context := present()) is not None:
+        request_context.code = row.code
+    body = _encode(body_of(refusal, service.links))
+    return OperationReply(row.status, body, headers_of(refusal), closes=row.closes)
 
 
-async def _answer(service: Service, operation: Operation, inbound: Inbound, call: Call) -> Reply:
+async def _answer(
+    service: Service, operation: Operation, inbound: Inbound, call: Call
+) -> OperationReply:
     if not operation.is_on(service):
         raise NoSuchRoute
     if operation.key is not None:
         authorization = inbound.headers.get("authorization")
-        call.who = await authenticate(service.store, authorization, operation.key)
-        identified(call.who.key.id)
+        call.caller_name = await authenticate(service.store, authorization, operation.key)
+        identified(call.caller_name.key.id)
     octets = await _read(operation, inbound)
     if not operation.metered:
-        let_in()  # what it waits for is no grant
+        admitted()  # what it waits for is no grant
 
-    async def act() -> Reply:
-        return await _act(service, operation, inbound, call, octets)
+    async def act() -> OperationReply:
+        return await _dispatch(service, operation, inbound, call, octets)
 
     sent = inbound.headers.get("idempotency-key") if operation.takes_idempotency_key else None
     key = check_key(sent, operation.section, repeatable=operation.repeatable)
-    if key is None or call.who is None:
+    if key is None or call.caller_name is None:
         return await act()
     same = fingerprint(operation.name, str(sorted(inbound.query.items())), octets)
     return await once(service, call, key, same, act)
@@ -126,9 +131,9 @@ def check_head(headers: Mapping[str, str], octets_max: int) -> None:
         raise UnsupportedCoding(coding[:CODING_SHOWN_MAX])
 
 
-async def _act(
+async def _dispatch(
     service: Service, operation: Operation, inbound: Inbound, call: Call, octets: bytes
-) -> Reply:
+) -> OperationReply:
     """Understand the body and do the work; a refusal is an answer too, and may be kept as one."""
     try:
         call.body = await _understand(operation, inbound, octets)
@@ -137,10 +142,10 @@ async def _act(
         reply = refuse(service, refusal)
         if operation.counts_malformed and refusal.was_json:
             first = call.first_answer(reply)
-            if await service.meter.count_malformed(call.caller, call.headers, first):
+            if await service.quota.count_malformed(call.caller, call.headers, first):
                 call.has_kept()
         elif operation.limits_malformed:
-            await service.meter.limit_malformed(
+            await service.quota.limit_malformed(
                 call.caller, operation.name.removeprefix("verify_"), call.headers
             )
         return reply
@@ -167,12 +172,12 @@ def _addresses_in(body: Any) -> int:
     return 0
 
 
-def _counted(lines: Lines, visit: Visit) -> Lines:
+def _counted(lines: StreamedLines, request_context: RequestContext) -> StreamedLines:
     """The same lines, counted for the visit as they are handed over."""
-    visit.lines = 0
+    request_context.lines = 0
 
     def encode(answers: Sequence[Answer]) -> bytes:
-        visit.lines = (visit.lines or 0) + len(answers)
+        request_context.lines = (request_context.lines or 0) + len(answers)
         return lines.encode(answers)
 
     return replace(lines, encode=encode)

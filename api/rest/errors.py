@@ -50,7 +50,7 @@ from mailprobe.api.rest.schema import (
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Links:
     """The public addresses that appear in bodies; without a slash at the end."""
 
     base_url: str
@@ -59,7 +59,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ErrorRow:
     """How one refusal is told. The texts are templates over its fields and the places."""
 
     status: int
@@ -75,117 +75,117 @@ class Row:
 AUTHENTICATE = "Send the header Authorization: Bearer <key> with "
 WAIT = "Wait until reset_at (Retry-After seconds) and a little longer, then send it again."
 
-TABLE: dict[type[Refusal], Row] = {
-    NoSuchRoute: Row(
+TABLE: dict[type[Refusal], ErrorRow] = {
+    NoSuchRoute: ErrorRow(
         404, "not_found", "There is nothing at this path.",
         "To verify, use POST {base_url}/v1/email/verify, POST {base_url}/v1/email/verify/batch or "
         "POST {base_url}/v1/email/verify/stream; {base_url}/openapi.json describes every route.",
         "endpoints",
     ),
-    MethodNotAllowed: Row(
+    MethodNotAllowed: ErrorRow(
         405, "method_not_allowed", "{method} is not a method of this path.",
         "Use {allow}; {base_url}/openapi.json describes every route.", "endpoints",
     ),
-    MissingKey: Row(
+    MissingKey: ErrorRow(
         401, "missing_api_key", "The request has no Authorization header.",
         AUTHENTICATE + "your {kind} key.", "authentication",
     ),
-    InvalidKey: Row(
+    InvalidKey: ErrorRow(
         401, "invalid_api_key", "{why}",
         AUTHENTICATE + "an active key; {dashboard_url} makes a new one.", "authentication",
     ),
-    WrongKeyType: Row(
+    WrongKeyType: ErrorRow(
         403, "wrong_key_type", "A standard key does not open the management routes.",
         AUTHENTICATE + "a provisioning key (sk_mgmt_…).", "authentication",
     ),
-    PayloadTooLarge: Row(
+    PayloadTooLarge: ErrorRow(
         413, "payload_too_large", "The body has more than {octets_max} octets.",
         "Send at most 50 addresses in a request, and nothing else.", "limits", closes=True,
     ),
-    SlowBody: Row(
+    SlowBody: ErrorRow(
         408, "request_timeout", "The body was not complete within {seconds_max} seconds.",
         "Send the whole body at once.", "limits", closes=True,
     ),
-    UnsupportedCoding: Row(
+    UnsupportedCoding: ErrorRow(
         415, "unsupported_media_type", "The body's Content-Encoding is {coding}.",
         "Send the body as it is, without a Content-Encoding.", "request-bodies",
     ),
-    InvalidRequest: Row(400, "invalid_request", "{why}", "{fix}", None),
-    HardCapReached: Row(
+    InvalidRequest: ErrorRow(400, "invalid_request", "{why}", "{fix}", None),
+    HardCapReached: ErrorRow(
         402, "payment_required",
         "This request could take the overage of the billing period above the hard spend cap.",
         "Do not send it again before the hard cap is raised or the plan is upgraded: "
         "{dashboard_url}.",
         "spend-caps", PaymentRequiredError,
     ),
-    RateLimited: Row(
+    RateLimited: ErrorRow(
         429, "rate_limit_exceeded",
         "{units} more would make more than {limit} verifications in 60 seconds.{also}",
         WAIT, "limits", RateLimitError,
     ),
-    NeverFits: Row(
+    NeverFits: ErrorRow(
         429, "rate_limit_exceeded",
         "The request is worth {units} verifications, and the limit is {limit} in 60 seconds: "
         "it must be split.{also}",
         "Split the request into ones of at most {limit} addresses, or upgrade: {dashboard_url}.",
         "limits", RateLimitError,
     ),
-    QuotaExhausted: Row(
+    QuotaExhausted: ErrorRow(
         429, "monthly_quota_exceeded",
         "{units} more would make more than {limit} verifications this month; {used} are counted.",
         "Wait until reset_at, the start of the next month (UTC), or upgrade: {dashboard_url}.",
         "limits", MonthlyQuotaError,
     ),
-    KeyNotFound: Row(
+    KeyNotFound: ErrorRow(
         404, "key_not_found", "The account has no active standard key with this id.",
         "GET {base_url}/v1/management/keys lists the keys that can be revoked.", "management",
     ),
-    TooManyKeys: Row(
+    TooManyKeys: ErrorRow(
         429, "key_limit_reached", "The account has all {keys_max} keys of its tier.",
         "Revoke a key that is not used any more, or upgrade: {dashboard_url}.", "management",
     ),
-    KeysTooFast: Row(
+    KeysTooFast: ErrorRow(
         429, "rate_limit_exceeded", "An account may make {limit} keys in 60 seconds.",
         WAIT, "management", RateLimitError,
     ),
-    TooManyJobs: Row(
+    TooManyJobs: ErrorRow(
         429, "job_limit_reached",
         "The account has {jobs_max} callbacks that are not delivered yet.",
         "Let your receivers answer 2xx within 15 seconds, and send it again when callbacks have been "
         "delivered or given up.",
         "limits",
     ),
-    NoBillingAccount: Row(
+    NoBillingAccount: ErrorRow(
         402, "no_billing_account", "The account has no billing account.",
         "Choose a paid plan first: {dashboard_url}.", "management",
     ),
-    IdempotencyReused: Row(
+    IdempotencyReused: ErrorRow(
         422, "idempotency_key_reused", "This Idempotency-Key came with another request before.",
         "Use a new key for every new request, the same one only to repeat it.", "idempotency",
     ),
-    IdempotencyRunning: Row(
+    IdempotencyRunning: ErrorRow(
         409, "idempotency_in_progress", "The first request with this Idempotency-Key still runs.",
         "Send it again in a few seconds to get its answer.", "idempotency", retry_s=1,
     ),
-    AnswerLost: Row(
+    AnswerLost: ErrorRow(
         409, "idempotency_answer_lost",
         "The first request with this Idempotency-Key was done and counted; its answer was too large "
         "to be kept.",
         "Do not repeat it with this key: use a new one to do and count it again.", "idempotency",
     ),
-    Overloaded: Row(
+    Overloaded: ErrorRow(
         503, "overloaded", "The service has as much to do as it can bear.",
         "Send it again in a second or two; nothing was counted.", "errors", retry_s=1,
     ),
-    UsageUnknown: Row(
+    UsageUnknown: ErrorRow(
         503, "quota_check_failed", "The usage store cannot be asked just now.",
         "Send it again in a second or two.", "errors", retry_s=1,
     ),
-    ProviderUnavailable: Row(
+    ProviderUnavailable: ErrorRow(
         503, "billing_unavailable", "The billing provider cannot be asked just now.",
         "Send it again in a few seconds.", "errors", retry_s=5,
     ),
-    OurFault: Row(
+    OurFault: ErrorRow(
         500, "internal_error", "The service has failed; it is not the request's fault.",
         "Send it again; if it fails again, tell the operator this request id: {request_id}.",
         "errors",
@@ -203,11 +203,11 @@ BEFORE_ROUTING: dict[str, Refusal] = {
 }
 
 
-def row_of(refusal: Refusal) -> Row:
+def row_of(refusal: Refusal) -> ErrorRow:
     return TABLE[type(refusal)]
 
 
-def body_of(refusal: Refusal, places: Places) -> ApiError:
+def body_of(refusal: Refusal, places: Links) -> ApiError:
     """The whole error body: the four fields, and what its kind adds."""
     row = row_of(refusal)
     said = vars(refusal) | {field.name: getattr(places, field.name) for field in fields(places)}
@@ -220,13 +220,13 @@ def body_of(refusal: Refusal, places: Places) -> ApiError:
     )
 
 
-def body_of_code(code: str, places: Places) -> ApiError:
+def body_of_code(code: str, places: Links) -> ApiError:
     """The body for what is refused before any operation is found: by the HTTP server."""
     return body_of(BEFORE_ROUTING[code], places)
 
 
 @cache
-def octets_of_code(code: str, places: Places) -> bytes:
+def octets_of_code(code: str, places: Links) -> bytes:
     """The same as JSON, made once: in a flood it is said thousands of times a second."""
     return msgspec.json.encode(body_of_code(code, places))
 

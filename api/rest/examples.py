@@ -9,7 +9,7 @@ import msgspec
 from mailprobe.api.keys import mint, shown
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.rest import refusals
-from mailprobe.api.rest.errors import Places, body_of
+from mailprobe.api.rest.errors import Links, body_of
 from mailprobe.api.rest.management import WARNING
 from mailprobe.api.rest.schema import (
     AccountLimits,
@@ -113,6 +113,6 @@ def example_lines() -> str:
     return msgspec.json.Encoder().encode_lines([MISTYPED, DELIVERABLE]).decode()
 
 
-def example_refusal(kind: type[refusals.Refusal], places: Places) -> Any:
+def example_refusal(kind: type[refusals.Refusal], places: Links) -> Any:
     """The example of an error's body."""
     return msgspec.to_builtins(body_of(_BY_REFUSAL[kind], places))

@@ -11,7 +11,7 @@ from hashlib import sha256
 
 import trio
 
-from mailprobe.api.rest.messages import Call, Reply
+from mailprobe.api.rest.messages import Call, OperationReply
 from mailprobe.api.rest.refusals import (
     AnswerLost,
     IdempotencyReused,
@@ -21,7 +21,7 @@ from mailprobe.api.rest.refusals import (
 )
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.records import Answered, Once
+from mailprobe.storage.records import Answered, IdempotencyRecord
 
 KEY_CHARACTERS_MAX = 255
 KEEP_S = 24 * 3600.0
@@ -53,18 +53,18 @@ async def once(
     call: Call,
     key: str,
     fingerprint: str,
-    act: Callable[[], Awaitable[Reply]],
-) -> Reply:
+    act: Callable[[], Awaitable[OperationReply]],
+) -> OperationReply:
     """Act, or give the answer that acting gave the first time."""
     once = await _begin(service, call.caller.account.id, key, fingerprint)
     if isinstance(once, Answered):
         if once.body is None:
             raise AnswerLost
-        return Reply(once.status, once.body, {"Idempotency-Replayed": "true"})
+        return OperationReply(once.status, once.body, {"Idempotency-Replayed": "true"})
     call.once, answered = once, None
 
     async def finish() -> None:
-        await service.store.finish_once(once, answered)
+        await service.store.finish_idempotent(once, answered)
 
     finished = None
     try:
@@ -75,16 +75,18 @@ async def once(
         raise IdempotencyRunning from None
     finally:
         if not call.kept:
-            finished = service.recorder.insist(finish)
+            finished = service.background_writes.write_until_durable(finish)
     if finished is not None:
         with trio.move_on_after(FINISH_S):  # it is kept later where the store can't be asked now
             await finished.wait()
     return reply
 
 
-async def _begin(service: Service, account_id: str, key: str, fingerprint: str) -> Answered | Once:
+async def _begin(
+    service: Service, account_id: str, key: str, fingerprint: str
+) -> Answered | IdempotencyRecord:
     try:
-        return await service.store.begin_once(
+        return await service.store.begin_idempotent(
             account_id, key, fingerprint, keep_s=KEEP_S, lease_s=LEASE_S
         )
     except IdempotencyKeyReused:

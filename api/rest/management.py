@@ -11,7 +11,7 @@ from uuid import UUID
 from mailprobe.api.keys import key_hash, mint, shown
 from mailprobe.api.quota.policy import next_month
 from mailprobe.api.quota.pricing import eur_up, overage_calls, overage_micros
-from mailprobe.api.rest.messages import Call, Reply, reply
+from mailprobe.api.rest.messages import Call, OperationReply, reply
 from mailprobe.api.rest.refusals import (
     KeyNotFound,
     KeysTooFast,
@@ -45,7 +45,7 @@ WARNING = "Keep this key now: it is shown this once and cannot be read again."
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
-async def get_account(service: Service, call: Call) -> Reply:
+async def get_account(service: Service, call: Call) -> OperationReply:
     """The account, its subscription and its limits."""
     account, plan = call.caller.account, service.plan(call.caller)
     ledger = await service.store.ledger(call.caller)
@@ -68,7 +68,7 @@ async def get_account(service: Service, call: Call) -> Reply:
     )
 
 
-async def list_api_keys(service: Service, call: Call) -> Reply:
+async def list_api_keys(service: Service, call: Call) -> OperationReply:
     """The active standard keys, oldest first."""
     keys = [
         ManagementKey(UUID(key.id), key.prefix, key.created_at, key.label)
@@ -80,15 +80,17 @@ async def list_api_keys(service: Service, call: Call) -> Reply:
     )
 
 
-async def create_api_key(service: Service, call: Call) -> Reply:
+async def create_api_key(service: Service, call: Call) -> OperationReply:
     """A new standard key, shown this once."""
     body: CreateKeyRequest = call.body or CreateKeyRequest()
     keys_max = service.plan(call.caller).max_keys
     raw = mint("sk_live_", service.draw)
 
-    def created(key: Key) -> Reply:
-        told = ManagementCreateKeyResponse(UUID(key.id), raw, key.created_at, WARNING, key.label)
-        return reply(201, told)
+    def created(key: Key) -> OperationReply:
+        reported = ManagementCreateKeyResponse(
+            UUID(key.id), raw, key.created_at, WARNING, key.label
+        )
+        return reply(201, reported)
 
     try:
         key = await service.store.create_key(
@@ -99,18 +101,18 @@ async def create_api_key(service: Service, call: Call) -> Reply:
             prefix=shown(raw),
             keys_max=keys_max,
             a_minute=KEYS_A_MINUTE,
-            once=call.once,
+            idempotency=call.once,
             answer=lambda key: call.answered(created(key)),
         )
     except KeyLimitReached:
         raise TooManyKeys(keys_max) from None
-    except contract.KeysTooFast as early:
+    except contract.KeyCreationTooFast as early:
         raise KeysTooFast(KEYS_A_MINUTE, early.asked_at, early.reset_at, 1) from None
     call.has_kept()
     return created(key)
 
 
-async def revoke_api_key(service: Service, call: Call) -> Reply:
+async def revoke_api_key(service: Service, call: Call) -> OperationReply:
     """Revoke a standard key of the account, for good."""
     key_id, account_id = call.path["id"].lower(), call.caller.account.id
     if not _UUID.fullmatch(key_id):
@@ -120,10 +122,10 @@ async def revoke_api_key(service: Service, call: Call) -> Reply:
         raise KeyNotFound
     if not await service.store.revoke_key(account_id, key_id):
         raise KeyNotFound  # somebody else was first
-    return Reply(204)
+    return OperationReply(204)
 
 
-async def get_usage(service: Service, call: Call) -> Reply:
+async def get_usage(service: Service, call: Call) -> OperationReply:
     """Billable verifications of each of the last 30 UTC days."""
     today = service.now().date()
     first = today - timedelta(days=USAGE_DAYS - 1)
@@ -133,7 +135,7 @@ async def get_usage(service: Service, call: Call) -> Reply:
     return reply(200, ManagementUsageResponse([UsageDay(day, calls.get(day, 0)) for day in days]))
 
 
-async def get_usage_summary(service: Service, call: Call) -> Reply:
+async def get_usage_summary(service: Service, call: Call) -> OperationReply:
     """This month: used, included, left, beyond, and what that costs."""
     plan = service.plan(call.caller)
     ledger = await service.store.ledger(call.caller)
@@ -154,7 +156,7 @@ async def get_usage_summary(service: Service, call: Call) -> Reply:
     )
 
 
-async def create_billing_portal(service: Service, call: Call) -> Reply:
+async def create_billing_portal(service: Service, call: Call) -> OperationReply:
     """Where the bills are, made on demand."""
     body: BillingPortalRequest = call.body or BillingPortalRequest()
     if service.payments is None:
@@ -165,16 +167,16 @@ async def create_billing_portal(service: Service, call: Call) -> Reply:
     return reply(200, ManagementBillingPortalResponse(url))
 
 
-def takes_billing_events(service: Service) -> bool:
-    return service.payments is not None and service.payments.takes_events
+def receives_billing_events(service: Service) -> bool:
+    return service.payments is not None and service.payments.receives_events
 
 
-async def take_billing_event(service: Service, call: Call) -> Reply:
+async def receive_billing_event(service: Service, call: Call) -> OperationReply:
     """An event of the billing provider's, signed by it; it keeps the account's subscription true."""
     if service.payments is None:
         raise NoSuchRoute
-    await service.payments.take_event(call.body, call.sent.get("stripe-signature", ""))
-    return Reply(204)
+    await service.payments.receive_event(call.body, call.sent.get("stripe-signature", ""))
+    return OperationReply(204)
 
 
 def _used(service: Service, caller: Caller, ledger: Ledger) -> int:

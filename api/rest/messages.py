@@ -2,7 +2,7 @@
 
 `Inbound` is what a door hands in: the HTTP application, and any other door that
 performs operations for its callers. `Call` is what a handler gets, after every
-check has passed; `Reply` is what it gives back.
+check has passed; `OperationReply` is what it gives back.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ import msgspec
 from mailprobe.api.quota.metered_stream import Metered
 from mailprobe.api.rest.schema import BatchRequest, VerifyRequest
 from mailprobe.engine import Answer
-from mailprobe.storage.records import Answered, Caller, FirstAnswer, Once
+from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -43,26 +43,26 @@ class Call:
     `body` is of the operation's type. `headers` go with the answer, whatever it is.
     """
 
-    who: Caller | None  # None where the operation wants no key
+    caller_name: Caller | None  # None where the operation wants no key
     query: Mapping[str, Sequence[str]] = field(default_factory=dict)
     path: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
     sent: Mapping[str, str] = field(default_factory=dict)  # the request's headers, in lower case
     headers: dict[str, str] = field(default_factory=dict)
-    once: Once | None = None  # of a request with an idempotency key
+    once: IdempotencyRecord | None = None  # of a request with an idempotency key
     kept: bool = False  # its answer, in the transaction that did the work
 
     @property
     def caller(self) -> Caller:
         """Who asks, for an operation that wants a key."""
-        assert self.who is not None
-        return self.who
+        assert self.caller_name is not None
+        return self.caller_name
 
-    def first_answer(self, reply: "Reply") -> FirstAnswer | None:
+    def first_answer(self, reply: "OperationReply") -> FirstAnswer | None:
         """What is to be kept of the reply, in the transaction that counts or does the work."""
         return None if self.once is None else FirstAnswer(self.once, self.answered(reply))
 
-    def answered(self, reply: "Reply") -> Answered:
+    def answered(self, reply: "OperationReply") -> Answered:
         """The reply as it is kept: without its body where that repeats more than it should."""
         assert isinstance(reply.body, bytes)
         return Answered(reply.status, (), None if _repeats_much(self.body) else reply.body)
@@ -73,7 +73,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class StreamedLines:
     """A body that is still to come: entered and left by whoever sends it."""
 
     open: Callable[[], AbstractAsyncContextManager[Metered]]
@@ -81,11 +81,11 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class OperationReply:
     """An answer; `body` is empty, whole, or Lines."""
 
     status: int
-    body: bytes | Lines = b""
+    body: bytes | StreamedLines = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     media_type: str = JSON
     closes: bool = False  # the connection must not be used again
@@ -107,6 +107,6 @@ def _repeats_much(body: Any) -> bool:
 _encode = msgspec.json.Encoder().encode
 
 
-def reply(status: int, body: msgspec.Struct) -> Reply:
+def reply(status: int, body: msgspec.Struct) -> OperationReply:
     """A whole answer in JSON."""
-    return Reply(status, _encode(body))
+    return OperationReply(status, _encode(body))

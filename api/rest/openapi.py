@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mailprobe.api.rest.errors import TABLE, Places
+from mailprobe.api.rest.errors import TABLE, Links
 from mailprobe.api.rest.examples import example_lines, example_of, example_refusal
 from mailprobe.api.rest.messages import NDJSON
 from mailprobe.api.rest.openapi_text import (
@@ -61,7 +61,7 @@ TYPES: tuple[type[msgspec.Struct], ...] = (
 )  # fmt: skip
 
 
-def describe(operations: "Sequence[Operation]", places: Places) -> dict[str, Any]:
+def describe(operations: "Sequence[Operation]", places: Links) -> dict[str, Any]:
     """The whole description."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -106,8 +106,8 @@ def _renamed(node: Any) -> Any:
     return node
 
 
-def _operation(operation: "Operation", places: Places) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _operation(operation: "Operation", places: Links) -> dict[str, Any]:
+    reported: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "description": operation.handler.__doc__,
@@ -124,20 +124,20 @@ def _operation(operation: "Operation", places: Places) -> dict[str, Any]:
         *([IDEMPOTENCY_KEY] if operation.takes_idempotency_key and operation.repeatable else []),
     ]
     if parameters:
-        told["parameters"] = parameters
+        reported["parameters"] = parameters
     if operation.takes is not None:
-        told["requestBody"] = {
+        reported["requestBody"] = {
             "required": operation.body_required,
             "content": {
                 JSON: {"schema": _ref(operation.takes), "example": example_of(operation.takes)}
             },
         }
     if operation.raw:
-        told["requestBody"] = {"required": True, "content": {JSON: BILLING_EVENT}}
+        reported["requestBody"] = {"required": True, "content": {JSON: BILLING_EVENT}}
     if operation.promises is not None:
-        told["responses"]["202"] = _promise(operation.promises)
-        told["callbacks"] = {"verified": {WEBHOOK: {"post": _callback()}}}
-    return told
+        reported["responses"]["202"] = _promise(operation.promises)
+        reported["callbacks"] = {"verified": {WEBHOOK: {"post": _callback()}}}
+    return reported
 
 
 def _promise(kind: type[msgspec.Struct]) -> dict[str, Any]:
@@ -193,14 +193,14 @@ def _success(operation: "Operation") -> dict[str, Any]:
     return answer
 
 
-def _failures(operation: "Operation", places: Places) -> dict[str, Any]:
+def _failures(operation: "Operation", places: Links) -> dict[str, Any]:
     by_status: dict[int, list[type[Refusal]]] = {}
     for refusal in operation.refusals:
         by_status.setdefault(TABLE[refusal].status, []).append(refusal)
     return {str(status): _failure(by_status[status], places) for status in sorted(by_status)}
 
 
-def _failure(refusals: list[type[Refusal]], places: Places) -> dict[str, Any]:
+def _failure(refusals: list[type[Refusal]], places: Links) -> dict[str, Any]:
     rows = [TABLE[refusal] for refusal in refusals]
     shapes = list(dict.fromkeys(row.shape for row in rows))
     schema = _ref(shapes[0]) if len(shapes) == 1 else {"anyOf": [_ref(shape) for shape in shapes]}

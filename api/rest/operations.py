@@ -8,8 +8,8 @@ import msgspec
 
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, EVENT_OCTETS_MAX
 from mailprobe.api.rest import management, verification
-from mailprobe.api.rest.errors import Places
-from mailprobe.api.rest.messages import NDJSON, Call, Reply, reply
+from mailprobe.api.rest.errors import Links
+from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, reply
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.refusals import (
     AnswerLost,
@@ -61,7 +61,7 @@ from mailprobe.storage.records import KeyKind
 
 HEALTH = "/health"
 
-Handler = Callable[[Service, Call], Awaitable[Reply]]
+Handler = Callable[[Service, Call], Awaitable[OperationReply]]
 Refusals = tuple[type[Refusal], ...]
 
 ANYWHERE: Refusals = (NoSuchRoute, MethodNotAllowed, OurFault, Overloaded)
@@ -123,19 +123,19 @@ class Operation:
         return (*self.may, *ANYWHERE)
 
 
-async def health(service: Service, call: Call) -> Reply:
+async def health(service: Service, call: Call) -> OperationReply:
     """Is the service up, and can its store be written?"""
     ok = await service.store_check.ok()
     return reply(200, HealthResponse(ok, int(service.now().timestamp() * 1000)))
 
 
-async def openapi(service: Service, call: Call) -> Reply:
+async def openapi(service: Service, call: Call) -> OperationReply:
     """This description."""
-    return Reply(200, description(service.places))
+    return OperationReply(200, description(service.links))
 
 
 @cache
-def description(places: Places) -> bytes:
+def description(places: Links) -> bytes:
     """The whole table as OpenAPI 3.1, made once."""
     return msgspec.json.encode(describe(OPERATIONS, places))
 
@@ -192,9 +192,9 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "take_billing_event", "POST", "/v1/billing/stripe", "What the billing provider tells",
-        management.take_billing_event, None, None, 204, section="endpoints",
+        management.receive_billing_event, None, None, 204, section="endpoints",
         may=(*BODIED, ProviderUnavailable), tool=False, raw=True, octets_max=EVENT_OCTETS_MAX,
-        is_on=management.takes_billing_events,
+        is_on=management.receives_billing_events,
     ),
     Operation(
         "health", "GET", HEALTH, "Is the service up?",

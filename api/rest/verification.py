@@ -11,7 +11,14 @@ import trio
 
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.quota.metered_stream import open_counted, open_granted, open_metered, spend_known
-from mailprobe.api.rest.messages import ECHOED_CHARACTERS_MAX, NDJSON, Call, Lines, Reply, reply
+from mailprobe.api.rest.messages import (
+    ECHOED_CHARACTERS_MAX,
+    NDJSON,
+    Call,
+    OperationReply,
+    StreamedLines,
+    reply,
+)
 from mailprobe.api.rest.refusals import InvalidRequest, Section
 from mailprobe.api.rest.schema import (
     AsyncVerifyResponse,
@@ -28,26 +35,26 @@ from mailprobe.storage.records import FirstAnswer, JobOrder
 _encoder = msgspec.json.Encoder()
 
 
-async def verify_email(service: Service, call: Call) -> Reply:
+async def verify_email(service: Service, call: Call) -> OperationReply:
     """One address, its result; with a webhook the result is posted there when it is known."""
     body: VerifyRequest = call.body
-    explain = wants_evidence(call, "request")
+    explain = evidence_requested(call, "request")
     if body.webhook is not None:
-        return await _promise(service, call, body, explain)
+        return await _submit_job(service, call, body, explain)
 
-    def make(answers: Sequence[Answer]) -> Reply:
+    def make(answers: Sequence[Answer]) -> OperationReply:
         return reply(200, _result(answers[0], EvidenceBudget()))
 
     return await _answer_whole(service, call, [body.email], "verify", make, explain)
 
 
-async def verify_batch(service: Service, call: Call) -> Reply:
+async def verify_batch(service: Service, call: Call) -> OperationReply:
     """Up to fifty addresses, their results in the order of the request."""
     began = trio.current_time()
     body: BatchRequest = call.body
-    explain = wants_evidence(call, "batch")
+    explain = evidence_requested(call, "batch")
 
-    def make(answers: Sequence[Answer]) -> Reply:
+    def make(answers: Sequence[Answer]) -> OperationReply:
         latency_ms = round((trio.current_time() - began) * 1000)
         budget = EvidenceBudget()
         results = [_result(answer, budget) for answer in answers]
@@ -56,23 +63,23 @@ async def verify_batch(service: Service, call: Call) -> Reply:
     return await _answer_whole(service, call, body.emails, "batch", make, explain)
 
 
-async def verify_stream(service: Service, call: Call) -> Reply:
+async def verify_stream(service: Service, call: Call) -> OperationReply:
     """Up to fifty addresses, a line for each as soon as its result is there."""
     body: BatchRequest = call.body
-    explain = wants_evidence(call, "streaming")
-    meter, texts, encode = service.meter, body.emails, encoder_of_lines()
+    explain = evidence_requested(call, "streaming")
+    quota, texts, encode = service.quota, body.emails, encoder_of_lines()
     known = await spend_known(
-        meter, call.caller, texts, operation="stream", headers=call.headers, explain=explain
+        quota, call.caller, texts, operation="stream", headers=call.headers, explain=explain
     )
     if known is not None:
-        lines = Lines(open=lambda: open_counted(known), encode=encode)
+        lines = StreamedLines(open=lambda: open_counted(known), encode=encode)
     else:
-        grant = await meter.reserve(call.caller, len(texts), "stream", call.headers)
-        lines = Lines(
-            open=lambda: open_granted(meter, grant, texts, explain=explain), encode=encode
+        grant = await quota.reserve(call.caller, len(texts), "stream", call.headers)
+        lines = StreamedLines(
+            open=lambda: open_granted(quota, grant, texts, explain=explain), encode=encode
         )
     # no proxy may hold a line back until a buffer of its own is full
-    return Reply(200, lines, {"X-Accel-Buffering": "no"}, NDJSON)
+    return OperationReply(200, lines, {"X-Accel-Buffering": "no"}, NDJSON)
 
 
 async def _answer_whole(
@@ -80,28 +87,28 @@ async def _answer_whole(
     call: Call,
     texts: Sequence[str],
     operation: str,
-    make: Callable[[Sequence[Answer]], Reply],
+    make: Callable[[Sequence[Answer]], OperationReply],
     explain: bool,
-) -> Reply:
+) -> OperationReply:
     """What `make` makes of all answers, in the order of the texts; kept with their settlement."""
-    made: list[Reply] = []
+    made: list[OperationReply] = []
 
     def make_first(answers: Sequence[Answer]) -> FirstAnswer | None:
         made.append(make(answers))
         return call.first_answer(made[0])
 
     known = await spend_known(
-        service.meter, call.caller, texts,
+        service.quota, call.caller, texts,
         operation=operation, headers=call.headers, explain=explain, make_first=make_first,
     )  # fmt: skip
     if known is None:
         collected: dict[int, Answer] = {}
         async with open_metered(
-            service.meter, call.caller, texts,
+            service.quota, call.caller, texts,
             operation=operation, headers=call.headers, explain=explain,
         ) as answers:  # fmt: skip
             async for answer in answers:
-                collected[answer.place] = answer
+                collected[answer.position] = answer
             answers.first = make_first([collected[place] for place in range(len(texts))])
     call.has_kept()
     return made[0]
@@ -124,7 +131,7 @@ def _result(answer: Answer, budget: EvidenceBudget) -> Verdict:
     return VerifyEmailResult(**msgspec.structs.asdict(answer.verdict), evidence=evidence)
 
 
-def wants_evidence(call: Call, section: Section) -> bool:
+def evidence_requested(call: Call, section: Section) -> bool:
     """Was evidence asked for? Nothing but `?evidence=1` or `0` is understood."""
     said = set(call.query.get("evidence", ["0"]))
     if said in ({"0"}, {"1"}):
@@ -132,7 +139,9 @@ def wants_evidence(call: Call, section: Section) -> bool:
     raise InvalidRequest("The query parameter evidence must be 1 or 0.", section, was_json=True)
 
 
-async def _promise(service: Service, call: Call, body: VerifyRequest, explain: bool) -> Reply:
+async def _submit_job(
+    service: Service, call: Call, body: VerifyRequest, explain: bool
+) -> OperationReply:
     """202 once the job is durably kept."""
     if explain:
         raise _malformed(
@@ -158,7 +167,7 @@ async def _promise(service: Service, call: Call, body: VerifyRequest, explain: b
     order = JobOrder(str(uuid4()), email, target.url, receiver, body.webhook_secret)
     promised = reply(202, AsyncVerifyResponse(order.id))
     first = call.first_answer(promised)
-    await service.jobs.promise(call.caller, order, call.headers, first)
+    await service.jobs.submit(call.caller, order, call.headers, first)
     call.has_kept()
     return promised
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.errors import Trouble
+from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.runner import raise_open_files, run, sigterm_as_sigint
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _read_earlier(paths: Sequence[Path]) -> "list[Earlier]":
     try:
         return [read_earlier(path) for path in paths]
     except (OSError, ValueError) as wrong:
-        raise Trouble(str(wrong)) from wrong
+        raise CommandError(str(wrong)) from wrong
 
 
 @bench.command()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import Interrupted, Misuse, Trouble, say
+from mailprobe.api.cli.errors import CommandError, Interrupted, Misuse, print_error
 from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _clean_in_lab(source: Path) -> "Summary":
     from mailprobe.api.settings import Settings
     from mailprobe.bench.lab import LabFailed, start_lab
 
-    say("starting the lab: a resolver and mail servers on loopback addresses")
+    print_error("starting the lab: a resolver and mail servers on loopback addresses")
     with tempfile.TemporaryDirectory(prefix="mailprobe-demo-") as directory:
         try:
             with start_lab() as lab:
@@ -70,7 +70,7 @@ def _clean_in_lab(source: Path) -> "Summary":
                 settings = Settings.read({**lab.env, **ours}, Path(directory))
                 return _clean(source, settings, Path(directory))
         except LabFailed as error:
-            raise Trouble(f"the demo needs its lab: {error}") from error
+            raise CommandError(f"the demo needs its lab: {error}") from error
 
 
 def _clean(source: Path, settings: "Settings", directory: Path) -> "Summary":
@@ -81,7 +81,7 @@ def _clean(source: Path, settings: "Settings", directory: Path) -> "Summary":
     from mailprobe.api.cli.output.progress import show_progress
 
     draft, target = output_path(directory / source.name), output_path(source)
-    say(f"cleaning {source}")
+    print_error(f"cleaning {source}")
     summary = clean_list(
         Order(source, draft),
         lambda: open_service_source(settings),

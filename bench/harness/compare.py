@@ -21,7 +21,7 @@ STYLES = {BETTER: "green", WORSE: "bold red", CHANGED: "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FigureChange:
     """A figure in both runs; None where one of them has it not."""
 
     what: str
@@ -65,13 +65,13 @@ def _direction(figure: Figure) -> int:
     return -1 if figure.at_most is not None or figure.unit in COSTS else 0
 
 
-def changes(old: Sequence[Figure], new: Sequence[Figure]) -> list[Change]:
+def changes(old: Sequence[Figure], new: Sequence[Figure]) -> list[FigureChange]:
     """In the order of the new run; what it has no more comes last."""
     before, now = {f.what: f for f in old}, {f.what: f for f in new}
-    return [Change(what, before.get(what), now.get(what)) for what in {**now, **before}]
+    return [FigureChange(what, before.get(what), now.get(what)) for what in {**now, **before}]
 
 
-def change_table(found: Sequence[Change]) -> Table:
+def change_table(found: Sequence[FigureChange]) -> Table:
     table = new_table("figure", "before", "now", "", "ratio", "")
     table.columns[3].justify = table.columns[5].justify = "left"
     for change in found:
@@ -90,9 +90,9 @@ def change_table(found: Sequence[Change]) -> Table:
 
 def notes(old: Run, machine_now: Mapping[str, Any]) -> Iterator[str]:
     """Why the two may not be comparable."""
-    told = machine.differences(old.machine, machine_now)
-    if told:
-        yield "not the same machine or versions: " + "; ".join(told)
+    reported = machine.differences(old.machine, machine_now)
+    if reported:
+        yield "not the same machine or versions: " + "; ".join(reported)
     if machine.is_busy(old.machine):
         yield f"the machine was busy before that run: load {old.machine['load']}"
 

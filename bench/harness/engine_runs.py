@@ -12,7 +12,7 @@ from mailprobe.api.settings import Settings
 from mailprobe.bench.lab import Lab
 from mailprobe.engine import Engine, Verdict, in_order, open_answers, open_engine
 from mailprobe.engine.dns.messages import Route
-from mailprobe.engine.smtp.probe import Question
+from mailprobe.engine.smtp.probe import Probe
 
 
 @dataclass(slots=True)
@@ -29,21 +29,21 @@ async def open_watched(lab: Lab, **changes: Any) -> AsyncIterator[tuple[Engine, 
     settings = replace(Settings.read(lab.env).engine, **changes)
     async with open_engine(settings) as engine:
         watch = Watch()
-        prober = engine.prober
-        settle = prober.settle
+        dispatcher = engine.dispatcher
+        settle = dispatcher.settle
 
-        def timed(question: Question, *args: Any) -> None:
+        def timed(question: Probe, *args: Any) -> None:
             if not question.settled:
-                watch.under_way_most = max(watch.under_way_most, prober.under_way)
+                watch.under_way_most = max(watch.under_way_most, dispatcher.under_way)
                 began = question.deadline - settings.probe_s
                 watch.layer4_ms.append((trio.current_time() - began) * 1000)
             settle(question, *args)
 
-        setattr(prober, "settle", timed)  # noqa: B010 - mypy forbids to assign to a method
+        setattr(dispatcher, "settle", timed)  # noqa: B010 - mypy forbids to assign to a method
         yield engine, watch
 
 
-async def look_up_all(engine: Engine, texts: Sequence[str]) -> None:
+async def lookup_all(engine: Engine, texts: Sequence[str]) -> None:
     """Find every route and exchange beforehand, so that layer 4 begins for all at once."""
 
     async def look_up(domain: str) -> None:
@@ -59,8 +59,10 @@ async def look_up_all(engine: Engine, texts: Sequence[str]) -> None:
             nursery.start_soon(look_up, domain)
 
 
-async def ask_all(engine: Engine, texts: Sequence[str], *, patient: bool = False) -> list[Verdict]:
-    async with open_answers(engine, texts, asker="bench", patient=patient) as answers:
+async def verify_all(
+    engine: Engine, texts: Sequence[str], *, patient: bool = False
+) -> list[Verdict]:
+    async with open_answers(engine, texts, account="bench", patient=patient) as answers:
         return await in_order(answers, len(texts))
 
 

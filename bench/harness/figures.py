@@ -27,7 +27,7 @@ def results_folder() -> Path:
 RESULTS = results_folder()
 
 
-class Lacking(Exception):
+class MissingRequirement(Exception):
     """This machine has not what a suite needs; the message is one line that names it."""
 
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mailprobe.bench.harness.figures import Lacking, Series
+from mailprobe.bench.harness.figures import MissingRequirement, Series
 from mailprobe.bench.harness.tables import number
 
 WIDE = 20  # values whose largest is so many times the smallest want a logarithmic axis
@@ -88,7 +88,7 @@ def scale_of(values: Sequence[float]) -> str:
 def require(library: str) -> Any:
     """The library; Lacking, with what to do, where it is not installed."""
     if find_spec(library) is None:
-        raise Lacking(f"{library} is not installed: pip install 'mailprobe[bench]'")
+        raise MissingRequirement(f"{library} is not installed: pip install 'mailprobe[bench]'")
     return import_module(library)
 
 

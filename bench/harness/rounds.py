@@ -9,7 +9,7 @@ from mailprobe.bench.harness.figures import Figure
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class RepeatedRuns:
     """Several rounds of the same work."""
 
     wall_s: float  # the median
@@ -35,7 +35,7 @@ class Timed:
         return Figure(what, items / self.cpu_s, "a second", spread=self.cpu_spread)
 
 
-def timed(work: Callable[[], object], rounds: int = 5) -> Timed:
+def timed(work: Callable[[], object], rounds: int = 5) -> RepeatedRuns:
     """Do the work so many times, after once for warmth."""
     work()
     walls, cpus = [], []
@@ -44,14 +44,16 @@ def timed(work: Callable[[], object], rounds: int = 5) -> Timed:
         work()
         walls.append(time.perf_counter() - wall)
         cpus.append(time.process_time() - cpu)
-    return Timed(median(walls), median(cpus), _spread(walls), _spread(cpus))
+    return RepeatedRuns(median(walls), median(cpus), _spread(walls), _spread(cpus))
 
 
 def _spread(times: list[float]) -> float:
     return (max(times) - min(times)) / median(times) if median(times) else 0.0
 
 
-def ratio(what: str, one: Timed, other: Timed, items: int = 1, other_items: int = 1) -> Figure:
+def ratio(
+    what: str, one: RepeatedRuns, other: RepeatedRuns, items: int = 1, other_items: int = 1
+) -> Figure:
     """How many times the other's processor time one item took; both measured in this run."""
     value = one.cpu_each_us(items) / other.cpu_each_us(other_items)
     return Figure(what, value, "×", spread=one.cpu_spread + other.cpu_spread)

@@ -10,18 +10,25 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from mailprobe.api.cli.errors import Interrupted, Trouble, say
+from mailprobe.api.cli.errors import CommandError, Interrupted, print_error
 from mailprobe.api.cli.output.report import console_on
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.bench.harness import machine
 from mailprobe.bench.harness.compare import Earlier, change_table, changes, notes
-from mailprobe.bench.harness.figures import Lacking, Result, Run, promised, read_run, write_results
+from mailprobe.bench.harness.figures import (
+    MissingRequirement,
+    Result,
+    Run,
+    promised,
+    read_run,
+    write_results,
+)
 from mailprobe.bench.harness.plots import draw_png, draw_text, plots_of, require
-from mailprobe.bench.harness.suite_process import SuiteFailed, ask_suite
+from mailprobe.bench.harness.suite_process import SuiteFailed, run_suite
 from mailprobe.bench.harness.suites import SUITES
 from mailprobe.bench.harness.tables import figure_table
 from mailprobe.bench.harness.tune import (
-    ASKED,
+    SETTINGS_TRIED,
     Findings,
     advise,
     result_of,
@@ -63,7 +70,7 @@ class Bench:
         self.check_libraries()
         shown = names or [name for name in SUITES if self._path(name).exists()]
         if not shown:
-            raise Trouble(f"no results in {self.folder}: `mailprobe bench` makes them")
+            raise CommandError(f"no results in {self.folder}: `mailprobe bench` makes them")
         for name in shown:
             try:
                 run = read_run(self._path(name))
@@ -84,9 +91,9 @@ class Bench:
         here = machine.describe()
         try:
             with self._busy(name):
-                found = ask_suite(name)
+                found = run_suite(name)
             result = replace(found.result, figures=promised(name, found.result.figures))
-        except Lacking as lacking:
+        except MissingRequirement as lacking:
             if named:
                 self._trouble(f"suite {name} can't run here: {lacking}")
             else:
@@ -111,7 +118,7 @@ class Bench:
             yield
 
     def _trouble(self, words: str) -> None:
-        say(words)
+        print_error(words)
         self.troubled = True
 
     # -- one suite's results -----------------------------------------------------------------
@@ -150,8 +157,8 @@ class Bench:
         try:
             require("matplotlib")
             require("plotext")
-        except Lacking as lacking:
-            raise Trouble(str(lacking)) from lacking
+        except MissingRequirement as lacking:
+            raise CommandError(str(lacking)) from lacking
 
     # -- what tune found -------------------------------------------------------------------------
 
@@ -159,7 +166,7 @@ class Bench:
         """What was tried, the settings to use, and what they are not; kept like a suite's results."""
         here = machine.describe()
         for found in findings:
-            for asked in ASKED:
+            for asked in SETTINGS_TRIED:
                 self.console.print(Text(f"\n{found.delay_ms:g} ms a reply", style="bold"))
                 self.console.print(trial_table(getattr(found, asked), asked))
         advice = advise(findings, host_limit)
@@ -191,7 +198,7 @@ class Bench:
 def telling() -> Iterator[Callable[[str], None]]:
     """Gives what says how far something is: on a terminal one line that changes, else a line each."""
     if not sys.stderr.isatty():
-        yield say
+        yield print_error
         return
     with console_on(sys.stderr).status("starting") as status:
         yield status.update

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from mailprobe.bench.harness.figures import Lacking, Result, read_results
+from mailprobe.bench.harness.figures import MissingRequirement, Result, read_results
 from mailprobe.bench.harness.suites import LACKING
 
 PROCESS = (sys.executable, "-m", "mailprobe.bench.harness.suites")
@@ -18,14 +18,14 @@ class SuiteFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SuiteResult:
     """What a suite's process said: remarks for a person, and the result."""
 
     remarks: list[str]
     result: Result
 
 
-def ask_suite(name: str) -> Found:
+def run_suite(name: str) -> SuiteResult:
     """Run a suite in a process of its own, to its end.
 
     Raises Lacking, and SuiteFailed. A KeyboardInterrupt here ends the suite, and
@@ -48,13 +48,13 @@ def ask_suite(name: str) -> Found:
     return _read(name, said, code)
 
 
-def _read(name: str, said: str, code: int) -> Found:
+def _read(name: str, said: str, code: int) -> SuiteResult:
     *remarks, last = said.splitlines() or [""]
     try:
         if code == LACKING:
-            raise Lacking(json.loads(last)["lacking"])
+            raise MissingRequirement(json.loads(last)["lacking"])
         if code == 0:
-            return Found(remarks, read_results(last))
+            return SuiteResult(remarks, read_results(last))
     except (KeyError, TypeError, ValueError) as strange:
         raise SuiteFailed(f"suite {name} ended with what is no result") from strange
     raise SuiteFailed(f"suite {name} failed{_by(code)}")

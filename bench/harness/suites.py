@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from importlib import import_module
 
-from mailprobe.bench.harness.figures import Figure, Lacking, Result, to_json
+from mailprobe.bench.harness.figures import Figure, MissingRequirement, Result, to_json
 
 SUITES: dict[str, str] = {
     "start": "cold starts: to the first packet, to the first word, to the end",
@@ -51,7 +51,7 @@ def main(name: str) -> int:
     end_with_parent()
     try:
         found, code = to_json(run_suite(name)), 0
-    except Lacking as lacking:
+    except MissingRequirement as lacking:
         found, code = {"lacking": str(lacking)}, LACKING
     except KeyboardInterrupt:
         return INTERRUPTED

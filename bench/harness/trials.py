@@ -9,9 +9,9 @@ from pathlib import Path
 import trio
 
 from mailprobe.api.settings import Settings
-from mailprobe.bench.harness.engine_runs import ask_all, look_up_all
+from mailprobe.bench.harness.engine_runs import lookup_all, verify_all
 from mailprobe.bench.harness.tune import HOST_LIMIT, Findings, Trial
-from mailprobe.bench.load.smtp_sink import Sink, start_sink
+from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
 from mailprobe.engine import Engine, Verdict, open_answers, open_engine
 from mailprobe.engine.settings import EngineSettings
 
@@ -25,7 +25,7 @@ PROBE_PARTS = 3  # times as long as the others: what comes too late shows after 
 TRIAL_S_MIN = 1.5  # at 50 ms a reply a host's first answers take half a second
 PROBE_TRIAL_S_MIN = 4.0
 
-Tell = Callable[[str], None]
+OnTrial = Callable[[str], None]
 
 
 def values_to(most: int) -> list[int]:
@@ -34,7 +34,7 @@ def values_to(most: int) -> list[int]:
 
 
 async def try_all(
-    delays_ms: Sequence[float], seconds: float, host_limit: int, tell: Tell
+    delays_ms: Sequence[float], seconds: float, host_limit: int, tell: OnTrial
 ) -> list[Findings]:
     """Every trial, in about so many seconds where that is enough; `tell` hears what is tried."""
     connections = values_to(host_limit)
@@ -48,27 +48,27 @@ async def try_all(
 
 
 async def _try_latency(
-    exchanges: Sink, delay_ms: float, part_s: float, connections: Sequence[int], tell: Tell
+    exchanges: SmtpSink, delay_ms: float, part_s: float, connections: Sequence[int], tell: OnTrial
 ) -> Findings:
     settings = settings_for(exchanges)
     found = Findings(delay_ms, [], [], [])
     for value in connections:
         tell(f"{delay_ms:g} ms a reply: connections to one host: {value}")
         bench = _Bench(exchanges, replace(settings, host_connections=value), part_s)
-        found.connections.append(await bench.ask_one_host(value))
+        found.connections.append(await bench.probe_one_host(value))
     for value in TOGETHER:
         tell(f"{delay_ms:g} ms a reply: addresses of a domain together: {value}")
         bench = _Bench(exchanges, replace(settings, host_connections=1), part_s)
-        found.together.append(await bench.ask_together(value))
+        found.together.append(await bench.probe_together(value))
     for value in PROBES:
         tell(f"{delay_ms:g} ms a reply: probes under way: {value}")
         changed = replace(settings, host_connections=HOST_LIMIT, probes_max=value)
         bench = _Bench(exchanges, changed, max(PROBE_TRIAL_S_MIN, part_s * PROBE_PARTS))
-        found.probes.append(await bench.ask_all_hosts(value))
+        found.probes.append(await bench.probe_all_hosts(value))
     return found
 
 
-def settings_for(exchanges: Sink) -> EngineSettings:
+def settings_for(exchanges: SmtpSink) -> EngineSettings:
     """The settings that reach them, and no others: no mailprobe.toml of whoever runs this."""
     return Settings.read(exchanges.env, Path(__file__).parent).engine
 
@@ -77,7 +77,7 @@ def settings_for(exchanges: Sink) -> EngineSettings:
 class _Bench:
     """One trial."""
 
-    exchanges: Sink
+    exchanges: SmtpSink
     settings: EngineSettings
     seconds: float
     _count: "_Count" = field(init=False)
@@ -85,16 +85,16 @@ class _Bench:
     def __post_init__(self) -> None:
         self._count = _Count(self.exchanges, self.seconds * WARM_SHARE)
 
-    async def ask_one_host(self, value: int) -> Trial:
+    async def probe_one_host(self, value: int) -> Trial:
         texts = (self.exchanges.mailbox(number * HOSTS) for number in count())
-        return await self._ask_lists(value, texts, [self.exchanges.mailbox(0)], LIST)
+        return await self._verify_lists(value, texts, [self.exchanges.mailbox(0)], LIST)
 
-    async def ask_all_hosts(self, value: int) -> Trial:
+    async def probe_all_hosts(self, value: int) -> Trial:
         texts = (self.exchanges.mailbox(number) for number in count())
         every = [self.exchanges.mailbox(number) for number in range(HOSTS)]
-        return await self._ask_lists(value, texts, every, max(LIST, 2 * value))
+        return await self._verify_lists(value, texts, every, max(LIST, 2 * value))
 
-    async def _ask_lists(
+    async def _verify_lists(
         self, value: int, texts: Iterator[str], known: Sequence[str], addresses: int
     ) -> Trial:
         """As `clean` asks, by two at a time: while one's last ones are told, the other has more.
@@ -103,39 +103,39 @@ class _Bench:
         thousands at first, and a short trial would measure that.
         """
         async with open_engine(self.settings) as engine:
-            await look_up_all(engine, known)
+            await lookup_all(engine, known)
             self._count.begin()
             with trio.move_on_after(self.seconds):
                 async with trio.open_nursery() as nursery:
                     for _ in range(2):
-                        nursery.start_soon(self._ask_on, engine, texts, addresses)
+                        nursery.start_soon(self._verify_on, engine, texts, addresses)
             return self._count.trial(value)
 
-    async def _ask_on(self, engine: Engine, texts: Iterator[str], addresses: int) -> None:
+    async def _verify_on(self, engine: Engine, texts: Iterator[str], addresses: int) -> None:
         while True:
             part = list(islice(texts, addresses))
-            async with open_answers(engine, part, asker="tune", patient=True) as answers:
+            async with open_answers(engine, part, account="tune", patient=True) as answers:
                 async for answer in answers:
-                    self._count.take(answer.verdict, engine)
+                    self._count.add(answer.verdict, engine)
 
-    async def ask_together(self, value: int) -> Trial:
+    async def probe_together(self, value: int) -> Trial:
         """As requests come: so many addresses of a domain, and when all are told, the next."""
         numbers = count()
         async with open_engine(self.settings) as engine:
-            await look_up_all(engine, [self.exchanges.mailbox(0)])
+            await lookup_all(engine, [self.exchanges.mailbox(0)])
             self._count.begin()
             with trio.move_on_after(self.seconds):
                 while True:
                     texts = [self.exchanges.mailbox(next(numbers) * HOSTS) for _ in range(value)]
-                    for verdict in await ask_all(engine, texts):
-                        self._count.take(verdict, engine)
+                    for verdict in await verify_all(engine, texts):
+                        self._count.add(verdict, engine)
             return self._count.trial(value)
 
 
 class _Count:
     """What is told from the end of the warm-up on."""
 
-    def __init__(self, exchanges: Sink, warm_s: float) -> None:
+    def __init__(self, exchanges: SmtpSink, warm_s: float) -> None:
         self._exchanges = exchanges
         self._warm_s = warm_s
         self._warm_until = 0.0
@@ -149,8 +149,8 @@ class _Count:
     def _now(self) -> tuple[float, float, float]:
         return time.perf_counter(), time.process_time(), self._exchanges.cpu_s()
 
-    def take(self, verdict: Verdict, engine: Engine) -> None:
-        self._under_way = max(self._under_way, engine.prober.under_way)
+    def add(self, verdict: Verdict, engine: Engine) -> None:
+        self._under_way = max(self._under_way, engine.dispatcher.under_way)
         if self._warm_until and time.perf_counter() >= self._warm_until:
             self._warm_until = 0.0
             self._right = 0

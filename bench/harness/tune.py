@@ -119,7 +119,7 @@ def _load_is_heavy(found: Findings) -> bool:
 
 # -- for a person ----------------------------------------------------------------------------
 
-ASKED = {
+SETTINGS_TRIED = {
     "connections": "connections to one host",
     "probes": "probes under way, over many hosts",
     "together": "addresses of a domain together, one connection",
@@ -136,7 +136,7 @@ def trial_table(trials: Sequence[Trial], asked: str) -> Table:
         "core busy",
         "told wrong",
     )
-    table = new_table(ASKED[asked], *titles, "")
+    table = new_table(SETTINGS_TRIED[asked], *titles, "")
     table.columns[0].justify = "right"
     table.columns[-1].justify = "left"
     at_knee = knee(trials)
@@ -202,7 +202,7 @@ def result_of(findings: Sequence[Findings], advice: Advice) -> Result:
 
 
 def _series_of(found: Findings) -> Iterator[Series]:
-    for asked, label in ASKED.items():
+    for asked, label in SETTINGS_TRIED.items():
         trials: list[Trial] = getattr(found, asked)
         points = [(float(trial.value), trial.rate) for trial in trials]
         yield Series(f"{found.delay_ms:g} ms a reply", label, "addresses", "a second", points)

@@ -44,13 +44,13 @@ class Lab:
 
     def records(self) -> dict[str, Any]:
         """What its hosts and its resolver have seen (mailprobe.bench.lab.records)."""
-        return self._ask("records")
+        return self._command("records")
 
     def forget(self) -> None:
         """Let the records begin anew."""
-        self._ask("forget")
+        self._command("forget")
 
-    def _ask(self, command: str) -> dict[str, Any]:
+    def _command(self, command: str) -> dict[str, Any]:
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(f"{command}\n")

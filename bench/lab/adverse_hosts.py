@@ -10,7 +10,7 @@ from string import ascii_lowercase
 from mailprobe.bench.lab.scenario import Scenario
 from mailprobe.engine.testing.host_profiles import HOSTILE_TEXTS, TARPIT_S, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES
-from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import Outcome
 
 TARPIT_LATENCY_S = 0.02
@@ -74,7 +74,7 @@ def _hung_names(scenario: Scenario) -> None:
         return f"known@{domain}"
 
     def hang(domain: str) -> str:
-        scenario.zone.mood(domain, Mood.HANG)
+        scenario.zone.mode(domain, ZoneMode.HANG)
         return f"known@{domain}"
 
     for version in ("h2", "h1"):  # each asked once: what is known already hangs no more
@@ -126,7 +126,7 @@ def _later_transactions(scenario: Scenario) -> None:
             "one recipient declared",
             f"mx1.{domain}",
             mail_again_reply=reply,
-            mails_taken=4,
+            mails_accepted=4,
             ehlo_lines=(*(NO_PIPELINING if place else EHLO_LINES), "LIMITS RCPTMAX=1"),
         )
         scenario.move_in(domain, host)

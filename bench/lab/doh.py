@@ -26,7 +26,7 @@ import h11
 import trio
 import trustme
 
-from mailprobe.engine.testing.zone import HTML, Behaviour, Mood, Zone
+from mailprobe.engine.testing.zone import HTML, Behaviour, Zone, ZoneMode
 
 PATH = "/dns-query"
 QUESTION_OCTETS_MAX = 4_096
@@ -38,7 +38,7 @@ MESSAGE = "application/dns-message"
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingRequest:
     """A request under way."""
 
     headers: dict[bytes, bytes]
@@ -87,7 +87,7 @@ class _Connection:
         self._stream = stream
         self._nursery = nursery
         self._writing = trio.Lock()
-        self._asked: dict[int, _Asked] = {}
+        self._requests: dict[int, _PendingRequest] = {}
         self._answered = 0
         config = h2.config.H2Configuration(client_side=False, header_encoding=None)
         self._h2 = h2.connection.H2Connection(config)
@@ -102,20 +102,20 @@ class _Connection:
         while octets := await self._stream.receive_some(READ_OCTETS):
             try:
                 for event in self._h2.receive_data(bytes(octets)):
-                    self._take(event)
+                    self._receive(event)
             except h2.exceptions.ProtocolError:
                 await self._flush()  # h2 has put its GOAWAY there
                 return
             if self._tired():
-                return await self._say_goodbye()
+                return await self._send_goaway()
             await self._flush()
 
     def _tired(self) -> bool:
         """Enough was answered, and no question is half told: GOAWAY will lose none."""
         most = self._resolver.requests_max
-        return most is not None and self._answered >= most and not self._asked
+        return most is not None and self._answered >= most and not self._requests
 
-    async def _say_goodbye(self) -> None:
+    async def _send_goaway(self) -> None:
         """GOAWAY (RFC 9113 6.8), then let the client close.
 
         Closing over unread octets would be a reset, which takes answers under way with it.
@@ -131,29 +131,29 @@ class _Connection:
             if octets := self._h2.data_to_send():
                 await self._stream.send_all(octets)
 
-    def _take(self, event: h2.events.Event) -> None:
+    def _receive(self, event: h2.events.Event) -> None:
         match event:
             case h2.events.RequestReceived(stream_id=number, headers=headers):
-                self._asked[number] = _Asked(dict(headers))
+                self._requests[number] = _PendingRequest(dict(headers))
             case h2.events.DataReceived(stream_id=number):
                 self._h2.acknowledge_received_data(event.flow_controlled_length, number)
-                if (asked := self._asked.get(number)) is not None:
+                if (asked := self._requests.get(number)) is not None:
                     asked.body += event.data
                     if len(asked.body) > QUESTION_OCTETS_MAX:
-                        del self._asked[number]
+                        del self._requests[number]
                         self._respond(number, Response(413, "text/plain", b""))
             case h2.events.StreamEnded(stream_id=number):
-                if (asked := self._asked.pop(number, None)) is not None:
+                if (asked := self._requests.pop(number, None)) is not None:
                     self._answer(number, asked)
             case h2.events.StreamReset(stream_id=number):
-                self._asked.pop(number, None)
+                self._requests.pop(number, None)
 
-    def _answer(self, number: int, asked: _Asked) -> None:
+    def _answer(self, number: int, asked: _PendingRequest) -> None:
         self._answered += 1
         response = respond(self._resolver.zone, asked.headers, bytes(asked.body))
-        if response is Mood.HANG:
+        if response is ZoneMode.HANG:
             self._later(HANG_S, lambda: self._reset(number))
-        elif isinstance(response, Mood):
+        elif isinstance(response, ZoneMode):
             self._reset(number)
         elif self._resolver.delay_s:
             self._later(self._resolver.delay_s, lambda: self._respond(number, response))
@@ -195,7 +195,7 @@ class _Http1:
     async def run(self) -> None:
         while (asked := await self._question()) is not None:
             response = respond(self._zone, asked.headers, bytes(asked.body))
-            if response is Mood.HANG:
+            if response is ZoneMode.HANG:
                 with trio.move_on_after(HANG_S):
                     await self._stream.receive_some(READ_OCTETS)  # until the client gives it up
             if not isinstance(response, Response):
@@ -203,9 +203,9 @@ class _Http1:
             await self._respond(response)
             self._http.start_next_cycle()
 
-    async def _question(self) -> _Asked | None:
+    async def _question(self) -> _PendingRequest | None:
         """The next request; None where the client has closed, or speaks no HTTP."""
-        asked = _Asked({})
+        asked = _PendingRequest({})
         with suppress(h11.RemoteProtocolError):
             while True:
                 event = self._http.next_event()
@@ -249,9 +249,9 @@ def respond(zone: Zone, headers: dict[bytes, bytes], body: bytes) -> Response | 
         return Response(400, "text/plain", b"")
     if isinstance(answer, bytes):
         return Response(200, MESSAGE, answer)
-    if answer is Mood.HTML:
+    if answer is ZoneMode.HTML:
         return Response(200, "text/html", HTML)
-    if answer is Mood.HTTP_ERROR:
+    if answer is ZoneMode.HTTP_ERROR:
         return Response(503, "text/plain", b"try again")
     return answer
 

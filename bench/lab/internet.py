@@ -27,7 +27,7 @@ from mailprobe.engine.testing.host_profiles import (
     new_host,
 )
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import Outcome
 
 ADDRESSES = 5_000
@@ -82,7 +82,7 @@ AGAINST_US = (
     "550 5.1.8 <>: Failed to find sender's MX",
     "550 Malformed DNS server reply",
 )
-OWN_TROUBLE = (
+OWN_FAULT = (
     "550 5.3.0 mailbox database unavailable",
     "550 <{rcpt}> could not verify recipient: backend unavailable",
     "550 5.4.3 LDAP server down",
@@ -100,7 +100,7 @@ Found = Callable[[Scenario, Random, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DomainKind:
     """Domains of one kind: how many, and what becomes of who lives there and who doesn't.
 
     Most have one host or several by preference (`hosts`); what is no host is `open`.
@@ -118,12 +118,12 @@ class Kind:
     addresses_min: int = 1
 
 
-def _one(personality: str, **changes: object) -> Build:
+def _one(profile: str, **changes: object) -> Build:
     """One host of this character, some milliseconds away."""
 
     def build(rng: Random, domain: str) -> list[MailHost]:
         settled = {"latency_s": rng.choice((0.002, 0.01, 0.03, 0.06)), **changes}
-        return [new_host(personality, f"mx1.{domain}", mailboxes=LIVING, **settled)]
+        return [new_host(profile, f"mx1.{domain}", mailboxes=LIVING, **settled)]
 
     return build
 
@@ -142,30 +142,30 @@ def _in_tongues(rng: Random, domain: str) -> list[MailHost]:
     return _one("postfix", default_unknown=rng.choice(NO_SUCH_USER))(rng, domain)
 
 
-def _behind(personality: str) -> Build:
+def _behind(profile: str) -> Build:
     """A second exchange in order behind a first one that is not."""
 
     def build(rng: Random, domain: str) -> list[MailHost]:
-        return [new_host(personality), *_one("postfix")(rng, domain)]
+        return [new_host(profile), *_one("postfix")(rng, domain)]
 
     return build
 
 
 def _out_of_step(rng: Random, domain: str) -> list[MailHost]:
     """Every reply names its recipient, and now and then one comes twice, not at all or late."""
-    trouble = rng.choice((Twice(), Twice(0.005), Drop(), Swap(), Late(0.4)))
+    fault = rng.choice((Twice(), Twice(0.005), Drop(), Swap(), Late(0.4)))
     in_step = {"ehlo_lines": NO_PIPELINING} if rng.random() < 0.5 else {}
     return _one(
         "friendly",
         default_known="250 2.1.5 <{rcpt}> Ok",
-        troubles={"RCPT": Sometimes(0.1, trouble)},
+        faults={"RCPT": Sometimes(0.1, fault)},
         **in_step,
     )(rng, domain)
 
 
-def _mood(mood: Mood, *types: str) -> Found:
+def _mode(mode: ZoneMode, *types: str) -> Found:
     def open_domain(scenario: Scenario, _: Random, domain: str) -> None:
-        scenario.zone.mood(domain, mood, *types)
+        scenario.zone.mode(domain, mode, *types)
 
     return open_domain
 
@@ -178,13 +178,13 @@ def _no_records(scenario: Scenario, _: Random, domain: str) -> None:
     scenario.zone.exists(domain)
 
 
-def _exchange_in_mood(mood: Mood, *, second: bool) -> Found:
+def _exchange_in_mode(mode: ZoneMode, *, second: bool) -> Found:
     """The first exchange's name goes wrong; perhaps a second one is in order."""
 
     def open_domain(scenario: Scenario, rng: Random, domain: str) -> None:
         names = [f"mx1.{domain}", *([f"mx2.{domain}"] if second else [])]
         scenario.zone.mx(domain, *names)
-        scenario.zone.mood(names[0], mood)
+        scenario.zone.mode(names[0], mode)
         if second:
             scenario.settle(names[1], _one("postfix")(rng, domain)[0])
 
@@ -213,74 +213,82 @@ SILENT = dict.fromkeys(SILENT_MAILBOXES, TIMED_OUT)
 
 KINDS = (
     # in order
-    Kind("postfix", 70, _one("postfix", **ODD), mailboxes=FULL_AND_DISABLED),
-    Kind("exim", 40, _one("exim", **ODD), mailboxes=FULL_AND_DISABLED),
-    Kind("opensmtpd", 12, _one("opensmtpd")),
-    Kind("exchange", 25, _one("exchange", **ODD), mailboxes=FULL_AND_DISABLED),
-    Kind("in-tongues", 20, _in_tongues),
-    Kind("in-step", 8, _one("no pipelining")),
-    Kind("one-each", 5, _one("one recipient")),
-    Kind("splitting", 4, _one("splitting")),
-    Kind("far-away", 8, _one("postfix", latency_s=0.25)),
-    Kind("few-connections", 5, _one("few connections")),
-    Kind("helo-only", 2, _one("helo only")),
-    Kind("catch-all", 40, _one("catch all"), Outcome.CATCH_ALL, truth=Truth.CATCH_ALL),
+    DomainKind("postfix", 70, _one("postfix", **ODD), mailboxes=FULL_AND_DISABLED),
+    DomainKind("exim", 40, _one("exim", **ODD), mailboxes=FULL_AND_DISABLED),
+    DomainKind("opensmtpd", 12, _one("opensmtpd")),
+    DomainKind("exchange", 25, _one("exchange", **ODD), mailboxes=FULL_AND_DISABLED),
+    DomainKind("in-tongues", 20, _in_tongues),
+    DomainKind("in-step", 8, _one("no pipelining")),
+    DomainKind("one-each", 5, _one("one recipient")),
+    DomainKind("splitting", 4, _one("splitting")),
+    DomainKind("far-away", 8, _one("postfix", latency_s=0.25)),
+    DomainKind("few-connections", 5, _one("few connections")),
+    DomainKind("helo-only", 2, _one("helo only")),
+    DomainKind("catch-all", 40, _one("catch all"), Outcome.CATCH_ALL, truth=Truth.CATCH_ALL),
     # right for whoever asks well
-    Kind("tarpit", 14, _one("tarpit"), gone=TIMED_OUT),
-    Kind("big-tarpit", 4, _one("tarpit"), gone=TIMED_OUT, addresses_max=80, addresses_min=40),
-    Kind("tarpit-in-step", 4, _one("tarpit in step"), gone=TIMED_OUT),
-    Kind("mild-tarpit", 6, _one("tarpit", unknown_delay_s=0.5)),
-    Kind("some-silent", 4, _one("postfix", slow_s={SILENT_START: inf}), mailboxes=SILENT),
-    Kind("null-sender", 6, _one("no null sender")),
-    Kind("null-sender-rcpt", 4, _one("no null sender at rcpt")),
-    Kind("named-sender", 3, _one("no named sender")),
-    Kind("tls", 6, _one("starttls demanded")),
-    Kind("tls-rcpt", 3, _one("starttls demanded at rcpt")),
-    Kind("tls-in-step", 3, _one("starttls demanded, in step")),
-    Kind("one-transaction", 3, _one("one transaction", mails_taken=3)),
-    Kind("stale", 3, _one("stale")),
-    Kind("first-dead", 8, _behind("refused")),
-    Kind("first-silent", 6, _behind("silent")),
-    Kind("first-unanswered", 4, _behind("unanswered")),
-    Kind("first-shut", 4, _behind("shutting down")),
-    Kind("first-hung", 4, open=_exchange_in_mood(Mood.HANG, second=True)),
-    Kind("first-servfail", 3, open=_exchange_in_mood(Mood.SERVFAIL, second=True)),
-    Kind("rotating", 4, open=_rotating),
-    Kind("out-of-step", 8, _out_of_step),
-    Kind(
+    DomainKind("tarpit", 14, _one("tarpit"), gone=TIMED_OUT),
+    DomainKind("big-tarpit", 4, _one("tarpit"), gone=TIMED_OUT, addresses_max=80, addresses_min=40),
+    DomainKind("tarpit-in-step", 4, _one("tarpit in step"), gone=TIMED_OUT),
+    DomainKind("mild-tarpit", 6, _one("tarpit", unknown_delay_s=0.5)),
+    DomainKind("some-silent", 4, _one("postfix", slow_s={SILENT_START: inf}), mailboxes=SILENT),
+    DomainKind("null-sender", 6, _one("no null sender")),
+    DomainKind("null-sender-rcpt", 4, _one("no null sender at rcpt")),
+    DomainKind("named-sender", 3, _one("no named sender")),
+    DomainKind("tls", 6, _one("starttls demanded")),
+    DomainKind("tls-rcpt", 3, _one("starttls demanded at rcpt")),
+    DomainKind("tls-in-step", 3, _one("starttls demanded, in step")),
+    DomainKind("one-transaction", 3, _one("one transaction", mails_accepted=3)),
+    DomainKind("stale", 3, _one("stale")),
+    DomainKind("first-dead", 8, _behind("refused")),
+    DomainKind("first-silent", 6, _behind("silent")),
+    DomainKind("first-unanswered", 4, _behind("unanswered")),
+    DomainKind("first-shut", 4, _behind("shutting down")),
+    DomainKind("first-hung", 4, open=_exchange_in_mode(ZoneMode.HANG, second=True)),
+    DomainKind("first-servfail", 3, open=_exchange_in_mode(ZoneMode.SERVFAIL, second=True)),
+    DomainKind("rotating", 4, open=_rotating),
+    DomainKind("out-of-step", 8, _out_of_step),
+    DomainKind(
         "wary", 6, _one("friendly", default_unknown=SPAMHAUS), Outcome.DELIVERABLE_UNTESTED, POLICY
     ),
     # with nothing to be found out
-    Kind("greylisting", 25, _one("greylisting"), TEMPORARY, TEMPORARY),
-    Kind("blocklisted", 12, _one("blocklisted"), POLICY, POLICY),
-    Kind("no-reverse-name", 6, _one("no reverse name"), POLICY, POLICY),
-    Kind("banned", 6, _one("banned"), POLICY, POLICY),
-    Kind("against-us", 20, _saying(*AGAINST_US), POLICY, POLICY),
-    Kind("own-trouble", 14, _saying(*OWN_TROUBLE), POLICY, POLICY),
-    Kind("hostile-text", 6, _saying(*HOSTILE_TEXTS), POLICY, POLICY),
-    Kind("tls-refused", 2, _one("starttls refused"), FAILED, FAILED),
-    Kind("blocked-early", 5, _one("blocked at mail"), FAILED, FAILED),
-    Kind("blocked-at-banner", 4, _one("blocked at banner"), FAILED, FAILED),
-    Kind("busy", 4, _one("421 at rcpt"), FAILED, FAILED),
-    Kind("refused", 8, _one("refused"), FAILED, FAILED),
-    Kind("closing", 3, _one("closing"), FAILED, FAILED),
-    Kind("closing-at-rcpt", 3, _one("closing at rcpt"), FAILED, FAILED),
-    Kind("resetting", 2, _one("resetting"), FAILED, FAILED),
-    Kind("garbage", 2, _one("garbage"), FAILED, FAILED),
-    Kind("silent", 6, _one("silent"), TIMED_OUT, TIMED_OUT),
-    Kind("silent-at-rcpt", 3, _one("silent at rcpt"), TIMED_OUT, TIMED_OUT),
-    Kind("unanswered", 6, _one("unanswered"), TIMED_OUT, TIMED_OUT),
-    Kind("dripping", 2, _one("dripping"), TIMED_OUT, TIMED_OUT),
+    DomainKind("greylisting", 25, _one("greylisting"), TEMPORARY, TEMPORARY),
+    DomainKind("blocklisted", 12, _one("blocklisted"), POLICY, POLICY),
+    DomainKind("no-reverse-name", 6, _one("no reverse name"), POLICY, POLICY),
+    DomainKind("banned", 6, _one("banned"), POLICY, POLICY),
+    DomainKind("against-us", 20, _saying(*AGAINST_US), POLICY, POLICY),
+    DomainKind("own-trouble", 14, _saying(*OWN_FAULT), POLICY, POLICY),
+    DomainKind("hostile-text", 6, _saying(*HOSTILE_TEXTS), POLICY, POLICY),
+    DomainKind("tls-refused", 2, _one("starttls refused"), FAILED, FAILED),
+    DomainKind("blocked-early", 5, _one("blocked at mail"), FAILED, FAILED),
+    DomainKind("blocked-at-banner", 4, _one("blocked at banner"), FAILED, FAILED),
+    DomainKind("busy", 4, _one("421 at rcpt"), FAILED, FAILED),
+    DomainKind("refused", 8, _one("refused"), FAILED, FAILED),
+    DomainKind("closing", 3, _one("closing"), FAILED, FAILED),
+    DomainKind("closing-at-rcpt", 3, _one("closing at rcpt"), FAILED, FAILED),
+    DomainKind("resetting", 2, _one("resetting"), FAILED, FAILED),
+    DomainKind("garbage", 2, _one("garbage"), FAILED, FAILED),
+    DomainKind("silent", 6, _one("silent"), TIMED_OUT, TIMED_OUT),
+    DomainKind("silent-at-rcpt", 3, _one("silent at rcpt"), TIMED_OUT, TIMED_OUT),
+    DomainKind("unanswered", 6, _one("unanswered"), TIMED_OUT, TIMED_OUT),
+    DomainKind("dripping", 2, _one("dripping"), TIMED_OUT, TIMED_OUT),
     # names
     *(
-        Kind(name, domains, living=outcome, gone=outcome, open=found, truth=truth, addresses_max=3)
+        DomainKind(
+            name, domains, living=outcome, gone=outcome, open=found, truth=truth, addresses_max=3
+        )
         for name, domains, outcome, found, truth in (
-            ("gone", 40, Outcome.NO_MX, _mood(Mood.NXDOMAIN), Truth.NO_MAIL),
+            ("gone", 40, Outcome.NO_MX, _mode(ZoneMode.NXDOMAIN), Truth.NO_MAIL),
             ("parked", 15, Outcome.NO_MX, _no_records, Truth.NO_MAIL),
             ("null-mx", 8, Outcome.NO_MX, _null_mx, Truth.NO_MAIL),
-            ("hung", 25, Outcome.RESOLVER_FAILED, _mood(Mood.HANG), None),
-            ("servfail", 12, Outcome.RESOLVER_FAILED, _mood(Mood.SERVFAIL), None),
-            ("lost", 4, Outcome.RESOLVER_FAILED, _exchange_in_mood(Mood.HANG, second=False), None),
+            ("hung", 25, Outcome.RESOLVER_FAILED, _mode(ZoneMode.HANG), None),
+            ("servfail", 12, Outcome.RESOLVER_FAILED, _mode(ZoneMode.SERVFAIL), None),
+            (
+                "lost",
+                4,
+                Outcome.RESOLVER_FAILED,
+                _exchange_in_mode(ZoneMode.HANG, second=False),
+                None,
+            ),
         )
     ),
 )
@@ -296,7 +304,7 @@ class Provider:
     """
 
     name: str
-    personality: str
+    profile: str
     hosts: int
     share: float  # of the addresses at shared hosts
     own_names: bool = False
@@ -325,7 +333,7 @@ def internet(rng: Random) -> Scenario:
     return scenario
 
 
-def _open(scenario: Scenario, rng: Random, kind: Kind, domain: str) -> None:
+def _open(scenario: Scenario, rng: Random, kind: DomainKind, domain: str) -> None:
     if kind.hosts is not None:
         scenario.move_in(domain, *kind.hosts(rng, domain))
     if kind.open is not None:
@@ -333,11 +341,11 @@ def _open(scenario: Scenario, rng: Random, kind: Kind, domain: str) -> None:
     outcomes = (kind.living, kind.gone) if kind.truth is None else (kind.living, kind.living)
     for local, living in _people(rng, rng.randint(kind.addresses_min, kind.addresses_max)):
         truth = kind.truth or (Truth.EXISTS if living else Truth.ABSENT)
-        _say(scenario, f"{local}@{domain}", truth, outcomes[not living])
+        _report(scenario, f"{local}@{domain}", truth, outcomes[not living])
     for local, outcome in kind.mailboxes.items():
         if rng.random() < ODD_MAILBOXES * 5:
             truth = Truth.ABSENT if outcome is Outcome.UNDELIVERABLE else Truth.EXISTS
-            _say(scenario, f"{local}@{domain}", truth, outcome)
+            _report(scenario, f"{local}@{domain}", truth, outcome)
 
 
 def _provide(scenario: Scenario, rng: Random, provider: Provider, addresses: int) -> None:
@@ -347,7 +355,7 @@ def _provide(scenario: Scenario, rng: Random, provider: Provider, addresses: int
     names = [f"mx{place}.{provider.name}.test" for place in range(1, provider.hosts + 1)]
     for name in names:
         changes = {"catch_all": catch_all, "latency_s": provider.latency_s, "mailboxes": LIVING}
-        host = new_host(provider.personality, name, domains=frozenset(domains), **changes, **ODD)
+        host = new_host(provider.profile, name, domains=frozenset(domains), **changes, **ODD)
         scenario.settle(name, host)
     for domain, count in domains.items():
         behind = rng.sample(names, 2)
@@ -360,7 +368,9 @@ def _provide(scenario: Scenario, rng: Random, provider: Provider, addresses: int
         for local, living in _people(rng, count):
             truth = everyone or (Truth.EXISTS if living else Truth.ABSENT)
             outcome = Outcome.DELIVERABLE if living else Outcome.UNDELIVERABLE
-            _say(scenario, f"{local}@{domain}", truth, Outcome.CATCH_ALL if everyone else outcome)
+            _report(
+                scenario, f"{local}@{domain}", truth, Outcome.CATCH_ALL if everyone else outcome
+            )
 
 
 def _customers(rng: Random, provider: Provider, addresses: int) -> dict[str, int]:
@@ -385,6 +395,6 @@ def _people(rng: Random, count: int) -> Iterator[tuple[str, bool]]:
             yield local, living
 
 
-def _say(scenario: Scenario, address: str, truth: Truth, outcome: Outcome) -> None:
+def _report(scenario: Scenario, address: str, truth: Truth, outcome: Outcome) -> None:
     scenario.truth[truth].append(address)
     scenario.expect(outcome, address)

@@ -17,7 +17,7 @@ from random import Random
 
 import trio
 
-from mailprobe.engine.testing.mail_host import Door, MailHost
+from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 
 BACKLOG = 128
 PORT_TRIES = 20
@@ -43,7 +43,7 @@ def allow_descriptors(hosts: int) -> None:
         )
 
 
-class Doors:
+class LabListeners:
     """All doors of a scenario, bound and listening; `port` is the same for all.
 
     A free one, unless one is asked for.
@@ -55,7 +55,7 @@ class Doors:
         self._listening: dict[str, socket.socket] = {}
         self._open = ExitStack()
 
-    def __enter__(self) -> "Doors":
+    def __enter__(self) -> "LabListeners":
         """Bind them all, on a port that is free on each address."""
         for _ in range(PORT_TRIES):
             try:
@@ -75,18 +75,18 @@ class Doors:
         self.port = self._asked_port
         self._listening = {}
         for address, host in self.hosts.items():
-            if host.door is Door.OPEN:
+            if host.address is HostAddress.OPEN:
                 self._listening[address] = self._listen(address, BACKLOG)
-            elif host.door is Door.SILENT:
+            elif host.address is HostAddress.SILENT:
                 self._shut(address)
 
     def _listen(self, address: str, backlog: int) -> socket.socket:
-        door = self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind((address, self.port))
-        self.port = door.getsockname()[1]
-        door.listen(backlog)
-        return door
+        listener = self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, self.port))
+        self.port = listener.getsockname()[1]
+        listener.listen(backlog)
+        return listener
 
     def _shut(self, address: str) -> None:
         """A door whose connects are never answered.
@@ -104,10 +104,10 @@ class Doors:
             for address, door in self._listening.items():
                 door.setblocking(False)
                 listener = trio.SocketListener(trio.socket.from_stdlib_socket(door))
-                nursery.start_soon(_welcome, listener, self.hosts[address], f"{seed}/{address}")
+                nursery.start_soon(_accept, listener, self.hosts[address], f"{seed}/{address}")
 
 
-async def _welcome(listener: trio.SocketListener, host: MailHost, seed: str) -> None:
+async def _accept(listener: trio.SocketListener, host: MailHost, seed: str) -> None:
     """One host's sessions, each with a chance of its own from the seed."""
     async with trio.open_nursery() as nursery:
         for number in count(1):

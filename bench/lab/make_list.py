@@ -25,7 +25,7 @@ SEED = 2024
 FIRST_DAY, DAYS = date(2023, 1, 2), 720
 
 Row = tuple[str, str, str, str, str]
-Known = tuple[Firm, Person]
+KnownPeople = tuple[Firm, Person]
 
 # how many rows turn out how: 300 with 6 duplicates and 2 without an address
 SHARES: dict[Outcome, int] = {
@@ -77,11 +77,11 @@ def _rows(rng: Random, outcome: Outcome, share: int) -> list[Row]:
     return [_row(rng, firm, person) for firm, person in known]
 
 
-def _candidates(outcome: Outcome) -> Iterable[Known]:
+def _candidates(outcome: Outcome) -> Iterable[KnownPeople]:
     """Everybody whose address turns out so, one of each firm before the second of any."""
     if outcome is Outcome.SYNTAX:
         return [(NOBODY, Person(_name_in(text), text)) for text in fixture_domains.NOT_ADDRESSES]
-    who = WHO.get(outcome, fixture_domains.staff)
+    who = PEOPLE.get(outcome, fixture_domains.staff)
     firms = [
         [(firm, person) for person in who(firm)]
         for firm in fixture_domains.FIRMS
@@ -100,7 +100,7 @@ def _is(firm: Firm, outcome: Outcome) -> bool:
         return firm.kind == "no smtputf8"
     kind = KINDS.get(firm.kind)
     if outcome is Outcome.UNDELIVERABLE:
-        return firm.kind == HUB_KIND or (kind is not None and kind.tells_leavers)
+        return firm.kind == HUB_KIND or (kind is not None and kind.reports_leavers)
     if outcome is Outcome.DELIVERABLE and firm.kind in (HUB_KIND, "no smtputf8"):
         return True
     return kind is not None and kind.outcome is outcome
@@ -117,7 +117,7 @@ def _international(firm: Firm) -> Sequence[Person]:
     ]
 
 
-WHO: dict[Outcome, Callable[[Firm], Sequence[Person]]] = {
+PEOPLE: dict[Outcome, Callable[[Firm], Sequence[Person]]] = {
     Outcome.DELIVERABLE: _deliverable,
     Outcome.UNDELIVERABLE: fixture_domains.leavers,
     Outcome.NEEDS_SMTPUTF8: _international,

@@ -11,7 +11,7 @@ from mailprobe.engine.testing.mail_host import MailHost
 def summary(scenario: Scenario, resolver: Resolver) -> dict[str, Any]:
     """Every host that was spoken to, by its IP address, and the resolver's counts."""
     questions: Counter[str] = Counter()
-    for (_, kind), times in scenario.zone.asked.items():
+    for (_, kind), times in scenario.zone.queries.items():
         questions[kind] += times
     return {
         "hosts": {
@@ -26,8 +26,8 @@ def summary(scenario: Scenario, resolver: Resolver) -> dict[str, Any]:
 
 def forget(scenario: Scenario, resolver: Resolver) -> None:
     for host in scenario.hosts.values():
-        host.record.forget()
-    scenario.zone.asked.clear()
+        host.record.clear()
+    scenario.zone.queries.clear()
     resolver.connections_seen = 0
 
 
@@ -42,8 +42,8 @@ def _host(host: MailHost) -> dict[str, Any]:
         "turnarounds": [session.turnarounds for session in sessions],
         "commands": sum(session.commands for session in sessions),
         "recipients": sum(len(session.recipients) for session in sessions),
-        "mailboxes": len(record.asked),
-        "asked_most": max(record.asked.values(), default=0),
+        "mailboxes": len(record.recipients),
+        "asked_most": max(record.recipients.values(), default=0),
         "refusals_most": max((session.refusals for session in sessions), default=0),
         "quits": sum(session.quit for session in sessions),
         "closed": dict(Counter(session.closed for session in sessions)),

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from mailprobe.bench.lab import doh, records
-from mailprobe.bench.lab.listeners import Doors, TooFewDescriptors, allow_descriptors
+from mailprobe.bench.lab.listeners import LabListeners, TooFewDescriptors, allow_descriptors
 from mailprobe.bench.lab.scenario import Scenario
 from mailprobe.bench.lab.scenarios import build
 
@@ -33,9 +33,9 @@ def run(name: str, seed: int, *, until_eof: bool = False) -> int:
         allow_descriptors(len(scenario.hosts))
         with (
             tempfile.TemporaryDirectory(prefix="mailprobe-lab-") as folder,
-            Doors(scenario.hosts) as doors,
+            LabListeners(scenario.hosts) as listeners,
         ):
-            return trio.run(_play, scenario, doors, Path(folder), seed, until_eof)
+            return trio.run(_play, scenario, listeners, Path(folder), seed, until_eof)
     except TooFewDescriptors as wrong:
         print(f"mailprobe lab: {wrong}", file=sys.stderr)
         return 1
@@ -44,7 +44,9 @@ def run(name: str, seed: int, *, until_eof: bool = False) -> int:
         return 1
 
 
-async def _play(scenario: Scenario, doors: Doors, folder: Path, seed: int, until_eof: bool) -> int:
+async def _play(
+    scenario: Scenario, doors: LabListeners, folder: Path, seed: int, until_eof: bool
+) -> int:
     authority = doh.Authority(folder, RESOLVER_ADDRESS)
     resolver = doh.Resolver(scenario.zone, requests_max=scenario.doh_requests_max)
     urls, listeners = {}, []
@@ -56,7 +58,7 @@ async def _play(scenario: Scenario, doors: Doors, folder: Path, seed: int, until
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         # Before the doors are served: the kernel lets callers wait, and a reader that
         # has gone is a plain BrokenPipeError here.
-        _tell(_introduction(scenario, urls, authority.trusted, doors.port))
+        _report(_introduction(scenario, urls, authority.trusted, doors.port))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, resolver.serve, listeners)
             nursery.start_soon(doors.serve, seed)
@@ -91,7 +93,7 @@ def _introduction(
     return line
 
 
-def _tell(line: dict[str, Any]) -> None:
+def _report(line: dict[str, Any]) -> None:
     """One whole line, in ASCII whatever the locale; a reader that is slow holds the lab up, for it is its only reader."""
     print(json.dumps(line), flush=True)
 
@@ -128,9 +130,9 @@ async def _listen(
 def _obey(line: bytes, scenario: Scenario, resolver: doh.Resolver) -> None:
     match line:
         case b"records":
-            _tell(records.summary(scenario, resolver))
+            _report(records.summary(scenario, resolver))
         case b"forget":
             records.forget(scenario, resolver)
-            _tell({})
+            _report({})
         case _:
-            _tell({"error": "known commands: records, forget"})
+            _report({"error": "known commands: records, forget"})

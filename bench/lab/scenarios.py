@@ -12,7 +12,7 @@ from mailprobe.bench.lab.internet import internet
 from mailprobe.bench.lab.scenario import Scenario
 from mailprobe.engine.testing.host_profiles import NO_PTR, new_host
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import Outcome
 
 HUB_KIND = "hub"  # of the firms that share a provider
@@ -20,12 +20,12 @@ HUB_HOSTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FirmKind:
     """What a firm's mail is like, and what its staff's addresses turn out to be."""
 
     outcome: Outcome
-    personality: str = ""  # of its one host
-    tells_leavers: bool = False  # does it say that a mailbox is unknown?
+    profile: str = ""  # of its one host
+    reports_leavers: bool = False  # does it say that a mailbox is unknown?
     settle: Callable[[Scenario, str, frozenset[str]], None] | None = (
         None  # where it is not one host
     )
@@ -60,7 +60,7 @@ def _no_address(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
 
 def _exchange_servfail(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
     scenario.zone.mx(domain, f"mx1.{domain}")
-    scenario.zone.mood(f"mx1.{domain}", Mood.SERVFAIL)
+    scenario.zone.mode(f"mx1.{domain}", ZoneMode.SERVFAIL)
 
 
 def _null_mx(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
@@ -72,7 +72,7 @@ def _no_records(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
 
 
 def _no_such_name(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
-    scenario.zone.mood(domain, Mood.NXDOMAIN)
+    scenario.zone.mode(domain, ZoneMode.NXDOMAIN)
 
 
 def _alias_loop(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
@@ -80,9 +80,9 @@ def _alias_loop(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
     scenario.zone.cname(f"www.{domain}", domain)
 
 
-def _mood(mood: Mood) -> Callable[[Scenario, str, frozenset[str]], None]:
+def _mode(mode: ZoneMode) -> Callable[[Scenario, str, frozenset[str]], None]:
     def settle(scenario: Scenario, domain: str, _: frozenset[str]) -> None:
-        scenario.zone.mood(domain, mood)
+        scenario.zone.mode(domain, mode)
 
     return settle
 
@@ -99,36 +99,36 @@ FAILING = (
 )
 OUTLASTING = ("silent", "unanswered", "dripping", "stalling at rcpt", "late")
 
-KINDS: Mapping[str, Kind] = {
-    **{name: Kind(Outcome.DELIVERABLE, name, tells_leavers=True) for name in GOOD},
-    "spare exchange": Kind(Outcome.DELIVERABLE, tells_leavers=True, settle=_spare_exchange),
-    "slow first exchange": Kind(Outcome.DELIVERABLE, settle=_slow_first_exchange),
-    "free provider": Kind(Outcome.DELIVERABLE, "postfix", tells_leavers=True),
-    "catch all": Kind(Outcome.CATCH_ALL, "catch all"),
-    "wary": Kind(Outcome.DELIVERABLE_UNTESTED, settle=_wary),
-    "unverifying": Kind(Outcome.DELIVERABLE_UNTESTED, settle=_unverifying),
-    "greylisting": Kind(Outcome.TEMPORARY, "greylisting"),
-    "not now": Kind(Outcome.TEMPORARY, "not now"),
-    "blocklisted": Kind(Outcome.REFUSED_BY_POLICY, "blocklisted"),
-    "no reverse name": Kind(Outcome.REFUSED_BY_POLICY, "no reverse name"),
-    "banned": Kind(Outcome.REFUSED_BY_POLICY, "banned"),
-    "relaying": Kind(Outcome.REFUSED_BY_POLICY, settle=_relaying),
-    "full": Kind(Outcome.MAILBOX_FULL, "full"),
-    "over quota": Kind(Outcome.MAILBOX_FULL, "over quota"),
-    "disabled": Kind(Outcome.UNDELIVERABLE, "disabled"),
-    **{name: Kind(Outcome.CONVERSATION_FAILED, name) for name in FAILING},
-    "exchange without address": Kind(Outcome.CONVERSATION_FAILED, settle=_no_address),
-    **{name: Kind(Outcome.TIMED_OUT, name) for name in OUTLASTING},
-    "null mx": Kind(Outcome.NO_MX, settle=_null_mx),
-    "no records": Kind(Outcome.NO_MX, settle=_no_records),
-    "no such name": Kind(Outcome.NO_MX, settle=_no_such_name),
-    "servfail": Kind(Outcome.RESOLVER_FAILED, settle=_mood(Mood.SERVFAIL)),
-    "refused name": Kind(Outcome.RESOLVER_FAILED, settle=_mood(Mood.REFUSED)),
-    "html": Kind(Outcome.RESOLVER_FAILED, settle=_mood(Mood.HTML)),
-    "wrong question": Kind(Outcome.RESOLVER_FAILED, settle=_mood(Mood.WRONG_QUESTION)),
-    "alias loop": Kind(Outcome.RESOLVER_FAILED, settle=_alias_loop),
-    "exchange servfail": Kind(Outcome.RESOLVER_FAILED, settle=_exchange_servfail),
-    "throwaway": Kind(Outcome.DISPOSABLE, "friendly"),
+KINDS: Mapping[str, FirmKind] = {
+    **{name: FirmKind(Outcome.DELIVERABLE, name, reports_leavers=True) for name in GOOD},
+    "spare exchange": FirmKind(Outcome.DELIVERABLE, reports_leavers=True, settle=_spare_exchange),
+    "slow first exchange": FirmKind(Outcome.DELIVERABLE, settle=_slow_first_exchange),
+    "free provider": FirmKind(Outcome.DELIVERABLE, "postfix", reports_leavers=True),
+    "catch all": FirmKind(Outcome.CATCH_ALL, "catch all"),
+    "wary": FirmKind(Outcome.DELIVERABLE_UNTESTED, settle=_wary),
+    "unverifying": FirmKind(Outcome.DELIVERABLE_UNTESTED, settle=_unverifying),
+    "greylisting": FirmKind(Outcome.TEMPORARY, "greylisting"),
+    "not now": FirmKind(Outcome.TEMPORARY, "not now"),
+    "blocklisted": FirmKind(Outcome.REFUSED_BY_POLICY, "blocklisted"),
+    "no reverse name": FirmKind(Outcome.REFUSED_BY_POLICY, "no reverse name"),
+    "banned": FirmKind(Outcome.REFUSED_BY_POLICY, "banned"),
+    "relaying": FirmKind(Outcome.REFUSED_BY_POLICY, settle=_relaying),
+    "full": FirmKind(Outcome.MAILBOX_FULL, "full"),
+    "over quota": FirmKind(Outcome.MAILBOX_FULL, "over quota"),
+    "disabled": FirmKind(Outcome.UNDELIVERABLE, "disabled"),
+    **{name: FirmKind(Outcome.CONVERSATION_FAILED, name) for name in FAILING},
+    "exchange without address": FirmKind(Outcome.CONVERSATION_FAILED, settle=_no_address),
+    **{name: FirmKind(Outcome.TIMED_OUT, name) for name in OUTLASTING},
+    "null mx": FirmKind(Outcome.NO_MX, settle=_null_mx),
+    "no records": FirmKind(Outcome.NO_MX, settle=_no_records),
+    "no such name": FirmKind(Outcome.NO_MX, settle=_no_such_name),
+    "servfail": FirmKind(Outcome.RESOLVER_FAILED, settle=_mode(ZoneMode.SERVFAIL)),
+    "refused name": FirmKind(Outcome.RESOLVER_FAILED, settle=_mode(ZoneMode.REFUSED)),
+    "html": FirmKind(Outcome.RESOLVER_FAILED, settle=_mode(ZoneMode.HTML)),
+    "wrong question": FirmKind(Outcome.RESOLVER_FAILED, settle=_mode(ZoneMode.WRONG_QUESTION)),
+    "alias loop": FirmKind(Outcome.RESOLVER_FAILED, settle=_alias_loop),
+    "exchange servfail": FirmKind(Outcome.RESOLVER_FAILED, settle=_exchange_servfail),
+    "throwaway": FirmKind(Outcome.DISPOSABLE, "friendly"),
 }
 
 
@@ -181,9 +181,9 @@ def _open_firm(scenario: Scenario, firm: fixture_domains.Firm) -> None:
         if kind.settle is not None:
             kind.settle(scenario, domain, people)
         else:
-            scenario.move_in(domain, new_host(kind.personality, f"mx1.{domain}", mailboxes=people))
+            scenario.move_in(domain, new_host(kind.profile, f"mx1.{domain}", mailboxes=people))
         scenario.expect(kind.outcome, *staff)
-        if kind.tells_leavers:
+        if kind.reports_leavers:
             scenario.expect(
                 Outcome.UNDELIVERABLE, *(p.address for p in fixture_domains.leavers(firm))
             )
@@ -233,9 +233,9 @@ def hostile(rng: Random) -> Scenario:
     """1,000 hosts that outlast, drip, stall or lie, and 1,000 that answer within 100 ms."""
     scenario = Scenario()
     for place in range(HOSTILE_HOSTS):
-        personality, outcome = HOSTILE[place % len(HOSTILE)]
+        profile, outcome = HOSTILE[place % len(HOSTILE)]
         domain = f"hostile{place:04}.test"
-        scenario.move_in(domain, new_host(personality))
+        scenario.move_in(domain, new_host(profile))
         scenario.expect(outcome, f"known.ann@{domain}")
     for place in range(HEALTHY_HOSTS):
         domain = f"healthy{place:04}.test"
@@ -290,9 +290,9 @@ STRICT = ("postfix", "exim", "opensmtpd", "one recipient", "few connections")
 def strict(_: Random) -> Scenario:
     """Hosts that enforce their limits, with 40 real and 40 unknown mailboxes each."""
     scenario = Scenario()
-    for personality in STRICT:
-        domain = f"{personality.replace(' ', '-')}.test"
-        scenario.move_in(domain, new_host(personality, f"mx1.{domain}"))
+    for profile in STRICT:
+        domain = f"{profile.replace(' ', '-')}.test"
+        scenario.move_in(domain, new_host(profile, f"mx1.{domain}"))
         scenario.expect(Outcome.DELIVERABLE, *(f"known.{n:02}@{domain}" for n in range(40)))
         scenario.expect(Outcome.UNDELIVERABLE, *(f"gone.{n:02}@{domain}" for n in range(40)))
     return scenario
@@ -308,9 +308,9 @@ PARTICULAR = (
 def particular(_: Random) -> Scenario:
     """Hosts that demand TLS or refuse a kind of sender, with 40 real and 40 unknown mailboxes."""
     scenario = Scenario(mail_from="check@probe.lab.test")
-    for personality in PARTICULAR:
-        domain = f"{personality.replace(',', '').replace(' ', '-')}.test"
-        scenario.move_in(domain, new_host(personality, f"mx1.{domain}"))
+    for profile in PARTICULAR:
+        domain = f"{profile.replace(',', '').replace(' ', '-')}.test"
+        scenario.move_in(domain, new_host(profile, f"mx1.{domain}"))
         scenario.expect(Outcome.DELIVERABLE, *(f"known.{n:02}@{domain}" for n in range(40)))
         scenario.expect(Outcome.UNDELIVERABLE, *(f"gone.{n:02}@{domain}" for n in range(40)))
     return scenario

@@ -28,14 +28,16 @@ THERE_S = 3.0  # until all of them have come
 AGAIN_S = 0.05  # before the next request
 SLOW_AGAIN_S = 10.0  # before the next slow body: so long a service may wait for one
 BODY_OCTETS = 2 * 1024 * 1024
-PLACES = ("/v1/billing/stripe", "/v1/email/verify", "/mcp")
+CONNECTIONS = ("/v1/billing/stripe", "/v1/email/verify", "/mcp")
 ROOT = Path(__file__).parents[3]
 
 Client = Callable[[Mapping[str, Any], int], Any]
 
 
 @contextmanager
-def crowd(kind: str, at: tuple[str, int], key: str, texts: Sequence[str] = ()) -> Iterator[None]:
+def bad_customers(
+    kind: str, at: tuple[str, int], key: str, texts: Sequence[str] = ()
+) -> Iterator[None]:
     """These customers, from when all are there until the block is left."""
     process = subprocess.Popen(
         [sys.executable, "-m", "mailprobe.bench.load.bad_customers"],
@@ -57,10 +59,10 @@ def crowd(kind: str, at: tuple[str, int], key: str, texts: Sequence[str] = ()) -
         process.wait()
 
 
-async def _slow_body(told: Mapping[str, Any], number: int) -> None:
-    path = PLACES[number % len(PLACES)]
+async def _slow_body(reported: Mapping[str, Any], number: int) -> None:
+    path = CONNECTIONS[number % len(CONNECTIONS)]
     head = request("POST", path, host="bench", body=b"").replace(b"Length: 0", b"Length: 100000")
-    async with await _connected(told) as stream:
+    async with await _connected(reported) as stream:
         await stream.send_all(head)
         while True:
             await stream.send_all(b" ")
@@ -70,30 +72,30 @@ async def _slow_body(told: Mapping[str, Any], number: int) -> None:
                 return
 
 
-async def _stream(told: Mapping[str, Any], number: int) -> None:
-    texts = told["texts"]
+async def _stream(reported: Mapping[str, Any], number: int) -> None:
+    texts = reported["texts"]
     first = number * STREAM_ADDRESSES
     emails = [texts[(first + place) % len(texts)] for place in range(STREAM_ADDRESSES)]
-    await _ask(told, "/v1/email/verify/stream", json.dumps({"emails": emails}).encode())
+    await _request(reported, "/v1/email/verify/stream", json.dumps({"emails": emails}).encode())
 
 
-async def _worst_body(told: Mapping[str, Any], number: int) -> None:
+async def _worst_body(reported: Mapping[str, Any], number: int) -> None:
     before, after = b'{"emails":["a"],"x":[', b"[]]}"
     body = before + b"[]," * ((BODY_OCTETS - len(before) - len(after)) // 3) + after
-    await _ask(told, "/v1/email/verify/batch", body)
+    await _request(reported, "/v1/email/verify/batch", body)
 
 
-async def _ask(told: Mapping[str, Any], path: str, body: bytes) -> None:
-    asked = request("POST", path, host="bench", key=told["key"], body=body)
+async def _request(reported: Mapping[str, Any], path: str, body: bytes) -> None:
+    asked = request("POST", path, host="bench", key=reported["key"], body=body)
     asked = asked.replace(b"Accept: */*", b"Connection: close")
-    async with await _connected(told) as stream:
+    async with await _connected(reported) as stream:
         await stream.send_all(asked)
         while await stream.receive_some(65536):
             pass
 
 
-async def _connected(told: Mapping[str, Any]) -> trio.SocketStream:
-    stream = await trio.open_tcp_stream(*told["at"])
+async def _connected(reported: Mapping[str, Any]) -> trio.SocketStream:
+    stream = await trio.open_tcp_stream(*reported["at"])
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return stream
 
@@ -106,20 +108,20 @@ KINDS: dict[str, tuple[int, Client, float]] = {
 
 
 async def _again_and_again(
-    client: Client, told: Mapping[str, Any], number: int, pause_s: float
+    client: Client, reported: Mapping[str, Any], number: int, pause_s: float
 ) -> None:
     while True:
         with suppress(OSError, trio.BrokenResourceError):
-            await client(told, number)
+            await client(reported, number)
         await trio.sleep(pause_s)
 
 
 async def _main() -> None:
-    told = json.loads(sys.stdin.readline())
-    count, client, pause_s = KINDS[told["kind"]]
+    reported = json.loads(sys.stdin.readline())
+    count, client, pause_s = KINDS[reported["kind"]]
     async with trio.open_nursery() as nursery:
         for number in range(count):
-            nursery.start_soon(partial(_again_and_again, client, told, number, pause_s))
+            nursery.start_soon(partial(_again_and_again, client, reported, number, pause_s))
         await trio.sleep(THERE_S)
         print("there", flush=True)
         await trio.to_thread.run_sync(sys.stdin.read)

@@ -7,16 +7,16 @@ row joins the table of operations in this process alone: the product has no such
 """
 
 from mailprobe.api.rest import operations
-from mailprobe.api.rest.messages import Call, Reply
+from mailprobe.api.rest.messages import Call, OperationReply
 from mailprobe.api.service import Service
 
 PATH = "/v1/empty"
 
 
-async def empty(service: Service, call: Call) -> Reply:
+async def empty(service: Service, call: Call) -> OperationReply:
     """A constant, with the fields that a verification's answer has."""
     call.headers["RateLimit"] = '"minute";r=1;t=60'
-    return Reply(200, b"{}")
+    return OperationReply(200, b"{}")
 
 
 EMPTY = operations.Operation(

@@ -24,7 +24,7 @@ class Unanswered(Exception):
 
 
 @dataclass(slots=True)
-class Asked:
+class LoadResult:
     """What so many requests took; times in milliseconds, one for each request."""
 
     took_s: float = 0.0
@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class _Line:
+class _LoadConnection:
     """One connection, and the request that is under way on it."""
 
     sock: socket.socket
@@ -66,13 +66,13 @@ class _Line:
     def status(self) -> int:
         return int(self.answer[9:12])
 
-    def ask(self, request: bytes) -> None:
+    def send(self, request: bytes) -> None:
         self.first, self.ends, self.head = None, None, -1
         self.answer.clear()
         self.began = time.perf_counter()
         self.sock.sendall(request)
 
-    def take(self) -> bool:
+    def receive(self) -> bool:
         """Read what is there; is the answer whole?"""
         octets = self.sock.recv(READ_OCTETS)
         if not octets:
@@ -104,28 +104,28 @@ def request(
     return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
 
 
-def hammer(
+def generate_load(
     at: tuple[str, int], requests: Iterable[bytes], connections: int, *, keep: bool = False
-) -> Asked:
+) -> LoadResult:
     """Ask all, each connection its next one as soon as its last is answered. Raises Unanswered."""
-    asked, left = Asked(), iter(requests)
+    asked, left = LoadResult(), iter(requests)
     lines = _connected(at, connections)
     poll = select.epoll()
     by_number = {line.sock.fileno(): line for line in lines}
     cpu_s, began = time.process_time(), time.perf_counter()
     try:
-        busy = sum(_asks(line, left, poll) for line in lines)
+        busy = sum(_requests(line, left, poll) for line in lines)
         while busy:
             ready = poll.poll(ANSWER_S)
             if not ready:
                 raise Unanswered(f"no answer within {ANSWER_S} s")
             for number, _ in ready:
                 line = by_number[number]
-                if line.take():
+                if line.receive():
                     if line.status != 200:
                         raise Unanswered(line.answer.decode("latin-1"))
                     _note(asked, line, keep=keep)
-                    busy -= not _asks(line, left, poll)
+                    busy -= not _requests(line, left, poll)
     finally:
         poll.close()
         for line in lines:
@@ -162,13 +162,13 @@ def flood(
             due = int(now * rate)
             while sent + flooded.unsent < due:
                 if idle:
-                    idle.pop().ask(request)
+                    idle.pop().send(request)
                     sent += 1
                 else:
                     flooded.unsent += 1
             for number, _ in poll.poll(0.002):
                 line = by_number[number]
-                if line.take():
+                if line.receive():
                     idle.append(line)
                     _judge(flooded, line)
     finally:
@@ -188,7 +188,7 @@ def burst(at: tuple[str, int], request: bytes, count: int) -> Flooded:
         try:
             cpu_s, began = time.process_time(), time.perf_counter()
             for number, line in by_number.items():
-                line.ask(request)
+                line.send(request)
                 poll.register(number, select.EPOLLIN)
             left = count
             while left:
@@ -196,7 +196,7 @@ def burst(at: tuple[str, int], request: bytes, count: int) -> Flooded:
                 if not ready:
                     raise Unanswered(f"no answer within {ANSWER_S} s")
                 for number, _ in ready:
-                    if by_number[number].take():
+                    if by_number[number].receive():
                         _judge(came, by_number[number])
                         poll.unregister(number)
                         left -= 1
@@ -207,7 +207,7 @@ def burst(at: tuple[str, int], request: bytes, count: int) -> Flooded:
     return came
 
 
-def _judge(flooded: Flooded, line: _Line) -> None:
+def _judge(flooded: Flooded, line: _LoadConnection) -> None:
     if line.status == 200:
         flooded.served += 1
     elif line.status == 503:
@@ -216,14 +216,14 @@ def _judge(flooded: Flooded, line: _Line) -> None:
         raise Unanswered(line.answer.decode("latin-1"))
 
 
-def _connected(at: tuple[str, int], count: int) -> list[_Line]:
-    lines = [_Line(socket.create_connection(at, ANSWER_S)) for _ in range(count)]
+def _connected(at: tuple[str, int], count: int) -> list[_LoadConnection]:
+    lines = [_LoadConnection(socket.create_connection(at, ANSWER_S)) for _ in range(count)]
     for line in lines:
         line.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return lines
 
 
-def _asks(line: _Line, left: Iterator[bytes], poll: select.epoll) -> bool:
+def _requests(line: _LoadConnection, left: Iterator[bytes], poll: select.epoll) -> bool:
     """Ask the next request, if there is one."""
     octets = next(left, None)
     if octets is None:
@@ -232,11 +232,11 @@ def _asks(line: _Line, left: Iterator[bytes], poll: select.epoll) -> bool:
         return False
     if not line.began:
         poll.register(line.sock, select.EPOLLIN)
-    line.ask(octets)
+    line.send(octets)
     return True
 
 
-def _note(asked: Asked, line: _Line, *, keep: bool) -> None:
+def _note(asked: LoadResult, line: _LoadConnection, *, keep: bool) -> None:
     now = time.perf_counter()
     asked.whole_ms.append((now - line.began) * 1000)
     asked.first_ms.append(((line.first or now) - line.began) * 1000)

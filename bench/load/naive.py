@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
-from mailprobe.bench.load.smtp_sink import Sink, host_address
+from mailprobe.bench.load.smtp_sink import SmtpSink, host_address
 from mailprobe.engine.address import parse
 from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.verdict import Outcome, judge
@@ -19,7 +19,7 @@ from mailprobe.engine.verdict import Outcome, judge
 UNDER_WAY = 2_000
 GREETING = (b"EHLO bench.test\r\n", b"MAIL FROM:<>\r\n")
 
-Line = tuple[
+NaiveConnection = tuple[
     "trio.MemorySendChannel[trio.SocketStream]", "trio.MemoryReceiveChannel[trio.SocketStream]"
 ]
 
@@ -29,9 +29,9 @@ class NaiveLoop:
 
     def __init__(self, lists: Lists) -> None:
         self._lists = lists
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, NaiveConnection] = {}
 
-    async def connect(self, sink: Sink, connections: int) -> None:
+    async def connect(self, sink: SmtpSink, connections: int) -> None:
         """Open so many connections to each host, each of which has one domain."""
         port = int(sink.env["MAILPROBE_SMTP_PORT"])
         for number in range(sink.hosts):
@@ -45,16 +45,16 @@ class NaiveLoop:
                 await send.send(stream)
             self._lines[sink.domain(number)] = send, receive
 
-    async def ask_all(self, texts: Sequence[str]) -> list[bytes]:
+    async def verify_all(self, texts: Sequence[str]) -> list[bytes]:
         """The results as JSON lines, in the order in which they are known."""
         lines: list[bytes] = []
         for start in range(0, len(texts), UNDER_WAY):
             async with trio.open_nursery() as nursery:
                 for text in texts[start : start + UNDER_WAY]:
-                    nursery.start_soon(self._ask, text, lines)
+                    nursery.start_soon(self._probe, text, lines)
         return lines
 
-    async def _ask(self, text: str, lines: list[bytes]) -> None:
+    async def _probe(self, text: str, lines: list[bytes]) -> None:
         began = trio.current_time()
         address = parse(text)
         signals = self._lists.signals(address)

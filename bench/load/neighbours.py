@@ -7,15 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.load.bad_customers import crowd
-from mailprobe.bench.load.load_generator import Asked, Unanswered, burst, hammer, request
-from mailprobe.bench.load.service_process import SINGLE, Served
+from mailprobe.bench.load.bad_customers import bad_customers
+from mailprobe.bench.load.load_generator import (
+    LoadResult,
+    Unanswered,
+    burst,
+    generate_load,
+    request,
+)
+from mailprobe.bench.load.service_process import SINGLE, ServiceProcess
 
-ASKED = 300  # by one after the other on one connection, of which p99 is the third worst
+REQUESTS = 300  # by one after the other on one connection, of which p99 is the third worst
 PROBED_LESS = 3  # where each takes a tenth of a second
 ROUNDS = 3
 BURST = 2_000
-REST_S = 1.5  # until a queue that stood is forgotten
+PAUSE_S = 1.5  # until a queue that stood is forgotten
 
 
 @dataclass(slots=True)
@@ -30,11 +36,11 @@ class Waits:
 
 
 def measure_neighbours(
-    service: Served,
+    service: ServiceProcess,
     neighbour: str,
     silent: Sequence[str],
     healthy: Sequence[str],
-    asked: int = ASKED,
+    asked: int = REQUESTS,
     rounds: int = ROUNDS,
 ) -> list[Figure]:
     """Beside each crowd: how many times as long as alone, in turns. `neighbour` is a key.
@@ -50,11 +56,11 @@ def measure_neighbours(
         for _ in range(rounds):
             count = asked // PROBED_LESS if texts else asked
             emails = [next(fresh) if texts else SINGLE for _ in range(2 * count)]
-            _ask(service, neighbour, emails[:count], alone)
-            with crowd(kind, service.at, service.key, texts):
-                _ask(service, neighbour, emails[count:], beside)
+            _request(service, neighbour, emails[:count], alone)
+            with bad_customers(kind, service.at, service.key, texts):
+                _request(service, neighbour, emails[count:], beside)
                 most_mib = max(most_mib, rss_mib(service.pid))
-            time.sleep(REST_S)
+            time.sleep(PAUSE_S)
         what = f"beside {kind}: a neighbour's"
         figures += [
             Figure(f"{what} median", beside.at(50) / alone.at(50), "times alone"),
@@ -67,9 +73,9 @@ def measure_neighbours(
     return figures
 
 
-def measure_burst(service: Served, count: int = BURST) -> list[Figure]:
+def measure_burst(service: ServiceProcess, count: int = BURST) -> list[Figure]:
     """As many requests at once, each on a connection of its own, on a service that idles."""
-    time.sleep(REST_S)
+    time.sleep(PAUSE_S)
     came = burst(service.at, _single(service, service.key), count)
     return [
         Figure("a burst of 2,000: served", came.served, f"of {count}", at_least=count),
@@ -77,10 +83,10 @@ def measure_burst(service: Served, count: int = BURST) -> list[Figure]:
     ]
 
 
-def _ask(service: Served, key: str, emails: Sequence[str], waits: Waits) -> None:
+def _request(service: ServiceProcess, key: str, emails: Sequence[str], waits: Waits) -> None:
     for email in emails:
         try:
-            asked: Asked = hammer(service.at, [_single(service, key, email)], 1)
+            asked: LoadResult = generate_load(service.at, [_single(service, key, email)], 1)
         except Unanswered as refused:
             if "503" not in str(refused):
                 raise
@@ -89,7 +95,7 @@ def _ask(service: Served, key: str, emails: Sequence[str], waits: Waits) -> None
             waits.whole_ms += asked.whole_ms
 
 
-def _single(service: Served, key: str, email: str = SINGLE) -> bytes:
+def _single(service: ServiceProcess, key: str, email: str = SINGLE) -> bytes:
     body = json.dumps({"email": email}).encode()
     return request("POST", "/v1/email/verify", host=service.host, key=key, body=body)
 

@@ -24,7 +24,7 @@ from psycopg import sql
 
 ROOT = Path("/usr/lib/postgresql")
 USERS = ("postgres", "nobody")  # of whom the first is taken that there is, where we are root
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -72,10 +72,10 @@ class PrivatePostgres:
             self.process = subprocess.Popen(
                 [*_as(self.user), *map(str, command)], cwd="/", stdout=log, stderr=log
             )
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not self._answers():
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
             time.sleep(0.02)
 
     def stop(self, *, gently: bool = False) -> None:
@@ -83,7 +83,7 @@ class PrivatePostgres:
         assert self.process
         # https://www.postgresql.org/docs/15/server-shutdown.html
         self.process.send_signal(signal.SIGINT if gently else signal.SIGQUIT)
-        self.process.wait(PATIENCE_S)
+        self.process.wait(TIMEOUT_S)
         self.process = None
 
     @contextmanager
@@ -101,7 +101,7 @@ class PrivatePostgres:
                     os.kill(pid, signal.SIGCONT)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return (self.folder / "log").read_text("utf-8", "replace")
 
     def _answers(self) -> bool:

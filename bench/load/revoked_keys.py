@@ -18,20 +18,20 @@ import psycopg
 import trio
 
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.api.quota.policy import weigh
+from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.rest.management import KEYS_A_MINUTE
 from mailprobe.bench.harness.figures import Figure
-from mailprobe.storage.contract import KeyLimitReached, KeysTooFast, StoreUnavailable
+from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached, StoreUnavailable
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import EPOCH, Ledger
 from mailprobe.storage.sqlite.file import connect
 
 if TYPE_CHECKING:
-    from mailprobe.bench.suites.store import Customers
+    from mailprobe.bench.suites.store import StoreLoad
 
 REVOKED = 300_000
 OWNERS = 4  # requests of the owner's at once
-ASKED = 150  # by the neighbour, a round
+REQUESTS_EACH = 150  # by the neighbour, a round
 ROUNDS = 5
 PLAN = PLANS["scale"]
 
@@ -44,7 +44,7 @@ def fill_sqlite(path: str | Path) -> None:
             " INSERT INTO keys (id, account, kind, prefix, sha256, created_at, revoked_at)"
             " SELECT 'revoked ' || n, 1, 'standard', 'sk_live_benc', 'revoked ' || n, :at, :at"
             " FROM n",
-            _given(),
+            _owner_row(),
         )
         db.execute("COMMIT")
 
@@ -55,17 +55,17 @@ def fill_postgres(url: str) -> None:
             "INSERT INTO keys (id, account, kind, prefix, sha256, created_at, revoked_at)"
             " SELECT 'revoked ' || n, 1, 'standard', 'sk_live_benc', 'revoked ' || n, %(at)s,"
             " %(at)s FROM generate_series(1, %(count)s) AS n",
-            _given(),
+            _owner_row(),
         )
 
 
-def _given() -> dict[str, int]:
+def _owner_row() -> dict[str, int]:
     """Revoked two hours ago: out of every window, and kept for days."""
     at = datetime.now(UTC) - timedelta(hours=2)
     return {"count": REVOKED, "at": (at - EPOCH) // timedelta(microseconds=1)}
 
 
-async def measure_revoked(name: str, before: "Customers", after: "Customers") -> list[Figure]:
+async def measure_revoked(name: str, before: "StoreLoad", after: "StoreLoad") -> list[Figure]:
     """`after` is as `before`, and has the revoked keys."""
     medians: dict[str, list[float]] = {"before": [], "after": []}
     for _ in range(1 + ROUNDS):
@@ -83,28 +83,28 @@ async def measure_revoked(name: str, before: "Customers", after: "Customers") ->
     ]  # fmt: skip
 
 
-async def _neighbours_median_ms(customers: "Customers") -> float:
+async def _neighbours_median_ms(customers: "StoreLoad") -> float:
     took: list[float] = []
     async with trio.open_nursery() as nursery:
         for act in (_make_key, _make_key, _list_keys, _verify)[:OWNERS]:
             nursery.start_soon(_without_a_pause, act, customers)
-        for _ in range(ASKED):
+        for _ in range(REQUESTS_EACH):
             began = time.perf_counter()
-            await _insist(lambda: customers.use(1))
+            await _retry(lambda: customers.use(1))
             took.append(time.perf_counter() - began)
         nursery.cancel_scope.cancel()
     return median(took) * 1000
 
 
 async def _without_a_pause(
-    act: Callable[["Customers"], Awaitable[None]], customers: "Customers"
+    act: Callable[["StoreLoad"], Awaitable[None]], customers: "StoreLoad"
 ) -> None:
     while True:
-        await _insist(lambda: act(customers))
+        await _retry(lambda: act(customers))
         await trio.lowlevel.checkpoint()
 
 
-async def _insist(act: Callable[[], Awaitable[object]]) -> None:
+async def _retry(act: Callable[[], Awaitable[object]]) -> None:
     while True:
         try:
             await act()
@@ -113,7 +113,7 @@ async def _insist(act: Callable[[], Awaitable[object]]) -> None:
         return
 
 
-async def _make_key(customers: "Customers") -> None:
+async def _make_key(customers: "StoreLoad") -> None:
     """Until the account makes too many, and after that in vain."""
     account = customers.caller(0).account.id
     try:
@@ -121,17 +121,17 @@ async def _make_key(customers: "Customers") -> None:
             account, "standard", None, sha256=uuid4().hex, prefix="sk_live_benc",
             keys_max=PLAN.max_keys, a_minute=KEYS_A_MINUTE,
         )  # fmt: skip
-    except (KeyLimitReached, KeysTooFast):
+    except (KeyLimitReached, KeyCreationTooFast):
         return
     await customers.store.revoke_key(account, key.id)
 
 
-async def _list_keys(customers: "Customers") -> None:
+async def _list_keys(customers: "StoreLoad") -> None:
     await customers.store.keys(customers.caller(0).account.id)
 
 
-async def _verify(customers: "Customers") -> None:
+async def _verify(customers: "StoreLoad") -> None:
     def judge(ledger: Ledger) -> object:
-        return weigh(PLAN, ledger, 1)
+        return check_limits(PLAN, ledger, 1)
 
     await customers.store.reserve(customers.caller(0), 1, judge, lease_s=20.0)

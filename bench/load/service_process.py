@@ -26,7 +26,7 @@ class ServiceFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServiceProcess:
     """A running service with one account."""
 
     url: str
@@ -52,8 +52,10 @@ class Served:
     def another_key(self, tier: str = "scale") -> str:
         """A standard key of another account."""
         email = "neighbour@example.org"
-        told = _run(self.folder, self.env, "account", "create", "--email", email, "--tier", tier)
-        key: str = json.loads(told)["key"]
+        reported = _run(
+            self.folder, self.env, "account", "create", "--email", email, "--tier", tier
+        )
+        key: str = json.loads(reported)["key"]
         return key
 
     def cpu_s(self) -> float:
@@ -80,7 +82,7 @@ def start_service(
     plans: str = "",
     tier: str = "scale",
     workers: int = 1,
-) -> Iterator[Served]:
+) -> Iterator[ServiceProcess]:
     """`mailprobe serve` on a free port, its database in `folder`, as long as the block lasts."""
     ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
     env = {
@@ -106,7 +108,7 @@ def start_service(
         )
     try:
         url, tools_url = _wait_until_served(process, log)
-        yield Served(url, tools_url, process.pid, folder, json.loads(account), env)
+        yield ServiceProcess(url, tools_url, process.pid, folder, json.loads(account), env)
     finally:
         stop_process(process)
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 ACCEPTED = b"250 2.1.5 Ok\r\n"
 REFUSED = b"550 5.1.1 No such user here\r\n"
-SAID = {
+REPLIES = {
     b"MAIL": b"250 2.1.0 Ok\r\n",
     b"RSET": b"250 2.0.0 Ok\r\n",
     b"NOOP": b"250 2.0.0 Ok\r\n",
@@ -43,7 +43,7 @@ _TYPE_A, _TYPE_MX = b"\0\1", b"\0\x0f"
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
+class SmtpSink:
     """Running mail hosts: `domains` domains, spread over `hosts` addresses."""
 
     env: dict[str, str]  # the settings that reach it
@@ -69,7 +69,7 @@ class Sink:
 @contextmanager
 def start_sink(
     *, hosts: int, domains: int | None = None, delay_ms: float = 0.0, pipelining: bool = True
-) -> Iterator[Sink]:
+) -> Iterator[SmtpSink]:
     """Run mail hosts as long as the block lasts. Each reply is `delay_ms` late, in its turn.
 
     Replies to what was written together come together, as over a long line.
@@ -97,7 +97,7 @@ def start_sink(
             "MAILPROBE_ALLOW_PRIVATE": "1",
             "MAILPROBE_SMTP_HELO": "bench.test",
         }
-        yield Sink(env, hosts, domains, process)
+        yield SmtpSink(env, hosts, domains, process)
     finally:
         process.stdin.close()
         process.terminate()
@@ -114,7 +114,7 @@ def host_address(number: int) -> str:
     return f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 
-class _Sink:
+class _SmtpSinkProcess:
     def __init__(self, hosts: int, domains: int, delay_ms: float, pipelining: bool) -> None:
         self._hosts = hosts
         self._delay_s = delay_ms / 1000
@@ -147,12 +147,12 @@ class _Sink:
                 if number == 0:
                     return
                 if number == self._smtp.fileno():
-                    self._welcome(self._smtp, smtp=True)
+                    self._greet(self._smtp, smtp=True)
                 elif number == self._doh.fileno():
-                    self._welcome(self._doh, smtp=False)
+                    self._greet(self._doh, smtp=False)
                 else:
-                    self._hear(*self._open[number])
-            self._say_late()
+                    self._receive(*self._open[number])
+            self._send_late()
 
     def _ready(self) -> list[tuple[int, int]]:
         """What has come, at the latest when a late reply is due."""
@@ -162,7 +162,7 @@ class _Sink:
         select.select([self._epoll], [], [], max(0.0, self._late[0][0] - time.monotonic()))
         return self._epoll.poll(0)
 
-    def _welcome(self, listening: socket.socket, *, smtp: bool) -> None:
+    def _greet(self, listening: socket.socket, *, smtp: bool) -> None:
         with suppress(BlockingIOError):
             while True:
                 caller, _ = listening.accept()
@@ -171,9 +171,9 @@ class _Sink:
                 self._open[caller.fileno()] = caller, smtp
                 self._epoll.register(caller.fileno(), select.EPOLLIN)
                 if smtp:
-                    self._say(caller, BANNER)
+                    self._send(caller, BANNER)
 
-    def _hear(self, caller: socket.socket, smtp: bool) -> None:
+    def _receive(self, caller: socket.socket, smtp: bool) -> None:
         try:
             octets = caller.recv(RECEIVE_OCTETS)
         except OSError:
@@ -184,11 +184,11 @@ class _Sink:
         if caller in self._unread:
             octets = self._unread.pop(caller) + octets
         if smtp:
-            self._hear_smtp(caller, octets)
+            self._receive_smtp(caller, octets)
         else:
-            self._hear_question(caller, octets)
+            self._receive_query(caller, octets)
 
-    def _hear_smtp(self, caller: socket.socket, octets: bytes) -> None:
+    def _receive_smtp(self, caller: socket.socket, octets: bytes) -> None:
         *lines, rest = octets.split(b"\r\n")
         if rest:
             self._unread[caller] = rest
@@ -197,18 +197,18 @@ class _Sink:
             if line[:4] == b"RCPT":
                 replies.append(ACCEPTED if line[8:12] == b"<ok-" else REFUSED)
             else:
-                replies.append(SAID.get(line[:4], self._offer))
+                replies.append(REPLIES.get(line[:4], self._offer))
         if replies:
-            self._say(caller, b"".join(replies))
+            self._send(caller, b"".join(replies))
 
-    def _say(self, caller: socket.socket, octets: bytes) -> None:
+    def _send(self, caller: socket.socket, octets: bytes) -> None:
         if self._delay_s:
             self._late.append((time.monotonic() + self._delay_s, caller, octets))
             return
         with suppress(OSError):
             caller.send(octets)
 
-    def _say_late(self) -> None:
+    def _send_late(self) -> None:
         now = time.monotonic()
         while self._late and self._late[0][0] <= now:
             _, caller, octets = self._late.popleft()
@@ -223,7 +223,7 @@ class _Sink:
 
     # -- the resolver ------------------------------------------------------------------------
 
-    def _hear_question(self, caller: socket.socket, octets: bytes) -> None:
+    def _receive_query(self, caller: socket.socket, octets: bytes) -> None:
         head, end, body = octets.partition(b"\r\n\r\n")
         length = next(
             (
@@ -263,4 +263,4 @@ class _Sink:
 
 
 if __name__ == "__main__":
-    _Sink(**json.loads(sys.argv[1])).run()
+    _SmtpSinkProcess(**json.loads(sys.argv[1])).run()

@@ -2,7 +2,7 @@
 
 import sys
 
-from mailprobe.bench.harness.figures import Lacking
+from mailprobe.bench.harness.figures import MissingRequirement
 from mailprobe.bench.peers.install import ENVIRONMENTS, install_all
 
 
@@ -12,7 +12,7 @@ def main(words: list[str]) -> str | None:
         return "usage: python -m mailprobe.bench.peers install"
     try:
         install_all()
-    except Lacking as lacking:
+    except MissingRequirement as lacking:
         return f"mailprobe.bench.peers: {lacking}"
     print(f"installed in {ENVIRONMENTS}")
     return None

@@ -55,7 +55,7 @@ NOT_ADDRESSES = (
 
 
 @dataclass(slots=True)
-class Town:
+class PeerDomains:
     """A scenario with its two errands, each address with its kind."""
 
     scenario: Scenario = field(default_factory=Scenario)
@@ -63,57 +63,57 @@ class Town:
     one_domain: dict[str, str] = field(default_factory=dict)
 
 
-def build() -> Town:
-    town = Town()
-    _open_firms(town)
-    _open_catch_alls(town)
-    _open_throwaways(town)
-    _leave_without_mail(town)
-    town.a_list |= dict.fromkeys(NOT_ADDRESSES, "syntax")
+def build() -> PeerDomains:
+    fixture_domains = PeerDomains()
+    _open_firms(fixture_domains)
+    _open_catch_alls(fixture_domains)
+    _open_throwaways(fixture_domains)
+    _leave_without_mail(fixture_domains)
+    fixture_domains.a_list |= dict.fromkeys(NOT_ADDRESSES, "syntax")
     host = new_host("postfix", f"mx1.{ONE_DOMAIN}", latency_s=LATENCY_ONE_DOMAIN_S)
-    town.scenario.move_in(ONE_DOMAIN, host)
+    fixture_domains.scenario.move_in(ONE_DOMAIN, host)
     for number in range(ONE_DOMAIN_ADDRESSES):
-        town.one_domain[f"known.{number:02}@{ONE_DOMAIN}"] = "deliverable"
-    return town
+        fixture_domains.one_domain[f"known.{number:02}@{ONE_DOMAIN}"] = "deliverable"
+    return fixture_domains
 
 
 def _domain(name: str, place: int) -> str:
     return f"{name}{place:02}.example.{('com', 'net', 'org')[place % 3]}"
 
 
-def _open_firms(town: Town) -> None:
+def _open_firms(fixture_domains: PeerDomains) -> None:
     for place in range(FIRMS):
         domain = _domain("firm", place)
         server, people = SERVERS[place % len(SERVERS)], frozenset(STAFF)
         host = new_host(server, f"mx1.{domain}", mailboxes=people, latency_s=LATENCY_S)
-        town.scenario.move_in(domain, host)
-        town.a_list |= {f"{name}@{domain}": "deliverable" for name in STAFF}
-        town.a_list |= {f"{name}@{domain}": "unknown mailbox" for name in LEAVERS}
+        fixture_domains.scenario.move_in(domain, host)
+        fixture_domains.a_list |= {f"{name}@{domain}": "deliverable" for name in STAFF}
+        fixture_domains.a_list |= {f"{name}@{domain}": "unknown mailbox" for name in LEAVERS}
 
 
-def _open_catch_alls(town: Town) -> None:
+def _open_catch_alls(fixture_domains: PeerDomains) -> None:
     for place in range(CATCH_ALL_FIRMS):
         domain = _domain("every", place)
         host = new_host("catch all", f"mx1.{domain}", latency_s=LATENCY_S)
-        town.scenario.move_in(domain, host)
-        town.a_list |= {f"{name}@{domain}": "catch-all" for name in STAFF}
+        fixture_domains.scenario.move_in(domain, host)
+        fixture_domains.a_list |= {f"{name}@{domain}": "catch-all" for name in STAFF}
 
 
-def _open_throwaways(town: Town) -> None:
+def _open_throwaways(fixture_domains: PeerDomains) -> None:
     """Their hosts take mail for anybody, as they do in the field."""
     for domain in THROWAWAY:
         host = new_host("catch all", f"mx1.{domain}", latency_s=LATENCY_S)
-        town.scenario.move_in(domain, host)
-        town.a_list |= {f"{name}@{domain}": "throwaway" for name in THROWAWAY_NAMES}
+        fixture_domains.scenario.move_in(domain, host)
+        fixture_domains.a_list |= {f"{name}@{domain}": "throwaway" for name in THROWAWAY_NAMES}
 
 
-def _leave_without_mail(town: Town) -> None:
+def _leave_without_mail(fixture_domains: PeerDomains) -> None:
     """By turns a null MX (RFC 7505), a name with no record at all, and no such name."""
-    zone = town.scenario.zone
+    zone = fixture_domains.scenario.zone
     for place in range(NO_MX_DOMAINS):
         domain = _domain("nomail", place)
         if place % 3 == 0:
             zone.null_mx(domain)
         elif place % 3 == 1:
             zone.exists(domain)
-        town.a_list[f"ann@{domain}"] = "no MX"
+        fixture_domains.a_list[f"ann@{domain}"] = "no MX"

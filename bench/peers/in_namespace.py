@@ -20,10 +20,10 @@ from pathlib import Path
 import trio
 
 from mailprobe.bench.lab import doh
-from mailprobe.bench.lab.listeners import Doors, allow_descriptors
+from mailprobe.bench.lab.listeners import LabListeners, allow_descriptors
 from mailprobe.bench.peers import fixture_domains, namespace, resolver
 from mailprobe.bench.peers.runner import HELO, WORDS
-from mailprobe.engine.testing.host_log import Record
+from mailprobe.engine.testing.host_log import HostLog
 from mailprobe.engine.testing.mail_host import MailHost
 
 SMTP_PORT = 25
@@ -43,7 +43,7 @@ class Runner:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RunnerOutput:
     """What a runner printed."""
 
     told: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class Task:
     """What became of it; `remark` says why there is nothing, where a runner gave no answer."""
 
     runner: str
@@ -75,15 +75,15 @@ class NoAnswer(Exception):
 async def run(runners: Sequence[Runner]) -> None:
     here = fixture_domains.build()
     hosts = here.scenario.hosts
-    errands = {"list": list(here.a_list), "one domain": list(here.one_domain)}
+    tasks = {"list": list(here.a_list), "one domain": list(here.one_domain)}
     with tempfile.TemporaryDirectory(prefix="mailprobe-peers-") as folder:
         namespace.settle(Path(folder), HELO)
         async with _open_world(here, Path(folder)) as env:
             for runner in runners:
-                for name, addresses in errands.items():
+                for name, addresses in tasks.items():
                     for _ in range(runner.rounds):
                         for host in hosts.values():
-                            host.record.forget()
+                            host.record.clear()
                         done = await _send(runner, name, addresses, env, list(hosts.values()))
                         print(json.dumps(asdict(done)), flush=True)
                         if done.remark:
@@ -91,7 +91,9 @@ async def run(runners: Sequence[Runner]) -> None:
 
 
 @asynccontextmanager
-async def _open_world(here: fixture_domains.Town, folder: Path) -> AsyncIterator[dict[str, str]]:
+async def _open_world(
+    here: fixture_domains.PeerDomains, folder: Path
+) -> AsyncIterator[dict[str, str]]:
     """Mail hosts at port 25, the system's resolver, and one over HTTPS for us; with its settings."""
     zone, hosts = here.scenario.zone, here.scenario.hosts
     allow_descriptors(len(hosts))
@@ -99,7 +101,7 @@ async def _open_world(here: fixture_domains.Town, folder: Path) -> AsyncIterator
     listeners = await trio.open_tcp_listeners(0, host=namespace.RESOLVER_ADDRESS)
     port = listeners[0].socket.getsockname()[1]
     encrypted = [trio.SSLListener(listener, tls, https_compatible=True) for listener in listeners]
-    with Doors(hosts, SMTP_PORT) as doors:
+    with LabListeners(hosts, SMTP_PORT) as doors:
         async with trio.open_nursery() as nursery:
             await nursery.start(resolver.serve, zone, namespace.RESOLVER_ADDRESS)
             nursery.start_soon(trio.serve_listeners, doh.Resolver(zone).serve, encrypted)
@@ -116,22 +118,22 @@ async def _open_world(here: fixture_domains.Town, folder: Path) -> AsyncIterator
 
 async def _send(
     runner: Runner,
-    errand: str,
+    task: str,
     addresses: Sequence[str],
     env: Mapping[str, str],
     hosts: Sequence[MailHost],
-) -> Errand:
+) -> Task:
     """One runner on one errand; what the hosts have seen is told even where it fails."""
-    answer, remark = Answer(), ""
+    answer, remark = RunnerOutput(), ""
     try:
-        answer = await ask(runner, addresses, env)
+        answer = await run_runner(runner, addresses, env)
     except NoAnswer as why:
         remark = str(why)
     await _see_them_off(hosts)
     records = [host.record for host in hosts]
-    return Errand(
+    return Task(
         runner.name,
-        errand,
+        task,
         told=answer.told,
         took_s=answer.took_s,
         cpu_s=answer.cpu_s,
@@ -143,7 +145,9 @@ async def _send(
     )
 
 
-async def ask(runner: Runner, addresses: Sequence[str], env: Mapping[str, str]) -> Answer:
+async def run_runner(
+    runner: Runner, addresses: Sequence[str], env: Mapping[str, str]
+) -> RunnerOutput:
     """Run a runner to its end and give its answer. NoAnswer where there is none."""
     whole_env = {**os.environ, **env, **runner.env}
     with trio.move_on_after(runner.limit_s) as limit:
@@ -169,16 +173,16 @@ async def _kill(process: "subprocess.Popen[bytes] | trio.Process") -> None:
     os.killpg(process.pid, signal.SIGKILL)
 
 
-def _read(printed: bytes, addresses: Sequence[str]) -> Answer:
+def _read(printed: bytes, addresses: Sequence[str]) -> RunnerOutput:
     """Its last line, if that says one of WORDS of each address and of no other."""
     try:
         answer = json.loads(printed.strip().rpartition(b"\n")[2])
-        told = {str(address): str(word) for address, word in answer["told"].items()}
+        reported = {str(address): str(word) for address, word in answer["told"].items()}
         took_s, cpu_s, raised = (answer[name] for name in ("took_s", "cpu_s", "raised"))
-        read = Answer(told, float(took_s), float(cpu_s), int(raised))
+        read = RunnerOutput(reported, float(took_s), float(cpu_s), int(raised))
     except (ValueError, KeyError, TypeError, AttributeError) as wrong:
         raise NoAnswer(f"gave no answer: {printed[-REMARK_LETTERS_MAX:]!r}") from wrong
-    if told.keys() != set(addresses) or not set(told.values()) <= set(WORDS):
+    if reported.keys() != set(addresses) or not set(reported.values()) <= set(WORDS):
         raise NoAnswer("answered for other addresses, or in other words")
     return read
 
@@ -190,7 +194,7 @@ async def _see_them_off(hosts: Sequence[MailHost]) -> None:
             await trio.sleep(0.01)
 
 
-def turnarounds(record: Record) -> int:
+def turnarounds(record: HostLog) -> int:
     """The banners, and every write of the client that was answered but QUIT (as suite_domain counts)."""
     return sum(1 + session.turnarounds - session.quit for session in record.sessions)
 

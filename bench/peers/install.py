@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailprobe.bench.harness.figures import RESULTS, Lacking
+from mailprobe.bench.harness.figures import RESULTS, MissingRequirement
 from mailprobe.bench.peers.in_namespace import Runner
 
 HERE = Path(__file__).parent
@@ -91,7 +91,7 @@ def check_installed() -> None:
     """Raise Lacking where a peer, or what it runs on, is not here."""
     missing = [peer.name for peer in PEERS if not peer.installed]
     if missing:
-        raise Lacking(
+        raise MissingRequirement(
             f"not installed: {', '.join(missing)}; `python -m mailprobe.bench.peers install` installs them, "
             "as does MAILPROBE_BENCH_INSTALL=1 in the environment of this suite"
         )
@@ -137,13 +137,15 @@ def _do(peer: Peer, *command: str) -> None:
     )
     if done.returncode:
         why = (done.stderr or done.stdout).strip()
-        raise Lacking(f"could not install {peer.name} {peer.version}: {why}")
+        raise MissingRequirement(f"could not install {peer.name} {peer.version}: {why}")
 
 
 def _check_node() -> None:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
-        raise Lacking(f"{EMAIL_VALIDATOR_JS.name} needs node and npm: install them")
+        raise MissingRequirement(f"{EMAIL_VALIDATOR_JS.name} needs node and npm: install them")
     said = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
     if int(said.removeprefix("v").partition(".")[0]) < NODE_VERSION_LEAST:
-        raise Lacking(f"{EMAIL_VALIDATOR_JS.name} needs node {NODE_VERSION_LEAST}, not {said}")
+        raise MissingRequirement(
+            f"{EMAIL_VALIDATOR_JS.name} needs node {NODE_VERSION_LEAST}, not {said}"
+        )

@@ -18,7 +18,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from mailprobe.bench.harness.figures import Lacking
+from mailprobe.bench.harness.figures import MissingRequirement
 
 RESOLVER_ADDRESS = "127.0.0.1"
 SIOCSIFFLAGS = 0x8914  # netdevice(7)
@@ -33,13 +33,15 @@ def entering() -> list[str]:
     """
     unshare = shutil.which("unshare")
     if unshare is None or shutil.which("mount") is None:
-        raise Lacking("the peers run in a network namespace: install util-linux (unshare, mount)")
+        raise MissingRequirement(
+            "the peers run in a network namespace: install util-linux (unshare, mount)"
+        )
     words = [unshare, "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child"]
     if os.geteuid() != 0:
         words += ["--user", "--map-root-user"]
     tried = subprocess.run([*words, "true"], capture_output=True, text=True, timeout=TRY_S)
     if tried.returncode:
-        raise Lacking(
+        raise MissingRequirement(
             f"the peers run in a network namespace, which needs root: {tried.stderr.strip()}"
         )
     return words

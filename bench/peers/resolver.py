@@ -28,10 +28,10 @@ async def serve(
 async def _answer_datagrams(zone: Zone, datagrams: trio.socket.SocketType) -> None:
     """Small zones give small answers: none needs to be cut to 512 octets."""
     while True:
-        question, asker = await datagrams.recvfrom(QUESTION_OCTETS_MAX)
+        question, account = await datagrams.recvfrom(QUESTION_OCTETS_MAX)
         if (answer := _answer(zone, question)) is not None:
             with suppress(OSError):  # the asker has gone
-                await datagrams.sendto(answer, asker)
+                await datagrams.sendto(answer, account)
 
 
 async def _answer_stream(zone: Zone, stream: trio.SocketStream) -> None:

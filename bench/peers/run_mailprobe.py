@@ -5,8 +5,16 @@ import os
 import trio
 
 from mailprobe.api.settings import Settings
-from mailprobe.bench.harness.engine_runs import ask_all
-from mailprobe.bench.peers.runner import BAD, CATCH_ALL, GOOD, UNSURE, Clock, read_addresses, tell
+from mailprobe.bench.harness.engine_runs import verify_all
+from mailprobe.bench.peers.runner import (
+    BAD,
+    CATCH_ALL,
+    GOOD,
+    UNSURE,
+    RunnerClock,
+    read_addresses,
+    tell,
+)
 from mailprobe.engine import open_engine
 
 WORDS = {
@@ -21,8 +29,8 @@ WORDS = {
 async def main() -> None:
     addresses = read_addresses()
     async with open_engine(Settings.read(os.environ).engine) as engine:
-        with Clock() as clock:
-            verdicts = await ask_all(engine, addresses)
+        with RunnerClock() as clock:
+            verdicts = await verify_all(engine, addresses)
     tell({verdict.email: WORDS[verdict.status] for verdict in verdicts}, clock)
 
 

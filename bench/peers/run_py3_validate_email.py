@@ -7,24 +7,32 @@ the list that came with the package is used.
 
 from validate_email import validate_email  # type: ignore[import-not-found]  # it lives elsewhere
 
-from mailprobe.bench.peers.runner import HELO, SENDER, UNSURE, Clock, read_addresses, tell, word
+from mailprobe.bench.peers.runner import (
+    HELO,
+    SENDER,
+    UNSURE,
+    RunnerClock,
+    read_addresses,
+    tell,
+    word,
+)
 
 
 def main() -> None:
     addresses = read_addresses()
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     raised = 0
-    with Clock() as clock:
+    with RunnerClock() as clock:
         for address in addresses:
             try:
                 answer = validate_email(
                     address, smtp_helo_host=HELO, smtp_from_address=SENDER, smtp_timeout=10
                 )
             except Exception:  # whatever it is: this address has no answer, the next may have
-                told[address], raised = UNSURE, raised + 1
+                reported[address], raised = UNSURE, raised + 1
             else:
-                told[address] = word(answer)
-    tell(told, clock, raised)
+                reported[address] = word(answer)
+    tell(reported, clock, raised)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from multiprocessing import Pool
 
 from verify_email import verify_email  # type: ignore[import-not-found]  # it lives elsewhere
 
-from mailprobe.bench.peers.runner import UNSURE, Clock, read_addresses, tell, word
+from mailprobe.bench.peers.runner import UNSURE, RunnerClock, read_addresses, tell, word
 
 
-def ask(address: str) -> str | None:
+def verify(address: str) -> str | None:
     """The answer, or None where it raised an error."""
     try:
         return word(verify_email(address))
@@ -21,12 +21,14 @@ def ask(address: str) -> str | None:
 
 def main() -> None:
     addresses = read_addresses()
-    with Clock() as clock, Pool() as pool:
-        answers = pool.map(ask, addresses)
+    with RunnerClock() as clock, Pool() as pool:
+        answers = pool.map(verify, addresses)
         pool.close()
         pool.join()  # only then is their processor time known
-    told = {address: answer or UNSURE for address, answer in zip(addresses, answers, strict=True)}
-    tell(told, clock, answers.count(None))
+    reported = {
+        address: answer or UNSURE for address, answer in zip(addresses, answers, strict=True)
+    }
+    tell(reported, clock, answers.count(None))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A runner is a program that puts one verifier to work. It reads a JSON array of
 addresses and prints, as its last line, what it was told of each: a JSON object
-with `told` (address -> one of WORDS), `took_s`, `cpu_s` and `raised`, the
+with `reported` (address -> one of WORDS), `took_s`, `cpu_s` and `raised`, the
 number of addresses for which the verifier raised an error instead.
 
 The clock runs from the first question to the last answer: starting, importing
@@ -21,13 +21,13 @@ HELO = "probe.example.org"  # for those whose documentation says to give a name
 SENDER = "probe@example.org"
 
 
-class Clock:
+class RunnerClock:
     """The time that a block takes, and the processor time of this process and those it waited for."""
 
     took_s = 0.0
     cpu_s = 0.0
 
-    def __enter__(self) -> "Clock":
+    def __enter__(self) -> "RunnerClock":
         self.cpu_s, self.took_s = _cpu_s(), time.perf_counter()
         return self
 
@@ -46,8 +46,8 @@ def read_addresses() -> list[str]:
     return addresses
 
 
-def tell(told: Mapping[str, str], clock: Clock, raised: int = 0) -> None:
-    answer = {"told": told, "took_s": clock.took_s, "cpu_s": clock.cpu_s, "raised": raised}
+def tell(reported: Mapping[str, str], clock: RunnerClock, raised: int = 0) -> None:
+    answer = {"told": reported, "took_s": clock.took_s, "cpu_s": clock.cpu_s, "raised": raised}
     print("\n" + json.dumps(answer), flush=True)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import xlsxwriter
 
 from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.load.smtp_sink import Sink, start_sink
+from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
 
 HOSTS = 200
 CONNECTIONS = 10
@@ -59,19 +59,19 @@ def _figures(what: str, rows: int, took: Cleaned) -> list[Figure]:
     ]
 
 
-def _row(number: int, sink: Sink) -> tuple[int, str, str, str, str]:
+def _row(number: int, sink: SmtpSink) -> tuple[int, str, str, str, str]:
     address = f"ok-{number}@{sink.domain(number // 20)}"
     return number, f"Jürgen Müller {number}", address, "Müller, Söhne & Co", "2024-02-29"
 
 
-def _write_table(path: Path, sink: Sink) -> None:
+def _write_table(path: Path, sink: SmtpSink) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(HEADER)
         writer.writerows(_row(number, sink) for number in range(CSV_ROWS))
 
 
-def _write_sheet(path: Path, sink: Sink) -> None:
+def _write_sheet(path: Path, sink: SmtpSink) -> None:
     with xlsxwriter.Workbook(str(path), {"constant_memory": True}) as book:
         sheet = book.add_worksheet()
         sheet.write_row(0, 0, HEADER)
@@ -79,7 +79,7 @@ def _write_sheet(path: Path, sink: Sink) -> None:
             sheet.write_row(number + 1, 0, _row(number, sink))
 
 
-def _clean(source: Path, output: Path, sink: Sink) -> Cleaned:
+def _clean(source: Path, output: Path, sink: SmtpSink) -> Cleaned:
     env = {**os.environ, **sink.env, "MAILPROBE_HOST_CONNECTIONS": str(CONNECTIONS)}
     began = time.perf_counter()
     process = subprocess.Popen([*COMMAND, str(source), "-o", str(output)], env=env)

@@ -24,7 +24,7 @@ import trio
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.harness.rounds import timed
 from mailprobe.engine.dns.doh import open_transport, tls_context
-from mailprobe.engine.dns.messages import Route, ask, read_route
+from mailprobe.engine.dns.messages import Route, encode_query, read_route
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.settings import EngineSettings
 
@@ -35,11 +35,11 @@ QUESTIONS_SLOW = 500  # of httpx's
 READS = 2_000
 ROUND_S = 60.0  # a round takes half a second, httpx's two
 
-Ask = Callable[[str], Awaitable[int]]  # a new domain -> how many questions that were
+SendQuery = Callable[[str], Awaitable[int]]  # a new domain -> how many questions that were
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class DnsServer:
     url: str
     ca_file: str
     pid: int
@@ -100,7 +100,7 @@ def run() -> list[Figure]:
     ]
 
 
-async def measure(h2: Server, http1: Server) -> dict[str, Measured]:
+async def measure(h2: DnsServer, http1: DnsServer) -> dict[str, Measured]:
     import httpx
 
     names = (f"d{number}.unknown.test" for number in count())
@@ -113,16 +113,18 @@ async def measure(h2: Server, http1: Server) -> dict[str, Measured]:
     ):
 
         async def by_transport(name: str) -> int:
-            assert isinstance(read_route(await fast.exchange(h2.url, ask(name, "MX")), name), Route)
+            assert isinstance(
+                read_route(await fast.exchange(h2.url, encode_query(name, "MX")), name), Route
+            )
             return 1
 
         async def by_http1(name: str) -> int:
-            octets = await plain.exchange(http1.url, ask(name, "MX"))
+            octets = await plain.exchange(http1.url, encode_query(name, "MX"))
             assert isinstance(read_route(octets, name), Route)
             return 1
 
         async def by_httpx(name: str) -> int:
-            return await ask_by_httpx(client, h2.url, name)
+            return await query_by_httpx(client, h2.url, name)
 
         async def by_routes(name: str) -> int:
             route = await routes.find(name, patient=True)
@@ -131,7 +133,7 @@ async def measure(h2: Server, http1: Server) -> dict[str, Measured]:
                 await routes.addresses(exchange.name, patient=True)
             return 1 + len(route.exchanges)
 
-        ways: dict[str, tuple[Ask, Server, int]] = {
+        ways: dict[str, tuple[SendQuery, DnsServer, int]] = {
             "routes": (by_routes, h2, QUESTIONS),
             "ours": (by_transport, h2, QUESTIONS),
             "http/1.1": (by_http1, http1, QUESTIONS),
@@ -147,11 +149,11 @@ async def measure(h2: Server, http1: Server) -> dict[str, Measured]:
 
 
 async def one_round(
-    question: Ask, names: Iterator[str], server: Server, questions: int, measured: Measured
+    question: SendQuery, names: Iterator[str], server: DnsServer, questions: int, measured: Measured
 ) -> None:
     asked = 0
 
-    async def asker() -> None:
+    async def account() -> None:
         nonlocal asked
         while asked < questions:
             asked += 1
@@ -161,19 +163,19 @@ async def one_round(
     load_s, wall, cpu = server.cpu_s(), time.perf_counter(), time.process_time()
     async with trio.open_nursery() as nursery:
         for _ in range(AT_ONCE):
-            nursery.start_soon(asker)
+            nursery.start_soon(account)
     measured.cpu_us.append((time.process_time() - cpu) / asked * 1e6)
     measured.wall_us.append((time.perf_counter() - wall) / asked * 1e6)
     measured.load_s += server.cpu_s() - load_s
     measured.questions += asked
 
 
-async def ask_by_httpx(client, url: str, name: str) -> int:  # type: ignore[no-untyped-def]
+async def query_by_httpx(client, url: str, name: str) -> int:  # type: ignore[no-untyped-def]
     import dns.message
 
     question = dns.message.make_query(name, "MX", id=0)
     headers = {"accept": "application/dns-message", "content-type": "application/dns-message"}
-    response = await client.post(url, content=question.to_wire(), headers=headers)
+    response = await client.enqueue_message(url, content=question.to_wire(), headers=headers)
     assert response.status_code == 200
     assert len(dns.message.from_wire(response.content).answer[0]) == 2
     return 1
@@ -186,7 +188,7 @@ def read_alone() -> tuple[float, float]:
     from mailprobe.bench.load.doh_server import answer_to
 
     name = "d1.unknown.test"
-    octets = answer_to(ask(name, "MX"))
+    octets = answer_to(encode_query(name, "MX"))
 
     def by_ours() -> None:
         for _ in range(READS):
@@ -200,14 +202,14 @@ def read_alone() -> tuple[float, float]:
 
 
 @contextmanager
-def start_server(protocol: str) -> Iterator[Server]:
+def start_server(protocol: str) -> Iterator[DnsServer]:
     """A resolver that speaks this protocol; it ends with the block."""
     command = [sys.executable, "-m", "mailprobe.bench.load.doh_server", protocol]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            yield Server(**json.loads(process.stdout.readline()), pid=process.pid)
+            yield DnsServer(**json.loads(process.stdout.readline()), pid=process.pid)
         finally:
             process.stdin.close()
             try:

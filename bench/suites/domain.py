@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from mailprobe.bench.harness.engine_runs import ask_all, open_watched
+from mailprobe.bench.harness.engine_runs import open_watched, verify_all
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.lab import start_lab
 
@@ -19,7 +19,7 @@ async def _run() -> list[Figure]:
         texts = lab.addresses["deliverable"]
         async with open_watched(lab) as (engine, _):
             began = time.perf_counter()
-            verdicts = await ask_all(engine, texts)
+            verdicts = await verify_all(engine, texts)
             took_s = time.perf_counter() - began
         right = sum(verdict.confidence == 0.97 for verdict in verdicts)
         [host] = lab.records()["hosts"].values()

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice
 from statistics import median
 
@@ -21,10 +22,10 @@ import trio
 
 from mailprobe.api.gc_tuning import spare_the_collector
 from mailprobe.api.settings import Settings
-from mailprobe.bench.harness.engine_runs import look_up_all, rss_mib
+from mailprobe.bench.harness.engine_runs import lookup_all, rss_mib
 from mailprobe.bench.harness.figures import Figure, Result, Series
 from mailprobe.bench.load.naive import NaiveLoop
-from mailprobe.bench.load.smtp_sink import Sink, start_sink
+from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
 from mailprobe.engine import Engine, open_answers, open_engine
 from mailprobe.engine.dns.messages import Route
 from mailprobe.engine.dns.routes import FAILURE_KEPT_S
@@ -49,7 +50,7 @@ ENCODER = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class EngineRound:
     """What so many addresses took."""
 
     addresses: int
@@ -74,25 +75,25 @@ async def _run() -> Result:
 
 
 @asynccontextmanager
-async def _engine(sink: Sink, connections: int) -> AsyncIterator[Engine]:
+async def _engine(sink: SmtpSink, connections: int) -> AsyncIterator[Engine]:
     settings = replace(Settings.read(sink.env).engine, host_connections=connections)
     async with open_engine(settings) as engine:
         texts = [sink.mailbox(number) for number in range(sink.domains)]
-        await look_up_all(engine, texts)
+        await lookup_all(engine, texts)
         with trio.move_on_after(LOOK_UP_S):
             while not all(
-                isinstance(engine.routes.known(sink.domain(each)), Route)
+                isinstance(engine.routes.cached_route(sink.domain(each)), Route)
                 for each in range(sink.domains)
             ):
                 await trio.sleep(FAILURE_KEPT_S)  # a busy machine was late with some
-                await look_up_all(engine, texts)
+                await lookup_all(engine, texts)
         yield engine
 
 
-async def ask(engine: Engine, texts: Iterable[str]) -> int:
+async def verify(engine: Engine, texts: Iterable[str]) -> int:
     """Ask as one who cleans a list; gives how many octets the results are as lines."""
     octets = 0
-    async with open_answers(engine, texts, asker="bench", patient=True) as answers:
+    async with open_answers(engine, texts, account="bench", patient=True) as answers:
         while ready := await answers.next_ready():
             for answer in ready:
                 if answer.verdict.status != "deliverable":
@@ -101,10 +102,12 @@ async def ask(engine: Engine, texts: Iterable[str]) -> int:
     return octets
 
 
-async def _timed(sink: Sink, work: Callable[[], Awaitable[object]], addresses: int) -> Round:
+async def _timed(
+    sink: SmtpSink, work: Callable[[], Awaitable[object]], addresses: int
+) -> EngineRound:
     wall, cpu, load = time.perf_counter(), time.process_time(), sink.cpu_s()
     await work()
-    return Round(
+    return EngineRound(
         addresses,
         time.perf_counter() - wall,
         time.process_time() - cpu,
@@ -128,7 +131,7 @@ async def _near() -> list[Figure]:
     return figures
 
 
-async def _beside_naive() -> list[list[Round]]:
+async def _beside_naive() -> list[list[EngineRound]]:
     """The naive loop's rounds; those in step, pipelined and sorted, pipelined in any order."""
     loop = NaiveLoop(load_lists())
     with (
@@ -143,11 +146,11 @@ async def _beside_naive() -> list[list[Round]]:
             _engine(wide, CONNECTIONS) as together,
         ):
             await loop.connect(plain, CONNECTIONS)
-            turns: list[tuple[Sink, Callable[[], Awaitable[object]]]] = [
-                (plain, lambda: loop.ask_all(texts)),
-                (plain, lambda: ask(one_by_one, texts)),
-                (wide, lambda: ask(together, in_rows)),
-                (wide, lambda: ask(together, mixed)),
+            turns: list[tuple[SmtpSink, Callable[[], Awaitable[object]]]] = [
+                (plain, lambda: loop.verify_all(texts)),
+                (plain, lambda: verify(one_by_one, texts)),
+                (wide, lambda: verify(together, in_rows)),
+                (wide, lambda: verify(together, mixed)),
             ]
             rounds = [
                 [await _timed(sink, work, LIST) for sink, work in turns] for _ in range(ROUNDS + 1)
@@ -156,7 +159,7 @@ async def _beside_naive() -> list[list[Round]]:
     return [list(each) for each in zip(*rounds[1:], strict=True)]
 
 
-def _rate(what: str, rounds: list[Round]) -> Figure:
+def _rate(what: str, rounds: list[EngineRound]) -> Figure:
     each = [one.cpu_us for one in rounds]
     load = median(one.load_cpu_s / one.addresses * 1e6 for one in rounds)
     return Figure(
@@ -169,7 +172,7 @@ def _rate(what: str, rounds: list[Round]) -> Figure:
     )
 
 
-def _times(what: str, naive: list[Round], ours: list[Round]) -> Figure:
+def _times(what: str, naive: list[EngineRound], ours: list[EngineRound]) -> Figure:
     """How often ours fits into the naive loop's time, round by round."""
     ratios = [one.cpu_us / other.cpu_us for one, other in zip(naive, ours, strict=True)]
     return Figure(what, median(ratios), "×", spread=(max(ratios) - min(ratios)) / median(ratios))
@@ -186,7 +189,7 @@ async def _growth() -> list[Figure]:
             async def ask_so_many(addresses: int, lists: int = 1) -> None:
                 for _ in range(lists):
                     texts = (_in_runs(sink, number) for number in islice(numbers, addresses))
-                    await ask(engine, texts)
+                    await verify(engine, texts)
 
             await ask_so_many(STEP)
             few = await _timed(sink, lambda: ask_so_many(FEW, 40), FEW * 40)
@@ -200,7 +203,7 @@ async def _growth() -> list[Figure]:
     ]  # fmt: skip
 
 
-def _in_runs(sink: Sink, number: int) -> str:
+def _in_runs(sink: SmtpSink, number: int) -> str:
     """Twenty addresses of a domain in a row, as a sorted list has them."""
     return f"ok-{number}@{sink.domain(number // 20)}"
 
@@ -212,8 +215,8 @@ async def _domains() -> Figure:
         with start_sink(hosts=10, domains=domains) as sink:
             async with _engine(sink, FAR_CONNECTIONS) as engine:
                 texts = [_in_runs(sink, number) for number in range(100_000)]
-                await ask(engine, texts)
-                costs.append(await _timed(sink, lambda texts=texts: ask(engine, texts), len(texts)))  # type: ignore[misc]
+                await verify(engine, texts)
+                costs.append(await _timed(sink, partial(verify, engine, texts), len(texts)))
     few, many = costs
     return Figure("10,000 domains: CPU of each, beside 10 domains", many.cpu_us / few.cpu_us, "×", cpu_us=many.cpu_us)  # fmt: skip
 
@@ -268,7 +271,7 @@ async def _steady(latency_ms: float, connections: int, *, pipelining: bool) -> f
             with trio.move_on_after(WARM_S + measured_s):
                 starts = trio.current_time() + WARM_S
                 async with open_answers(
-                    engine, _endless(sink), asker="bench", patient=True
+                    engine, _endless(sink), account="bench", patient=True
                 ) as answers:
                     while ready := await answers.next_ready():
                         if trio.current_time() >= starts:
@@ -278,5 +281,5 @@ async def _steady(latency_ms: float, connections: int, *, pipelining: bool) -> f
             return answered / (time.perf_counter() - began)
 
 
-def _endless(sink: Sink) -> Iterator[str]:
+def _endless(sink: SmtpSink) -> Iterator[str]:
     return (sink.mailbox(number) for number in count())

@@ -7,22 +7,22 @@ import time
 
 import trio
 
-from mailprobe.bench.harness.engine_runs import ask_all, look_up_all, open_watched, wrong
+from mailprobe.bench.harness.engine_runs import lookup_all, open_watched, verify_all, wrong
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.lab import start_lab
 from mailprobe.bench.suites.hostile_rows import real_rows, virtual_rows
 
 
 def run() -> list[Figure]:
-    return [*trio.run(_ask_everybody), *trio.run(_ask_each_kind), *virtual_rows()]
+    return [*trio.run(_verify_everybody), *trio.run(_verify_each_kind), *virtual_rows()]
 
 
-async def _ask_each_kind() -> list[Figure]:
+async def _verify_each_kind() -> list[Figure]:
     with start_lab("adverse") as lab:
         return await real_rows(lab)
 
 
-async def _ask_everybody() -> list[Figure]:
+async def _verify_everybody() -> list[Figure]:
     with start_lab("hostile") as lab:
         healthy = lab.addresses["deliverable"]
         hostile = [*lab.addresses["timed_out"], *lab.addresses["conversation_failed"]]
@@ -31,9 +31,9 @@ async def _ask_everybody() -> list[Figure]:
         expected |= dict.fromkeys(lab.addresses["timed_out"], "unknown/smtp_timeout")
         expected |= dict.fromkeys(lab.addresses["conversation_failed"], "unknown/smtp")
         async with open_watched(lab) as (engine, watch):
-            await look_up_all(engine, texts)
+            await lookup_all(engine, texts)
             began = time.perf_counter()
-            verdicts = await ask_all(engine, texts)
+            verdicts = await verify_all(engine, texts)
             took_s = time.perf_counter() - began
     mistaken = wrong(verdicts, expected)
     for what, count in mistaken.items():

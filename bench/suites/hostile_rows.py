@@ -14,11 +14,11 @@ from statistics import fmean
 import trio
 from trio.testing import MockClock
 
-from mailprobe.bench.harness.engine_runs import ask_all, open_watched
+from mailprobe.bench.harness.engine_runs import open_watched, verify_all
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.lab import Lab
 from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers, open_engine
-from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Garbage, Silence, Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING, SPAMHAUS, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
@@ -29,11 +29,11 @@ REFUSING = {
         for name in ("refused", "closing", "blocked at banner", "421 at rcpt", "closing at rcpt")
     },
     # a session that can be asked nothing, because more has come than was asked for
-    "answering EHLO twice": MailHost(latency_s=0.1, troubles={"EHLO": Twice()}),
+    "answering EHLO twice": MailHost(latency_s=0.1, faults={"EHLO": Twice()}),
 }
 REFUSING |= {
-    "garbage at rcpt": MailHost(troubles={"RCPT": Garbage()}),
-    "silent at rcpt": MailHost(troubles={"RCPT": Silence()}),
+    "garbage at rcpt": MailHost(faults={"RCPT": Garbage()}),
+    "silent at rcpt": MailHost(faults={"RCPT": Silence()}),
 }
 FAR_TARPITS = {
     f"{words}, {delay_s:g} s": MailHost(
@@ -74,7 +74,7 @@ def virtual_rows() -> list[Figure]:
     for words, host in FAR_TARPITS.items():
         found[words] = trio.run(_found_far_away, host, clock=clock())
         print(f"# {found[words]:.1f} % of the known told deliverable, a far tarpit: {words}")
-    beside = trio.run(_told_beside_refused, clock=clock())
+    beside = trio.run(_reported_beside_refused, clock=clock())
     return [
         Figure("tarpit 100 ms away, a batch of 50: told deliverable", min(found.values()), "%"),
         Figure("beside two domains that are refused: told wrong", beside, f"of {BESIDE}"),
@@ -87,13 +87,13 @@ def share(part: int, whole: int) -> float:
     return 100 * part / whole
 
 
-def _told(verdicts: Sequence[Verdict], status: str, local: str = "known") -> int:
+def _reported(verdicts: Sequence[Verdict], status: str, local: str = "known") -> int:
     return sum(v.status == status for v in verdicts if v.email.startswith(local))
 
 
 def _lies(verdicts: Sequence[Verdict]) -> int:
     """Who is gone and told to exist, and the other way round."""
-    return _told(verdicts, "deliverable", "gone") + _told(verdicts, "undeliverable")
+    return _reported(verdicts, "deliverable", "gone") + _reported(verdicts, "undeliverable")
 
 
 def _remark(what: str, verdicts: Sequence[Verdict]) -> None:
@@ -102,7 +102,7 @@ def _remark(what: str, verdicts: Sequence[Verdict]) -> None:
         f"{v.status}/{v.failed_check}"
         for v in verdicts
     )
-    print(f"# {what}: " + ", ".join(f"{n} × {told}" for told, n in sorted(counts.items())))
+    print(f"# {what}: " + ", ".join(f"{n} × {reported}" for reported, n in sorted(counts.items())))
 
 
 # -- on real sockets -------------------------------------------------------------------------
@@ -116,13 +116,13 @@ async def _tarpits(lab: Lab) -> list[Figure]:
     ):
         texts = lab.groups[group]
         async with open_watched(lab) as (engine, _):
-            verdicts = await ask_all(engine, texts, patient=patient)
+            verdicts = await verify_all(engine, texts, patient=patient)
         _remark(group, verdicts)
         known = sum(text.startswith("known") for text in texts)
-        figures.append(Figure(words, share(_told(verdicts, "deliverable"), known), "%"))
+        figures.append(Figure(words, share(_reported(verdicts, "deliverable"), known), "%"))
         lies += _lies(verdicts)
     async with open_watched(lab) as (engine, _):
-        verdicts = await ask_all(engine, lab.groups["silent for some"])
+        verdicts = await verify_all(engine, lab.groups["silent for some"])
     others = [v for v in verdicts if not v.email.startswith("known.silent")]
     right = Counter(v.email.partition("@")[2] for v in others if v.status == "deliverable")
     fewest = min(right[v.email.partition("@")[2]] for v in others)
@@ -145,12 +145,14 @@ async def _hung(lab: Lab) -> list[Figure]:
         random.Random(0).shuffle(texts)
         async with open_watched(lab, **urls) as (engine, _):
             began = time.perf_counter()
-            verdicts = await ask_all(engine, texts, patient=True)
+            verdicts = await verify_all(engine, texts, patient=True)
             took_s = time.perf_counter() - began
         beside = set(healthy)
-        told = sum(v.status != "deliverable" for v in verdicts if v.email in beside)
+        reported = sum(v.status != "deliverable" for v in verdicts if v.email in beside)
         figures += [
-            Figure(f"20 % hung names, {words}: healthy told wrong", share(told, len(healthy)), "%"),
+            Figure(
+                f"20 % hung names, {words}: healthy told wrong", share(reported, len(healthy)), "%"
+            ),
             Figure(f"20 % hung names, {words}: in all", took_s, "s"),
         ]
     return figures
@@ -163,14 +165,14 @@ async def _neighbour(lab: Lab) -> list[Figure]:
 
     async def ask_one(engine: Engine, text: str) -> None:
         began = trio.current_time()
-        async with open_answers(engine, [text], asker="neighbour") as answers:
+        async with open_answers(engine, [text], account="neighbour") as answers:
             async for answer in answers:
                 wrong[0] += answer.verdict.status != "deliverable"
         late_s[0] = max(late_s[0], trio.current_time() - began)
 
     async with open_watched(lab) as (engine, _), trio.open_nursery() as nursery:
         for start in range(0, len(dead), size):
-            nursery.start_soon(ask_all, engine, dead[start : start + size])
+            nursery.start_soon(verify_all, engine, dead[start : start + size])
         for text in lab.groups["neighbour"]:
             await trio.sleep(NEIGHBOUR_EVERY_S)
             nursery.start_soon(ask_one, engine, text)
@@ -184,11 +186,11 @@ async def _neighbour(lab: Lab) -> list[Figure]:
 async def _hostile_text(lab: Lab) -> list[Figure]:
     healthy, wordy = lab.groups["beside hostile text"], lab.groups["hostile text"]
     async with open_watched(lab) as (engine, watch):
-        verdicts = await ask_all(engine, [*wordy, *healthy])
+        verdicts = await verify_all(engine, [*wordy, *healthy])
     beside = set(healthy)
-    told = sum(v.status != "deliverable" for v in verdicts if v.email in beside)
+    reported = sum(v.status != "deliverable" for v in verdicts if v.email in beside)
     return [
-        Figure("hostile text: healthy told wrong", told, f"of {len(healthy)}"),
+        Figure("hostile text: healthy told wrong", reported, f"of {len(healthy)}"),
         Figure("hostile text: the latest verdict", max(watch.layer4_ms), "ms"),
     ]
 
@@ -199,7 +201,7 @@ async def _first_exchange(lab: Lab) -> list[Figure]:
     async with open_watched(lab) as (engine, _):
         for text in lab.groups["first exchange silent"]:
             began = time.perf_counter()
-            right += _told(await ask_all(engine, [text]), "deliverable")
+            right += _reported(await verify_all(engine, [text]), "deliverable")
             took_ms.append((time.perf_counter() - began) * 1000)
     return [
         Figure("first exchange silent: told right", right, f"of {len(took_ms)}"),
@@ -210,36 +212,36 @@ async def _first_exchange(lab: Lab) -> list[Figure]:
 async def _later_transactions(lab: Lab) -> Figure:
     texts = lab.groups["later transactions"]
     async with open_watched(lab) as (engine, _):
-        verdicts = await ask_all(engine, texts, patient=True)
+        verdicts = await verify_all(engine, texts, patient=True)
     _remark("later transactions", verdicts)
-    lost = len(texts) - _told(verdicts, "deliverable")
+    lost = len(texts) - _reported(verdicts, "deliverable")
     return Figure("later transactions refused: verdicts lost", lost, f"of {len(texts)}")
 
 
 # -- in virtual time -------------------------------------------------------------------------
 
 
-async def _ask_in_memory(world: World, count: int, every_s: float) -> None:
+async def _verify_in_memory(network: FakeNetwork, count: int, every_s: float) -> None:
     """Another address of shop.test every so often, each a request of its own."""
     async with (
         open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial, rng=random.Random(0)
+            EngineSettings(), transport=network.transport, dial=network.dial, rng=random.Random(0)
         ) as engine,
         trio.open_nursery() as nursery,
     ):
         for number in range(count):
-            nursery.start_soon(ask_all, engine, [f"known{number}@shop.test"])
+            nursery.start_soon(verify_all, engine, [f"known{number}@shop.test"])
             await trio.sleep(every_s)
 
 
 async def _count_dials(host: MailHost) -> int:
     """Connections in two minutes to a host that only refuses, at one question a second."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         addresses = {f"11.0.9.{place}" for place in range(REFUSING_ADDRESSES)}
         for address in sorted(addresses):
-            world.add("shop.test", host, address=address)
-        await _ask_in_memory(world, REFUSING_S, 1.0)
-        return sum(address in addresses for address, _ in world.dialled)
+            network.add("shop.test", host, address=address)
+        await _verify_in_memory(network, REFUSING_S, 1.0)
+        return sum(address in addresses for address, _ in network.dialled)
 
 
 async def _found_far_away(host: MailHost) -> float:
@@ -248,32 +250,32 @@ async def _found_far_away(host: MailHost) -> float:
         f"{'known' if number % FAR_UNKNOWN_EVERY else 'gone'}{number}@shop.test"
         for number in range(FAR_BATCH)
     ]
-    async with open_world() as world:
-        world.add("shop.test", host)
+    async with open_fake_network() as network:
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial, rng=random.Random(0)
+            EngineSettings(), transport=network.transport, dial=network.dial, rng=random.Random(0)
         ) as engine:
-            verdicts = await ask_all(engine, texts)
+            verdicts = await verify_all(engine, texts)
     known = sum(text.startswith("known") for text in texts)
-    return share(_told(verdicts, "deliverable"), known)
+    return share(_reported(verdicts, "deliverable"), known)
 
 
-async def _told_beside_refused() -> int:
+async def _reported_beside_refused() -> int:
     """How often a domain's mailbox is not found while the host refuses two other domains."""
     refused = ("one.test", "two.test")
     host = MailHost(replies={f"@{domain}": SPAMHAUS for domain in refused})
     wrong = 0
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for domain in ("shop.test", *refused):
-            world.add(domain, host)
+            network.add(domain, host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial, rng=random.Random(0)
+            EngineSettings(), transport=network.transport, dial=network.dial, rng=random.Random(0)
         ) as engine:
             for number in range(BESIDE):
                 texts = [f"a{n}@{domain}" for n in range(4) for domain in refused]
-                await ask_all(engine, texts)
-                wrong += not _told(
-                    await ask_all(engine, [f"known{number}@shop.test"]), "deliverable"
+                await verify_all(engine, texts)
+                wrong += not _reported(
+                    await verify_all(engine, [f"known{number}@shop.test"]), "deliverable"
                 )
                 await trio.sleep(10)
     return wrong
@@ -281,13 +283,13 @@ async def _told_beside_refused() -> int:
 
 async def _count_strangers() -> int:
     """Random recipients for a domain whose exchange has another address at each look-up."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("postfix")
         addresses = [f"11.0.9.{place}" for place in range(24)]
         for address in addresses:
-            world.add("shop.test", host, address=address)
-        world.zone.host("mx.shop.test", *addresses, ttl_s=60)
-        world.zone.rotate("mx.shop.test")
-        await _ask_in_memory(world, round(ROTATING_S / ROTATING_EVERY_S), ROTATING_EVERY_S)
-        asked = host.record.asked.items()
+            network.add("shop.test", host, address=address)
+        network.zone.host("mx.shop.test", *addresses, ttl_s=60)
+        network.zone.rotate("mx.shop.test")
+        await _verify_in_memory(network, round(ROTATING_S / ROTATING_EVERY_S), ROTATING_EVERY_S)
+        asked = host.record.recipients.items()
         return sum(times for mailbox, times in asked if not mailbox.startswith("known"))

@@ -22,7 +22,7 @@ def run() -> list[Figure]:
     lists = load_lists()
     used_mib = rss_mib() - before
     loading = timed(load_lists)
-    look_up = timed(partial(_look_up, lists.is_disposable))
+    look_up = timed(partial(_lookup, lists.is_disposable))
     known = [parse(text) for text in ADDRESSES] * (LOOK_UPS // len(ADDRESSES))
     signals = timed(partial(_signals, lists.signals, known))
     new = (parse(f"ann@harbour-books{number}.com") for number in count())
@@ -43,7 +43,7 @@ def run() -> list[Figure]:
     ]
 
 
-def _look_up(is_disposable) -> None:  # type: ignore[no-untyped-def]
+def _lookup(is_disposable) -> None:  # type: ignore[no-untyped-def]
     for _ in range(LOOK_UPS):
         for domain in DOMAINS:
             is_disposable(domain)

@@ -2,13 +2,13 @@
 
 import trio
 
-from mailprobe.bench.harness.engine_runs import ask_all, look_up_all, open_watched, rss_mib
+from mailprobe.bench.harness.engine_runs import lookup_all, open_watched, rss_mib, verify_all
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.lab import start_lab
 
 PROBES = 2_000
 WATCH_S = 3.0  # after the last one is let in: until every connection has been greeted
-PATIENCE = {"read_s": 60.0, "probe_s": 120.0}  # no clock ends one before the last has begun
+TIMEOUTS = {"read_s": 60.0, "probe_s": 120.0}  # no clock ends one before the last has begun
 
 
 def run() -> list[Figure]:
@@ -18,15 +18,15 @@ def run() -> list[Figure]:
 async def _run() -> list[Figure]:
     with start_lab("waiting") as lab:
         texts = lab.addresses["timed_out"]
-        async with open_watched(lab, **PATIENCE) as (engine, _):
-            await look_up_all(engine, texts)
+        async with open_watched(lab, **TIMEOUTS) as (engine, _):
+            await lookup_all(engine, texts)
             before = rss_mib()
             most = 0.0
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(ask_all, engine, texts)
-                while engine.prober.under_way < PROBES:  # noqa: ASYNC110 - it tells nobody
+                nursery.start_soon(verify_all, engine, texts)
+                while engine.dispatcher.under_way < PROBES:  # noqa: ASYNC110 - it tells nobody
                     await trio.sleep(0.02)
-                under_way = engine.prober.under_way
+                under_way = engine.dispatcher.under_way
                 ends_at = trio.current_time() + WATCH_S
                 while trio.current_time() < ends_at:
                     most = max(most, rss_mib())

@@ -16,7 +16,7 @@ from itertools import compress, groupby
 
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.peers import fixture_domains
-from mailprobe.bench.peers.in_namespace import Errand, Runner
+from mailprobe.bench.peers.in_namespace import Runner, Task
 from mailprobe.bench.peers.install import AT_ONCE, ROOT, check_installed, install_all, runners
 from mailprobe.bench.peers.namespace import entering
 from mailprobe.bench.peers.runner import UNSURE
@@ -39,7 +39,7 @@ def run() -> list[Figure]:
     return figures(play(runners()))
 
 
-def play(runners: Sequence[Runner]) -> list[Errand]:
+def play(runners: Sequence[Runner]) -> list[Task]:
     """Send every runner on both errands, in namespaces of their own."""
     done = subprocess.run(
         [*entering(), sys.executable, "-m", "mailprobe.bench.peers.in_namespace"],
@@ -50,28 +50,28 @@ def play(runners: Sequence[Runner]) -> list[Errand]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         timeout=sum(2 * runner.rounds * runner.limit_s for runner in runners) + GRACE_S,
     )
-    return [Errand(**json.loads(line)) for line in done.stdout.splitlines()]
+    return [Task(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def figures(errands: Sequence[Errand]) -> list[Figure]:
+def figures(tasks: Sequence[Task]) -> list[Figure]:
     """What was measured of each, ours first, then ours against the best of the peers."""
     kinds = {LIST: fixture_domains.build().a_list, ONE_DOMAIN: fixture_domains.build().one_domain}
-    told: list[Figure] = []
-    errands = [
+    reported: list[Figure] = []
+    tasks = [
         _typical(list(rounds), kinds[name])
-        for (_, name), rounds in groupby(errands, lambda each: (each.runner, each.errand))
+        for (_, name), rounds in groupby(tasks, lambda each: (each.runner, each.errand))
     ]
-    for errand in errands:
-        for remark in remarks(errand, kinds[errand.errand]):
+    for task in tasks:
+        for remark in remarks(task, kinds[task.errand]):
             print(f"# {remark}")
-        if not errand.remark:
-            told += (_of_list if errand.errand == LIST else _of_one_domain)(
-                errand, kinds[errand.errand]
+        if not task.remark:
+            reported += (_of_list if task.errand == LIST else _of_one_domain)(
+                task, kinds[task.errand]
             )
-    return [*told, *_compared(errands, kinds[ONE_DOMAIN])]
+    return [*reported, *_compared(tasks, kinds[ONE_DOMAIN])]
 
 
-def _typical(rounds: Sequence[Errand], kinds: Mapping[str, str]) -> Errand:
+def _typical(rounds: Sequence[Task], kinds: Mapping[str, str]) -> Task:
     """The round that took the median time, with the answers of the one that told most wrong.
 
     A round without an answer speaks for all.
@@ -84,46 +84,44 @@ def _typical(rounds: Sequence[Errand], kinds: Mapping[str, str]) -> Errand:
     return replace(median, told=worst.told, turnarounds=max(each.turnarounds for each in rounds))
 
 
-def _of_list(errand: Errand, kinds: Mapping[str, str]) -> list[Figure]:
-    name, count = errand.runner, len(kinds)
+def _of_list(task: Task, kinds: Mapping[str, str]) -> list[Figure]:
+    name, count = task.runner, len(kinds)
     ours = name == OURS
-    cpu_ms = errand.cpu_s * 1000 / count
+    cpu_ms = task.cpu_s * 1000 / count
     return [
         Figure(
             f"{name}: told right",
-            right(errand, kinds),
+            right(task, kinds),
             f"of {count}",
             at_least=count if ours else None,
             exact=False,  # "don't know" is the answer of a machine too busy for our clocks
         ),
-        Figure(f"{name}: told wrong", wrong(errand, kinds), "", at_most=0 if ours else None),
-        Figure(f"{name}: the list", count / errand.took_s, "a second"),
+        Figure(f"{name}: told wrong", wrong(task, kinds), "", at_most=0 if ours else None),
+        Figure(f"{name}: the list", count / task.took_s, "a second"),
         Figure(f"{name}: processor time", cpu_ms, "ms each", cpu_us=cpu_ms * 1000),
     ]
 
 
-def _of_one_domain(errand: Errand, kinds: Mapping[str, str]) -> list[Figure]:
-    name = errand.runner
+def _of_one_domain(task: Task, kinds: Mapping[str, str]) -> list[Figure]:
+    name = task.runner
     return [
-        Figure(f"{name}: {len(kinds)} of one domain", errand.took_s, "s"),
-        Figure(f"{name}: turn-arounds", errand.turnarounds, ""),
-        Figure(f"{name}: connections", errand.connections, ""),
-        Figure(f"{name}: of them at once", errand.connections_peak, ""),
+        Figure(f"{name}: {len(kinds)} of one domain", task.took_s, "s"),
+        Figure(f"{name}: turn-arounds", task.turnarounds, ""),
+        Figure(f"{name}: connections", task.connections, ""),
+        Figure(f"{name}: of them at once", task.connections_peak, ""),
     ]
 
 
-def _compared(errands: Sequence[Errand], kinds: Mapping[str, str]) -> list[Figure]:
+def _compared(tasks: Sequence[Task], kinds: Mapping[str, str]) -> list[Figure]:
     """Only whoever told all of the one domain right: to say nothing is quick."""
     able = [
-        errand
-        for errand in errands
-        if errand.errand == ONE_DOMAIN and right(errand, kinds) == len(kinds)
+        task for task in tasks if task.errand == ONE_DOMAIN and right(task, kinds) == len(kinds)
     ]
-    ours = [errand for errand in able if errand.runner == OURS]
-    theirs = [errand for errand in able if errand.runner != OURS]
+    ours = [task for task in able if task.runner == OURS]
+    theirs = [task for task in able if task.runner != OURS]
     if not ours or not theirs:
-        raise NothingToCompare(f"all right were: {[errand.runner for errand in able]}")
-    turnarounds = min(errand.turnarounds for errand in theirs) / ours[0].turnarounds
+        raise NothingToCompare(f"all right were: {[task.runner for task in able]}")
+    turnarounds = min(task.turnarounds for task in theirs) / ours[0].turnarounds
     compared = [Figure("turn-arounds: the best peer's against ours", turnarounds, "x")]
     for what, which in (
         ("time: the quickest peer's against ours", [not _at_once(each) for each in theirs]),
@@ -135,33 +133,31 @@ def _compared(errands: Sequence[Errand], kinds: Mapping[str, str]) -> list[Figur
     return compared
 
 
-def _at_once(errand: Errand) -> bool:
-    return errand.runner.endswith(AT_ONCE)
+def _at_once(task: Task) -> bool:
+    return task.runner.endswith(AT_ONCE)
 
 
-def right(errand: Errand, kinds: Mapping[str, str]) -> int:
-    return sum(
-        word in fixture_domains.RIGHT[kinds[address]] for address, word in errand.told.items()
-    )
+def right(task: Task, kinds: Mapping[str, str]) -> int:
+    return sum(word in fixture_domains.RIGHT[kinds[address]] for address, word in task.told.items())
 
 
-def wrong(errand: Errand, kinds: Mapping[str, str]) -> int:
+def wrong(task: Task, kinds: Mapping[str, str]) -> int:
     """Only what is plainly wrong: not to know is never that."""
     return sum(
         word != UNSURE and word not in fixture_domains.RIGHT[kinds[address]]
-        for address, word in errand.told.items()
+        for address, word in task.told.items()
     )
 
 
-def remarks(errand: Errand, kinds: Mapping[str, str]) -> list[str]:
+def remarks(task: Task, kinds: Mapping[str, str]) -> list[str]:
     """Why there is no answer, how many errors it raised, and what it told wrong, by kind."""
-    said = [errand.remark] if errand.remark else []
-    if errand.raised:
-        said.append(f"raised an error for {errand.raised} addresses")
+    said = [task.remark] if task.remark else []
+    if task.raised:
+        said.append(f"raised an error for {task.raised} addresses")
     wrong = Counter(
         f"{kinds[address]} -> {word}"
-        for address, word in errand.told.items()
+        for address, word in task.told.items()
         if word not in fixture_domains.RIGHT[kinds[address]]
     )
     said += [f"{number} × {what}" for what, number in sorted(wrong.items())]
-    return [f"{errand.runner}, {errand.errand}: {each}" for each in said]
+    return [f"{task.runner}, {task.errand}: {each}" for each in said]

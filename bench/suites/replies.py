@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.harness.rounds import ratio, timed
 from mailprobe.engine.smtp.replies.rules import Rules, Step, load_rules
-from mailprobe.engine.smtp.wire import Reply
+from mailprobe.engine.smtp.wire import SmtpReply
 
 HOT = 10_000
 COLD = 5  # times over all examples, each with nothing kept
@@ -57,19 +57,19 @@ def run() -> list[Figure]:
     ]
 
 
-def reply_of(text: str) -> Reply:
+def reply_of(text: str) -> SmtpReply:
     """An example as the reply that it was; its lines are split by newlines."""
     found = [LINE.fullmatch(line) for line in text.splitlines()]
     assert all(found), text
-    return Reply(int(found[0][1]), tuple(line[2] for line in found))  # type: ignore[index]
+    return SmtpReply(int(found[0][1]), tuple(line[2] for line in found))  # type: ignore[index]
 
 
-def read_all(rules: Rules, replies: Sequence[Reply]) -> None:
+def read_all(rules: Rules, replies: Sequence[SmtpReply]) -> None:
     for reply in replies:
         rules.read(Step.RCPT, reply)
 
 
-def read_afresh(rules: Rules, replies: Sequence[Reply], times: int) -> None:
+def read_afresh(rules: Rules, replies: Sequence[SmtpReply], times: int) -> None:
     """By rules that have kept nothing."""
     for _ in range(times):
         read_all(rules.forgetful(), replies)

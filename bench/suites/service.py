@@ -30,15 +30,15 @@ from mailprobe.bench.harness.engine_runs import wrong
 from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import start_lab
 from mailprobe.bench.load.empty_route import PATH as EMPTY
-from mailprobe.bench.load.load_generator import Flooded, flood, hammer, request
+from mailprobe.bench.load.load_generator import Flooded, flood, generate_load, request
 from mailprobe.bench.load.neighbours import measure_burst, measure_neighbours
 from mailprobe.bench.load.service_process import (
     PLANS,
     ROOT,
     SINGLE,
     START_S,
-    Served,
     ServiceFailed,
+    ServiceProcess,
     cpu_s_of,
     start_service,
     stop_process,
@@ -63,7 +63,7 @@ ANSWER_S = 180.0  # for a step of the suite; it takes some seconds where nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RequestCost:
     """What so many took, and how much of the service's processor time."""
 
     count: int
@@ -95,10 +95,10 @@ def run() -> list[Figure]:
             with start_service(lab.env, Path(second), plans=PLANS, workers=2) as two:
                 figures += measure_workers(service, two)
             figures += measure_burst(service) + measure_overload(service)
-        return figures + measure_crowds(Path(third))
+        return figures + measure_bad_customers(Path(third))
 
 
-def measure_crowds(folder: Path) -> list[Figure]:
+def measure_bad_customers(folder: Path) -> list[Figure]:
     """Beside the worst customers, in a town whose hosts time out or answer within 100 ms."""
     with start_lab("hostile") as lab, start_service(lab.env, folder, plans=PLANS) as service:
         return measure_neighbours(
@@ -107,12 +107,12 @@ def measure_crowds(folder: Path) -> list[Figure]:
 
 
 async def measure(
-    service: Served, addresses: Sequence[str], count: int = ADDRESSES
+    service: ServiceProcess, addresses: Sequence[str], count: int = ADDRESSES
 ) -> list[Figure]:
     """The figures of a list. The addresses are deliverable ones, of domains that the service has not met."""
     texts, others = addresses[:count], addresses[count:][: FIRST_LINES * REQUEST_ADDRESSES_MAX]
-    cold, cold_cost = await ask_list(service, texts)
-    warm, warm_cost = await ask_list(service, texts)
+    cold, cold_cost = await verify_list(service, texts)
+    warm, warm_cost = await verify_list(service, texts)
     first_cold, first_warm = await first_lines(service, others), await first_lines(service, others)
     mistaken = wrong([*cold, *warm], dict.fromkeys(texts, "deliverable/None"))
     for what, number in mistaken.items():
@@ -138,7 +138,9 @@ def _latest_ms(verdicts: Sequence[Verdict]) -> float:
 # -- asking ----------------------------------------------------------------------------------
 
 
-async def ask_list(service: Served, texts: Sequence[str]) -> tuple[list[Verdict], Cost]:
+async def verify_list(
+    service: ServiceProcess, texts: Sequence[str]
+) -> tuple[list[Verdict], RequestCost]:
     """By the client of `clean --server`: in requests of 50, as many at once as it makes."""
     with trio.fail_after(ANSWER_S):
         cpu_s, began = service.cpu_s(), time.perf_counter()
@@ -148,10 +150,10 @@ async def ask_list(service: Served, texts: Sequence[str]) -> tuple[list[Verdict]
         ):
             verdicts = [answer.verdict async for answer in answers]
         took_s = time.perf_counter() - began
-    return verdicts, Cost(len(verdicts), took_s, service.cpu_s() - cpu_s)
+    return verdicts, RequestCost(len(verdicts), took_s, service.cpu_s() - cpu_s)
 
 
-async def first_lines(service: Served, texts: Sequence[str]) -> list[float]:
+async def first_lines(service: ServiceProcess, texts: Sequence[str]) -> list[float]:
     """Milliseconds to the first line of each request of 50, one request after the other."""
     times_ms: list[float] = []
     headers = {"Authorization": f"Bearer {service.key}"}
@@ -174,7 +176,7 @@ async def first_lines(service: Served, texts: Sequence[str]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RequestKind:
     """One kind of request, as it is asked in a round."""
 
     pid: int  # whose processor time counts
@@ -211,15 +213,15 @@ class Rounds:
         return other.least_us / self.least_us
 
 
-def in_turn(kinds: Mapping[str, Kind], rounds: int) -> dict[str, Rounds]:
+def in_turn(kinds: Mapping[str, RequestKind], rounds: int) -> dict[str, Rounds]:
     """Ask all kinds by turns, after once for warmth."""
     done = {name: Rounds() for name in kinds}
     for kind in kinds.values():
-        hammer(kind.at, kind.requests, kind.connections)
+        generate_load(kind.at, kind.requests, kind.connections)
     for _ in range(rounds):
         for name, kind in kinds.items():
             cpu_s = cpu_s_of(kind.pid)
-            asked = hammer(kind.at, kind.requests, kind.connections)
+            asked = generate_load(kind.at, kind.requests, kind.connections)
             items = asked.count * kind.items
             done[name].cpu_us.append((cpu_s_of(kind.pid) - cpu_s) / items * 1e6)
             done[name].load_us.append(asked.cpu_s / items * 1e6)
@@ -228,24 +230,31 @@ def in_turn(kinds: Mapping[str, Kind], rounds: int) -> dict[str, Rounds]:
 
 
 def measure_requests(
-    service: Served, domains: Sequence[str], rounds: int = ROUNDS, size: int = ROUND_REQUESTS
+    service: ServiceProcess,
+    domains: Sequence[str],
+    rounds: int = ROUNDS,
+    size: int = ROUND_REQUESTS,
 ) -> list[Figure]:
     """What the ways to ask cost, beside a route that does nothing and a server that does less.
 
     The domains are warm from the first round on: the same hosts are asked for other mailboxes.
     """
-    with start_plain() as (pid, at):
+    with start_bare_server() as (pid, at):
         singles = {
-            "plain": Kind(pid, at, [request("GET", "/", host="plain", key=service.key)] * size),
-            "empty": Kind(service.pid, service.at, [_asking(service, "GET", EMPTY)] * size),
-            "single": Kind(service.pid, service.at, [_single(service)] * size),
+            "plain": RequestKind(
+                pid, at, [request("GET", "/", host="plain", key=service.key)] * size
+            ),
+            "empty": RequestKind(
+                service.pid, service.at, [_requesting(service, "GET", EMPTY)] * size
+            ),
+            "single": RequestKind(service.pid, service.at, [_single(service)] * size),
         }
         one = in_turn(singles, rounds)
     lists = in_turn(
         {
-            "sorted": Kind(service.pid, service.at, _lists(service, domains, 3), 4, 50),
-            "mixed": Kind(service.pid, service.at, _lists(service, domains, 50), 4, 50),
-            "alone": Kind(service.pid, service.at, _lists(service, domains, 3), 1, 50),
+            "sorted": RequestKind(service.pid, service.at, _lists(service, domains, 3), 4, 50),
+            "mixed": RequestKind(service.pid, service.at, _lists(service, domains, 50), 4, 50),
+            "alone": RequestKind(service.pid, service.at, _lists(service, domains, 3), 1, 50),
         },
         rounds,
     )
@@ -268,19 +277,19 @@ def measure_requests(
     ]
 
 
-def measure_workers(one: Served, two: Served, size: int = SINGLES) -> list[Figure]:
+def measure_workers(one: ServiceProcess, two: ServiceProcess, size: int = SINGLES) -> list[Figure]:
     """Two workers beside one: by the clock, for they cost the same. Says who had the cores."""
     rates = {}
     for count, service in ((1, one), (2, two)):
         cpu_s = service.cpu_s()
-        asked = hammer(service.at, [_single(service)] * size, CONNECTIONS)
+        asked = generate_load(service.at, [_single(service)] * size, CONNECTIONS)
         shares = (service.cpu_s() - cpu_s) / asked.took_s, asked.cpu_s / asked.took_s
         print(f"# {count} workers had {shares[0]:.2f} cores, the load side {shares[1]:.2f}")
         rates[count] = asked.rate
     return [Figure("two workers against one", rates[2] / rates[1], "times by the clock")]
 
 
-def measure_overload(service: Served, runs: int = OVERLOAD_RUNS) -> list[Figure]:
+def measure_overload(service: ServiceProcess, runs: int = OVERLOAD_RUNS) -> list[Figure]:
     """Three times its load from the same clients: it sheds quickly, and goes on.
 
     Its load is the most that it serves of requests that come at a steady rate, on as
@@ -288,7 +297,7 @@ def measure_overload(service: Served, runs: int = OVERLOAD_RUNS) -> list[Figure]
     step with the store's transactions and get more. A run is the median of some turns of
     load and overload, since this machine's speed changes from second to second.
     """
-    few = hammer(service.at, [_single(service)] * SINGLES, CONNECTIONS).rate
+    few = generate_load(service.at, [_single(service)] * SINGLES, CONNECTIONS).rate
     shares, shed_ms = [], []
     for _ in range(runs):
         turns = [_overload(service, few) for _ in range(OVERLOAD_TURNS)]
@@ -306,7 +315,7 @@ def measure_overload(service: Served, runs: int = OVERLOAD_RUNS) -> list[Figure]
     ]
 
 
-def _overload(service: Served, few: float) -> tuple[float, Flooded]:
+def _overload(service: ServiceProcess, few: float) -> tuple[float, Flooded]:
     """What it serves at three times its load, in percent of its load, and the flood."""
     peak = max(_served(_flood(service, share * few, PEAK_S)) for share in PEAK_SHARES)
     time.sleep(FORGOTTEN_S)
@@ -315,7 +324,7 @@ def _overload(service: Served, few: float) -> tuple[float, Flooded]:
     return 100 * _served(flooded) / peak, flooded
 
 
-def _flood(service: Served, rate: float, seconds: float) -> Flooded:
+def _flood(service: ServiceProcess, rate: float, seconds: float) -> Flooded:
     return flood(
         service.at, _single(service), rate=rate, seconds=seconds, connections=FLOOD_CONNECTIONS
     )
@@ -326,19 +335,19 @@ def _served(flooded: Flooded) -> float:
     return flooded.served / flooded.took_s
 
 
-def _asking(service: Served, method: str, path: str, body: object = None) -> bytes:
+def _requesting(service: ServiceProcess, method: str, path: str, body: object = None) -> bytes:
     octets = None if body is None else json.dumps(body).encode()
     return request(method, path, host=service.host, key=service.key, body=octets)
 
 
-def _single(service: Served) -> bytes:
-    return _asking(service, "POST", "/v1/email/verify", {"email": SINGLE})
+def _single(service: ServiceProcess) -> bytes:
+    return _requesting(service, "POST", "/v1/email/verify", {"email": SINGLE})
 
 
-def _lists(service: Served, domains: Sequence[str], each: int) -> list[bytes]:
+def _lists(service: ServiceProcess, domains: Sequence[str], each: int) -> list[bytes]:
     """Requests of 50 addresses, of so many domains each."""
     return [
-        _asking(
+        _requesting(
             service, "POST", STREAM,
             {
                 "emails": [
@@ -352,7 +361,7 @@ def _lists(service: Served, domains: Sequence[str], each: int) -> list[bytes]:
 
 
 @contextmanager
-def start_plain() -> Iterator[tuple[int, tuple[str, int]]]:
+def start_bare_server() -> Iterator[tuple[int, tuple[str, int]]]:
     """The bare application, as long as the block lasts."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

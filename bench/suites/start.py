@@ -91,8 +91,8 @@ def to_question(words: Sequence[str], folder: Path) -> Start:
             patience_ends_at = time.monotonic() + PATIENCE_S
             while process.poll() is None and time.monotonic() < patience_ends_at:
                 with suppress(TimeoutError):
-                    asker, _ = resolver.accept()
-                    asker.close()
+                    account, _ = resolver.accept()
+                    account.close()
                     return
             process.kill()
             raise NeverStarted(f"{words} asked nothing, and said: {process.communicate()[1]}")

@@ -25,8 +25,8 @@ from typing import Any
 
 import trio
 
-from mailprobe.api.quota.plans import PLANS, Plan
-from mailprobe.api.quota.policy import weigh
+from mailprobe.api.quota.plans import PLANS, PricingPlan
+from mailprobe.api.quota.policy import check_limits
 from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.load.private_postgres import (
     NoPostgres,
@@ -60,7 +60,7 @@ DAYS = 80
 Operation = Callable[[int], Awaitable[object]]
 
 
-class Lacking(Exception):
+class MissingServer(Exception):
     """Something that the suite needs is not there; the message says what."""
 
 
@@ -70,7 +70,7 @@ def run() -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="store-", dir=RESULTS) as folder:
         free = shutil.disk_usage(folder).free
         if free < rows * OCTETS_EACH:
-            raise Lacking(f"{rows:,} rows need {rows * OCTETS_EACH / 1e9:.1f} GB of disk")
+            raise MissingServer(f"{rows:,} rows need {rows * OCTETS_EACH / 1e9:.1f} GB of disk")
         return trio.run(_run, Path(folder), rows)
 
 
@@ -91,7 +91,7 @@ async def _run(folder: Path, rows: int) -> list[Figure]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class StoreCost:
     """What so many operations took."""
 
     count: int
@@ -107,22 +107,22 @@ class Cost:
         return self.cpu_s / self.count * 1e6
 
 
-async def cost_of(operation: Operation, count: int, callers: int) -> Cost:
+async def cost_of(operation: Operation, count: int, callers: int) -> StoreCost:
     """So many, by so many tasks at once."""
     left = iter(range(count))
 
     async def go() -> None:
         for number in left:
-            await _insist(operation, number)
+            await _retry(operation, number)
 
     cpu_s, began = time.process_time(), time.perf_counter()
     async with trio.open_nursery() as nursery:
         for _ in range(callers):
             nursery.start_soon(go)
-    return Cost(count, time.perf_counter() - began, time.process_time() - cpu_s)
+    return StoreCost(count, time.perf_counter() - began, time.process_time() - cpu_s)
 
 
-async def _insist(operation: Operation, number: int) -> None:
+async def _retry(operation: Operation, number: int) -> None:
     """A disk that others keep busy makes a store refuse: that shows in the time, and ends nothing."""
     while True:
         try:
@@ -142,7 +142,7 @@ def no_limit(ledger: Ledger) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Customers:
+class StoreLoad:
     """A store with keys in it, and what they ask of it."""
 
     store: Store
@@ -169,7 +169,7 @@ class Customers:
         await self.store.spend(self.caller(number), [row()], no_limit, metered=True)
 
 
-async def welcome(store: Store, keys: int = KEYS) -> Customers:
+async def welcome(store: Store, keys: int = KEYS) -> StoreLoad:
     callers = []
 
     async def make(number: int) -> None:
@@ -184,12 +184,12 @@ async def welcome(store: Store, keys: int = KEYS) -> Customers:
         callers.append(caller)
 
     for number in range(keys):
-        await _insist(make, number)
-    return Customers(store, callers)
+        await _retry(make, number)
+    return StoreLoad(store, callers)
 
 
 @asynccontextmanager
-async def open_customers(url: str) -> AsyncIterator[Customers]:
+async def open_customers(url: str) -> AsyncIterator[StoreLoad]:
     async with open_store(url, secret_key=SECRET) as store:
         yield await welcome(store)
 
@@ -231,7 +231,7 @@ async def measure(name: str, url: str) -> list[Figure]:
     return figures
 
 
-async def _operations(what: str, customers: Customers, count: int, callers: int) -> list[Figure]:
+async def _operations(what: str, customers: StoreLoad, count: int, callers: int) -> list[Figure]:
     made: list[Reservation] = []
 
     async def reserve(number: int) -> None:
@@ -257,7 +257,7 @@ async def _operations(what: str, customers: Customers, count: int, callers: int)
     ]
 
 
-async def _part(name: str, customers: Customers, rows: int, parts: int) -> list[Figure]:
+async def _part(name: str, customers: StoreLoad, rows: int, parts: int) -> list[Figure]:
     """A part of a stream is settled; sixteen streams at once."""
     reservation = await customers.reserve(0, rows * parts)
 
@@ -335,7 +335,7 @@ def decisions(path: Path) -> list[Figure]:
         for units in WINDOWS:
             for what, limit in (("granted", units + 2 * DECISIONS), ("refused", units)):
                 fill_window(db, caller, units)
-                judge = partial(_weigh, plan=_limited(plan, limit))
+                judge = partial(_check_limits, plan=_limited(plan, limit))
                 each_us = _decide(db, caller, judge)
                 figures.append(Figure(f"a decision at {units:,} a minute, {what}", each_us, "µs"))
     return figures
@@ -346,12 +346,12 @@ async def _first_caller(path: Path) -> Caller:
         return (await welcome(store, 1)).callers[0]
 
 
-def _limited(plan: Plan, limit: int) -> Plan:
+def _limited(plan: PricingPlan, limit: int) -> PricingPlan:
     return replace(plan, rate_limit_per_min=limit)
 
 
-def _weigh(ledger: Ledger, *, plan: Plan) -> object:
-    return weigh(plan, ledger, 1)
+def _check_limits(ledger: Ledger, *, plan: PricingPlan) -> object:
+    return check_limits(plan, ledger, 1)
 
 
 def fill_window(db: sqlite3.Connection, caller: Caller, units: int) -> None:
@@ -403,7 +403,7 @@ async def measure_full(folder: Path, rows: int) -> list[Figure]:
     return figures
 
 
-async def _side_by_side(empty: Customers, full: Customers, callers: int) -> list[Figure]:
+async def _side_by_side(empty: StoreLoad, full: StoreLoad, callers: int) -> list[Figure]:
     ratios, cpu_ratios = [], []
     count = OPERATIONS[callers]
     for operation in (empty.use, full.use):  # once for warmth
@@ -420,7 +420,7 @@ async def _side_by_side(empty: Customers, full: Customers, callers: int) -> list
     ]
 
 
-async def _reports(customers: Customers) -> list[Figure]:
+async def _reports(customers: StoreLoad) -> list[Figure]:
     store, caller = customers.store, customers.callers[0]
     first = SINCE.date() + timedelta(days=DAYS - 30)
     reports: dict[str, Operation] = {
@@ -436,9 +436,9 @@ async def _reports(customers: Customers) -> list[Figure]:
     ]
 
 
-async def known(store: Store) -> Customers:
+async def known(store: Store) -> StoreLoad:
     callers = [await store.caller(f"hash {number}") for number in range(KEYS)]
-    return Customers(store, [caller for caller in callers if caller])
+    return StoreLoad(store, [caller for caller in callers if caller])
 
 
 def fill(path: Path, rows: int) -> None:

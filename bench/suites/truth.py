@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import trio
 
-from mailprobe.bench.harness.confusion import Known, Matrix
+from mailprobe.bench.harness.confusion import KnownTruth, Matrix
 from mailprobe.bench.harness.engine_runs import open_watched
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.lab import Lab, start_lab
@@ -30,15 +30,15 @@ def run() -> list[Figure]:
 
 async def _run() -> list[Figure]:
     with start_lab("internet") as lab:
-        known = Known.of(lab.truth, lab.addresses)
-        return [*await _ask_list(lab, known), *await _ask_requests(lab, known)]
+        known = KnownTruth.of(lab.truth, lab.addresses)
+        return [*await _verify_list(lab, known), *await _verify_requests(lab, known)]
 
 
-async def _ask_list(lab: Lab, known: Known) -> list[Figure]:
+async def _verify_list(lab: Lab, known: KnownTruth) -> list[Figure]:
     texts = _shuffled(known)
     async with open_watched(lab) as (engine, watch):
         began = time.perf_counter()
-        verdicts = await _ask(engine, "list", texts, patient=True)
+        verdicts = await _verify(engine, "list", texts, patient=True)
         took_s = time.perf_counter() - began
     return [
         *_judge("a list", known, verdicts),
@@ -47,7 +47,7 @@ async def _ask_list(lab: Lab, known: Known) -> list[Figure]:
     ]
 
 
-async def _ask_requests(lab: Lab, known: Known) -> list[Figure]:
+async def _verify_requests(lab: Lab, known: KnownTruth) -> list[Figure]:
     texts = _shuffled(known, seed=1)[: BATCH * BATCHES + SINGLES]
     verdicts: list[Verdict] = []
     limit = trio.CapacityLimiter(BATCHES_AT_A_TIME)
@@ -55,10 +55,10 @@ async def _ask_requests(lab: Lab, known: Known) -> list[Figure]:
     async def ask_batch(number: int) -> None:
         async with limit:
             part = texts[number * BATCH : (number + 1) * BATCH]
-            verdicts.extend(await _ask(engine, f"account{number % BATCHES_AT_A_TIME}", part))
+            verdicts.extend(await _verify(engine, f"account{number % BATCHES_AT_A_TIME}", part))
 
     async def ask_single(text: str) -> None:
-        verdicts.extend(await _ask(engine, "single", [text]))
+        verdicts.extend(await _verify(engine, "single", [text]))
 
     async with open_watched(lab) as (engine, watch), trio.open_nursery() as nursery:
         for number in range(BATCHES):
@@ -72,29 +72,29 @@ async def _ask_requests(lab: Lab, known: Known) -> list[Figure]:
     ]
 
 
-async def _ask(
-    engine: Engine, asker: str, texts: Sequence[str], *, patient: bool = False
+async def _verify(
+    engine: Engine, account: str, texts: Sequence[str], *, patient: bool = False
 ) -> list[Verdict]:
-    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+    async with open_answers(engine, texts, account=account, patient=patient) as answers:
         return await in_order(answers, len(texts))
 
 
-def _shuffled(known: Known, seed: int = 0) -> list[str]:
+def _shuffled(known: KnownTruth, seed: int = 0) -> list[str]:
     texts = sorted(known.truth)
     random.Random(seed).shuffle(texts)
     return texts
 
 
-def _judge(who: str, known: Known, verdicts: Sequence[Verdict]) -> list[Figure]:
+def _judge(who: str, known: KnownTruth, verdicts: Sequence[Verdict]) -> list[Figure]:
     matrix = Matrix(known)
     lies: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
     for verdict in verdicts:
-        email, told = verdict.email, verdict.status
-        matrix.add(email, told)
-        if matrix.is_lie(email, told):
-            lies[f"{known.truth[email].value}, told {told}, at {_kind(email)}"] += 1
-        elif told == "unknown" and email in known.knowable:
+        email, reported = verdict.email, verdict.status
+        matrix.add(email, reported)
+        if matrix.is_lie(email, reported):
+            lies[f"{known.truth[email].value}, told {reported}, at {_kind(email)}"] += 1
+        elif reported == "unknown" and email in known.knowable:
             unknown[
                 f"{known.truth[email].value}, told {verdict.failed_check}, at {_kind(email)}"
             ] += 1
@@ -104,7 +104,7 @@ def _judge(who: str, known: Known, verdicts: Sequence[Verdict]) -> list[Figure]:
     for words, counts in (("wrong", lies), ("could be known", unknown)):
         for what, count in counts.most_common(REMARKS_MAX):
             print(f"# {who}: {words}: {count} × {what}")
-    asked = f"of {matrix.asked():,}"
+    asked = f"of {matrix.verified():,}"
     return [
         Figure(f"{who}: falsely undeliverable", matrix.lies("undeliverable", "invalid"), asked),
         Figure(f"{who}: falsely deliverable", matrix.lies("deliverable"), asked),

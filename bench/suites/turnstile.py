@@ -7,42 +7,45 @@ out": an asker's only one leaves, so that its lane goes and is made again.
 from functools import partial
 
 from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.harness.rounds import Timed, ratio, timed
-from mailprobe.engine.fair_queue import Turnstile
+from mailprobe.bench.harness.rounds import RepeatedRuns, ratio, timed
+from mailprobe.engine.fair_queue import FairQueue
 
-ASKERS = (1, 100, 10_000)
+ACCOUNTS = (1, 100, 10_000)
 EACH = 3  # that an asker has waiting, but for the last figures
 TURNS = 50_000  # a round
 
 
 def run() -> list[Figure]:
-    in_turn = {askers: measure(askers, EACH) for askers in ASKERS}
-    in_and_out = {askers: measure(askers, 1) for askers in ASKERS}
-    first, last = ASKERS[0], ASKERS[-1]
+    in_turn = {accounts: measure(accounts, EACH) for accounts in ACCOUNTS}
+    in_and_out = {accounts: measure(accounts, 1) for accounts in ACCOUNTS}
+    first, last = ACCOUNTS[0], ACCOUNTS[-1]
     return [
-        *(each.figure(f"in turn: askers {askers:,}", TURNS) for askers, each in in_turn.items()),
         *(
-            each.figure(f"in and out: askers {askers:,}", TURNS)
-            for askers, each in in_and_out.items()
+            each.figure(f"in turn: askers {accounts:,}", TURNS)
+            for accounts, each in in_turn.items()
+        ),
+        *(
+            each.figure(f"in and out: askers {accounts:,}", TURNS)
+            for accounts, each in in_and_out.items()
         ),
         ratio("in turn: 10,000 askers beside 1", in_turn[last], in_turn[first]),
         ratio("in and out: 10,000 askers beside 1", in_and_out[last], in_and_out[first]),
     ]
 
 
-def measure(askers: int, each: int) -> Timed:
+def measure(accounts: int, each: int) -> RepeatedRuns:
     """A seat taken and waited for again, with so many waiting all the time."""
-    turnstile: Turnstile[str] = Turnstile()
+    fair_queue: FairQueue[str] = FairQueue()
     for _ in range(each):
-        for number in range(askers):
-            asker = f"account {number}"
-            turnstile.join(asker, asker)
-    return timed(partial(go_round, turnstile))
+        for number in range(accounts):
+            account = f"account {number}"
+            fair_queue.join(account, account)
+    return timed(partial(run_turns, fair_queue))
 
 
-def go_round(turnstile: Turnstile[str]) -> None:
-    take, join = turnstile.take, turnstile.join
+def run_turns(fair_queue: FairQueue[str]) -> None:
+    take, join = fair_queue.pop, fair_queue.join
     for _ in range(TURNS):
-        asker = take()
-        assert asker is not None
-        join(asker, asker)
+        account = take()
+        assert account is not None
+        join(account, account)

@@ -62,11 +62,11 @@ def greet() -> Conversation:
     """A conversation in the middle of a transaction."""
     conversation = Conversation()
     conversation.receive(BANNER)
-    conversation.next_turn()
+    conversation.next_exchange()
     for command, reply in ((wire.ehlo("probe.lab.test"), HELLO), (wire.mail(""), MAIL_OK)):
         conversation.send(command)
         conversation.receive(reply)
-        conversation.next_turn()
+        conversation.next_exchange()
     return conversation
 
 
@@ -78,7 +78,7 @@ def converse(together: int) -> None:
         conversation.send(*[wire.rcpt(mailbox) for mailbox in named])
         conversation.receive(b"".join(REPLIES[start : start + together]))
         for _ in named:
-            turn = conversation.next_turn()
+            turn = conversation.next_exchange()
             assert turn is not None
     assert conversation.quiet
 
@@ -96,4 +96,4 @@ def parse() -> None:
     for start in range(0, RECIPIENTS, TOGETHER):
         conversation.receive(b"".join(REPLIES[start : start + TOGETHER]))
         for _ in range(TOGETHER):
-            conversation.next_turn()
+            conversation.next_exchange()

@@ -14,7 +14,7 @@ STALL_GRACE_S = 0.02
 NEVER = float("inf")
 
 
-class Timed(Protocol):
+class TimedObject(Protocol):
     """What has a deadline that the clock keeps."""
 
     @property
@@ -30,7 +30,7 @@ class Timed(Protocol):
     def tick(self, now: float) -> None: ...
 
 
-class Clock:
+class DeadlineClock:
     """Calls `tick` of each timed object when it is due; those that are over are dropped.
 
     Nearly all are over long before: the clock wakes for them a few times a second.
@@ -38,14 +38,14 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
-        self._due: list[tuple[float, int, Timed]] = []  # a heap
+        self._due: list[tuple[float, int, TimedObject]] = []  # a heap
         self._numbers = count()  # of equal instants the first comes first
         self._sleep = trio.CancelScope()
         self._wakes_at = float("-inf")
         self._ticking = False
         self._afterwards: dict[Callable[[], None], None] = {}
 
-    def watch(self, timed: Timed) -> None:
+    def watch(self, timed: TimedObject) -> None:
         if timed.over or (due := timed.due) == NEVER:
             return
         heappush(self._due, (due, next(self._numbers), timed))

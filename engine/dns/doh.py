@@ -26,7 +26,7 @@ import trio
 from mailprobe.engine.background import contained, log_fault, separate, supervised
 from mailprobe.engine.dns import http1
 from mailprobe.engine.dns.messages import MESSAGE_OCTETS_MAX
-from mailprobe.engine.dns.response import NotHttp, Reply, TooLong
+from mailprobe.engine.dns.response import HttpResponse, NotHttp, TooLong
 from mailprobe.engine.net.dialer import numeric
 
 if TYPE_CHECKING:
@@ -105,34 +105,34 @@ class DohResponse:
 Settle = Callable[["DohResponse | TransportFailed"], None]
 
 
-class _Question:
+class _Request:
     """A question and whom to tell; once told, or given up, it tells nobody."""
 
-    __slots__ = ("asked_at", "body", "line", "settle", "stream", "tries")
+    __slots__ = ("body", "connection", "sent_at", "settle", "stream", "tries")
 
     def __init__(self, body: bytes, settle: Settle) -> None:
         self.body = body
         self.settle: Settle | None = settle
-        self.asked_at = trio.current_time()
+        self.sent_at = trio.current_time()
         self.tries = 0
-        self.line: _Line | None = None  # the connection it was written to
+        self.connection: _HttpConnection | None = None  # the connection it was written to
         self.stream = 0  # of that, where it is HTTP/2
 
-    def tell(self, told: "DohResponse | TransportFailed") -> None:
-        self.line = None
+    def complete(self, reported: "DohResponse | TransportFailed") -> None:
+        self.connection = None
         if (settle := self.settle) is not None:
             self.settle = None
             try:
-                settle(told)
+                settle(reported)
             except Exception:  # of its asker's: the connection has others to serve
                 log_fault(settle)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Free what it holds: nobody wants the answer."""
         if self.settle is not None:
             self.settle = None
-            if (line := self.line) is not None:
-                self.line = None
+            if (line := self.connection) is not None:
+                self.connection = None
                 line.drop(self)
 
 
@@ -142,7 +142,7 @@ _CLOSED = "the transport is closed"
 _FAULT = "the transport failed by a fault of ours"
 
 
-def _answer(reply: Reply) -> DohResponse | TransportFailed:
+def _answer(reply: HttpResponse) -> DohResponse | TransportFailed:
     """The DNS message in this response, or why there is none."""
     if reply.status != 200:
         return TransportFailed(f"HTTP status {reply.status}")
@@ -157,17 +157,17 @@ def _overlong() -> TransportFailed:
     return TransportFailed(f"an answer of more than {MESSAGE_OCTETS_MAX} octets")
 
 
-class _Line(ABC):
+class _HttpConnection(ABC):
     """One connection of an endpoint, and its clock."""
 
     def __init__(self, endpoint: "_Endpoint", stream: trio.abc.Stream) -> None:
         self._endpoint = endpoint
         self._stream = stream
         self._scope = trio.CancelScope()
-        self._heard_at = trio.current_time()
+        self._received_at = trio.current_time()
         self._ended = ""  # why, for those whose questions it still had
         self.answered = False  # any question
-        self._opened_at = self._heard_at
+        self._opened_at = self._received_at
         self.barren = False  # the endpoint ended it soon and without an answer
         self.faulty = False  # our own code has failed
 
@@ -178,8 +178,8 @@ class _Line(ABC):
         """
         try:
             with self._scope:
-                self._endpoint.look_at_capacity()
-                self._endpoint.ask_waiting()
+                self._endpoint.check_capacity()
+                self._endpoint.send_waiting()
                 await self._carry()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._end("the endpoint disconnected", by_us=False)
@@ -191,7 +191,7 @@ class _Line(ABC):
             if fatal is not None:
                 raise fatal from None
         finally:
-            self._let_go()
+            self._release()
 
     def fail(self) -> None:
         """End it for a fault of ours."""
@@ -208,11 +208,11 @@ class _Line(ABC):
         """Write questions and read answers until the connection ends."""
 
     @abstractmethod
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Settle what is left: it is asked elsewhere, or has failed."""
 
     @abstractmethod
-    def drop(self, question: _Question) -> None:
+    def drop(self, question: _Request) -> None:
         """Nobody wants the answer to this question: free its place."""
 
     @abstractmethod
@@ -227,14 +227,14 @@ class _Line(ABC):
         self._scope.cancel()
 
 
-class _Line2(_Line):
+class _Http2Connection(_HttpConnection):
     """An HTTP/2 connection: a task that reads, and one that writes what has gathered."""
 
     def __init__(self, endpoint: "_Endpoint", stream: trio.abc.Stream) -> None:
         from mailprobe.engine.dns import http2  # here, not above: hpack takes its time to come in
 
         super().__init__(endpoint, stream)
-        self._http: http2.Connection[_Question] = http2.Connection(
+        self._http: http2.Http2Connection[_Request] = http2.Http2Connection(
             self._settle, body_octets_max=MESSAGE_OCTETS_MAX
         )
         self._two = http2
@@ -243,14 +243,14 @@ class _Line2(_Line):
         self._unheard = False  # something was asked since the server last spoke
         self._busy_at = trio.current_time()  # a question was under way, or put
         self._resets = 0
-        self._dropped: set[_Question] = set()  # not reset: their streams are still open
+        self._dropped: set[_Request] = set()  # not reset: their streams are still open
 
     @property
     def room(self) -> bool:
         return self._http.room and not self._ended
 
     @property
-    def places(self) -> int:
+    def free_streams(self) -> int:
         """How many questions it carries at a time."""
         return self._http.streams_max - len(self._dropped)
 
@@ -258,25 +258,27 @@ class _Line2(_Line):
     def leaving(self) -> bool:
         return self._http.leaving or bool(self._ended)
 
-    def ask(self, question: _Question) -> None:
+    def send(self, question: _Request) -> None:
         http = self._http
         if not http.under_way and not self._unheard:  # else the silence has begun already
             self._busy_at = trio.current_time()
         self._unheard = True
-        question.line = self
-        question.stream = http.ask(question, self._endpoint.fields(question), question.body)
-        self._wake()
+        question.connection = self
+        question.stream = http.send_request(
+            question, self._endpoint.fields(question), question.body
+        )
+        self._flush()
 
-    def drop(self, question: _Question) -> None:
+    def drop(self, question: _Request) -> None:
         """Reset its stream; with RESETS_MAX used up, leave it open until the line retires."""
         if self._resets < RESETS_MAX:
             self._resets += 1
-            self._http.give_up(question.stream)
-            self._wake()
+            self._http.cancel_request(question.stream)
+            self._flush()
         else:
             self._dropped.add(question)
             self._endpoint.replace(self)
-        self._endpoint.ask_waiting()
+        self._endpoint.send_waiting()
 
     def retire(self) -> None:
         """Take no more questions, and end when those under way are answered."""
@@ -285,7 +287,7 @@ class _Line2(_Line):
         self._dropped.clear()
         self._http.leaving = True
 
-    def _wake(self) -> None:
+    def _flush(self) -> None:
         if self._writer is not None:
             trio.lowlevel.reschedule(self._writer)
             self._writer = None
@@ -300,13 +302,13 @@ class _Line2(_Line):
         http, endpoint = self._http, self._endpoint
         try:
             while octets := await self._stream.receive_some(READ_OCTETS):
-                self._heard_at = self._busy_at = trio.current_time()
+                self._received_at = self._busy_at = trio.current_time()
                 self._pinged = self._unheard = False
-                http.take(bytes(octets))
-                endpoint.ask_waiting()
-                endpoint.look_at_capacity()
+                http.receive_data(bytes(octets))
+                endpoint.send_waiting()
+                endpoint.check_capacity()
                 if http.out:
-                    self._wake()
+                    self._flush()
                 if http.spent:
                     self._end("it takes no more questions", by_us=False)
                     return
@@ -333,26 +335,26 @@ class _Line2(_Line):
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._end("the endpoint disconnected", by_us=False)
 
-    def _settle(self, question: _Question, told: "http2.Outcome") -> None:
+    def _settle(self, question: _Request, reported: "http2.Outcome") -> None:
         try:
-            self._take(question, told)
+            self._receive(question, reported)
         except BaseException:  # it is no longer among those that the connection gives back
-            question.tell(TransportFailed(_FAULT))
+            question.complete(TransportFailed(_FAULT))
             raise
 
-    def _take(self, question: _Question, told: "http2.Outcome") -> None:
+    def _receive(self, question: _Request, reported: "http2.Outcome") -> None:
         two = self._two
         if self._dropped:
             self._dropped.discard(question)
-        if isinstance(told, Reply):
+        if isinstance(reported, HttpResponse):
             self.answered = True
-            question.tell(_answer(told))
-        elif isinstance(told, two.Refused):
-            self._endpoint.ask_again(question, "it takes no more questions")
-        elif isinstance(told, two.Overlong):
-            question.tell(_overlong())
+            question.complete(_answer(reported))
+        elif isinstance(reported, two.StreamRefused):
+            self._endpoint.resubmit(question, "it takes no more questions")
+        elif isinstance(reported, two.Overlong):
+            question.complete(_overlong())
         else:
-            question.tell(TransportFailed(f"the endpoint gave the question up ({told})"))
+            question.complete(TransportFailed(f"the endpoint gave the question up ({reported})"))
 
     def tick(self, now: float) -> None:
         http = self._http
@@ -365,11 +367,11 @@ class _Line2(_Line):
             if now - self._busy_at > IDLE_S:
                 self._end("idle")
             return
-        for question in http.questions():
-            if now - question.asked_at < EXCHANGE_S:
+        for question in http.requests():
+            if now - question.sent_at < EXCHANGE_S:
                 break  # they lie in the order they were asked, or nearly
-            http.give_up(question.stream)
-            question.tell(TransportFailed(_SLOW))
+            http.cancel_request(question.stream)
+            question.complete(TransportFailed(_SLOW))
         silent_s = now - self._busy_at
         if silent_s > SILENCE_S:
             self._end("the connection went silent")
@@ -377,62 +379,62 @@ class _Line2(_Line):
             self._pinged = True
             http.ping()
         if http.out:
-            self._wake()
+            self._flush()
 
-    def _let_go(self) -> None:
-        self._endpoint.leave(self, self._http.take_back(), self._ended)
+    def _release(self) -> None:
+        self._endpoint.withdraw(self, self._http.take_back(), self._ended)
 
 
-class _Line1(_Line):
+class _Http1Connection(_HttpConnection):
     """An HTTP/1.1 connection: one question after the other."""
 
     def __init__(self, endpoint: "_Endpoint", stream: trio.abc.Stream) -> None:
         super().__init__(endpoint, stream)
-        self._question: _Question | None = None
-        self._asked_at = self._heard_at
+        self._request: _Request | None = None
+        self._sent_at = self._received_at
         self._task: trio.lowlevel.Task | None = None  # while it waits for a question
 
     @property
     def idle(self) -> bool:
-        return self._question is None and not self._ended
+        return self._request is None and not self._ended
 
-    def give(self, question: _Question) -> None:
+    def assign(self, question: _Request) -> None:
         """Ask this next; the connection must be idle."""
-        self._question, self._asked_at = question, trio.current_time()
-        question.line = self
+        self._request, self._sent_at = question, trio.current_time()
+        question.connection = self
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
 
-    def drop(self, question: _Question) -> None:
+    def drop(self, question: _Request) -> None:
         """The connection has to go: its next octets would be this question's answer."""
-        if self._question is question:
-            self._question = None
+        if self._request is question:
+            self._request = None
         self._end("given up")
 
     async def _carry(self) -> None:
         used = False
         while True:
-            if self._question is None and (waiting := self._endpoint.next_waiting()) is not None:
-                self.give(waiting)
-            if self._question is None:
+            if self._request is None and (waiting := self._endpoint.next_waiting()) is not None:
+                self.assign(waiting)
+            if self._request is None:
                 await self._wait()
-            question = self._question
+            question = self._request
             assert question is not None  # nobody wakes us without
             if used and self._has_ended():
-                self._question = question.line = None
+                self._request = question.connection = None
                 self._endpoint.waiting.appendleft(question)
                 return
             used = True
             try:
-                last = await self._ask(question)
+                last = await self._send(question)
             except TooLong:
-                question.tell(_overlong())
+                question.complete(_overlong())
                 last = True
             except NotHttp as error:
-                question.tell(TransportFailed(f"it sends {error}"))
+                question.complete(TransportFailed(f"it sends {error}"))
                 last = True
-            self._question = None
+            self._request = None
             if last:
                 return
 
@@ -453,17 +455,17 @@ class _Line1(_Line):
         poll.register(cast(trio.SocketStream, stream).socket.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
-    async def _ask(self, question: _Question) -> bool:
+    async def _send(self, question: _Request) -> bool:
         """Tell the answer; say whether the connection is of no more use."""
-        answer = http1.Answer(MESSAGE_OCTETS_MAX)
+        answer = http1.ResponseReader(MESSAGE_OCTETS_MAX)
         await self._stream.send_all(self._endpoint.request(question))
         while True:
             octets = await self._stream.receive_some(READ_OCTETS)
-            self._heard_at = trio.current_time()
-            reply = answer.take(bytes(octets)) if octets else answer.take_end()
+            self._received_at = trio.current_time()
+            reply = answer.receive_data(bytes(octets)) if octets else answer.receive_end()
             if reply is not None:
                 self.answered = True
-                question.tell(_answer(reply))
+                question.complete(_answer(reply))
                 return answer.last
             if not octets:
                 words = "closed the connection in mid-answer" if answer.begun else "disconnected"
@@ -471,19 +473,19 @@ class _Line1(_Line):
                 await trio.lowlevel.checkpoint()  # which is cancelled
 
     def tick(self, now: float) -> None:
-        question = self._question
+        question = self._request
         if question is None:
-            if now - self._heard_at > IDLE_S:
+            if now - self._received_at > IDLE_S:
                 self._end("idle")
-        elif now - self._asked_at > EXCHANGE_S:
-            question.tell(TransportFailed(_SLOW))
+        elif now - self._sent_at > EXCHANGE_S:
+            question.complete(TransportFailed(_SLOW))
             self._end(_SLOW)
-        elif now - max(self._heard_at, self._asked_at) > SILENCE_S:
+        elif now - max(self._received_at, self._sent_at) > SILENCE_S:
             self._end("the connection went silent")
 
-    def _let_go(self) -> None:
-        left = [self._question] if self._question is not None else []
-        self._endpoint.leave(self, left, self._ended)
+    def _release(self) -> None:
+        left = [self._request] if self._request is not None else []
+        self._endpoint.withdraw(self, left, self._ended)
 
 
 class _Endpoint:
@@ -501,9 +503,9 @@ class _Endpoint:
         self._nursery = nursery
         self._tls = tls
         self._fields: dict[int, bytes] = {}  # length of the body -> header block
-        self.waiting: deque[_Question] = deque()
-        self._lines: set[_Line] = set()
-        self._current: _Line2 | None = None  # that takes questions
+        self.waiting: deque[_Request] = deque()
+        self._connections: set[_HttpConnection] = set()
+        self._current: _Http2Connection | None = None  # that takes questions
         self._one = not self._secure  # it speaks HTTP/1.1
         self._opening = 0
         self._watched = False
@@ -511,67 +513,67 @@ class _Endpoint:
         self._replaced_at = float("-inf")
         self._barren = 0  # connections in a row that it ended without an answer
         self._barren_at = float("-inf")
-        self._places = CONNECTIONS_MAX  # until it is known what the endpoint speaks
-        self._tell_capacity: Callable[[int], None] = _nothing
+        self._free_streams = CONNECTIONS_MAX  # until it is known what the endpoint speaks
+        self._notify_capacity: Callable[[int], None] = _nothing
 
     # -- capacity -----------------------------------------------------------------------------
 
-    def listen_for_capacity(self, tell: Callable[[int], None]) -> None:
-        self._tell_capacity = tell
-        tell(self._places)
+    def subscribe_capacity(self, tell: Callable[[int], None]) -> None:
+        self._notify_capacity = tell
+        tell(self._free_streams)
 
-    def look_at_capacity(self) -> None:
+    def check_capacity(self) -> None:
         """Notify the listener when the endpoint takes more questions at a time, or fewer."""
-        places = self._places
+        places = self._free_streams
         if self._one:
             places = CONNECTIONS_MAX
         elif self._current is not None:
-            places = self._current.places
-        if places != self._places:
-            self._places = places
-            self._tell_capacity(places)
+            places = self._current.free_streams
+        if places != self._free_streams:
+            self._free_streams = places
+            self._notify_capacity(places)
 
-    def replace(self, line: _Line2) -> None:
+    def replace(self, line: _Http2Connection) -> None:
         """Let a connection retire, unless another one did a moment ago."""
         now = trio.current_time()
         if line is self._current and now - self._replaced_at >= RETIRE_S:
             self._replaced_at = now
             self._current = None
             line.retire()
-        self.look_at_capacity()
+        self.check_capacity()
 
     # -- questions ----------------------------------------------------------------------------
 
-    def ask(self, question: _Question) -> None:
+    def submit(self, question: _Request) -> None:
         current = self._current
         if current is not None and not self.waiting and current.room:
-            current.ask(question)
+            current.send(question)
             return
         if self._closed:
-            question.tell(TransportFailed(_CLOSED))
+            question.complete(TransportFailed(_CLOSED))
             return
         self.waiting.append(question)
-        self.ask_waiting()
+        self.send_waiting()
 
-    def ask_again(self, question: _Question, why: str) -> None:
+    def resubmit(self, question: _Request, why: str) -> None:
         """A question whose connection ended, or that was refused: within its tries, at the front."""
         question.tries += 1
-        question.line = None
+        question.connection = None
         if question.settle is None:
             return
         if question.tries >= TRIES_MAX or self._closed:
-            question.tell(TransportFailed(why))
+            question.complete(TransportFailed(why))
             return
         self.waiting.appendleft(question)
 
-    def next_waiting(self) -> _Question | None:
+    def next_waiting(self) -> _Request | None:
         while self.waiting:
             question = self.waiting.popleft()
             if question.settle is not None:
                 return question
         return None
 
-    def ask_waiting(self) -> None:
+    def send_waiting(self) -> None:
         """Give the waiting questions to connections, and open one where it takes one."""
         current = self._current
         if current is not None and current.leaving:
@@ -579,28 +581,28 @@ class _Endpoint:
         if current is not None:
             while self.waiting and current.room:
                 if (question := self.next_waiting()) is not None:
-                    question.asked_at = trio.current_time()
-                    current.ask(question)
+                    question.sent_at = trio.current_time()
+                    current.send(question)
             if not self.waiting or current.room:
                 return
         if not self.waiting:
             return
         if self._one:
-            self._ask_one()
+            self._send_one()
         elif current is None and not self._opening:
             self._open()
 
-    def _ask_one(self) -> None:
-        for line in self._lines:
-            if isinstance(line, _Line1) and line.idle:
+    def _send_one(self) -> None:
+        for line in self._connections:
+            if isinstance(line, _Http1Connection) and line.idle:
                 if (question := self.next_waiting()) is None:
                     return
-                line.give(question)
-        connections = len(self._lines) + self._opening
+                line.assign(question)
+        connections = len(self._connections) + self._opening
         for _ in range(min(len(self.waiting) - self._opening, CONNECTIONS_MAX - connections)):
             self._open()
 
-    def fields(self, question: _Question) -> bytes:
+    def fields(self, question: _Request) -> bytes:
         """The header block of this question over HTTP/2."""
         length = len(question.body)
         if (block := self._fields.get(length)) is None:
@@ -610,7 +612,7 @@ class _Endpoint:
             self._fields[length] = block
         return block
 
-    def request(self, question: _Question) -> bytes:
+    def request(self, question: _Request) -> bytes:
         """This question over HTTP/1.1."""
         return http1.request(self._authority, self._target, _DNS_MESSAGE, question.body)
 
@@ -621,20 +623,20 @@ class _Endpoint:
             self._fail_waiting("the endpoint ends its connections")
             return
         self._opening += 1
-        self._nursery.start_soon(contained, self._run_line)
+        self._nursery.start_soon(contained, self._run_connection)
         if not self._watched:
             self._watched = True
             self._nursery.start_soon(supervised, self._watch)
 
-    async def _run_line(self) -> None:
+    async def _run_connection(self) -> None:
         """Connect, and carry questions as long as the connection holds."""
         trouble = _FAULT
         stream: trio.abc.Stream | None = None
-        line: _Line | None = None
+        line: _HttpConnection | None = None
         try:
             try:
                 stream = await self._connect()
-                line = self._line_over(stream)
+                line = self._connection_closed(stream)
             except (OSError, trio.BrokenResourceError) as error:
                 trouble = _reason(error)
             except trio.Cancelled:
@@ -642,31 +644,31 @@ class _Endpoint:
                 raise
             finally:
                 self._opening -= 1
-                if line is None and all(other.leaving for other in self._lines):
+                if line is None and all(other.leaving for other in self._connections):
                     self._fail_waiting(trouble)
             if line is not None:
                 await line.run()
         finally:
-            if line in self._lines:  # it could not even leave
+            if line in self._connections:  # it could not even leave
                 self._remove(line)
             if stream is not None:
                 with trio.CancelScope(shield=True):
                     await trio.aclose_forcefully(stream)
 
-    def _remove(self, line: _Line) -> None:
-        self._lines.discard(line)
+    def _remove(self, line: _HttpConnection) -> None:
+        self._connections.discard(line)
         if self._current is line:
             self._current = None
 
-    def _line_over(self, stream: trio.abc.Stream) -> _Line:
-        line: _Line
+    def _connection_closed(self, stream: trio.abc.Stream) -> _HttpConnection:
+        line: _HttpConnection
         agreed = stream.selected_alpn_protocol() if isinstance(stream, trio.SSLStream) else None
         self._one = agreed != "h2"
         if self._one:
-            line = _Line1(self, stream)
+            line = _Http1Connection(self, stream)
         else:
-            line = self._current = _Line2(self, stream)
-        self._lines.add(line)
+            line = self._current = _Http2Connection(self, stream)
+        self._connections.add(line)
         return line
 
     async def _connect(self) -> trio.abc.Stream:
@@ -690,7 +692,7 @@ class _Endpoint:
             tcp.socket.close()
             raise
 
-    def leave(self, line: _Line, left: list[_Question], why: str) -> None:
+    def withdraw(self, line: _HttpConnection, left: list[_Request], why: str) -> None:
         """A connection has ended: what it left unanswered is asked again."""
         self._remove(line)
         if line.answered:
@@ -700,32 +702,32 @@ class _Endpoint:
             self._barren_at = trio.current_time()
         for question in reversed(left):
             if line.faulty:
-                question.tell(TransportFailed(why))
+                question.complete(TransportFailed(why))
             else:
-                self.ask_again(question, why or _CLOSED)
+                self.resubmit(question, why or _CLOSED)
         if self._closed:
             self._fail_waiting(_CLOSED)
         else:
-            self.ask_waiting()
+            self.send_waiting()
 
     def _fail_waiting(self, why: str) -> None:
         waiting, self.waiting = self.waiting, deque()
         for question in waiting:
-            question.tell(TransportFailed(why))
+            question.complete(TransportFailed(why))
 
     async def _watch(self) -> None:
         """Look at all clocks as long as there is a connection."""
-        while self._lines or self._opening:
+        while self._connections or self._opening:
             await trio.sleep(TICK_S)
             now = trio.current_time()
-            for line in list(self._lines):
+            for line in list(self._connections):
                 try:
                     line.tick(now)
                 except Exception:
                     log_fault(line.tick)
                     line.fail()
-            while self.waiting and now - self.waiting[0].asked_at > EXCHANGE_S:
-                self.waiting.popleft().tell(TransportFailed(_SLOW))
+            while self.waiting and now - self.waiting[0].sent_at > EXCHANGE_S:
+                self.waiting.popleft().complete(TransportFailed(_SLOW))
         self._watched = False
 
     def close(self) -> None:
@@ -758,19 +760,19 @@ class Transport:
         self._endpoints: dict[str, _Endpoint] = {}
 
     async def exchange(self, url: str, query: bytes) -> bytes:
-        return (await self.post(url, query)).octets
+        return (await self.enqueue_message(url, query)).octets
 
-    async def post(self, url: str, query: bytes) -> DohResponse:
+    async def enqueue_message(self, url: str, query: bytes) -> DohResponse:
         """Ask; again where the connection ended under the question (GOAWAY), TRIES_MAX times in all.
 
         Raises TransportFailed, or ValueError for a URL that check_doh_url refuses.
         """
         task = trio.lowlevel.current_task()
-        told: list[DohResponse | TransportFailed] = []
+        reported: list[DohResponse | TransportFailed] = []
         waiting = False
 
         def settle(answer: DohResponse | TransportFailed) -> None:
-            told.append(answer)
+            reported.append(answer)
             if waiting:
                 trio.lowlevel.reschedule(task)
 
@@ -779,33 +781,33 @@ class Transport:
             return trio.lowlevel.Abort.SUCCEEDED
 
         give_up = self.begin(url, query, settle)
-        if told:
+        if reported:
             await trio.lowlevel.checkpoint()
         else:
             waiting = True
             await trio.lowlevel.wait_task_rescheduled(abort)
-        [answer] = told
+        [answer] = reported
         if isinstance(answer, TransportFailed):
             raise answer
         return answer
 
     def begin(self, url: str, query: bytes, settle: Settle) -> Callable[[], None]:
-        """Ask, and have `settle` told what `post` would give or raise; it may be told at once.
+        """Ask, and have `settle` told what `enqueue_message` would give or raise; it may be told at once.
 
         What is given back gives the question up: then `settle` is told nothing. Raises
         ValueError for a URL that check_doh_url refuses.
         """
         endpoint = self._endpoint(url)
-        question = _Question(query, settle)
-        endpoint.ask(question)
-        return question.give_up
+        question = _Request(query, settle)
+        endpoint.submit(question)
+        return question.cancel
 
-    def listen_for_capacity(self, url: str, tell: Callable[[int], None]) -> None:
+    def subscribe_capacity(self, url: str, tell: Callable[[int], None]) -> None:
         """Have `tell` called with the number of questions that the endpoint takes at a time.
 
         It is called now, and when the number changes. Raises ValueError as `begin` does.
         """
-        self._endpoint(url).listen_for_capacity(tell)
+        self._endpoint(url).subscribe_capacity(tell)
 
     def _endpoint(self, url: str) -> _Endpoint:
         endpoint = self._endpoints.get(url)

@@ -2,7 +2,7 @@
 
 import re
 
-from mailprobe.engine.dns.response import FIELDS_OCTETS_MAX, NotHttp, Reply, TooLong
+from mailprobe.engine.dns.response import FIELDS_OCTETS_MAX, HttpResponse, NotHttp, TooLong
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n\0]*)?")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
@@ -20,13 +20,13 @@ def request(authority: str, target: str, kind: str, body: bytes) -> bytes:
     ).encode("ascii") + body
 
 
-class Answer:
+class ResponseReader:
     """Reads one response, whose body may have so many octets."""
 
     def __init__(self, octets_max: int) -> None:
         self._octets_max = octets_max
         self._buffer = b""
-        self._reply: Reply | None = None
+        self._reply: HttpResponse | None = None
         self._left: int | None = None  # of the body; None: until the connection ends
         self._chunked = False
         self._interim = 0
@@ -35,20 +35,20 @@ class Answer:
         self.begun = False  # anything was sent
         self.last = False  # nothing may follow on this connection
 
-    def take(self, octets: bytes) -> Reply | None:
+    def receive_data(self, octets: bytes) -> HttpResponse | None:
         """The response, when these octets complete it. Raises NotHttp, TooLong."""
         self.begun = True
         self._buffer += octets
         while self._reply is None:
-            if not self._take_head():
+            if not self._read_head():
                 return None
         if self._chunked:
-            return self._take_chunks()
+            return self._read_chunks()
         take = len(self._buffer) if self._left is None else min(self._left, len(self._buffer))
-        self._take_body(take)
+        self._read_body(take)
         return self._end() if self._left == 0 else None
 
-    def take_end(self) -> Reply | None:
+    def receive_end(self) -> HttpResponse | None:
         """The response, where the connection's end completes it."""
         if self._reply is None or self._chunked or self._left is not None:
             return None
@@ -56,14 +56,14 @@ class Answer:
         self._reply.body = bytes(self._body)
         return self._reply
 
-    def _end(self) -> Reply:
+    def _end(self) -> HttpResponse:
         assert self._reply is not None
         if self._buffer:
             self.last = True  # more than was asked for: nothing that follows may be trusted
         self._reply.body = bytes(self._body)
         return self._reply
 
-    def _take_head(self) -> bool:
+    def _read_head(self) -> bool:
         head, found, rest = self._buffer.partition(b"\r\n\r\n")
         if len(head) > FIELDS_OCTETS_MAX:
             raise NotHttp("too long a head")
@@ -83,10 +83,10 @@ class Answer:
                 raise NotHttp("too many interim answers")
             return True  # the final one follows
         self.last = status[1] == b"0"
-        self._read_fields(Reply(number), lines)
+        self._read_fields(HttpResponse(number), lines)
         return True
 
-    def _read_fields(self, reply: Reply, lines: list[bytes]) -> None:
+    def _read_fields(self, reply: HttpResponse, lines: list[bytes]) -> None:
         lengths: set[bytes] = set()
         coding = b""
         for line in lines:
@@ -118,7 +118,7 @@ class Answer:
             if self._left > self._octets_max:
                 raise TooLong
 
-    def _take_body(self, octets: int) -> None:
+    def _read_body(self, octets: int) -> None:
         self._body += self._buffer[:octets]
         self._buffer = self._buffer[octets:]
         if len(self._body) > self._octets_max:
@@ -126,11 +126,11 @@ class Answer:
         if self._left is not None:
             self._left -= octets
 
-    def _take_chunks(self) -> Reply | None:
+    def _read_chunks(self) -> HttpResponse | None:
         """`_left` counts the chunk's octets and, below zero, what is left of its CR LF."""
         while True:
             if self._left:
-                self._take_body(min(self._left, len(self._buffer)))
+                self._read_body(min(self._left, len(self._buffer)))
                 if self._left:
                     return None
                 self._chunk_ends = True

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import hpack
 
-from mailprobe.engine.dns.response import FIELDS_OCTETS_MAX, NotHttp, Reply
+from mailprobe.engine.dns.response import FIELDS_OCTETS_MAX, HttpResponse, NotHttp
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_OCTETS_MAX = 16_384  # nobody may send more to those who allow no more
@@ -50,14 +50,14 @@ _HEAD = Struct(">HBBBI")  # two octets of the length and its third; type, flags,
 _NUMBER = Struct(">I")
 _SETTING = Struct(">HI")
 
-Question = TypeVar("Question")
+Http2Request = TypeVar("Http2Request")
 
 
-class Refused:
+class StreamRefused:
     """The server has certainly not worked on this: it may be asked again."""
 
 
-class Reset(str):
+class StreamReset(str):
     """The server gave a stream up; the code's name."""
 
     __slots__ = ()
@@ -67,7 +67,7 @@ class Overlong:
     """The answer had more octets than were allowed; the rest is not read."""
 
 
-Outcome = Reply | Refused | Reset | Overlong
+Outcome = HttpResponse | StreamRefused | StreamReset | Overlong
 
 
 def request_fields(authority: str, target: str, kind: str, length: int) -> bytes:
@@ -89,16 +89,16 @@ def request_fields(authority: str, target: str, kind: str, length: int) -> bytes
     return encoder.encode(fields)
 
 
-class _Stream(Generic[Question]):
-    __slots__ = ("body", "question", "reply")
+class _Stream(Generic[Http2Request]):
+    __slots__ = ("body", "reply", "request")
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
-        self.reply: Reply | None = None
+    def __init__(self, question: Http2Request) -> None:
+        self.request = question
+        self.reply: HttpResponse | None = None
         self.body: bytes | bytearray = b""
 
 
-class Connection(Generic[Question]):
+class Http2Connection(Generic[Http2Request]):
     """Questions in, octets out; octets in, outcomes out.
 
     `settle` is called with each question's outcome, once, while octets are taken; it
@@ -107,7 +107,7 @@ class Connection(Generic[Question]):
     """
 
     def __init__(
-        self, settle: Callable[[Question, Outcome], None], *, body_octets_max: int
+        self, settle: Callable[[Http2Request, Outcome], None], *, body_octets_max: int
     ) -> None:
         self._settle = settle
         self._body_octets_max = body_octets_max
@@ -119,7 +119,7 @@ class Connection(Generic[Question]):
         self._write(SETTINGS, 0, 0, settings)
         self._write(WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - WINDOW_AT_FIRST))
         self.leaving = False  # the server takes no more questions here
-        self._streams: dict[int, _Stream[Question]] = {}
+        self._streams: dict[int, _Stream[Http2Request]] = {}
         self._next = 1
         self.streams_max = STREAMS_AT_FIRST  # that may be open at a time
         self._greeted = False
@@ -128,7 +128,9 @@ class Connection(Generic[Question]):
         self._unacknowledged = 0
         self._window = WINDOW_AT_FIRST  # what we may send
         self._stream_window = WINDOW_AT_FIRST
-        self._held: dict[int, tuple[bytes, int]] = {}  # bodies without a window, and their credit
+        self._blocked: dict[
+            int, tuple[bytes, int]
+        ] = {}  # bodies without a window, and their credit
         self._decoder = hpack.Decoder(max_header_list_size=FIELDS_OCTETS_MAX)
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags; not ended yet
 
@@ -143,25 +145,25 @@ class Connection(Generic[Question]):
     def under_way(self) -> int:
         return len(self._streams)
 
-    def questions(self) -> list[Question]:
+    def requests(self) -> list[Http2Request]:
         """Those under way, in the order they were asked."""
-        return [stream.question for stream in self._streams.values()]
+        return [stream.request for stream in self._streams.values()]
 
     @property
     def spent(self) -> bool:
         """No question will ever be asked here again, and none is under way."""
         return not self._streams and (self.leaving or self._next > STREAM_LAST)
 
-    def ask(self, question: Question, fields: bytes, body: bytes) -> int:
+    def send_request(self, question: Http2Request, fields: bytes, body: bytes) -> int:
         """Send a question; there must be room. Gives its stream."""
         number = self._next
         self._next += 2
         self._fruitless = 0
         self._streams[number] = _Stream(question)
         size, length = len(fields), len(body)
-        if self._held or length > self._window or length > self._stream_window:
+        if self._blocked or length > self._window or length > self._stream_window:
             self._write(HEADERS, END_HEADERS, number, fields)
-            self._held[number] = body, self._stream_window
+            self._blocked[number] = body, self._stream_window
             return number
         self._window -= length
         self.out += b"".join(
@@ -177,19 +179,19 @@ class Connection(Generic[Question]):
     def forget(self, number: int) -> None:
         """Drop a stream without a word to the server: the connection is to end soon."""
         self._streams.pop(number, None)
-        self._held.pop(number, None)
+        self._blocked.pop(number, None)
 
-    def give_up(self, number: int) -> None:
+    def cancel_request(self, number: int) -> None:
         """Reset a stream: nothing is told of its question any more."""
         if self._streams.pop(number, None) is not None:
-            self._held.pop(number, None)
+            self._blocked.pop(number, None)
             self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
 
-    def take_back(self) -> list[Question]:
+    def take_back(self) -> list[Http2Request]:
         """The questions that are not settled, in the order they were asked; none is any longer."""
-        questions = self.questions()
+        questions = self.requests()
         self._streams.clear()
-        self._held.clear()
+        self._blocked.clear()
         self.leaving = True
         return questions
 
@@ -197,7 +199,7 @@ class Connection(Generic[Question]):
         """Make the server say something."""
         self._write(PING, 0, 0, bytes(8))
 
-    def take(self, octets: bytes) -> None:
+    def receive_data(self, octets: bytes) -> None:
         """Read what the server sent, and settle what it settles. Raises NotHttp."""
         buffer = self._buffer + octets if self._buffer else octets
         at, size = 0, len(buffer)
@@ -214,7 +216,7 @@ class Connection(Generic[Question]):
                 self._fruitless += 1
                 if self._fruitless > FRUITLESS_FRAMES_MAX:
                     raise NotHttp("frames without an answer")
-                self._take_frame(kind, flags, number & STREAM_LAST, payload)
+                self._receive_frame(kind, flags, number & STREAM_LAST, payload)
         finally:
             self._buffer = buffer[at:]
         if self._unacknowledged > WINDOW // 2:
@@ -228,7 +230,7 @@ class Connection(Generic[Question]):
         self.out += _HEAD.pack(length >> 8, length & 255, kind, flags, number)
         self.out += payload
 
-    def _take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+    def _receive_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if not self._greeted:
             if kind != SETTINGS or flags & ACK:
                 raise NotHttp("no HTTP/2")
@@ -236,44 +238,44 @@ class Connection(Generic[Question]):
         if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
             raise NotHttp("a header block with a gap")
         if kind == HEADERS:
-            self._take_headers(number, flags, payload)
+            self._receive_headers(number, flags, payload)
         elif kind == DATA:
-            self._take_data(number, flags, payload)
+            self._receive_data(number, flags, payload)
         else:
-            self._take_other(kind, number, flags, payload)
+            self._receive_other(kind, number, flags, payload)
 
-    def _take_other(self, kind: int, number: int, flags: int, payload: bytes) -> None:
+    def _receive_other(self, kind: int, number: int, flags: int, payload: bytes) -> None:
         match kind:
             case 3:  # RST_STREAM
-                self._take_reset(number, payload)
+                self._receive_reset(number, payload)
             case 4:  # SETTINGS
-                self._take_settings(number, flags, payload)
+                self._receive_settings(number, flags, payload)
             case 5:  # PUSH_PROMISE
                 raise NotHttp("a push that we forbade")
             case 6:  # PING
-                self._take_ping(number, flags, payload)
+                self._receive_ping(number, flags, payload)
             case 7:  # GOAWAY
-                self._take_goaway(number, payload)
+                self._receive_goaway(number, payload)
             case 8:  # WINDOW_UPDATE
-                self._take_window_update(number, payload)
+                self._receive_window_update(number, payload)
             case 9:  # CONTINUATION
-                self._take_continuation(flags, payload)
+                self._receive_continuation(flags, payload)
         # Frames of other kinds are to be passed over (RFC 9113 4.1).
 
     # -- answers ------------------------------------------------------------------------------
 
-    def _take_headers(self, number: int, flags: int, payload: bytes) -> None:
+    def _receive_headers(self, number: int, flags: int, payload: bytes) -> None:
         payload = _without_padding(flags, payload)
         if flags & PRIORITIZED:
             if len(payload) < 5:
                 raise NotHttp("a broken frame")
             payload = payload[5:]
         if flags & END_HEADERS:
-            self._take_fields(number, flags, payload)
+            self._receive_fields(number, flags, payload)
         else:
             self._block = number, flags, bytearray(payload)
 
-    def _take_continuation(self, flags: int, payload: bytes) -> None:
+    def _receive_continuation(self, flags: int, payload: bytes) -> None:
         if self._block is None:
             raise NotHttp("a header block with a gap")
         number, first_flags, block = self._block
@@ -282,9 +284,9 @@ class Connection(Generic[Question]):
             raise NotHttp("too long a head")
         if flags & END_HEADERS:
             self._block = None
-            self._take_fields(number, first_flags, bytes(block))
+            self._receive_fields(number, first_flags, bytes(block))
 
-    def _take_fields(self, number: int, flags: int, block: bytes) -> None:
+    def _receive_fields(self, number: int, flags: int, block: bytes) -> None:
         try:
             fields = list(self._decoder.decode(block, raw=True))
         except hpack.HPACKError as error:
@@ -299,7 +301,7 @@ class Connection(Generic[Question]):
         if flags & END_STREAM:
             self._end(number, stream)
 
-    def _take_data(self, number: int, flags: int, payload: bytes) -> None:
+    def _receive_data(self, number: int, flags: int, payload: bytes) -> None:
         self._unacknowledged += len(payload)
         if flags & PADDED:
             payload = _without_padding(flags, payload)
@@ -315,43 +317,44 @@ class Connection(Generic[Question]):
                 stream.body = bytearray(stream.body)
             stream.body += payload
         if len(stream.body) > self._body_octets_max:
-            self.give_up(number)
-            self._settle(stream.question, Overlong())
+            self.cancel_request(number)
+            self._settle(stream.request, Overlong())
         elif flags & END_STREAM:
             self._end(number, stream)
 
-    def _stream(self, number: int) -> _Stream[Question] | None:
+    def _stream(self, number: int) -> _Stream[Http2Request] | None:
         """The stream, or None where we have given it up or it has ended."""
         stream = self._streams.get(number)
         if stream is None and (number >= self._next or not number & 1):
             raise NotHttp("an answer to nothing")
         return stream
 
-    def _end(self, number: int, stream: _Stream[Question]) -> None:
+    def _end(self, number: int, stream: _Stream[Http2Request]) -> None:
         assert stream.reply is not None
         stream.reply.body = bytes(stream.body)
-        if self._held.pop(number, None) is not None:
+        if self._blocked.pop(number, None) is not None:
             # It answered without having heard us out; it still waits for the end.
             self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
         del self._streams[number]
         self._fruitless = 0
-        self._settle(stream.question, stream.reply)
+        self._settle(stream.request, stream.reply)
 
     # -- the rest -----------------------------------------------------------------------------
 
-    def _take_reset(self, number: int, payload: bytes) -> None:
+    def _receive_reset(self, number: int, payload: bytes) -> None:
         code = _number(payload)
         stream = self._stream(number)
         if stream is None:
             return
         del self._streams[number]
-        self._held.pop(number, None)
+        self._blocked.pop(number, None)
         refused = code == REFUSED_STREAM
         self._settle(
-            stream.question, Refused() if refused else Reset(CODES.get(code, f"code {code}"))
+            stream.request,
+            StreamRefused() if refused else StreamReset(CODES.get(code, f"code {code}")),
         )
 
-    def _take_settings(self, number: int, flags: int, payload: bytes) -> None:
+    def _receive_settings(self, number: int, flags: int, payload: bytes) -> None:
         if number or len(payload) % 6:
             raise NotHttp("a broken frame")
         if flags & ACK:
@@ -364,46 +367,46 @@ class Connection(Generic[Question]):
                     raise NotHttp("too large a window")
                 more = value - self._stream_window
                 self._stream_window = value
-                self._held = {
-                    held: (body, credit + more) for held, (body, credit) in self._held.items()
+                self._blocked = {
+                    held: (body, credit + more) for held, (body, credit) in self._blocked.items()
                 }
         self._write(SETTINGS, ACK, 0)
-        self._send_held()
+        self._send_blocked()
 
-    def _take_ping(self, number: int, flags: int, payload: bytes) -> None:
+    def _receive_ping(self, number: int, flags: int, payload: bytes) -> None:
         if number or len(payload) != 8:
             raise NotHttp("a broken frame")
         if not flags & ACK:
             self._write(PING, ACK, 0, payload)
 
-    def _take_goaway(self, number: int, payload: bytes) -> None:
+    def _receive_goaway(self, number: int, payload: bytes) -> None:
         """No more questions; those that the server had not begun may be asked again (RFC 9113 6.8)."""
         if number or len(payload) < 8:
             raise NotHttp("a broken frame")
         self.leaving = True
         last = _number(payload[:4]) & STREAM_LAST
         for later in [number for number in self._streams if number > last]:
-            self._held.pop(later, None)
+            self._blocked.pop(later, None)
             stream = self._streams.pop(later, None)  # to settle one may give up another
             if stream is not None:
-                self._settle(stream.question, Refused())
+                self._settle(stream.request, StreamRefused())
 
-    def _take_window_update(self, number: int, payload: bytes) -> None:
+    def _receive_window_update(self, number: int, payload: bytes) -> None:
         more = _number(payload) & WINDOW_MAX
         if number == 0:
             self._window += more
             if not more or self._window > WINDOW_MAX:
                 raise NotHttp("a broken window")
-        elif number in self._held:
-            body, credit = self._held[number]
-            self._held[number] = body, credit + more
-        self._send_held()
+        elif number in self._blocked:
+            body, credit = self._blocked[number]
+            self._blocked[number] = body, credit + more
+        self._send_blocked()
 
-    def _send_held(self) -> None:
+    def _send_blocked(self) -> None:
         """Send the bodies that have got their windows; the others keep their places."""
-        for number, (body, credit) in list(self._held.items()):
+        for number, (body, credit) in list(self._blocked.items()):
             if len(body) <= min(credit, self._window):
-                del self._held[number]
+                del self._blocked[number]
                 self._window -= len(body)
                 self._write(DATA, END_STREAM, number, body)
 
@@ -422,7 +425,7 @@ def _without_padding(flags: int, payload: bytes) -> bytes:
     return payload[1 : len(payload) - payload[0]]
 
 
-def _final(fields: list[hpack.HeaderTuple]) -> Reply | None:
+def _final(fields: list[hpack.HeaderTuple]) -> HttpResponse | None:
     """What a header block says of a final response, or None for an interim one."""
     status, kind, date = b"", b"", b""
     for name, value in fields:
@@ -434,4 +437,4 @@ def _final(fields: list[hpack.HeaderTuple]) -> Reply | None:
             date = value
     if len(status) != 3 or not status.isdigit():
         raise NotHttp("an answer without a status")
-    return Reply(int(status), kind, date) if status >= b"200" else None
+    return HttpResponse(int(status), kind, date) if status >= b"200" else None

@@ -1,6 +1,6 @@
 """A DNS question and its answer as bytes, and what an answer says (RFC 1035, 2308, 7505, 8484).
 
-`ask` makes a question; `read_route`, `read_addresses` and `read_pointers` read its
+`encode_query` makes a question; `read_route`, `read_addresses` and `read_pointers` read its
 answer and never raise, whatever the bytes. Only an answer that is certain is told
 as one: a resolver that failed, was cut short, loops or speaks of another question
 is `LookupFailed`, never "there is no mail here". So is a resolver that filters: it says
@@ -46,7 +46,7 @@ CNAMES_MAX = 8
 OPT = b"\0\0\x29\x04\xd0" + bytes(6)
 # Its name servers: what every resolver remembers.
 ROOT_QUESTION = b"\0\0\1\0\0\1\0\0\0\0\0\1" + b"\0" + b"\0\2\0\1" + OPT
-QUESTIONS_KEPT = 1024  # those under way: each is made when asked, and again for its answer
+QUERIES_CACHED = 1024  # those under way: each is made when asked, and again for its answer
 EXCHANGES_MAX = 64  # a probe tries five addresses at most; nobody has more than about 20
 ADDRESSES_MAX = 64
 
@@ -126,8 +126,8 @@ RouteAnswer = Route | NoMail | LookupFailed
 AddressAnswer = Addresses | NoAddress | LookupFailed
 
 
-@lru_cache(QUESTIONS_KEPT)
-def ask(name: str, kind: Kind) -> bytes:
+@lru_cache(QUERIES_CACHED)
+def encode_query(name: str, kind: Kind) -> bytes:
     """The question as bytes: id 0, so that caches may share it (RFC 8484 4.1), RD set.
 
     Raises ValueError for what is no domain name in A-labels.
@@ -149,8 +149,8 @@ def read_route(octets: bytes, domain: str) -> RouteAnswer:
     """What this answer to `ask(domain, "MX")` says of the domain's mail."""
     try:
         found = _read(octets, domain, "MX")
-    except _NoAnswer as trouble:
-        return LookupFailed(str(trouble))
+    except _NoAnswer as error:
+        return LookupFailed(str(error))
     if not found.data:
         return NoMail(found.absence)
     if not any(name != "" for name, _ in found.data):
@@ -169,8 +169,8 @@ def read_addresses(octets: bytes, name: str, kind: Literal["A", "AAAA"]) -> Addr
     """What this answer to `ask(name, kind)` says of the host's addresses."""
     try:
         found = _read(octets, name, kind)
-    except _NoAnswer as trouble:
-        return LookupFailed(str(trouble))
+    except _NoAnswer as error:
+        return LookupFailed(str(error))
     if not found.data:
         return NoAddress(found.absence, found.ttl_s)
     return Addresses(tuple(dict.fromkeys(found.data))[:ADDRESSES_MAX], found.ttl_s)
@@ -180,8 +180,8 @@ def read_pointers(octets: bytes, ip: str) -> tuple[str, ...] | LookupFailed:
     """The host names that this answer to `ask(reverse_name(ip), "PTR")` gives; maybe none."""
     try:
         found = _read(octets, reverse_name(ip), "PTR")
-    except _NoAnswer as trouble:
-        return LookupFailed(str(trouble))
+    except _NoAnswer as error:
+        return LookupFailed(str(error))
     return tuple(dict.fromkeys(name for name in found.data if name))
 
 
@@ -216,7 +216,7 @@ class _Found:
 
 def _read(octets: bytes, name: str, kind: Kind) -> _Found:
     """The records of this kind at the end of the name's CNAME chain, or raise _NoAnswer."""
-    question = ask(name, kind)[: -len(OPT)]
+    question = encode_query(name, kind)[: -len(OPT)]
     missing = _check_header(octets, question)
     plain = read_records(octets, name, TYPES[kind], len(question), missing=missing)
     data, ttl_s = plain if plain is not None else _read_slowly(octets, kind, missing)

@@ -25,7 +25,7 @@ from enum import IntEnum
 LATE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 ZONE_LATE_MAX = 8  # more of one zone show that its name servers hang
 LATE_SHARE = 4  # a quarter of its places: what an account's late queries keep from its others
-LANES_COMPARED = 16  # accounts compared at each turn: an upper bound of the work
+ACCOUNTS_COMPARED = 16  # accounts compared at each turn: an upper bound of the work
 REVIEW_S = 0.02  # between two searches for late queries while some wait
 
 
@@ -44,25 +44,25 @@ class Query(ABC):
     `wanted_by` is shared with whoever keeps it; the queue reads it when a query waits.
     """
 
-    __slots__ = ("account", "gave_way", "name", "sent_at", "wanted_by")
+    __slots__ = ("account", "deadline", "name", "preempted", "sent_at")
 
     def __init__(self, name: str, wanted_by: dict[str, Priority]) -> None:
         self.name = name
-        self.wanted_by = wanted_by
+        self.deadline = wanted_by
         self.account = ""  # whose turn it used
         self.sent_at: float | None = None  # None while it waits
-        self.gave_way = False
+        self.preempted = False
 
     @abstractmethod
     def send(self, now: float) -> None:
         """Its turn has come: send it. It may be answered, and released, at once."""
 
     @abstractmethod
-    def recall(self) -> None:
+    def preempt(self) -> None:
         """It gives way: forget what was sent. It waits again."""
 
 
-class _Lane:
+class _AccountQueue:
     """The waiting queries of one account."""
 
     __slots__ = ("_waiting",)
@@ -92,13 +92,15 @@ class QueryQueue:
         self.capacity = capacity
         self._sent: dict[Query, None] = {}  # the oldest first
         self._unwanted: dict[Query, None] = {}  # of those: nobody waits for their answers
-        self._places: dict[str, int] = {}  # queries under way, by account
-        self._lanes: OrderedDict[str, _Lane] = OrderedDict()  # in the order of their turns
+        self._slots: dict[str, int] = {}  # queries under way, by account
+        self._by_account: OrderedDict[str, _AccountQueue] = (
+            OrderedDict()
+        )  # in the order of their turns
         self._advancing = False
 
     @property
     def waiting(self) -> bool:
-        return bool(self._lanes)
+        return bool(self._by_account)
 
     @property
     def under_way(self) -> int:
@@ -106,8 +108,8 @@ class QueryQueue:
 
     def submit(self, query: Query, now: float) -> None:
         """Send the query now if there is a place, else when its turn comes."""
-        if not self._lanes and len(self._sent) < self.capacity:
-            self._send(query, next(iter(query.wanted_by)), now)
+        if not self._by_account and len(self._sent) < self.capacity:
+            self._send(query, next(iter(query.deadline)), now)
             return
         self._wait(query)
         self.advance(now)
@@ -127,16 +129,16 @@ class QueryQueue:
             self._unwanted.pop(query, None)
             self._uncount(query)
         else:
-            for account in query.wanted_by:
+            for account in query.deadline:
                 self.renounce(query, account)
 
     def renounce(self, query: Query, account: str) -> None:
         """The account no longer waits for it."""
-        lane = self._lanes.get(account)
-        if lane is not None:
-            lane.discard(query)
-            if not lane:
-                del self._lanes[account]
+        queue = self._by_account.get(account)
+        if queue is not None:
+            queue.discard(query)
+            if not queue:
+                del self._by_account[account]
 
     def set_unwanted(self, query: Query) -> None:
         """Its answer is no longer needed: it gives way as soon as another one waits."""
@@ -149,7 +151,7 @@ class QueryQueue:
             return
         self._advancing = True
         try:
-            while self._lanes and (len(self._sent) < self.capacity or self._drop_unwanted()):
+            while self._by_account and (len(self._sent) < self.capacity or self._drop_unwanted()):
                 account = self._next_account()
                 self._send_first(account, now)
         finally:
@@ -158,17 +160,17 @@ class QueryQueue:
     def review(self, now: float) -> None:
         """Let late queries give way to those that wait, as the rules say."""
         self.advance(now)
-        if not self._lanes or self._advancing:
+        if not self._by_account or self._advancing:
             return
         self._advancing = True
         try:
             late = _Late(self._sent, now)
-            for account in self._accounts_by_places():
-                while (lane := self._lanes.get(account)) is not None:
-                    victim = late.victim(lane.first(), account, self._places)
+            for account in self._accounts_by_slots():
+                while (queue := self._by_account.get(account)) is not None:
+                    victim = late.victim(queue.first(), account, self._slots)
                     if victim is None:
                         break
-                    self._recall(victim)
+                    self._preempt(victim)
                     self._send_first(account, now)
         finally:
             self._advancing = False
@@ -177,26 +179,26 @@ class QueryQueue:
     # -- sending and recalling ---------------------------------------------------------------
 
     def _send_first(self, account: str, now: float) -> None:
-        query = self._lanes[account].first()
-        for each in (account, *query.wanted_by):
+        query = self._by_account[account].first()
+        for each in (account, *query.deadline):
             self.renounce(query, each)
-        if account in self._lanes:
-            self._lanes.move_to_end(account)
+        if account in self._by_account:
+            self._by_account.move_to_end(account)
         self._send(query, account, now)
 
     def _send(self, query: Query, account: str, now: float) -> None:
         query.account = account
         query.sent_at = now
         self._sent[query] = None
-        self._places[account] = self._places.get(account, 0) + 1
+        self._slots[account] = self._slots.get(account, 0) + 1
         query.send(now)
 
-    def _recall(self, query: Query) -> None:
+    def _preempt(self, query: Query) -> None:
         del self._sent[query]
         self._uncount(query)
         query.sent_at = None
-        query.gave_way = True
-        query.recall()
+        query.preempted = True
+        query.preempt()
         self._wait(query)
 
     def _drop_unwanted(self) -> bool:
@@ -207,40 +209,42 @@ class QueryQueue:
         del self._sent[query]
         self._uncount(query)
         query.sent_at = None
-        query.recall()
+        query.preempt()
         return True
 
     def _uncount(self, query: Query) -> None:
-        left = self._places.pop(query.account) - 1
+        left = self._slots.pop(query.account) - 1
         if left:
-            self._places[query.account] = left
+            self._slots[query.account] = left
 
     # -- waiting -----------------------------------------------------------------------------
 
     def _wait(self, query: Query) -> None:
-        for account, priority in query.wanted_by.items():
+        for account, priority in query.deadline.items():
             self._join(query, account, priority)
 
     def _join(self, query: Query, account: str, priority: Priority) -> None:
-        lane = self._lanes.get(account)
-        if lane is None:
-            lane = self._lanes[account] = _Lane()
-        lane.add(query, Priority.AGAIN if query.gave_way else priority)
+        queue = self._by_account.get(account)
+        if queue is None:
+            queue = self._by_account[account] = _AccountQueue()
+        queue.add(query, Priority.AGAIN if query.preempted else priority)
 
     def _next_account(self) -> str:
         """Of the accounts whose turn is near, the one with the fewest places."""
         best, fewest = "", -1
-        for number, account in enumerate(self._lanes):
-            places = self._places.get(account, 0)
+        for number, account in enumerate(self._by_account):
+            places = self._slots.get(account, 0)
             if fewest < 0 or places < fewest:
                 best, fewest = account, places
-            if not fewest or number >= LANES_COMPARED:
+            if not fewest or number >= ACCOUNTS_COMPARED:
                 break
         return best
 
-    def _accounts_by_places(self) -> list[str]:
-        near = [account for account, _ in zip(self._lanes, range(LANES_COMPARED), strict=False)]
-        return sorted(near, key=lambda account: self._places.get(account, 0))
+    def _accounts_by_slots(self) -> list[str]:
+        near = [
+            account for account, _ in zip(self._by_account, range(ACCOUNTS_COMPARED), strict=False)
+        ]
+        return sorted(near, key=lambda account: self._slots.get(account, 0))
 
 
 class _Late:
@@ -296,7 +300,7 @@ class _Late:
 
     def _of_its_own(self, waiting: Query, account: str, own: int) -> Query | None:
         queries = self._by_account.get(account)
-        if not queries or waiting.gave_way or len(queries) <= own // LATE_SHARE:
+        if not queries or waiting.preempted or len(queries) <= own // LATE_SHARE:
             return None
         return next(iter(queries))
 

@@ -19,14 +19,14 @@ from urllib.parse import urlsplit
 import trio
 
 from mailprobe.engine.background import contained, log_fault, supervised
-from mailprobe.engine.dns.deadlines import NEVER, Clock
+from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock
 from mailprobe.engine.dns.doh import DohResponse, DohTransport, Transport, TransportFailed
 from mailprobe.engine.dns.messages import ROOT_QUESTION, LookupFailed
 from mailprobe.engine.dns.query_queue import LATE_S, REVIEW_S, Priority, Query, QueryQueue
 
 HEDGE_S = LATE_S
 LOOKUP_S = 1.5  # all endpoints together, from the first query on
-LINE_S = 60.0  # a list's query may wait for its turn; 15,000 hung names ahead of it take so long
+QUEUE_S = 60.0  # a list's query may wait for its turn; 15,000 hung names ahead of it take so long
 LOOKUPS_MAX = 200  # at an endpoint; names not in its cache take 100 ms: so 2,000 a second
 FAIR_S = LOOKUP_S / 2  # an endpoint at work has had a fair chance to answer
 TRY_S = 2.0  # a list's query waits so long at an endpoint that does not work; 15 s in all tries
@@ -36,18 +36,18 @@ AGAIN_AFTER_S = (1.0, 2.0, 4.0)  # a resolver that restarts is back in a few sec
 
 Answer = TypeVar("Answer")
 Read = Callable[[bytes], Answer | LookupFailed]
-Told = Callable[[DohResponse | TransportFailed], None]
+OnAnswer = Callable[[DohResponse | TransportFailed], None]
 # A URL, a question, and whom to tell: returns what gives the question up.
-Begin = Callable[[str, bytes, Told], Callable[[], None]]
+Begin = Callable[[str, bytes, OnAnswer], Callable[[], None]]
 
-NO_TURN = "too many look-ups under way"
+NOT_SENT = "too many look-ups under way"
 NO_ANSWER = f"no answer within {LOOKUP_S:g} s"
 
 
-class _Endpoint:
+class _ResolverEndpoint:
     """A resolver: its queue, and whether it has been silent since it last spoke."""
 
-    def __init__(self, url: str, begin: Begin, clock: Clock) -> None:
+    def __init__(self, url: str, begin: Begin, clock: DeadlineClock) -> None:
         self.url = url
         self.name = urlsplit(url).netloc
         self.begin = begin
@@ -118,16 +118,16 @@ class _Canary(Query):
     Names that hang and an endpoint that stands still look alike without it.
     """
 
-    __slots__ = ("_clock", "_due", "_endpoint", "_give_up", "_under_way", "_until")
+    __slots__ = ("_cancel", "_clock", "_due", "_endpoint", "_under_way", "_until")
 
-    def __init__(self, endpoint: _Endpoint, clock: Clock) -> None:
+    def __init__(self, endpoint: _ResolverEndpoint, clock: DeadlineClock) -> None:
         super().__init__(".", {"canary": Priority.PROBE})
         self._endpoint = endpoint
         self._clock = clock
         self._due = NEVER
         self._until = NEVER
         self._under_way = False  # or waits for its turn
-        self._give_up: Callable[[], None] | None = None
+        self._cancel: Callable[[], None] | None = None
 
     def watch_until(self, until: float, now: float) -> None:
         self._until = until
@@ -153,30 +153,30 @@ class _Canary(Query):
             self._end()
         if not self._under_way and now >= self._endpoint.prompt_at + CHECK_S:
             self._under_way = True
-            self.sent_at, self.gave_way = None, False
+            self.sent_at, self.preempted = None, False
             self._endpoint.submit(self, now)
 
     def send(self, now: float) -> None:
         endpoint = self._endpoint
         give_up = endpoint.begin(endpoint.url, ROOT_QUESTION, self._settle)
-        self._give_up = give_up if self._under_way else None
+        self._cancel = give_up if self._under_way else None
 
-    def recall(self) -> None:
-        if (give_up := self._give_up) is not None:
-            self._give_up = None
+    def preempt(self) -> None:
+        if (give_up := self._cancel) is not None:
+            self._cancel = None
             give_up()
 
-    def _settle(self, told: DohResponse | TransportFailed) -> None:
+    def _settle(self, reported: DohResponse | TransportFailed) -> None:
         if self._under_way and (sent_at := self.sent_at) is not None:
-            self._give_up = None
-            if isinstance(told, DohResponse):
+            self._cancel = None
+            if isinstance(reported, DohResponse):
                 self._endpoint.after_answer(sent_at, self._clock.now())
             self._end()
 
     def _end(self) -> None:
         if self._under_way:
             self._under_way = False
-            self.recall()
+            self.preempt()
             self._endpoint.release(self)
             self.sent_at = None
 
@@ -184,30 +184,30 @@ class _Canary(Query):
 class _Attempt(Query):
     """A look-up's query to one endpoint, until it is answered or given up."""
 
-    __slots__ = ("_give_up", "_worked_before_s", "_worked_s", "endpoint", "look_up", "over")
+    __slots__ = ("_cancel", "_worked_before_s", "_worked_s", "endpoint", "lookup", "over")
 
-    def __init__(self, look_up: "LookUp[Answer]", endpoint: _Endpoint) -> None:
-        super().__init__(look_up.name, look_up.wanted_by)
-        self.look_up = look_up
+    def __init__(self, look_up: "Lookup[Answer]", endpoint: _ResolverEndpoint) -> None:
+        super().__init__(look_up.name, look_up.deadline)
+        self.lookup = look_up
         self.endpoint = endpoint
         self.over = False
         self._worked_s = 0.0  # while it was under way before it gave way
         self._worked_before_s = 0.0  # before it was sent
-        self._give_up: Callable[[], None] | None = None
+        self._cancel: Callable[[], None] | None = None
 
     def send(self, now: float) -> None:
         self._worked_before_s = self.endpoint.working_s
-        if self.look_up.patient:
+        if self.lookup.deferred:
             self.endpoint.watch_work(now)
-        self.look_up.sent(now)
-        give_up = self.endpoint.begin(self.endpoint.url, self.look_up.question, self._settle)
+        self.lookup.sent(now)
+        give_up = self.endpoint.begin(self.endpoint.url, self.lookup.question, self._settle)
         if not self.over:  # else it was answered at once
-            self._give_up = give_up
+            self._cancel = give_up
 
-    def recall(self) -> None:
+    def preempt(self) -> None:
         self._worked_s += self.endpoint.working_s - self._worked_before_s
         self.stop()
-        self.look_up.gave_way(self)
+        self.lookup.preempted(self)
 
     @property
     def had_fair_time(self) -> bool:
@@ -219,17 +219,17 @@ class _Attempt(Query):
 
     def stop(self) -> None:
         """Tell the endpoint that its answer is not wanted."""
-        if (give_up := self._give_up) is not None:
-            self._give_up = None
+        if (give_up := self._cancel) is not None:
+            self._cancel = None
             give_up()
 
-    def _settle(self, told: DohResponse | TransportFailed) -> None:
+    def _settle(self, reported: DohResponse | TransportFailed) -> None:
         if not self.over and self.sent_at is not None:
-            self._give_up = None
-            self.look_up.heard(self, told)
+            self._cancel = None
+            self.lookup.received(self, reported)
 
 
-class LookUp(Generic[Answer]):
+class Lookup(Generic[Answer]):
     """One question to all endpoints. Nothing here waits; the clock calls `tick`.
 
     `done` is called once, with the answer or LookupFailed, unless the look-up is
@@ -240,7 +240,7 @@ class LookUp(Generic[Answer]):
     __slots__ = (
         *("_again_at", "_answer", "_attempts", "_began", "_clock", "_done", "_endpoints"),
         *("_hedge_at", "_judged", "_now", "_read", "_reasons", "_sent_at", "_started"),
-        *("_tries", "_try_s", "_untried", "name", "patient", "question", "wanted_by"),
+        *("_tries", "_try_s", "_untried", "name", "deferred", "question", "deadline"),
     )
 
     def __init__(
@@ -254,7 +254,7 @@ class LookUp(Generic[Answer]):
     ) -> None:
         self.question = question
         self.name = name
-        self.wanted_by = wanted_by
+        self.deadline = wanted_by
         self._read = read
         self._done = done
         self._endpoints = resolvers.endpoints
@@ -268,7 +268,7 @@ class LookUp(Generic[Answer]):
         self._sent_at: float | None = None
         self._started = False
         self._hedge_at = self._began + HEDGE_S if self._hurries() else NEVER
-        self.patient = not self._hurries()  # a list wants it: general trouble does not fail it
+        self.deferred = not self._hurries()  # a list wants it: general trouble does not fail it
         self._judged = False  # an endpoint has had its fair time for the name, or has answered
         self._tries = 0  # that general trouble ended
         self._try_s = LOOKUP_S  # from the first query of this try on
@@ -276,7 +276,7 @@ class LookUp(Generic[Answer]):
 
     def start(self) -> None:
         """Ask. It may be done at once."""
-        self._ask_next(self._began)
+        self._query_next(self._began)
         self._started = True
         self._clock.watch(self)
 
@@ -289,12 +289,12 @@ class LookUp(Generic[Answer]):
         for attempt in list(self._attempts):
             attempt.endpoint.queue.claim(attempt, account, priority)
         if self._again_at != NEVER and priority < Priority.LIST:
-            self._ask_again(now)
+            self._retry(now)
             self._clock.watch(self)
 
     def persist(self) -> None:
         """A list wants the answer as well: from now on general trouble does not fail it."""
-        self.patient = True
+        self.deferred = True
 
     def renounce(self, account: str) -> None:
         """An account no longer wants the answer."""
@@ -307,10 +307,10 @@ class LookUp(Generic[Answer]):
             self._answer = LookupFailed("nobody waits for the answer")
         now = self._now()
         for attempt in list(self._attempts):
-            self._give_up(attempt, now)
+            self._cancel(attempt, now)
 
     @property
-    def was_asked(self) -> bool:
+    def was_sent(self) -> bool:
         """Has an endpoint had most of LOOKUP_S for the answer?"""
         sent_at = self._sent_at
         return sent_at is not None and self._now() - sent_at > LOOKUP_S - 2 * LATE_S
@@ -319,7 +319,7 @@ class LookUp(Generic[Answer]):
         """What each endpoint has done until now."""
         reasons = list(self._reasons)
         for attempt in self._attempts:
-            reason = NO_TURN if attempt.sent_at is None else NO_ANSWER
+            reason = NOT_SENT if attempt.sent_at is None else NO_ANSWER
             reasons.append(f"{attempt.endpoint.name}: {reason}")
         hasty = not self._had_fair_time and self._tries < len(AGAIN_AFTER_S)
         return LookupFailed("; ".join(reasons), hasty)
@@ -345,20 +345,20 @@ class LookUp(Generic[Answer]):
 
     @property
     def _ends(self) -> float:
-        return self._began + LINE_S if self._sent_at is None else self._sent_at + self._try_s
+        return self._began + QUEUE_S if self._sent_at is None else self._sent_at + self._try_s
 
     def tick(self, now: float) -> None:
         if self._answer is not None:
             for attempt in list(self._attempts):
                 if attempt.sent_at is None or now >= attempt.sent_at + LATE_S:
-                    self._give_up(attempt, now)
+                    self._cancel(attempt, now)
         elif self._again_at != NEVER:
             if now >= self._again_at:
-                self._ask_again(now)
+                self._retry(now)
         elif now >= self._ends:
             self._end_try(now)
         elif self._untried and now >= self._hedge_at:
-            self._ask_next(now)
+            self._query_next(now)
 
     # -- what becomes of the queries -----------------------------------------------------------
 
@@ -371,7 +371,7 @@ class LookUp(Generic[Answer]):
             if self._started:
                 self._clock.watch(self)
 
-    def gave_way(self, attempt: _Attempt) -> None:
+    def preempted(self, attempt: _Attempt) -> None:
         """A query gave its place to another. While none is under way no time is counted."""
         if self._answer is not None:
             attempt.over = True
@@ -380,21 +380,21 @@ class LookUp(Generic[Answer]):
             self._sent_at = None
             self._try_s = LOOKUP_S
 
-    def heard(self, attempt: _Attempt, told: DohResponse | TransportFailed) -> None:
+    def received(self, attempt: _Attempt, reported: DohResponse | TransportFailed) -> None:
         now = self._now()
         self._attempts.remove(attempt)
         attempt.over = True
         endpoint = attempt.endpoint
         sent_at = attempt.sent_at
         assert sent_at is not None
-        if isinstance(told, TransportFailed):
+        if isinstance(reported, TransportFailed):
             endpoint.after_silence(sent_at)
             self._judged = self._judged or attempt.had_fair_time
-            reason = str(told) or type(told).__name__
+            reason = str(reported) or type(reported).__name__
         else:
             endpoint.after_answer(sent_at, now)
             if self._answer is None:
-                answer = self._read(told.octets)
+                answer = self._read(reported.octets)
                 if not isinstance(answer, LookupFailed):
                     self._finish(answer, now)
                 else:
@@ -405,14 +405,14 @@ class LookUp(Generic[Answer]):
             return
         self._reasons.append(f"{endpoint.name}: {reason}")
         if self._untried:
-            self._ask_next(now)
+            self._query_next(now)
         elif not self._attempts:
             self._fail(now)
             self._clock.watch(self)
 
     def _end_try(self, now: float) -> None:
         """The time is up; where the endpoints did not work meanwhile, a list waits for them."""
-        must_wait = self.patient and self._sent_at is not None and not self._had_fair_time
+        must_wait = self.deferred and self._sent_at is not None and not self._had_fair_time
         if must_wait and self._try_s < TRY_S:
             self._try_s += CHECK_S
         else:
@@ -421,25 +421,25 @@ class LookUp(Generic[Answer]):
     def _fail(self, now: float) -> None:
         """Nothing came of this try: the end, or for a list in general trouble another try."""
         failure = self.failure()
-        if not self.patient or not failure.hasty or now >= self._began + LINE_S:
+        if not self.deferred or not failure.hasty or now >= self._began + QUEUE_S:
             self._finish(failure, now)
             return
         self._reasons = [failure.reason]
         for attempt in list(self._attempts):
-            self._give_up(attempt, now)
+            self._cancel(attempt, now)
         self._again_at = now + AGAIN_AFTER_S[self._tries]
         self._tries += 1
 
-    def _ask_again(self, now: float) -> None:
+    def _retry(self, now: float) -> None:
         self._again_at = NEVER
         self._reasons = []
         self._untried = self._endpoints[::-1]
         self._sent_at = None
         self._try_s = LOOKUP_S
         self._hedge_at = now + HEDGE_S if self._hurries() else NEVER
-        self._ask_next(now)
+        self._query_next(now)
 
-    def _ask_next(self, now: float) -> None:
+    def _query_next(self, now: float) -> None:
         """Ask the next endpoint, and with one that is failing the one after it as well."""
         if self._hedge_at != NEVER:
             self._hedge_at = now + HEDGE_S
@@ -456,7 +456,7 @@ class LookUp(Generic[Answer]):
         self._answer = answer
         for attempt in list(self._attempts):
             if attempt.sent_at is None or now >= attempt.sent_at + LATE_S:
-                self._give_up(attempt, now)
+                self._cancel(attempt, now)
             else:
                 attempt.endpoint.queue.set_unwanted(attempt)
         if self._attempts:
@@ -473,7 +473,7 @@ class LookUp(Generic[Answer]):
             self._done = _nothing
             self._finish(LookupFailed("not needed"), self._now())
 
-    def _give_up(self, attempt: _Attempt, now: float) -> None:
+    def _cancel(self, attempt: _Attempt, now: float) -> None:
         attempt.over = True
         self._attempts.remove(attempt)
         if attempt.sent_at is not None and now >= attempt.sent_at + LATE_S:
@@ -482,7 +482,7 @@ class LookUp(Generic[Answer]):
         attempt.endpoint.release(attempt)
 
     def _hurries(self) -> bool:
-        return min(self.wanted_by.values()) < Priority.LIST
+        return min(self.deadline.values()) < Priority.LIST
 
 
 def _nothing(_: object) -> None:
@@ -496,20 +496,20 @@ class _ByTask:
         self._transport = transport
         self._nursery = nursery
 
-    def begin(self, url: str, query: bytes, settle: Told) -> Callable[[], None]:
+    def begin(self, url: str, query: bytes, settle: OnAnswer) -> Callable[[], None]:
         scope = trio.CancelScope()
 
         async def carry() -> None:
-            told: DohResponse | TransportFailed
+            reported: DohResponse | TransportFailed
             with scope:
                 try:
-                    told = DohResponse(await self._transport.exchange(url, query), None)
+                    reported = DohResponse(await self._transport.exchange(url, query), None)
                 except OSError as error:  # TransportFailed is one
-                    told = TransportFailed(str(error) or type(error).__name__)
+                    reported = TransportFailed(str(error) or type(error).__name__)
                 except Exception:
                     log_fault(carry)
-                    told = TransportFailed("the transport failed by a fault of ours")
-                settle(told)
+                    reported = TransportFailed("the transport failed by a fault of ours")
+                settle(reported)
 
         self._nursery.start_soon(contained, carry)
         return scope.cancel
@@ -524,10 +524,10 @@ class Resolvers:
         transport: DohTransport,
         nursery: trio.Nursery,
     ) -> None:
-        self.clock = Clock()
+        self.clock = DeadlineClock()
         carrier = transport if isinstance(transport, Transport) else _ByTask(transport, nursery)
-        self.endpoints = [_Endpoint(url, carrier.begin, self.clock) for url in urls]
+        self.endpoints = [_ResolverEndpoint(url, carrier.begin, self.clock) for url in urls]
         if isinstance(carrier, Transport):
             for endpoint in self.endpoints:
-                carrier.listen_for_capacity(endpoint.url, endpoint.has_capacity)
+                carrier.subscribe_capacity(endpoint.url, endpoint.has_capacity)
         nursery.start_soon(supervised, self.clock.run)

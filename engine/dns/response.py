@@ -14,7 +14,7 @@ class TooLong(Exception):
 
 
 @dataclass(slots=True)
-class Reply:
+class HttpResponse:
     """A final response. Fields that were not sent are empty; of others nothing is kept."""
 
     status: int

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 import trio
 
-from mailprobe.engine.dns.deadlines import NEVER, Clock
+from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock
 from mailprobe.engine.dns.doh import DohTransport, check_doh_url, open_transport
 from mailprobe.engine.dns.messages import (
     AddressAnswer,
@@ -29,16 +29,16 @@ from mailprobe.engine.dns.messages import (
     NoAddress,
     Route,
     RouteAnswer,
-    ask,
+    encode_query,
     read_addresses,
     read_pointers,
     read_route,
     reverse_name,
 )
 from mailprobe.engine.dns.query_queue import Priority
-from mailprobe.engine.dns.resolver import LOOKUP_S, LookUp, Read, Resolvers
+from mailprobe.engine.dns.resolver import LOOKUP_S, Lookup, Read, Resolvers
 from mailprobe.engine.net.dialer import is_public
-from mailprobe.engine.observer import NOBODY, Watcher
+from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.settings import EngineSettings
 
 DOMAINS_MAX = 100_000  # remembered, of domains and of exchanges each; about 500 octets apiece
@@ -50,7 +50,7 @@ Answer = TypeVar("Answer")
 Part = TypeVar("Part", covariant=True)
 
 
-class UnderWay(Protocol[Part]):
+class LookupHandle(Protocol[Part]):
     """A look-up that may take one question to the resolvers or two."""
 
     def start(self) -> None: ...
@@ -60,7 +60,7 @@ class UnderWay(Protocol[Part]):
     def cancel(self) -> None: ...
 
     @property
-    def was_asked(self) -> bool: ...
+    def was_sent(self) -> bool: ...
     def failure(self) -> LookupFailed: ...
 
     def partial(self) -> Part | None:
@@ -75,7 +75,7 @@ class Interest(Generic[Answer]):
     the caller has LookupFailed, whatever becomes of the look-up for others.
     """
 
-    __slots__ = ("_flight", "account", "deadline", "late", "late_at", "priority", "settle")
+    __slots__ = ("_lookup", "account", "deadline", "late", "late_at", "priority", "settle")
 
     def __init__(
         self,
@@ -93,37 +93,37 @@ class Interest(Generic[Answer]):
         self.deadline = deadline
         self.late_at = late_at
         self.late = late
-        self._flight: _Flight[Answer] | None = None
+        self._lookup: _InFlightLookup[Answer] | None = None
 
-    def join(self, flight: "_Flight[Answer]") -> None:
-        self._flight = flight
+    def join(self, flight: "_InFlightLookup[Answer]") -> None:
+        self._lookup = flight
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """The answer is not wanted any more; `settle` will not be called."""
-        if (flight := self._flight) is not None:
-            self._flight = None
-            flight.leave(self, by_clock=False)
+        if (flight := self._lookup) is not None:
+            self._lookup = None
+            flight.unsubscribe(self, by_clock=False)
 
     def end(self, answer: Answer | LookupFailed) -> None:
         """Called by the flight."""
-        self._flight = None
+        self._lookup = None
         settle, self.settle = self.settle, _nothing  # which leaves no cycle to the collector
         settle(answer)
 
     @property
     def over(self) -> bool:
-        return self._flight is None
+        return self._lookup is None
 
     @property
     def due(self) -> float:
         return min(self.deadline, self.late_at)
 
     def tick(self, now: float) -> None:
-        flight = self._flight
+        flight = self._lookup
         assert flight is not None
         if now >= self.deadline:
-            self._flight = None
-            self.settle(flight.leave(self, by_clock=True))
+            self._lookup = None
+            self.settle(flight.unsubscribe(self, by_clock=True))
         elif now >= self.late_at:
             self.late_at = NEVER
             if self.late is not None:
@@ -134,19 +134,21 @@ def _nothing(_: object) -> None:
     """Tell nobody."""
 
 
-class _Flight(Generic[Answer]):
+class _InFlightLookup(Generic[Answer]):
     """A look-up under way, and everybody who waits for its answer."""
 
-    __slots__ = ("_began", "_counts", "_interests", "_memory", "_name", "look_up", "wanted_by")
+    __slots__ = ("_began", "_counts", "_interests", "_memory", "_name", "deadline", "lookup")
 
-    def __init__(self, name: str, memory: "Remembered[Answer]", first: Interest[Answer]) -> None:
+    def __init__(
+        self, name: str, memory: "SingleFlightCache[Answer]", first: Interest[Answer]
+    ) -> None:
         self._name = name
         self._memory = memory
         self._began = memory.now()
         self._interests: dict[Interest[Answer], None] = {first: None}
         self._counts = {first.account: 1}
-        self.wanted_by = {first.account: first.priority}
-        self.look_up: UnderWay[Answer] | None = None
+        self.deadline = {first.account: first.priority}
+        self.lookup: LookupHandle[Answer] | None = None
         first.join(self)
 
     def join(self, interest: Interest[Answer]) -> None:
@@ -154,32 +156,32 @@ class _Flight(Generic[Answer]):
         interest.join(self)
         account, priority = interest.account, interest.priority
         self._counts[account] = self._counts.get(account, 0) + 1
-        if account not in self.wanted_by or priority < self.wanted_by[account]:
-            self.wanted_by[account] = priority
-            assert self.look_up is not None
-            self.look_up.claim(account, priority)
+        if account not in self.deadline or priority < self.deadline[account]:
+            self.deadline[account] = priority
+            assert self.lookup is not None
+            self.lookup.claim(account, priority)
         if priority >= Priority.LIST:
-            assert self.look_up is not None
-            self.look_up.persist()
+            assert self.lookup is not None
+            self.lookup.persist()
 
-    def leave(self, interest: Interest[Answer], *, by_clock: bool) -> Answer | LookupFailed:
+    def unsubscribe(self, interest: Interest[Answer], *, by_clock: bool) -> Answer | LookupFailed:
         """One caller waits no longer; returns what there is for one whose clock ran out."""
         del self._interests[interest]
-        look_up, account = self.look_up, interest.account
+        look_up, account = self.lookup, interest.account
         assert look_up is not None
-        told = (by_clock and look_up.partial()) or look_up.failure()
+        reported = (by_clock and look_up.partial()) or look_up.failure()
         self._counts[account] -= 1
         if not self._interests:
-            kept_s = FAILURE_KEPT_S if by_clock and look_up.was_asked else 0.0
+            kept_s = FAILURE_KEPT_S if by_clock and look_up.was_sent else 0.0
             look_up.cancel()
-            self._memory.landed(self._name, cast(Answer, told), kept_s)
+            self._memory.landed(self._name, cast(Answer, reported), kept_s)
             if by_clock:
-                self._report(told)
+                self._report(reported)
         elif not self._counts[account]:
             del self._counts[account]
             look_up.renounce(account)
-            del self.wanted_by[account]
-        return told
+            del self.deadline[account]
+        return reported
 
     def finish(self, answer: Answer, kept_s: float) -> None:
         """The look-up is done: everybody who waits has the answer."""
@@ -191,10 +193,10 @@ class _Flight(Generic[Answer]):
 
     def _report(self, answer: Answer | LookupFailed) -> None:
         certain = not isinstance(answer, LookupFailed)
-        self._memory.watcher.looked_up(self._began, certain=certain)
+        self._memory.observer.lookup_done(self._began, certain=certain)
 
 
-class Remembered(Generic[Answer]):
+class SingleFlightCache(Generic[Answer]):
     """Answers by name until they are too old, and one look-up at a time for each name.
 
     `look_up` makes a look-up for a flight, which it finishes with the answer and for how
@@ -204,30 +206,30 @@ class Remembered(Generic[Answer]):
 
     def __init__(
         self,
-        clock: Clock,
-        look_up: "Callable[[str, _Flight[Answer]], UnderWay[Answer]]",
+        clock: DeadlineClock,
+        look_up: "Callable[[str, _InFlightLookup[Answer]], LookupHandle[Answer]]",
         *,
         names_max: int = DOMAINS_MAX,
-        watcher: Watcher = NOBODY,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
-        self.watcher = watcher
+        self.observer = observer
         self.now = clock.now
         self._clock = clock
-        self._look_up = look_up
+        self._lookup = look_up
         self._names_max = names_max
         # Until when; oldest first. A plain dict looks for its first key past all that
         # were ever taken from its front.
         self._answers: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
-        self._flights: dict[str, _Flight[Answer]] = {}
+        self._flights: dict[str, _InFlightLookup[Answer]] = {}
 
-    def known(self, name: str, *, patient: bool = False) -> Answer | None:
+    def cached(self, name: str, *, patient: bool = False) -> Answer | None:
         """What is remembered; for who is patient, no failure that a second try might mend."""
         until, answer = self._answers.get(name, _NEVER)
         if self.now() >= until or (patient and isinstance(answer, LookupFailed) and answer.hasty):
             return None
         return answer
 
-    def want(self, name: str, interest: Interest[Answer]) -> None:
+    def subscribe(self, name: str, interest: Interest[Answer]) -> None:
         """Have the interest settled by the one look-up that all who ask now share.
 
         It may be settled before this returns.
@@ -236,10 +238,10 @@ class Remembered(Generic[Answer]):
         if flight is not None:
             flight.join(interest)
         else:
-            flight = self._flights[name] = _Flight(name, self, interest)
+            flight = self._flights[name] = _InFlightLookup(name, self, interest)
             try:
-                flight.look_up = self._look_up(name, flight)
-                flight.look_up.start()
+                flight.lookup = self._lookup(name, flight)
+                flight.lookup.start()
             except BaseException:
                 self._flights.pop(name, None)  # nobody else is to wait for it
                 raise
@@ -249,11 +251,11 @@ class Remembered(Generic[Answer]):
         self, name: str, account: str = "", priority: Priority = Priority.REQUEST
     ) -> Answer | LookupFailed:
         """The answer, from memory or from the look-up, within LOOKUP_S where it is no list's."""
-        if (known := self.known(name, patient=priority >= Priority.LIST)) is not None:
+        if (known := self.cached(name, patient=priority >= Priority.LIST)) is not None:
             await trio.lowlevel.checkpoint()
             return known
         task = _TaskInterest[Answer](account, priority, self.now)
-        self.want(name, task)
+        self.subscribe(name, task)
         return await task.wait()
 
     def landed(self, name: str, answer: Answer, kept_s: float) -> None:
@@ -274,34 +276,34 @@ _NEVER = (float("-inf"), None)
 class _TaskInterest(Interest[Answer]):
     """The wish of a task that waits; leaving gives it up."""
 
-    __slots__ = ("_task", "_told")
+    __slots__ = ("_notified", "_task")
 
     def __init__(self, account: str, priority: Priority, now: Callable[[], float]) -> None:
         deadline = now() + LOOKUP_S if priority < Priority.LIST else NEVER
         super().__init__(account, priority, self._settle, deadline)
         self._task: trio.lowlevel.Task | None = None
-        self._told: Answer | LookupFailed | None = None
+        self._notified: Answer | LookupFailed | None = None
 
     async def wait(self) -> Answer | LookupFailed:
-        if self._told is None:
+        if self._notified is None:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         else:
             await trio.lowlevel.checkpoint()
-        assert self._told is not None
-        return self._told
+        assert self._notified is not None
+        return self._notified
 
     def _settle(self, answer: Answer | LookupFailed) -> None:
-        self._told = answer
+        self._notified = answer
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self.give_up()
+        self.cancel()
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class _AddressLookUp:
+class _AddressLookup:
     """The look-up of a host's addresses: IPv4, or IPv6 too where no IPv4 one may be used.
 
     Both are asked together, unless only lists wait for the answer: these have the time
@@ -311,31 +313,31 @@ class _AddressLookUp:
     def __init__(
         self,
         name: str,
-        flight: "_Flight[AddressAnswer]",
+        flight: "_InFlightLookup[AddressAnswer]",
         usable: Callable[[Addresses], bool],
         resolvers: Resolvers,
     ) -> None:
         self._name = name
-        self._flight = flight
+        self._in_flight = flight
         self._usable = usable
         self._resolvers = resolvers
-        self._four = self._look_up("A", self._on_four)
-        self._six: LookUp[AddressAnswer] | None = None
+        self._four = self._lookup("A", self._on_four)
+        self._six: Lookup[AddressAnswer] | None = None
         self._answer4: AddressAnswer | None = None
         self._answer6: AddressAnswer | None = None
         self._over = False
 
     def start(self) -> None:
         self._four.start()
-        if min(self._flight.wanted_by.values()) < Priority.LIST:
-            self._ask_for_six()
+        if min(self._in_flight.deadline.values()) < Priority.LIST:
+            self._query_aaaa()
 
     def claim(self, account: str, priority: Priority) -> None:
         self._four.claim(account, priority)
         if self._six is not None:
             self._six.claim(account, priority)
         elif priority < Priority.LIST:
-            self._ask_for_six()
+            self._query_aaaa()
 
     def persist(self) -> None:
         for each in self._both():
@@ -351,8 +353,8 @@ class _AddressLookUp:
             each.cancel()
 
     @property
-    def was_asked(self) -> bool:
-        return any(each.was_asked for each in self._both())
+    def was_sent(self) -> bool:
+        return any(each.was_sent for each in self._both())
 
     def failure(self) -> LookupFailed:
         return self._four.failure()
@@ -360,25 +362,27 @@ class _AddressLookUp:
     def partial(self) -> AddressAnswer | None:
         return self._answer6 if isinstance(self._answer6, Addresses) else None
 
-    def _both(self) -> "list[LookUp[AddressAnswer]]":
+    def _both(self) -> "list[Lookup[AddressAnswer]]":
         return [self._four] if self._six is None else [self._four, self._six]
 
-    def _ask_for_six(self) -> None:
+    def _query_aaaa(self) -> None:
         if self._six is None and not self._over:
-            self._six = self._look_up("AAAA", self._on_six)
-            if self._four.patient:
+            self._six = self._lookup("AAAA", self._on_six)
+            if self._four.deferred:
                 self._six.persist()
             self._six.start()
 
-    def _look_up(
+    def _lookup(
         self, kind: Literal["A", "AAAA"], done: Callable[[AddressAnswer], None]
-    ) -> LookUp[AddressAnswer]:
+    ) -> Lookup[AddressAnswer]:
         name = self._name
 
         def read(octets: bytes) -> AddressAnswer:
             return read_addresses(octets, name, kind)
 
-        return LookUp(ask(name, kind), name, read, self._flight.wanted_by, done, self._resolvers)
+        return Lookup(
+            encode_query(name, kind), name, read, self._in_flight.deadline, done, self._resolvers
+        )
 
     def _on_four(self, answer: AddressAnswer) -> None:
         self._answer4 = answer
@@ -386,11 +390,11 @@ class _AddressLookUp:
             self._over = True
             if self._six is not None:
                 self._six.ignore()
-            self._flight.finish(answer, _held(answer.ttl_s))
+            self._in_flight.finish(answer, _held(answer.ttl_s))
         elif self._answer6 is not None:
             self._finish(answer, self._answer6)
         else:
-            self._ask_for_six()
+            self._query_aaaa()
 
     def _on_six(self, answer: AddressAnswer) -> None:
         self._answer6 = answer
@@ -399,7 +403,7 @@ class _AddressLookUp:
 
     def _finish(self, four: AddressAnswer, six: AddressAnswer) -> None:
         self._over = True
-        self._flight.finish(*_both(four, six))
+        self._in_flight.finish(*_both(four, six))
 
 
 class Routes:
@@ -410,24 +414,24 @@ class Routes:
         settings: EngineSettings,
         resolvers: Resolvers,
         rng: random.Random,
-        watcher: Watcher = NOBODY,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
-        self._watcher = watcher
+        self._observer = observer
         self._resolvers = resolvers
         self._rng = rng
         self._allow_private = settings.allow_private
         self._mx_kept_s = settings.cache_s
         clock = resolvers.clock
-        self._routes: Remembered[RouteAnswer] = Remembered(
-            clock, self._look_up_route, watcher=watcher
+        self._routes: SingleFlightCache[RouteAnswer] = SingleFlightCache(
+            clock, self._look_up_route, observer=observer
         )
-        self._addresses: Remembered[AddressAnswer] = Remembered(
-            clock, self._look_up_addresses, watcher=watcher
+        self._addresses: SingleFlightCache[AddressAnswer] = SingleFlightCache(
+            clock, self._look_up_addresses, observer=observer
         )
 
-    def known(self, domain: str, *, patient: bool = False) -> RouteAnswer | None:
+    def cached_route(self, domain: str, *, patient: bool = False) -> RouteAnswer | None:
         """What memory holds; None means that `find` will have to ask."""
-        return self._routes.known(domain.lower(), patient=patient)
+        return self._routes.cached(domain.lower(), patient=patient)
 
     async def find(self, domain: str, account: str = "", *, patient: bool = False) -> RouteAnswer:
         """Where this domain's mail goes. Raises ValueError for what is no domain name.
@@ -435,11 +439,11 @@ class Routes:
         `account` pays for it with its turns. An answer takes LOOKUP_S at most, with
         `patient` (a list's) from the first query on.
         """
-        ask(domain, "MX")  # a name that cannot be asked about is its caller's mistake
+        encode_query(domain, "MX")  # a name that cannot be asked about is its caller's mistake
         return await self._routes.find(domain.lower(), account, _priority(patient))
 
-    def known_addresses(self, name: str, *, patient: bool = False) -> AddressAnswer | None:
-        return self._addresses.known(name.lower(), patient=patient)
+    def cached_addresses(self, name: str, *, patient: bool = False) -> AddressAnswer | None:
+        return self._addresses.cached(name.lower(), patient=patient)
 
     async def addresses(
         self, name: str, account: str = "", *, patient: bool = False
@@ -449,12 +453,12 @@ class Routes:
         NoAddress only when the resolver says so of both. They may all be private;
         whoever connects has the guard.
         """
-        ask(name, "A")
+        encode_query(name, "A")
         return await self._addresses.find(name.lower(), account, _priority(patient))
 
-    def want_addresses(self, name: str, interest: Interest[AddressAnswer]) -> None:
+    def subscribe_addresses(self, name: str, interest: Interest[AddressAnswer]) -> None:
         """The same for a caller that does not wait; the interest may be settled at once."""
-        self._addresses.want(name.lower(), interest)
+        self._addresses.subscribe(name.lower(), interest)
 
     async def addresses_now(self, name: str, account: str = "") -> AddressAnswer:
         """All addresses that a host has now, IPv4 and IPv6, at most 64 of each; public or not.
@@ -462,45 +466,54 @@ class Routes:
         Memory neither answers nor learns. An answer that is certain is so of both kinds:
         where one look-up has failed, so has the whole.
         """
-        four = await self._ask_now(name, "A", account)
+        four = await self._query_now(name, "A", account)
         if isinstance(four, LookupFailed):
             return four
-        six = await self._ask_now(name, "AAAA", account)
+        six = await self._query_now(name, "AAAA", account)
         if isinstance(six, LookupFailed):
             return six
         return _both(four, six)[0]
 
-    async def _ask_now(self, name: str, kind: Literal["A", "AAAA"], account: str) -> AddressAnswer:
-        return await self._ask_once(
-            ask(name, kind), name, lambda octets: read_addresses(octets, name, kind), account
+    async def _query_now(
+        self, name: str, kind: Literal["A", "AAAA"], account: str
+    ) -> AddressAnswer:
+        return await self._query_once(
+            encode_query(name, kind),
+            name,
+            lambda octets: read_addresses(octets, name, kind),
+            account,
         )
 
     async def pointers(self, ip: str, account: str = "") -> tuple[str, ...] | LookupFailed:
         """The names that an address's reverse records give; asked each time."""
         name = reverse_name(ip)
-        return await self._ask_once(
-            ask(name, "PTR"), name, lambda octets: read_pointers(octets, ip), account
+        return await self._query_once(
+            encode_query(name, "PTR"), name, lambda octets: read_pointers(octets, ip), account
         )
 
-    async def _ask_once(
+    async def _query_once(
         self, question: bytes, name: str, read: Read[Answer], account: str
     ) -> Answer | LookupFailed:
         """A look-up that is nobody else's and is not remembered."""
 
-        def look_up(name: str, flight: _Flight[Any]) -> UnderWay[Any]:
+        def look_up(name: str, flight: _InFlightLookup[Any]) -> LookupHandle[Any]:
             def done(answer: object) -> None:
                 flight.finish(answer, 0)
 
-            return LookUp(question, name, read, flight.wanted_by, done, self._resolvers)
+            return Lookup(question, name, read, flight.deadline, done, self._resolvers)
 
-        memory: Remembered[Any] = Remembered(self._resolvers.clock, look_up, watcher=self._watcher)
+        memory: SingleFlightCache[Any] = SingleFlightCache(
+            self._resolvers.clock, look_up, observer=self._observer
+        )
         return cast("Answer | LookupFailed", await memory.find(name, account))
 
     def in_order(self, route: Route) -> list[MailExchange]:
         """The exchanges in the order to try them now, equal ones shuffled."""
         return route.in_order(self._rng)
 
-    def _look_up_route(self, domain: str, flight: _Flight[RouteAnswer]) -> UnderWay[RouteAnswer]:
+    def _look_up_route(
+        self, domain: str, flight: _InFlightLookup[RouteAnswer]
+    ) -> LookupHandle[RouteAnswer]:
         def done(answer: RouteAnswer) -> None:
             failed = isinstance(answer, LookupFailed)
             flight.finish(answer, FAILURE_KEPT_S if failed else self._mx_kept_s)
@@ -508,16 +521,16 @@ class Routes:
         def read(octets: bytes) -> RouteAnswer:
             return read_route(octets, domain)
 
-        question = ask(domain, "MX")
-        look_up: LookUp[RouteAnswer] = LookUp(
-            question, domain, read, flight.wanted_by, done, self._resolvers
+        question = encode_query(domain, "MX")
+        look_up: Lookup[RouteAnswer] = Lookup(
+            question, domain, read, flight.deadline, done, self._resolvers
         )
         return look_up
 
     def _look_up_addresses(
-        self, name: str, flight: _Flight[AddressAnswer]
-    ) -> UnderWay[AddressAnswer]:
-        return _AddressLookUp(name, flight, self._any_usable, self._resolvers)
+        self, name: str, flight: _InFlightLookup[AddressAnswer]
+    ) -> LookupHandle[AddressAnswer]:
+        return _AddressLookup(name, flight, self._any_usable, self._resolvers)
 
     def _any_usable(self, addresses: Addresses) -> bool:
         return self._allow_private or any(map(is_public, addresses.ips))
@@ -555,7 +568,7 @@ async def open_routes(
     *,
     transport: DohTransport | None = None,
     rng: random.Random,
-    watcher: Watcher = NOBODY,
+    observer: Observer = NO_OBSERVER,
 ) -> AsyncIterator[Routes]:
     """Routes that live as long as the block; without a transport, over the network.
 
@@ -566,11 +579,11 @@ async def open_routes(
             check_doh_url(url)
         async with (
             open_transport(settings.doh_ca_file) as opened,
-            open_routes(settings, transport=opened, rng=rng, watcher=watcher) as routes,
+            open_routes(settings, transport=opened, rng=rng, observer=observer) as routes,
         ):
             yield routes
         return
     async with trio.open_nursery() as nursery:
         resolvers = Resolvers(settings.doh_urls, transport, nursery)
-        yield Routes(settings, resolvers, rng, watcher)
+        yield Routes(settings, resolvers, rng, observer)
         nursery.cancel_scope.cancel()

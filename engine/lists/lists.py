@@ -87,7 +87,7 @@ class Lists:
         self.roles = roles
         self.typos = typos
         self._known = free_providers | smtp_blocked | self.allowed
-        self._both = lru_cache(DOMAINS_REMEMBERED_MAX)(self._ask_both)
+        self._both = lru_cache(DOMAINS_REMEMBERED_MAX)(self._match_both)
 
     def signals(self, address: Address) -> Signals:
         """What the lists say of this address. Never raises, never asks the network."""
@@ -120,7 +120,7 @@ class Lists:
             return None
         return meant
 
-    def _ask_both(self, domain: str) -> tuple[Signals, Signals]:
+    def _match_both(self, domain: str) -> tuple[Signals, Signals]:
         """The signals of a person's and of a role's mailbox at this domain."""
         return _both(
             self.is_disposable(domain),

@@ -124,18 +124,18 @@ def check_proxy_url(url: str) -> Proxy:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class ProxyBackoff:
     """How long a proxy that failed is left alone: from 5 s, doubling, to 5 minutes."""
 
     until: float = float("-inf")
     length_s: float = 2.5
 
-    def after_failure(self, now: float) -> "Rest":
+    def after_failure(self, now: float) -> "ProxyBackoff":
         length_s = min(self.length_s * 2, 300.0)
-        return Rest(now + length_s, length_s)
+        return ProxyBackoff(now + length_s, length_s)
 
 
-AWAKE = Rest()
+READY_BYTE = ProxyBackoff()
 HANDSHAKE_S = 0.6  # a proxy's own part, so that the next has a chance in a connect's second
 SILENCE_S = 0.6  # so long without a reply counts; whoever gave up sooner did not want it
 OPINIONS_MAX = 2  # what two proxies fail to reach is not there: no third one knocks at it
@@ -147,7 +147,7 @@ SILENT_MAX = 8  # so many in a row without an answer, while another works; some 
 class _Record:
     """How a proxy fared. `refuted` and `silent` hold targets in a row, so at most their limits."""
 
-    rest: Rest = AWAKE
+    backoff: ProxyBackoff = READY_BYTE
     worked_at: float = float("-inf")
     refuted: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
@@ -155,7 +155,7 @@ class _Record:
 
     def worked(self, now: float) -> None:
         """It connected, or said clearly why the target can't be connected to."""
-        self.rest = AWAKE
+        self.backoff = READY_BYTE
         self.worked_at = now
         self.refuted.clear()
         self.silent.clear()
@@ -166,7 +166,7 @@ class _Record:
         A proxy that has rested and not worked since is given one chance only.
         """
         self.refuted.add(target)
-        return len(self.refuted) >= (REFUTED_MAX if self.rest is AWAKE else 1)
+        return len(self.refuted) >= (REFUTED_MAX if self.backoff is READY_BYTE else 1)
 
     def be_silent(self, target: str, now: float) -> bool:
         """It gave no answer for this target. Has it been silent for too many?"""
@@ -177,7 +177,7 @@ class _Record:
         return len(self.silent) >= SILENT_MAX
 
     def fall_asleep(self, now: float) -> None:
-        self.rest = self.rest.after_failure(now)
+        self.backoff = self.backoff.after_failure(now)
         self.refuted.clear()
         self.silent.clear()
 
@@ -205,8 +205,8 @@ class Dialer:
             return await _connect(address, port)
         failed: _ProxyFailed | None = None
         doubted: list[Proxy] = []
-        for proxy in self._in_turn():
-            if len(doubted) == OPINIONS_MAX or (doubted and not self._is_awake(proxy)):
+        for proxy in self._by_preference():
+            if len(doubted) == OPINIONS_MAX or (doubted and not self._is_available(proxy)):
                 break
             try:
                 stream = await self._through(proxy, address, port)
@@ -215,12 +215,12 @@ class Dialer:
                 doubted.append(proxy)
             except _ProxyFailed as error:
                 failed = error
-                if error.rest:
-                    self._rest(proxy)
+                if error.backoff:
+                    self._back_off(proxy)
             else:
                 for other in doubted:
                     if self._records[other].refute(address):
-                        self._rest(other)
+                        self._back_off(other)
                 return stream
         raise CannotConnect(f"no proxy could be used: {failed}") from failed
 
@@ -235,23 +235,23 @@ class Dialer:
         except trio.Cancelled:
             now = trio.current_time()
             if now - began >= SILENCE_S and record.be_silent(address, now):
-                self._rest_if_others_worked(proxy, since=record.silent_since)
+                self._back_off_if_others_worked(proxy, since=record.silent_since)
             raise
         record.worked(trio.current_time())
         return stream
 
-    def _rest_if_others_worked(self, proxy: Proxy, *, since: float) -> None:
+    def _back_off_if_others_worked(self, proxy: Proxy, *, since: float) -> None:
         others = (record for other, record in self._records.items() if other != proxy)
         if any(record.worked_at >= since for record in others):
-            self._rest(proxy)
+            self._back_off(proxy)
 
-    def _rest(self, proxy: Proxy) -> None:
+    def _back_off(self, proxy: Proxy) -> None:
         """Leave it alone for a while, unless no other is awake."""
-        if any(self._is_awake(other) for other in self._proxies if other != proxy):
+        if any(self._is_available(other) for other in self._proxies if other != proxy):
             self._records[proxy].fall_asleep(trio.current_time())
 
-    def _is_awake(self, proxy: Proxy) -> bool:
-        return self._records[proxy].rest.until <= trio.current_time()
+    def _is_available(self, proxy: Proxy) -> bool:
+        return self._records[proxy].backoff.until <= trio.current_time()
 
     def _guard(self, address: str) -> None:
         try:
@@ -261,15 +261,15 @@ class Dialer:
         if not self._allow_private and not is_public(address):
             raise NotPublic("not a public address")
 
-    def _in_turn(self) -> list[Proxy]:
+    def _by_preference(self) -> list[Proxy]:
         """The proxies to try for this connection; the first goes to the end of the line.
 
         After those awake comes the resting one that wakes first, as a last resort.
         """
         self._proxies.append(self._proxies.pop(0))
-        awake = [proxy for proxy in self._proxies if self._is_awake(proxy)]
-        resting = (proxy for proxy in self._proxies if not self._is_awake(proxy))
-        by_waking = sorted(resting, key=lambda proxy: self._records[proxy].rest.until)
+        awake = [proxy for proxy in self._proxies if self._is_available(proxy)]
+        resting = (proxy for proxy in self._proxies if not self._is_available(proxy))
+        by_waking = sorted(resting, key=lambda proxy: self._records[proxy].backoff.until)
         return awake + by_waking[:1]
 
 
@@ -304,7 +304,7 @@ class _ProxyFailed(Exception):
 
     def __init__(self, words: str, *, rest: bool = True) -> None:
         super().__init__(words)
-        self.rest = rest
+        self.backoff = rest
 
 
 class _InDoubt(_ProxyFailed):

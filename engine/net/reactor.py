@@ -6,7 +6,7 @@ once (epoll, edge-triggered), one task wakes all whose octets have come, and one
 keeps the deadlines: 34 µs an exchange became 20. A stream that is no socket (the
 world of the tests, a proxy's tunnel of another kind) is waited for in trio's way.
 
-A line is used by one task at a time; `wake` may come from any. While that task waits,
+A line is used by one task at a time; `interrupt` may come from any. While that task waits,
 `on_octets` may take what comes in its place, so that the usual costs no switch of tasks.
 
 What has come is read as soon as the kernel reports it, and served in the order of its
@@ -39,7 +39,7 @@ GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 OnOctets = Callable[[], float | None]
 
 
-class Line(Protocol):
+class ByteChannel(Protocol):
     """One connection's octets. Whatever goes wrong with it raises one of GONE.
 
     `on_octets` is called where octets have come during a wait, or its deadline has, if the
@@ -70,7 +70,7 @@ class Line(Protocol):
     def receive(self) -> bytes | None:
         """What has come, empty at the end of the stream; None where nothing has."""
 
-    def wake(self) -> None:
+    def interrupt(self) -> None:
         """End the wait that there is, if there is one."""
 
     async def hang_up(self, within_s: float) -> None:
@@ -80,7 +80,7 @@ class Line(Protocol):
         """Close at once. Never blocks."""
 
 
-class StreamLine:
+class StreamChannel:
     """A line over any stream of trio's."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
@@ -88,8 +88,8 @@ class StreamLine:
         self.arrived_at = trio.current_time()
         self._stream = stream
         self._waiting: trio.CancelScope | None = None
-        self._come: bytes | None = None
-        self._trouble: Exception | None = None
+        self._arrived: bytes | None = None
+        self._error: Exception | None = None
 
     def silent_s(self) -> float:
         return 0.0
@@ -105,22 +105,22 @@ class StreamLine:
         until = max(until, trio.current_time() + LATE_GRACE_S)
         try:
             with trio.CancelScope(deadline=until) as self._waiting:
-                self._come = bytes(await self._stream.receive_some(RECEIVE_OCTETS))
+                self._arrived = bytes(await self._stream.receive_some(RECEIVE_OCTETS))
                 self.arrived_at = trio.current_time()
-        except GONE as trouble:
-            self._trouble = trouble
+        except GONE as error:
+            self._error = error
         finally:
             self._waiting = None
         return False
 
     def receive(self) -> bytes | None:
-        come, self._come = self._come, None
-        trouble, self._trouble = self._trouble, None
-        if trouble is not None:
-            raise trouble
+        come, self._arrived = self._arrived, None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         return come
 
-    def wake(self) -> None:
+    def interrupt(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
 
@@ -131,16 +131,16 @@ class StreamLine:
         await trio.aclose_forcefully(self._stream)
 
 
-class SocketLine:
+class SocketChannel:
     """A line over a connected socket, which is its own from now on."""
 
-    def __init__(self, lines: "Lines", connected: socket.socket) -> None:
+    def __init__(self, lines: "Reactor", connected: socket.socket) -> None:
         self.fileno = connected.fileno()
         self.on_octets: OnOctets | None = None
         self.until = float("inf")  # of the wait that there is
-        self.rings_at = float("inf")  # the deadline that is kept for it
+        self.timer_at = float("inf")  # the deadline that is kept for it
         self.arrived_at = lines.now()
-        self._lines = lines
+        self._reactor = lines
         self._socket = connected
         self._ready = False  # octets may have come since nothing was there last
         self._ending = (
@@ -161,7 +161,7 @@ class SocketLine:
         """As two looks at the kernel tell, so it is never too long."""
         if self._ready or self._received is not None:
             return 0.0
-        return self._lines.polled_at - self.arrived_at
+        return self._reactor.polled_at - self.arrived_at
 
     def send_now(self, octets: bytes) -> int:
         try:
@@ -182,15 +182,15 @@ class SocketLine:
         self._task = trio.lowlevel.current_task()
         self._wait_on(until)
         self._over = False
-        await trio.lowlevel.wait_task_rescheduled(self._give_up)
+        await trio.lowlevel.wait_task_rescheduled(self._fail)
         return self._over
 
     def _wait_on(self, until: float) -> None:
         self.until = until
-        if until < self.rings_at:
-            self._lines.ring(self)
+        if until < self.timer_at:
+            self._reactor.set_timer(self)
 
-    def _give_up(self, _: object) -> trio.lowlevel.Abort:
+    def _fail(self, _: object) -> trio.lowlevel.Abort:
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
@@ -198,11 +198,11 @@ class SocketLine:
         if self._received is None and self._trouble is None:
             self._receive()
             if self._received is not None:
-                self.arrived_at = self._lines.now()
+                self.arrived_at = self._reactor.now()
         octets, self._received = self._received, None
         if octets is None and self._trouble is not None:
-            trouble, self._trouble = self._trouble, None
-            raise trouble
+            error, self._trouble = self._trouble, None
+            raise error
         return octets
 
     def _receive(self) -> None:
@@ -212,8 +212,8 @@ class SocketLine:
         except BlockingIOError:
             self._ready = False
             return
-        except OSError as trouble:
-            self._ready, self._trouble = False, trouble
+        except OSError as error:
+            self._ready, self._trouble = False, error
             return
         # Fewer than there was room for: the socket is drained (epoll(7)), but for its end.
         self._ready = len(octets) == RECEIVE_OCTETS or self._ending
@@ -233,7 +233,7 @@ class SocketLine:
         if self._task is None:
             return False
         if self.on_octets is None:
-            self.wake()
+            self.interrupt()
             return False
         if self._received is None or len(self._received) < UNSERVED_OCTETS_MAX:
             self._receive()
@@ -244,25 +244,25 @@ class SocketLine:
         self.queued = False
         while self._task is not None:
             if self.on_octets is None:
-                self.wake()
+                self.interrupt()
                 return
             try:
                 until = self.on_octets()
             except Exception:  # a bug ends the one who waits, and not those who wait elsewhere
                 log_fault(self.on_octets)
-                self.wake()  # it goes on by itself, and meets the bug there
+                self.interrupt()  # it goes on by itself, and meets the bug there
                 return
             if until is None:
                 self._over = True
-                self.wake()
+                self.interrupt()
                 return
             self.until = until
-            if until < self.rings_at:
-                self._lines.ring(self)
+            if until < self.timer_at:
+                self._reactor.set_timer(self)
             if not self._ready and self._received is None and self._trouble is None:
                 return
 
-    def wake(self) -> None:
+    def interrupt(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             trio.lowlevel.reschedule(task)
@@ -277,45 +277,47 @@ class SocketLine:
             return
 
     async def close(self) -> None:
-        self._lines.forget(self)
+        self._reactor.forget(self)
         self._socket.close()
 
 
-class Lines:
+class Reactor:
     """All sockets that are waited for: one wait in the kernel, one for the next deadline."""
 
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
         self.polled_at = self.now()  # all that had come by then is received
         self._epoll = select.epoll()
-        self._unserved: deque[SocketLine] = deque()
-        self._lines: dict[int, SocketLine] = {}  # by descriptor
-        self._bells: list[tuple[float, int, SocketLine]] = []  # a heap; one or few for each line
+        self._unserved: deque[SocketChannel] = deque()
+        self._channels: dict[int, SocketChannel] = {}  # by descriptor
+        self._timers: list[
+            tuple[float, int, SocketChannel]
+        ] = []  # a heap; one or few for each line
         self._count = 0
         self._sleeping = trio.CancelScope()
 
-    def line(self, stream: trio.abc.Stream) -> Line:
+    def open_channel(self, stream: trio.abc.Stream) -> ByteChannel:
         """A line over this stream; a socket's descriptor is taken out of it."""
         if not isinstance(stream, trio.SocketStream):
-            return StreamLine(stream)
+            return StreamChannel(stream)
         connected = socket.socket(fileno=stream.socket.detach())
         connected.setblocking(False)
-        line = SocketLine(self, connected)
-        self._lines[line.fileno] = line
+        line = SocketChannel(self, connected)
+        self._channels[line.fileno] = line
         self._epoll.register(line.fileno, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
         return line
 
-    def forget(self, line: SocketLine) -> None:
-        if self._lines.get(line.fileno) is line:
-            del self._lines[line.fileno]
+    def forget(self, line: SocketChannel) -> None:
+        if self._channels.get(line.fileno) is line:
+            del self._channels[line.fileno]
             self._epoll.unregister(line.fileno)
             line.until = float("inf")
 
-    def ring(self, line: SocketLine) -> None:
+    def set_timer(self, line: SocketChannel) -> None:
         """Keep the line's deadline, which is earlier than the one that is kept."""
         self._count += 1
-        line.rings_at = line.until
-        heappush(self._bells, (line.until, self._count, line))
+        line.timer_at = line.until
+        heappush(self._timers, (line.until, self._count, line))
         if line.until < self._sleeping.deadline:
             self._sleeping.deadline = line.until
 
@@ -339,7 +341,7 @@ class Lines:
             received = [
                 line
                 for number, events in arrivals
-                if (line := self._lines.get(number)) is not None and line.arrived(events)
+                if (line := self._channels.get(number)) is not None and line.arrived(events)
             ]
             arrived_at = self.now()  # by now
             for line in received:
@@ -355,21 +357,21 @@ class Lines:
         """Wake lines at their deadlines. Runs until cancelled."""
         while True:
             now, called = self.now(), 0
-            while self._bells and self._bells[0][0] <= now and called < SERVED_MAX:
+            while self._timers and self._timers[0][0] <= now and called < SERVED_MAX:
                 called += 1
-                rang_at, _, line = heappop(self._bells)
-                if rang_at != line.rings_at:
+                rang_at, _, line = heappop(self._timers)
+                if rang_at != line.timer_at:
                     continue  # an earlier one took its place
-                line.rings_at = float("inf")
+                line.timer_at = float("inf")
                 if line.until <= now:
                     if not line.queued:  # else it is served soon, and sets its next deadline
                         line.serve()
-                elif line.until < line.rings_at:
-                    self.ring(line)
+                elif line.until < line.timer_at:
+                    self.set_timer(line)
             if called == SERVED_MAX:
                 await trio.lowlevel.checkpoint()
                 continue
-            next_at = self._bells[0][0] if self._bells else float("inf")
+            next_at = self._timers[0][0] if self._timers else float("inf")
             with trio.CancelScope(deadline=next_at) as self._sleeping:
                 await trio.sleep_forever()
 
@@ -378,12 +380,12 @@ class Lines:
 
 
 @asynccontextmanager
-async def open_lines() -> AsyncIterator[Lines | None]:
+async def open_reactor() -> AsyncIterator[Reactor | None]:
     """The lines of one prober; None where the system has no epoll."""
     if not hasattr(select, "epoll"):
         yield None
         return
-    lines = Lines()
+    lines = Reactor()
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervised, lines.watch)

@@ -15,7 +15,7 @@ from functools import cache
 
 import trio
 
-from mailprobe.engine.net.reactor import Line, OnOctets
+from mailprobe.engine.net.reactor import ByteChannel, OnOctets
 
 OP_LEGACY_SERVER_CONNECT = 0x4  # of servers before RFC 5746; ssl has its name since Python 3.12
 READ_OCTETS = 16 * 1024  # the most that one TLS record holds
@@ -35,11 +35,11 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
-class TlsLine:
+class TlsChannel:
     """A line over another line, which is its own from now on."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, line: ByteChannel) -> None:
+        self._channel = line
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         # No server name is sent: a prober knows a host by its addresses, and most senders
@@ -51,18 +51,18 @@ class TlsLine:
 
     @property
     def on_octets(self) -> OnOctets | None:
-        return self._line.on_octets
+        return self._channel.on_octets
 
     @on_octets.setter
     def on_octets(self, on_octets: OnOctets | None) -> None:
-        self._line.on_octets = on_octets
+        self._channel.on_octets = on_octets
 
     @property
     def arrived_at(self) -> float:
-        return self._line.arrived_at
+        return self._channel.arrived_at
 
     def silent_s(self) -> float:
-        return 0.0 if self._early or self._incoming.pending else self._line.silent_s()
+        return 0.0 if self._early or self._incoming.pending else self._channel.silent_s()
 
     @property
     def version(self) -> str:
@@ -77,15 +77,15 @@ class TlsLine:
         """
         while not self._shake():
             await self._send_out(until - trio.current_time())
-            await self._line.wait(until)
-            octets = self._line.receive()
+            await self._channel.wait(until)
+            octets = self._channel.receive()
             if octets is None:
                 if trio.current_time() >= until:
                     raise trio.TooSlowError
             elif not octets:
                 raise trio.BrokenResourceError("closed by the server")
             else:
-                self._take(octets)
+                self._receive(octets)
         await self._send_out(until - trio.current_time())
         self._early = self._decrypted()
 
@@ -106,11 +106,11 @@ class TlsLine:
 
     async def _send_out(self, within_s: float) -> None:
         octets = self._outgoing.read()
-        if octets and (sent := self._line.send_now(octets)) < len(octets):
-            await self._line.send(octets[sent:], max(within_s, 0.0))
+        if octets and (sent := self._channel.send_now(octets)) < len(octets):
+            await self._channel.send(octets[sent:], max(within_s, 0.0))
 
     async def wait(self, until: float) -> bool:
-        return False if self._early or self._ended else await self._line.wait(until)
+        return False if self._early or self._ended else await self._channel.wait(until)
 
     def receive(self) -> bytes | None:
         if self._early:
@@ -118,14 +118,14 @@ class TlsLine:
             return early
         if self._ended:
             return b""
-        octets = self._line.receive()
+        octets = self._channel.receive()
         if not octets:
             return octets
-        self._take(octets)
+        self._receive(octets)
         decrypted = self._decrypted()
         return decrypted or (b"" if self._ended else None)
 
-    def _take(self, octets: bytes) -> None:
+    def _receive(self, octets: bytes) -> None:
         self._silent_octets += len(octets)
         if self._silent_octets > SILENT_OCTETS_MAX:
             raise ssl.SSLError(
@@ -147,11 +147,11 @@ class TlsLine:
             self._ended = True
         return b"".join(pieces)
 
-    def wake(self) -> None:
-        self._line.wake()
+    def interrupt(self) -> None:
+        self._channel.interrupt()
 
     async def hang_up(self, within_s: float) -> None:
-        await self._line.hang_up(within_s)
+        await self._channel.hang_up(within_s)
 
     async def close(self) -> None:
-        await self._line.close()
+        await self._channel.close()

@@ -12,53 +12,53 @@ import trio
 from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed
 from mailprobe.engine.dns.query_queue import Priority
 from mailprobe.engine.dns.routes import Interest, Routes
-from mailprobe.engine.smtp.probe import Question
+from mailprobe.engine.smtp.probe import Probe
 
 EXCHANGE_S = 1.0  # of layer 4's three seconds, for one exchange's name
 
 
-class AddressLookUps:
+class AddressLookups:
     """Which names each question waits for. `found` and `late` are called with its place."""
 
     def __init__(
         self,
         routes: Routes,
-        found: Callable[[Question, int, AddressAnswer], None],
-        late: Callable[[Question], None],
+        found: Callable[[Probe, int, AddressAnswer], None],
+        late: Callable[[Probe], None],
     ) -> None:
         self._routes = routes
         self._found = found
         self._late = late
         # Looked at for every address that is settled, so it is no property.
-        self.pending: dict[Question, dict[int, Interest[AddressAnswer]]] = {}
+        self.pending: dict[Probe, dict[int, Interest[AddressAnswer]]] = {}
 
-    def waits(self, question: Question) -> bool:
+    def waits(self, probe: Probe) -> bool:
         """Does it wait for any look-up?"""
-        return question in self.pending
+        return probe in self.pending
 
-    def begin(self, question: Question, place: int) -> None:
+    def begin(self, probe: Probe, place: int) -> None:
         """Look up the exchange at this place. `found` may be called before this returns."""
 
         def settle(answer: AddressAnswer | LookupFailed) -> None:
-            pending = self.pending.get(question)
+            pending = self.pending.get(probe)
             if pending is not None and pending.pop(place, None) is not None:
                 if not pending:
-                    del self.pending[question]
-                self._found(question, place, answer)
+                    del self.pending[probe]
+                self._found(probe, place, answer)
 
-        others = place + 1 < len(question.exchanges)
+        others = place + 1 < len(probe.exchanges)
         interest: Interest[AddressAnswer] = Interest(
-            question.asker,
+            probe.asker,
             Priority.PROBE,
             settle,
-            question.deadline,
+            probe.deadline,
             late_at=trio.current_time() + EXCHANGE_S if others else float("inf"),
-            late=lambda: self._late(question),
+            late=lambda: self._late(probe),
         )
-        self.pending.setdefault(question, {})[place] = interest
-        self._routes.want_addresses(question.exchanges[place].name, interest)
+        self.pending.setdefault(probe, {})[place] = interest
+        self._routes.subscribe_addresses(probe.exchanges[place].name, interest)
 
-    def drop(self, question: Question) -> None:
+    def drop(self, probe: Probe) -> None:
         """It waits no longer: it is settled, or tries an exchange that was found."""
-        for interest in self.pending.pop(question, {}).values():
-            interest.give_up()
+        for interest in self.pending.pop(probe, {}).values():
+            interest.cancel()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mailprobe.engine.smtp.probe import Cause, Question
+from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, Silence
 from mailprobe.engine.verdict import Outcome
 
@@ -42,26 +42,26 @@ def deciding_rule(acceptance: Acceptance, accepted_by: str) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Domain:
+class DomainAcceptance:
     """What is known of one domain at one host."""
 
     name: str
     acceptance: Acceptance | None = None
     known_until: float = 0.0  # trio's clock
     testing: bool = False
-    awaiting: list[Question] = field(default_factory=list)  # accepted, until the test is answered
+    awaiting: list[Probe] = field(default_factory=list)  # accepted, until the test is answered
     cold: int = 0  # recipients in a row that were refused because of us
-    barren: int = 0  # sessions in a row that got no answer for its recipients,
+    unanswered_sessions: int = 0  # sessions in a row that got no answer for its recipients,
     silence: Silence = NO_SILENCE
     answered: bool = False  # a recipient, since answered_at was set
     answered_at: float = NEVER
-    rest_until: float = 0.0
-    rest_cause: Cause | None = None
+    backoff_until: float = 0.0
+    backoff_cause: Cause | None = None
 
     def known(self, now: float) -> Acceptance | None:
         return self.acceptance if now < self.known_until else None
 
-    def wants_test(self, now: float) -> bool:
+    def needs_test(self, now: float) -> bool:
         return not self.testing and self.known(now) is None
 
 
@@ -71,13 +71,13 @@ class Domains:
     def __init__(self, keep_s: float, mint: Callable[[], str]) -> None:
         self._keep_s = keep_s
         self._mint = mint
-        self._domains: OrderedDict[tuple[Hashable, str], Domain] = OrderedDict()
+        self._domains: OrderedDict[tuple[Hashable, str], DomainAcceptance] = OrderedDict()
 
-    def find(self, host: Hashable, name: str) -> Domain:
+    def find(self, host: Hashable, name: str) -> DomainAcceptance:
         key = (host, name)
         domain = self._domains.get(key)
         if domain is None:
-            domain = self._domains[key] = Domain(name)
+            domain = self._domains[key] = DomainAcceptance(name)
         else:
             self._domains.move_to_end(key)
         if len(self._domains) > DOMAINS_MAX:
@@ -90,7 +90,7 @@ class Domains:
                 del self._domains[key]
                 return
 
-    def learn(self, domain: Domain, acceptance: Acceptance, now: float) -> list[Question]:
+    def learn(self, domain: DomainAcceptance, acceptance: Acceptance, now: float) -> list[Probe]:
         """Keep the test's answer; gives the questions that waited for it."""
         domain.testing = False
         domain.acceptance = acceptance
@@ -100,6 +100,6 @@ class Domains:
         awaiting, domain.awaiting = domain.awaiting, []
         return awaiting
 
-    def random_mailbox(self, domain: Domain) -> str:
+    def random_mailbox(self, domain: DomainAcceptance) -> str:
         """A local part that can't be guessed, so nobody can have made a mailbox of it."""
         return f"{self._mint()}@{domain.name}"

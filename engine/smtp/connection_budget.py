@@ -9,22 +9,22 @@ none from one moment to the next.
 from typing import Protocol
 
 
-class Sitter(Protocol):
+class PermitHolder(Protocol):
     """Who is told what becomes of its seats; see probe.Prober."""
 
-    def seats_changed(self, address: str) -> None:
+    def permits_changed(self, address: str) -> None:
         """More connections may be held here than before, or fewer: after the rounds under way."""
         ...
 
-    def seats_ended(self, address: str) -> None:
+    def permits_revoked(self, address: str) -> None:
         """No connection may be held here any more: close those that there are at once."""
         ...
 
 
-class Seats(Protocol):
+class ConnectionBudget(Protocol):
     """The seats of one process. Synchronous; its sitter is never told from within a call."""
 
-    def open_for(self, sitter: Sitter) -> None:
+    def open_for(self, permit_holder: PermitHolder) -> None:
         """Tell this one from now on."""
         ...
 
@@ -36,7 +36,7 @@ class Seats(Protocol):
         """Are more wanted here, over all who share them, than there are?"""
         ...
 
-    def want(self, address: str) -> None:
+    def request(self, address: str) -> None:
         """One more than there are would be taken, if it came within a question's clock."""
         ...
 
@@ -45,13 +45,13 @@ class Seats(Protocol):
         ...
 
 
-class OwnSeats:
+class OwnBudget:
     """All seats are this process's own, and nobody else wants them."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
 
-    def open_for(self, sitter: Sitter) -> None:
+    def open_for(self, permit_holder: PermitHolder) -> None:
         pass
 
     def at(self, address: str) -> int:
@@ -60,7 +60,7 @@ class OwnSeats:
     def short(self, address: str) -> bool:
         return False
 
-    def want(self, address: str) -> None:
+    def request(self, address: str) -> None:
         pass
 
     def used(self, address: str, count: int) -> None:

@@ -18,28 +18,28 @@ import trio
 from mailprobe.engine.background import contained, log_fault, supervised
 from mailprobe.engine.dns.messages import AddressAnswer, Addresses, MailExchange, NoAddress
 from mailprobe.engine.dns.routes import Routes
-from mailprobe.engine.evidence import Tried
-from mailprobe.engine.fair_queue import Turnstile
+from mailprobe.engine.evidence import ConnectionAttempt
+from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.net.dialer import Dial, is_public
-from mailprobe.engine.net.reactor import Line, Lines, StreamLine, open_lines
-from mailprobe.engine.observer import NOBODY, Census, Watcher
+from mailprobe.engine.net.reactor import ByteChannel, Reactor, StreamChannel, open_reactor
+from mailprobe.engine.observer import NO_OBSERVER, EngineStatistics, Observer
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.smtp.address_lookups import AddressLookUps
+from mailprobe.engine.smtp.address_lookups import AddressLookups
 from mailprobe.engine.smtp.catchall import Domains
-from mailprobe.engine.smtp.connection_budget import OwnSeats, Seats
-from mailprobe.engine.smtp.operators import Sites
+from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
+from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.pool import Pool
-from mailprobe.engine.smtp.probe import Cause, Question
+from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Rules
-from mailprobe.engine.smtp.throttle import Rest
+from mailprobe.engine.smtp.throttle import HostBackoff
 from mailprobe.engine.verdict import LADDER, Outcome
 
 POOLS_MAX = 10_000  # hosts remembered; those with nothing to do go first
-POOLS_LOOKED_AT = 64  # of them, when one is to be forgotten
+POOLS_SCANNED = 64  # of them, when one is to be forgotten
 NAMES_MAX = 100_000  # exchanges whose host is remembered, whatever addresses they have now
 NAMES_OF_POOL_MAX = 64  # an operator's host has a name for each customer: these learn its rest
-RESTS_MAX = 10_000  # addresses and names that are left alone
-PARTING_S = 1.0  # for QUIT and its answers when the engine closes
+BACKOFFS_MAX = 10_000  # addresses and names that are left alone
+CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
 NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
@@ -47,49 +47,49 @@ LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its lo
 NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had an address for us
 
 
-class Prober:
+class ProbeDispatcher:
     """Every question under way, and the pools that answer them."""
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
-        "_address_rests",
+        "_address_backoffs",
         "_admitted",
         "_admitting",
         "_all_done",
         "_answering",
+        "_awaiting_proof",
         "_ceded",
-        "_clock_wanted",
+        "_clock_needed",
         "_clocked",
         "_ended",
         "_granted",
         "_hedging",
-        "_held_back",
-        "_lines",
         "_looking_up",
-        "_name_rests",
+        "_name_backoffs",
         "_now",
         "_nursery",
+        "_operators",
         "_over",
+        "_permit_demand",
+        "_permits",
+        "_permits_held",
         "_pool_of_name",
         "_pools",
         "_pools_at",
         "_probes_max",
+        "_reactor",
         "_room_at",
         "_room_listeners",
         "_routes",
-        "_seats",
-        "_seats_wanted",
-        "_sites",
-        "_sitting",
         "_tasks",
         "_waiting",
         "_watched",
         "closing",
         "dial",
         "domains",
+        "observer",
         "rules",
         "settings",
-        "watcher",
     )
 
     def __init__(
@@ -98,50 +98,52 @@ class Prober:
         routes: Routes,
         dial: Dial,
         rules: Rules,
-        sites: Sites,
+        operators: MailOperators,
         nursery: trio.Nursery,
         mint: Callable[[], str],
-        watcher: Watcher = NOBODY,
-        lines: Lines | None = None,
-        seats: Seats | None = None,
+        observer: Observer = NO_OBSERVER,
+        lines: Reactor | None = None,
+        permits: ConnectionBudget | None = None,
     ) -> None:
         self.settings = settings
-        self.watcher = watcher
-        self._watched = watcher is not NOBODY  # whom nothing need be told
+        self.observer = observer
+        self._watched = observer is not NO_OBSERVER  # whom nothing need be told
         self.rules = rules
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint)
         self.closing = False
         self._routes = routes
-        self._sites = sites
+        self._operators = operators
         self._nursery = nursery
-        self._lines = lines
+        self._reactor = lines
         self._probes_max = settings.probes_max
         self._now = trio.lowlevel.current_clock().current_time
-        self._clocked: OrderedDict[Question, None] = OrderedDict()  # by their deadlines
-        self._clock_wanted = trio.Event()
-        self._admitted: set[Question] = set()
-        self._held_back = 0  # admitted questions with a reply that is not proven yet
-        self._waiting: Turnstile[Question] = Turnstile()
+        self._clocked: OrderedDict[Probe, None] = OrderedDict()  # by their deadlines
+        self._clock_needed = trio.Event()
+        self._admitted: set[Probe] = set()
+        self._awaiting_proof = 0  # admitted questions with a reply that is not proven yet
+        self._waiting: FairQueue[Probe] = FairQueue()
         self._admitting = False
         self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
         self._answering = 0  # rounds whose replies are being given out just now
         self._room_at: dict[Pool | None, None] = {}  # that was made meanwhile
         self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
         self._pool_of_name: OrderedDict[str, Pool] = OrderedDict()
-        self._name_rests: OrderedDict[str, tuple[Rest, Cause]] = OrderedDict()
-        self._address_rests: OrderedDict[str, tuple[float, Cause]] = OrderedDict()
+        self._name_backoffs: OrderedDict[str, tuple[HostBackoff, Cause]] = OrderedDict()
+        self._address_backoffs: OrderedDict[str, tuple[float, Cause]] = OrderedDict()
         self._hedging: set[str] = set()  # exchanges that are looked up for it
         self._pools_at: defaultdict[str, set[Pool]] = defaultdict(set)  # by IP address
-        self._granted: Seats = OwnSeats(settings.host_connections) if seats is None else seats
+        self._granted: ConnectionBudget = (
+            OwnBudget(settings.host_connections) if permits is None else permits
+        )
         self._granted.open_for(self)
-        self._seats: Counter[str] = Counter()  # connections, by IP address
+        self._permits: Counter[str] = Counter()  # connections, by IP address
         self._over: set[str] = set()  # addresses with more connections than are granted
         self._ceded: Counter[str] = Counter()  # connections there that are on their way home
         self._ended: set[str] = set()  # addresses at which the seats of some were withdrawn
-        self._sitting: defaultdict[str, dict[trio.CancelScope, None]] = defaultdict(dict)
-        self._seats_wanted: defaultdict[str, dict[Pool, None]] = defaultdict(dict)  # in turn
-        self._looking_up = AddressLookUps(routes, self._found, self._next_exchange)
+        self._permits_held: defaultdict[str, dict[trio.CancelScope, None]] = defaultdict(dict)
+        self._permit_demand: defaultdict[str, dict[Pool, None]] = defaultdict(dict)  # in turn
+        self._looking_up = AddressLookups(routes, self._found, self._next_exchange)
         self._tasks = 0
         self._all_done = trio.Event()
 
@@ -150,14 +152,14 @@ class Prober:
     @property
     def under_way(self) -> int:
         """Questions that are admitted and not answered."""
-        return len(self._admitted) - self._held_back
+        return len(self._admitted) - self._awaiting_proof
 
     @property
     def full(self) -> bool:
         return self.under_way >= self._probes_max
 
     @property
-    def crowded(self) -> bool:
+    def at_capacity(self) -> bool:
         """More than half of those who may be admitted are: none should wait in step for long."""
         return 2 * self.under_way > self._probes_max
 
@@ -166,109 +168,109 @@ class Prober:
         """How many more questions may be admitted."""
         return self._probes_max - self.under_way
 
-    def census(self) -> Census:
+    def statistics(self) -> EngineStatistics:
         """What is under way just now. Looks at every host: for once a second, not for each address."""
         now, pools = trio.current_time(), self._pools.values()
-        return Census(
-            questions=self.under_way,
-            questions_outside=len(self._waiting),
-            questions_waiting=sum(len(pool.waiting) for pool in pools),
-            connections=self._seats.total(),
+        return EngineStatistics(
+            probes=self.under_way,
+            probes_in_flight=len(self._waiting),
+            probes_waiting=sum(len(pool.waiting) for pool in pools),
+            connections=self._permits.total(),
             hosts=len(pools),
-            hosts_resting=sum(pool.rest.resting(now) for pool in pools),
-            hosts_waiting=sum(map(len, self._seats_wanted.values())),
+            hosts_backing_off=sum(pool.backoff.active(now) for pool in pools),
+            hosts_waiting=sum(map(len, self._permit_demand.values())),
         )
 
-    def ask(self, question: Question) -> None:
+    def submit(self, probe: Probe) -> None:
         """Start the question's clock and let it be answered; `on_settled` is called once."""
-        self._begin(question, self._now())
-        self._waiting.join(question.asker, question)
+        self._begin(probe, self._now())
+        self._waiting.join(probe.asker, probe)
         self._admit()
 
-    def ask_at(self, pool: Pool, questions: Sequence[Question]) -> None:
+    def submit_to(self, pool: Pool, probes: Sequence[Probe]) -> None:
         """Ask all of these, whose first exchange has this pool; `room` says how many may be."""
-        if self._admitting or self._waiting.count or len(questions) > self.room:
-            for question in questions:
-                self.ask(question)
+        if self._admitting or self._waiting.count or len(probes) > self.room:
+            for probe in probes:
+                self.submit(probe)
             return
         now = self._now()
         deadline = now + self.settings.probe_s
         if not self._clocked:
-            self._clock_wanted.set()
-        for question in questions:
-            question.deadline = deadline
-            self._clocked[question] = None
-            self._admitted.add(question)
-            if self._watched or question.notes is not None:
-                self._recall_addresses(question)
-            question.place = 0
+            self._clock_needed.set()
+        for probe in probes:
+            probe.deadline = deadline
+            self._clocked[probe] = None
+            self._admitted.add(probe)
+            if self._watched or probe.notes is not None:
+                self._recall_addresses(probe)
+            probe.exchange_index = 0
         self._admitting = True  # what they settle at once lets others in only afterwards
         try:
-            pool.join(questions, now)
+            pool.join(probes, now)
         finally:
             self._admitting = False
         if self._waiting.count:
             self._admit()
 
-    def _begin(self, question: Question, now: float) -> None:
-        question.deadline = now + self.settings.probe_s
+    def _begin(self, probe: Probe, now: float) -> None:
+        probe.deadline = now + self.settings.probe_s
         if not self._clocked:
-            self._clock_wanted.set()
-        self._clocked[question] = None
+            self._clock_needed.set()
+        self._clocked[probe] = None
 
     def pool_of(self, exchange: MailExchange) -> Pool | None:
         """The exchange's pool; None where its addresses aren't known or aren't for us."""
-        known = self._routes.known_addresses(exchange.name)
+        known = self._routes.cached_addresses(exchange.name)
         if not isinstance(known, Addresses) or not (usable := self._usable(known.ips)):
             return None
         return self._pool(usable, exchange.name)
 
-    def _recall_addresses(self, question: Question) -> None:
-        self.watcher.recalled("addresses")
-        if question.notes is not None and not question.notes.looked_up:
-            question.notes.cached.append("addresses")
+    def _recall_addresses(self, probe: Probe) -> None:
+        self.observer.recalled("addresses")
+        if probe.notes is not None and not probe.notes.lookup_took:
+            probe.notes.cached.append("addresses")
 
-    def settle(self, question: Question, outcome: Outcome, rule: str) -> None:
+    def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None:
         """The first word on a question is the last; whatever comes later is dropped."""
-        if question.outcome is not None:
+        if probe.outcome is not None:
             return
-        if question.accepted and not LADDER[outcome].valid:
+        if probe.accepted and not LADDER[outcome].valid:
             # Asked once more for the sake of the random address, and not answered as before.
-            outcome, rule = Outcome.DELIVERABLE_UNTESTED, question.rule
-        question.outcome = outcome
-        question.rule = rule
+            outcome, rule = Outcome.DELIVERABLE_UNTESTED, probe.rule
+        probe.outcome = outcome
+        probe.rule = rule
         try:
-            self._leave(question)
+            self._remove(probe)
         except Exception:  # of the books of a host; the asker has an answer all the same
-            log_fault(self._leave)
+            log_fault(self._remove)
         try:
-            question.on_settled(question)
+            probe.on_settled(probe)
         except Exception:  # of its asker's, whose trouble may not be that of all who ask
-            log_fault(question.on_settled)
+            log_fault(probe.on_settled)
 
-    def abandon(self, questions: Iterable[Question]) -> None:
+    def abandon(self, probes: Iterable[Probe]) -> None:
         """Their asker has gone: nothing more is asked for them, nothing is reported."""
-        abandoned = [question for question in questions if not question.settled]
-        for question in abandoned:  # all of them first: none is let in for another one's place
-            question.outcome = Outcome.TIMED_OUT
-            question.rule = "abandoned"
-        for question in abandoned:
-            self._leave(question)
+        abandoned = [probe for probe in probes if not probe.settled]
+        for probe in abandoned:  # all of them first: none is let in for another one's place
+            probe.outcome = Outcome.TIMED_OUT
+            probe.rule = "abandoned"
+        for probe in abandoned:
+            self._remove(probe)
 
-    def _leave(self, question: Question) -> None:
+    def _remove(self, probe: Probe) -> None:
         admitted = self._admitted
-        full = len(admitted) - self._held_back >= self._probes_max
-        self._clocked.pop(question, None)
-        admitted.discard(question)
+        full = len(admitted) - self._awaiting_proof >= self._probes_max
+        self._clocked.pop(probe, None)
+        admitted.discard(probe)
         if self._looking_up.pending:
-            self._looking_up.drop(question)
-        pool: Pool | None = question.pool
+            self._looking_up.drop(probe)
+        pool: Pool | None = probe.pool
         if pool is not None:
             pool.present -= 1
-            question.pool = None
+            probe.pool = None
         if self._waiting.count:
             self._admit()
-        if pool is not None and pool.present - pool.held_back <= pool.room_at:
+        if pool is not None and pool.present - pool.backlog <= pool.room_at:
             if self._answering:  # as room_made() does, said here for it is done of every answer
                 self._room_at[pool] = None
             else:
@@ -278,26 +280,26 @@ class Prober:
             if self._answering:
                 self._room_at[None] = None
             elif not self.full:
-                self.room_made(None)
+                self.capacity_freed(None)
 
-    def hold_back(self, pool: Pool, count: int) -> None:
+    def defer(self, pool: Pool, count: int) -> None:
         """`count` questions have a reply and wait for its proof: admit others in their places."""
-        full = len(self._admitted) - self._held_back >= self._probes_max
-        self._held_back += count
-        pool.held_back += count
+        full = len(self._admitted) - self._awaiting_proof >= self._probes_max
+        self._awaiting_proof += count
+        pool.backlog += count
         if self._waiting.count:
             self._admit()
-        if pool.present - pool.held_back <= pool.room_at:
-            self.room_made(pool)
+        if pool.present - pool.backlog <= pool.room_at:
+            self.capacity_freed(pool)
         if full and not self.full:
-            self.room_made(None)
+            self.capacity_freed(None)
 
     def end_hold(self, pool: Pool, count: int) -> None:
         """`count` of them are settled or asked again now."""
-        self._held_back -= count
-        pool.held_back -= count
+        self._awaiting_proof -= count
+        pool.backlog -= count
 
-    def room_made(self, pool: Pool | None) -> None:
+    def capacity_freed(self, pool: Pool | None) -> None:
         """Tell who holds questions back that one may be let in: at this pool, or (None) anywhere.
 
         While a round's replies are given out it is only noted: told once, what was
@@ -319,14 +321,14 @@ class Prober:
             made, self._room_at = self._room_at, {}
             for pool in made:
                 if pool is not None:
-                    self.room_made(pool)
+                    self.capacity_freed(pool)
             if None in made and not self.full:
-                self.room_made(None)
+                self.capacity_freed(None)
 
-    def listen_for_room(self, tell: Callable[[Pool | None], None]) -> None:
+    def subscribe_capacity(self, tell: Callable[[Pool | None], None]) -> None:
         self._room_listeners = (*self._room_listeners, tell)
 
-    def stop_listening(self, tell: Callable[[Pool | None], None]) -> None:
+    def unsubscribe_capacity(self, tell: Callable[[Pool | None], None]) -> None:
         self._room_listeners = tuple(each for each in self._room_listeners if each != tell)
 
     def _admit(self) -> None:
@@ -336,70 +338,70 @@ class Prober:
         self._admitting = True
         try:
             now = self._now()
-            while not self.full and (question := self._waiting.take()) is not None:
-                if not question.settled and question.deadline > now:
-                    self._admitted.add(question)
-                    self._next_exchange(question)
+            while not self.full and (probe := self._waiting.pop()) is not None:
+                if not probe.settled and probe.deadline > now:
+                    self._admitted.add(probe)
+                    self._next_exchange(probe)
         finally:
             self._admitting = False
 
-    def fail_over(self, question: Question, cause: Cause) -> None:
+    def fail_over(self, probe: Probe, cause: Cause) -> None:
         """What was tried last came to nothing: the next exchange, or the end."""
-        if question.settled:
+        if probe.settled:
             return
-        question.cause = cause
+        probe.cause = cause
         final = cause.outcome not in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
-        if final or question.exhausted:
-            self.settle(question, cause.outcome, cause.rule)
+        if final or probe.exhausted:
+            self.settle(probe, cause.outcome, cause.rule)
         else:
-            self._next_exchange(question)
+            self._next_exchange(probe)
 
     # -- the way from exchange to exchange ---------------------------------------------------
 
-    def _next_exchange(self, question: Question) -> None:
-        if question.pool is not None:
-            question.pool.present -= 1
-            question.pool = None
-        while question.place + 1 < len(question.exchanges):
-            question.place += 1
-            if question.place == question.hedge_place and question.hedge is None:
-                question.cause = question.hedge_cause or question.cause
+    def _next_exchange(self, probe: Probe) -> None:
+        if probe.pool is not None:
+            probe.pool.present -= 1
+            probe.pool = None
+        while probe.exchange_index + 1 < len(probe.exchanges):
+            probe.exchange_index += 1
+            if probe.exchange_index == probe.hedge_index and probe.hedge is None:
+                probe.cause = probe.hedge_cause or probe.cause
                 continue  # it was tried beside the one before it, in vain
-            exchange = question.exchanges[question.place]
-            known = self._routes.known_addresses(exchange.name)
+            exchange = probe.exchanges[probe.exchange_index]
+            known = self._routes.cached_addresses(exchange.name)
             if known is None:
-                self._looking_up.begin(question, question.place)
+                self._looking_up.begin(probe, probe.exchange_index)
                 return
-            self._recall_addresses(question)
-            if self._enter(question, exchange.name, known):
+            self._recall_addresses(probe)
+            if self._enter(probe, exchange.name, known):
                 return
-        if not self._looking_up.waits(question):  # else one that is late may still be found
-            cause = question.cause or NO_ADDRESS
-            self.settle(question, cause.outcome, cause.rule)
+        if not self._looking_up.waits(probe):  # else one that is late may still be found
+            cause = probe.cause or NO_ADDRESS
+            self.settle(probe, cause.outcome, cause.rule)
 
-    def _found(self, question: Question, place: int, answer: AddressAnswer) -> None:
+    def _found(self, probe: Probe, place: int, answer: AddressAnswer) -> None:
         """An exchange's look-up is done: try it, or go on where it was the last one begun."""
-        last, question.place = question.place, place
-        if not self._enter(question, question.exchanges[place].name, answer):
-            question.place = last
-            if place == last or not self._looking_up.waits(question):
-                self._next_exchange(question)
+        last, probe.exchange_index = probe.exchange_index, place
+        if not self._enter(probe, probe.exchanges[place].name, answer):
+            probe.exchange_index = last
+            if place == last or not self._looking_up.waits(probe):
+                self._next_exchange(probe)
 
-    def _enter(self, question: Question, name: str, answer: AddressAnswer) -> bool:
+    def _enter(self, probe: Probe, name: str, answer: AddressAnswer) -> bool:
         """Let the question wait at the exchange's pool; False where it has no address for us."""
         if isinstance(answer, Addresses):
             if usable := self._usable(answer.ips):
-                self._looking_up.drop(question)
-                self._pool(usable, name).join((question,), self._now())
+                self._looking_up.drop(probe)
+                self._pool(usable, name).join((probe,), self._now())
                 return True
             cause = NOT_PUBLIC
         else:
             cause = NO_ADDRESS if isinstance(answer, NoAddress) else LOOKUP_FAILED
-        if question.notes is not None:
-            question.notes.tried.append(Tried(name, None, cause.words))
+        if probe.notes is not None:
+            probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
         # An exchange that was tried says more than one that could not be: its cause stays.
-        if question.cause in NEVER_TRIED:
-            question.cause = cause
+        if probe.cause in NEVER_TRIED:
+            probe.cause = cause
         return False
 
     def _usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
@@ -422,9 +424,9 @@ class Prober:
             pool = self._open_pool(key, name, known)
         if known is not pool:
             self._name(pool, name, known)
-        pool.belong_to(self._sites.find(name))
+        pool.belong_to(self._operators.find(name))
         if len(self._pools) > POOLS_MAX:
-            self._forget_a_pool()
+            self._drop_a_pool()
         return pool
 
     def _open_pool(self, key: tuple[str, ...], name: str, known: Pool | None) -> Pool:
@@ -447,7 +449,7 @@ class Prober:
         self._pools[key] = pool
         in_use = {session.address for session in pool.sessions}
         for address in pool.found_at - set(key) - in_use:
-            self._leave_address(pool, address)
+            self._remove_address(pool, address)
         self._find_at(pool, key)
         pool.addresses = key
         return pool
@@ -457,7 +459,7 @@ class Prober:
             pool.found_at.add(address)
             self._pools_at[address].add(pool)
 
-    def _leave_address(self, pool: Pool, address: str) -> None:
+    def _remove_address(self, pool: Pool, address: str) -> None:
         pool.found_at.discard(address)
         self._pools_at[address].discard(pool)
         if not self._pools_at[address]:
@@ -472,162 +474,167 @@ class Prober:
         if len(self._pool_of_name) > NAMES_MAX:
             oldest, its_pool = self._pool_of_name.popitem(last=False)
             its_pool.names.discard(oldest)
-        if rest := self._name_rests.get(name):
-            pool.names_rest_until = max(pool.names_rest_until, rest[0].until)
+        if rest := self._name_backoffs.get(name):
+            pool.names_backoff_until = max(pool.names_backoff_until, rest[0].until)
 
-    def _forget_a_pool(self) -> None:
+    def _drop_a_pool(self) -> None:
         """Forget the oldest that has nothing to do and does not rest; look at few of them."""
         now = self._now()
-        for _ in range(POOLS_LOOKED_AT):
+        for _ in range(POOLS_SCANNED):
             key, pool = next(iter(self._pools.items()))
             busy = pool.connections or pool.present or pool.any_waiting()
-            rests = pool.rest.resting(now) and len(self._pools) <= 2 * POOLS_MAX
+            rests = pool.backoff.active(now) and len(self._pools) <= 2 * POOLS_MAX
             if busy or rests:
                 self._pools.move_to_end(key)
                 continue
             del self._pools[key]
             for address in list(pool.found_at):
-                self._leave_address(pool, address)
+                self._remove_address(pool, address)
             for name in pool.names:
                 self._pool_of_name.pop(name, None)
             return
 
     # -- back-off, by address and by the exchange's name -------------------------------------
 
-    def resting_at(self, address: str) -> Cause | None:
+    def backoff_at(self, address: str) -> Cause | None:
         """Why this address is left alone just now; None where it is not."""
-        until, cause = self._address_rests.get(address, (0.0, None))
+        until, cause = self._address_backoffs.get(address, (0.0, None))
         return cause if self._now() < until else None
 
-    def name_rest(self, name: str, now: float) -> Cause | None:
+    def name_backoff(self, name: str, now: float) -> Cause | None:
         """Why the exchange of this name is left alone, whatever its addresses; None where not."""
-        rest, cause = self._name_rests.get(name, (Rest(), None))
+        rest, cause = self._name_backoffs.get(name, (HostBackoff(), None))
         return cause if now < rest.until else None
 
-    def note_rest(self, pool: Pool, addresses: Sequence[str], cause: Cause) -> None:
+    def record_backoff(self, pool: Pool, addresses: Sequence[str], cause: Cause) -> None:
         """The pool rests after failures at these addresses: so do they, and its names."""
         now = self._now()
         for address in addresses:
-            self._address_rests[address] = (pool.rest.until, cause)
-            self._address_rests.move_to_end(address)
+            self._address_backoffs[address] = (pool.backoff.until, cause)
+            self._address_backoffs.move_to_end(address)
         for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
-            self._name_rests[name] = (self._longer_rest(name, pool.rest, now, cause), cause)
-            self._name_rests.move_to_end(name)
-        for rests in (self._address_rests, self._name_rests):
-            while len(rests) > RESTS_MAX:
+            self._name_backoffs[name] = (
+                self._longer_backoff(name, pool.backoff, now, cause),
+                cause,
+            )
+            self._name_backoffs.move_to_end(name)
+        for rests in (self._address_backoffs, self._name_backoffs):
+            while len(rests) > BACKOFFS_MAX:
                 rests.popitem(last=False)
 
-    def _longer_rest(self, name: str, rest: Rest, now: float, cause: Cause) -> Rest:
+    def _longer_backoff(
+        self, name: str, rest: HostBackoff, now: float, cause: Cause
+    ) -> HostBackoff:
         """The pool's rest, or the longer one of a name that failed at other addresses before."""
-        before, _ = self._name_rests.get(name, (Rest(), None))
-        longer = before.after_strike(now, refused=cause.about_us)
+        before, _ = self._name_backoffs.get(name, (HostBackoff(), None))
+        longer = before.after_failure(now, refused=cause.about_us)
         return longer if longer.until > rest.until else rest
 
-    def note_welcome(self, pool: Pool) -> None:
+    def record_success(self, pool: Pool) -> None:
         """A recipient was answered: none of the pool's names wants rest any more."""
         for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
-            self._name_rests.pop(name, None)
+            self._name_backoffs.pop(name, None)
 
     # -- hedges ------------------------------------------------------------------------------
 
     def hedge(self, pool: Pool) -> None:
         """The pool's exchange is silent: dial the next one for each question that waits there."""
-        for question in list(pool.waiting):
-            if question.settled or question.pool is not pool or question.hedge_place >= 0:
+        for probe in list(pool.waiting):
+            if probe.settled or probe.pool is not pool or probe.hedge_index >= 0:
                 continue
-            place = question.place + 1
-            if place >= len(question.exchanges):
+            place = probe.exchange_index + 1
+            if place >= len(probe.exchanges):
                 continue
-            name = question.exchanges[place].name
-            known = self._routes.known_addresses(name)
+            name = probe.exchanges[place].name
+            known = self._routes.cached_addresses(name)
             if known is None:
-                self._look_up_for_hedge(name, question.asker, pool)
+                self._lookup_for_hedge(name, probe.asker, pool)
             elif isinstance(known, Addresses) and (usable := self._usable(known.ips)):
                 other = self._pool(usable, name)
                 if other is not pool:
-                    other.hedge(question, place)
+                    other.hedge(probe, place)
 
-    def _look_up_for_hedge(self, name: str, asker: str, pool: Pool) -> None:
+    def _lookup_for_hedge(self, name: str, account: str, pool: Pool) -> None:
         if name not in self._hedging:
             self._hedging.add(name)
-            self.start(self._find_for_hedge, name, asker, pool)
+            self.start(self._find_for_hedge, name, account, pool)
 
-    async def _find_for_hedge(self, name: str, asker: str, pool: Pool) -> None:
+    async def _find_for_hedge(self, name: str, account: str, pool: Pool) -> None:
         try:
-            await self._routes.addresses(name, asker)
+            await self._routes.addresses(name, account)
         finally:
             self._hedging.discard(name)
-        if pool.silent and self._routes.known_addresses(name) is not None:
+        if pool.silent and self._routes.cached_addresses(name) is not None:
             self.hedge(pool)
 
     # -- seats -------------------------------------------------------------------------------
 
-    def seat_free(self, address: str) -> bool:
-        return self._seats[address] < self._granted.at(address)
+    def permit_available(self, address: str) -> bool:
+        return self._permits[address] < self._granted.at(address)
 
-    def take_seat(self, address: str, pool: Pool) -> bool:
+    def try_acquire_permit(self, address: str, pool: Pool) -> bool:
         """A seat at the address, where one is free; else the pool is told when one is."""
-        if not self.seat_free(address):
-            self.is_wanted_by(address, pool)
+        if not self.permit_available(address):
+            self.set_demand(address, pool)
             return False
-        self._sit_down(address)
-        if wanted := self._seats_wanted.get(address):
+        self._acquire(address)
+        if wanted := self._permit_demand.get(address):
             wanted.pop(pool, None)
         return True
 
-    def _sit_down(self, address: str) -> None:
-        self._seats[address] += 1
-        self._granted.used(address, self._seats[address])
+    def _acquire(self, address: str) -> None:
+        self._permits[address] += 1
+        self._granted.used(address, self._permits[address])
 
-    def _stand_up(self, address: str) -> None:
-        self._seats[address] -= 1
-        self._granted.used(address, self._seats[address])
-        if self._seats[address] <= self._granted.at(address):
+    def _release(self, address: str) -> None:
+        self._permits[address] -= 1
+        self._granted.used(address, self._permits[address])
+        if self._permits[address] <= self._granted.at(address):
             self._over.discard(address)
-        if not self._seats[address]:
-            del self._seats[address]
+        if not self._permits[address]:
+            del self._permits[address]
             self._ended.discard(address)
             self._ceded.pop(address, None)
 
-    def is_wanted_by(self, address: str, pool: Pool) -> None:
+    def set_demand(self, address: str, pool: Pool) -> None:
         """Let the pool wait its turn for a seat here; idle connections of others are sent home."""
-        self._seats_wanted[address][pool] = None
-        self._granted.want(address)
-        if self._seats[address] < self.settings.host_connections and not self._granted.short(
+        self._permit_demand[address][pool] = None
+        self._granted.request(address)
+        if self._permits[address] < self.settings.host_connections and not self._granted.short(
             address
         ):
             return  # it is only to be granted yet
         for other in self._pools_at[address] - {pool}:
-            other.send_idle_home()
+            other.close_idle_session()
 
-    def is_wanted_elsewhere(self, address: str, pool: Pool) -> bool:
+    def is_needed_elsewhere(self, address: str, pool: Pool) -> bool:
         """Does another host's pool wait for a seat at this address, or another process?"""
         if address in self._over and self._cedes(address):
             return True
-        wanted = self._seats_wanted.get(address)
+        wanted = self._permit_demand.get(address)
         return wanted is not None and any(other is not pool for other in wanted)
 
-    def give_seat_back(self, address: str) -> None:
+    def release_permit(self, address: str) -> None:
         """The seat goes to the pool that has waited longest, in the same step, if it is ours still."""
         if self._ceded[address]:
             self._ceded[address] -= 1
-        if self._seats[address] <= self._granted.at(address):
-            wanted = self._seats_wanted.get(address, {})
+        if self._permits[address] <= self._granted.at(address):
+            wanted = self._permit_demand.get(address, {})
             while wanted:
                 pool = next(iter(wanted))
                 del wanted[pool]
-                if not self.closing and pool.take_over(address):
+                if not self.closing and pool.adopt(address):
                     return
-            self._seats_wanted.pop(address, None)
-        self._stand_up(address)
+            self._permit_demand.pop(address, None)
+        self._release(address)
 
     # -- seats that come and go --------------------------------------------------------------
 
     @contextmanager
-    def sitting(self, address: str) -> Iterator[None]:
+    def holding_permit(self, address: str) -> Iterator[None]:
         """What is done on a seat at the address; it is cut off where the seat is withdrawn."""
         with trio.CancelScope() as scope:
-            sitting = self._sitting[address]
+            sitting = self._permits_held[address]
             sitting[scope] = None
             if address in self._ended:
                 scope.cancel()
@@ -636,9 +643,9 @@ class Prober:
             finally:
                 del sitting[scope]
                 if not sitting:
-                    self._sitting.pop(address, None)
+                    self._permits_held.pop(address, None)
 
-    def seats_changed(self, address: str) -> None:
+    def permits_changed(self, address: str) -> None:
         """More are for pools that wait. Fewer: idle connections go home, busy ones in turn."""
         if self.closing:
             return
@@ -647,22 +654,22 @@ class Prober:
             self._ended.discard(address)
         for pool in list(self._pools_at.get(address, ())):
             self._allow(pool)
-        over = self._seats[address] - granted
+        over = self._permits[address] - granted
         if over > 0:
             self._over.add(address)
-            self._send_home(address, over - self._ceded[address])
+            self._close_sessions(address, over - self._ceded[address])
         else:
             self._over.discard(address)
-            self._hand_out(address)
+            self._hand_out_permits(address)
 
-    def seats_ended(self, address: str) -> None:
+    def permits_revoked(self, address: str) -> None:
         """Every connection there is closed at once; its questions wait for another seat."""
-        if not self._seats[address]:
+        if not self._permits[address]:
             return
         self._ended.add(address)
         for pool in self._pools_at.get(address, ()):
-            pool.lose_seats(address)
-        for scope in list(self._sitting.get(address, ())):
+            pool.revoke_permits(address)
+        for scope in list(self._permits_held.get(address, ())):
             scope.cancel()
 
     def _allow(self, pool: Pool) -> None:
@@ -672,43 +679,45 @@ class Prober:
             allowed = min(allowed, max(1, sum(map(self._granted.at, pool.addresses))))
         grown, pool.allowed = allowed > pool.allowed, allowed
         if grown:
-            self.room_made(pool)
+            self.capacity_freed(pool)
 
     def _cedes(self, address: str) -> bool:
         """Is this connection to go, so that no more stay than are granted?"""
-        if self._seats[address] - self._ceded[address] <= self._granted.at(address):
+        if self._permits[address] - self._ceded[address] <= self._granted.at(address):
             return False
         self._ceded[address] += 1
         return True
 
-    def _send_home(self, address: str, most: int) -> None:
+    def _close_sessions(self, address: str, most: int) -> None:
         for pool in self._pools_at.get(address, ()):
-            while most > 0 and pool.send_one_home(address):
+            while most > 0 and pool.close_one_session(address):
                 self._ceded[address] += 1
                 most -= 1
 
-    def _hand_out(self, address: str) -> None:
+    def _hand_out_permits(self, address: str) -> None:
         """Seats that came go to the pools that wait for them, in turn."""
-        for pool in list(self._seats_wanted.get(address, ())):
+        for pool in list(self._permit_demand.get(address, ())):
             if not pool.any_waiting():
-                self._seats_wanted[address].pop(pool, None)
+                self._permit_demand[address].pop(pool, None)
                 continue
-            if not self.seat_free(address):
-                self.is_wanted_by(address, pool)
+            if not self.permit_available(address):
+                self.set_demand(address, pool)
                 return
-            self._seats_wanted[address].pop(pool, None)
+            self._permit_demand[address].pop(pool, None)
             if not pool.connections:
-                self._sit_down(address)
-                if pool.take_over(address):
+                self._acquire(address)
+                if pool.adopt(address):
                     continue
-                self._stand_up(address)
-            pool.seat_came()
+                self._release(address)
+            pool.permit_acquired()
 
     # -- tasks and clocks --------------------------------------------------------------------
 
-    def line(self, stream: trio.abc.Stream) -> Line:
+    def open_channel(self, stream: trio.abc.Stream) -> ByteChannel:
         """How a connection is sent to and waited for."""
-        return StreamLine(stream) if self._lines is None else self._lines.line(stream)
+        return (
+            StreamChannel(stream) if self._reactor is None else self._reactor.open_channel(stream)
+        )
 
     def start(self, task: Callable[..., Any], *args: Any) -> None:
         self._tasks += 1
@@ -727,8 +736,8 @@ class Prober:
         while True:
             first = next(iter(self._clocked), None)
             if first is None:
-                self._clock_wanted = trio.Event()
-                await self._clock_wanted.wait()
+                self._clock_needed = trio.Event()
+                await self._clock_needed.wait()
             elif first.deadline > self._now():
                 await trio.sleep_until(first.deadline)
             else:
@@ -739,19 +748,19 @@ class Prober:
                     self._clocked.pop(first, None)
                     self.settle(first, Outcome.TIMED_OUT, "clock.overall")
 
-    def _expire(self, question: Question) -> None:
-        if self._looking_up.waits(question) and question.cause in NEVER_TRIED:
-            self.settle(question, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
+    def _expire(self, probe: Probe) -> None:
+        if self._looking_up.waits(probe) and probe.cause in NEVER_TRIED:
+            self.settle(probe, LOOKUP_FAILED.outcome, LOOKUP_FAILED.rule)
         else:
-            self.settle(question, Outcome.TIMED_OUT, "clock.overall")
+            self.settle(probe, Outcome.TIMED_OUT, "clock.overall")
 
-    async def part(self) -> None:
+    async def close(self) -> None:
         """Say QUIT on every connection, within PARTING_S; nothing is asked any more."""
         self.closing = True
         for pool in self._pools.values():
             for session in pool.sessions:
-                session.leave()
-        with trio.move_on_after(PARTING_S):
+                session.withdraw()
+        with trio.move_on_after(CLOSING_S):
             while self._tasks:
                 self._all_done = trio.Event()
                 await self._all_done.wait()
@@ -763,32 +772,34 @@ def pool_key(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def open_prober(
+async def open_dispatcher(
     settings: EngineSettings,
     *,
     routes: Routes,
     dial: Dial,
     rules: Rules,
-    sites: Sites,
+    operators: MailOperators,
     mint: Callable[[], str] | None = None,
-    watcher: Watcher = NOBODY,
-    seats: Seats | None = None,
-) -> AsyncIterator[Prober]:
+    observer: Observer = NO_OBSERVER,
+    permits: ConnectionBudget | None = None,
+) -> AsyncIterator[ProbeDispatcher]:
     """Layer 4, open for questions; leaving it says QUIT and closes every connection.
 
     `mint` makes the local part of the random address; the default's are unguessable.
-    `seats` says how many connections may be held to an address; by default all that
+    `permits` says how many connections may be held to an address; by default all that
     the settings allow are ours.
     """
-    async with open_lines() as lines, trio.open_nursery() as nursery:
+    async with open_reactor() as lines, trio.open_nursery() as nursery:
         mint = mint or random_local
-        prober = Prober(settings, routes, dial, rules, sites, nursery, mint, watcher, lines, seats)
-        nursery.start_soon(supervised, prober.keep_time)
+        dispatcher = ProbeDispatcher(
+            settings, routes, dial, rules, operators, nursery, mint, observer, lines, permits
+        )
+        nursery.start_soon(supervised, dispatcher.keep_time)
         try:
-            yield prober
-            await prober.part()
+            yield dispatcher
+            await dispatcher.close()
         finally:
-            prober.closing = True
+            dispatcher.closing = True
             nursery.cancel_scope.cancel()
 
 

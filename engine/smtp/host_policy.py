@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import trio
 
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.connection import Connection, ConnectionLost, ReadTimedOut
-from mailprobe.engine.smtp.wire import Stage, TheirMistake, Turn
+from mailprobe.engine.smtp.connection import ConnectionLost, ReadTimedOut, SmtpConnection
+from mailprobe.engine.smtp.wire import CommandReply, RemoteProtocolError, Stage
 
 
 @dataclass(slots=True)
@@ -55,12 +55,12 @@ def first_terms(mail_from: str) -> Terms:
 
 
 async def start_tls(
-    connection: Connection,
+    connection: SmtpConnection,
     helo_name: str,
     written: list[tuple[float, bool, str]],
     *,
     until: float = float("inf"),
-) -> Turn | None:
+) -> CommandReply | None:
     """Change to TLS where the server offers it, and say EHLO again.
 
     What is said is added to `written`, as far as it goes. The turn by which the server
@@ -69,19 +69,19 @@ async def start_tls(
     conversation = connection.conversation
     opening = [wire.RSET] if conversation.stage is Stage.MAIL else []
     for command in (*opening, wire.STARTTLS):
-        await connection.say(command)
-        turn = await connection.hear(until=until)
+        await connection.send(command)
+        turn = await connection.receive_reply(until=until)
         written += connection.lines_of(turn)
         if not turn.reply.positive:
             return turn
     try:
         version = await connection.start_tls(until=until)
-    except (ReadTimedOut, ConnectionLost, TheirMistake) as error:
+    except (ReadTimedOut, ConnectionLost, RemoteProtocolError) as error:
         words = f"(handshake failed: {str(error) or 'no answer in time'})"
         written.append((trio.current_time(), True, words))
         raise
-    written.append((connection.heard_at, True, f"({version}, certificate not judged)"))
-    await connection.say(wire.ehlo(helo_name))
-    turn = await connection.hear(until=until)
+    written.append((connection.received_at, True, f"({version}, certificate not judged)"))
+    await connection.send(wire.ehlo(helo_name))
+    turn = await connection.receive_reply(until=until)
     written += connection.lines_of(turn)
     return None if turn.reply.positive else turn

@@ -19,11 +19,11 @@ from pathlib import Path
 # What follows a brand in a host's first label: -com, -fr, -co-uk, -com-br
 BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")
 
-SITES = Path(__file__).parents[1] / "data" / "operators.toml"
+OPERATORS_FILE = Path(__file__).parents[1] / "data" / "operators.toml"
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class MailOperator:
     """One operator: its id in the reply rules, and its wishes."""
 
     id: str
@@ -31,19 +31,19 @@ class Site:
     one_each: bool = False
 
 
-class Sites:
+class MailOperators:
     """Operators by the ending of a host name, and by the brand before that ending."""
 
     def __init__(
         self,
-        by_ending: Mapping[str, Site],
-        by_brand: Mapping[tuple[str, str], Site] | None = None,
+        by_ending: Mapping[str, MailOperator],
+        by_brand: Mapping[tuple[str, str], MailOperator] | None = None,
     ) -> None:
         """`by_brand`: (ending, brand) -> the operator of that brand's hosts below the ending."""
         self._by_ending = by_ending
         self._by_brand = by_brand or {}
 
-    def find(self, host: str) -> Site | None:
+    def find(self, host: str) -> MailOperator | None:
         """The operator of this host name (lower case, no dot at the end), if we know it."""
         labels = host.split(".")
         for place in range(len(labels) - 1):
@@ -52,19 +52,19 @@ class Sites:
                 return self._of_brand(labels[0], ending) or site
         return None
 
-    def _of_brand(self, label: str, ending: str) -> Site | None:
+    def _of_brand(self, label: str, ending: str) -> MailOperator | None:
         brand, hyphen, rest = label.partition("-")
         if not BRAND_ENDING.fullmatch(hyphen + rest):
             return None
         return self._by_brand.get((ending, brand))
 
 
-def load_sites() -> Sites:
-    by_ending: dict[str, Site] = {}
-    by_brand: dict[tuple[str, str], Site] = {}
-    for row in tomllib.loads(SITES.read_text("utf-8"))["site"]:
-        site = Site(row["id"], row.get("connections_max"), row.get("one_each", False))
+def load_operators() -> MailOperators:
+    by_ending: dict[str, MailOperator] = {}
+    by_brand: dict[tuple[str, str], MailOperator] = {}
+    for row in tomllib.loads(OPERATORS_FILE.read_text("utf-8"))["site"]:
+        site = MailOperator(row["id"], row.get("connections_max"), row.get("one_each", False))
         by_ending |= dict.fromkeys(row["endings"], site)
         for ending, brands in row.get("brands", {}).items():
             by_brand |= {(ending, brand): site for brand in brands}
-    return Sites(by_ending, by_brand)
+    return MailOperators(by_ending, by_brand)

@@ -15,8 +15,8 @@ a verdict is held back. The conversation goes on meanwhile, so the proof costs
 import re
 from collections.abc import Iterable
 
-from mailprobe.engine.smtp.probe import Question
-from mailprobe.engine.smtp.wire import Reply, TheirMistake
+from mailprobe.engine.smtp.probe import Probe
+from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply
 from mailprobe.engine.verdict import Outcome
 
 HELD_S = 0.5  # a verdict is not kept from its caller for longer, if more can be asked
@@ -31,35 +31,35 @@ _IN_BRACKETS = re.compile(r"<([^<>\s@]{1,64}@[^<>\s@]{1,255})>")
 _APART = re.compile(r'[\s<>()\[\],;:"]+')  # none of them is in a local part that isn't quoted
 
 
-class OutOfStep(TheirMistake):
+class OutOfStep(RemoteProtocolError):
     """Replies and commands can't be paired any more: what is not proven is not to be trusted."""
 
 
 class Pairing:
     """All recipients of one session, to tell whose a reply is by the names in it."""
 
-    __slots__ = ("_asked", "_new", "_quoted", "add")
+    __slots__ = ("_new", "_quoted", "_sent", "add")
 
     def __init__(self) -> None:
-        self._asked: set[str] = set()  # lower case
+        self._sent: set[str] = set()  # lower case
         self._new: list[str] = []  # not among them yet: few replies name anybody
         self._quoted = False  # a local part is: it may contain another one's whole address
         self.add = self._new.append  # a mailbox that is asked about
 
-    def proves(self, reply: Reply, mailbox: str) -> bool:
+    def proves(self, reply: SmtpReply, mailbox: str) -> bool:
         """Say whether the reply to RCPT names the recipient that it is taken for, and no other.
 
         Raises TheirMistake for a code that can't answer RCPT, and OutOfStep where the reply
         names another recipient of the session in angle brackets, and not this one.
         """
         if 300 <= reply.code < 400:
-            raise TheirMistake(f"{reply.code} in answer to RCPT")
+            raise RemoteProtocolError(f"{reply.code} in answer to RCPT")
         lines = reply.lines
         text = lines[0] if len(lines) == 1 else " ".join(lines)
         if "@" not in text:
             return False
         text, mailbox = text.lower(), mailbox.lower()
-        asked = self._all_asked()
+        asked = self._all_sent()
         in_brackets = asked.intersection(_IN_BRACKETS.findall(text))
         named = in_brackets or asked.intersection(_words(text))
         if mailbox in named or f"<{mailbox}>" in text:
@@ -68,7 +68,7 @@ class Pairing:
             raise OutOfStep("it speaks of another recipient")
         return False
 
-    def check_names_nobody(self, reply: Reply, but: Iterable[str]) -> None:
+    def check_names_none(self, reply: SmtpReply, but: Iterable[str]) -> None:
         """Raise OutOfStep where a reply to RSET or MAIL names a recipient of the session.
 
         Those in `but` are yet to be asked about, if they weren't before.
@@ -76,16 +76,16 @@ class Pairing:
         text = " ".join(reply.lines)
         if "<" not in text or "@" not in text:
             return
-        named = self._all_asked().intersection(_IN_BRACKETS.findall(text.lower()))
+        named = self._all_sent().intersection(_IN_BRACKETS.findall(text.lower()))
         if named.difference(mailbox.lower() for mailbox in but):
             raise OutOfStep("it speaks of a recipient before one was asked about")
 
-    def _all_asked(self) -> set[str]:
+    def _all_sent(self) -> set[str]:
         for mailbox in self._new:
-            self._asked.add(mailbox.lower())
+            self._sent.add(mailbox.lower())
             self._quoted = self._quoted or '"' in mailbox
         self._new.clear()
-        return self._asked
+        return self._sent
 
 
 def _words(text: str) -> list[str]:
@@ -93,17 +93,17 @@ def _words(text: str) -> list[str]:
     return [word.rstrip(".") for word in _APART.split(text) if "@" in word]
 
 
-class Unproven:
+class UnprovenPairings:
     """Verdicts of one session that are held back until its replies are proven in step."""
 
     __slots__ = ("quiet_s", "until", "verdicts")
 
     def __init__(self) -> None:
-        self.verdicts: list[tuple[Question, Outcome, str]] = []
+        self.verdicts: list[tuple[Probe, Outcome, str]] = []
         self.until = float("inf")  # then it is time for a silence
         self.quiet_s = QUIET_S  # how long a silence proves what is held
 
-    def hold(self, verdict: tuple[Question, Outcome, str], now: float) -> None:
+    def hold(self, verdict: tuple[Probe, Outcome, str], now: float) -> None:
         until = self.until if self.verdicts else now + HELD_S
         latest = verdict[0].deadline - DEADLINE_MARGIN_S
         self.until = latest if latest < until else until
@@ -113,7 +113,7 @@ class Unproven:
         """A surplus reply would come so long after the one before it."""
         self.quiet_s = max(self.quiet_s, min(QUIET_MARGIN * within_s, QUIET_S_MAX))
 
-    def take_all(self) -> list[tuple[Question, Outcome, str]]:
+    def release_all(self) -> list[tuple[Probe, Outcome, str]]:
         self.quiet_s = QUIET_S
         verdicts = self.verdicts
         if verdicts:

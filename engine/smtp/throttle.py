@@ -10,14 +10,14 @@ gives a new one.
 from dataclasses import dataclass, replace
 
 LIMIT_AT_FIRST = 2  # as many as a polite stranger opens before it knows better
-CROWDED_S = 30.0  # after one connection too many, before another one more is tried
+HOST_LIMIT_S = 30.0  # after one connection too many, before another one more is tried
 
-REST_AFTER = 2  # one failure may be chance, the second one in a row is an answer
-STRIKES_APART_S = 1.0  # an outage's failures in the same instant are one failure
-UNREACHABLE_REST_S = 5.0
-UNREACHABLE_REST_S_MAX = 300.0
-REFUSAL_REST_S = 60.0
-REFUSAL_REST_S_MAX = 3600.0
+BACKOFF_AFTER = 2  # one failure may be chance, the second one in a row is an answer
+FAILURES_APART_S = 1.0  # an outage's failures in the same instant are one failure
+UNREACHABLE_BACKOFF_S = 5.0
+UNREACHABLE_BACKOFF_S_MAX = 300.0
+REFUSAL_BACKOFF_S = 60.0
+REFUSAL_BACKOFF_S_MAX = 3600.0
 
 SILENT_SESSIONS_MAX = 5  # in which no recipient is answered. A tarpit is silent to some, so
 SILENT_S = 5.0  # a host is not rested for silence that has lasted less
@@ -72,38 +72,38 @@ class Throttle:
     def after_crowding(self, others: int, now: float) -> "Throttle":
         """A connection was refused while `others` were open: so many are borne."""
         limit = max(1, min(self.limit, others))
-        return replace(self, limit=limit, good=0, bad=0, grow_from=now + CROWDED_S)
+        return replace(self, limit=limit, good=0, bad=0, grow_from=now + HOST_LIMIT_S)
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class HostBackoff:
     """Whether a host is left alone, until when, and after how many refusals."""
 
-    strikes: int = 0
+    failures: int = 0
     until: float = NEVER
     struck_at: float = NEVER
 
-    def after_strike(self, now: float, *, refused: bool) -> "Rest":
+    def after_failure(self, now: float, *, refused: bool) -> "HostBackoff":
         """`refused`: the host spoke against us; otherwise it could not be reached."""
-        if not refused and now - self.struck_at < STRIKES_APART_S:
+        if not refused and now - self.struck_at < FAILURES_APART_S:
             return self
-        strikes = self.strikes + 1
-        if strikes < REST_AFTER:
-            return Rest(strikes, struck_at=now)
+        failures = self.failures + 1
+        if failures < BACKOFF_AFTER:
+            return HostBackoff(failures, struck_at=now)
         first, most = (
-            (REFUSAL_REST_S, REFUSAL_REST_S_MAX)
+            (REFUSAL_BACKOFF_S, REFUSAL_BACKOFF_S_MAX)
             if refused
-            else (UNREACHABLE_REST_S, UNREACHABLE_REST_S_MAX)
+            else (UNREACHABLE_BACKOFF_S, UNREACHABLE_BACKOFF_S_MAX)
         )
-        doublings = min(strikes - REST_AFTER, 16)
-        return Rest(strikes, now + min(first * 2**doublings, most), now)
+        doublings = min(failures - BACKOFF_AFTER, 16)
+        return HostBackoff(failures, now + min(first * 2**doublings, most), now)
 
-    def resting(self, now: float) -> bool:
+    def active(self, now: float) -> bool:
         return now < self.until
 
     def doubtful(self, now: float) -> bool:
         """Resting, or struck a moment ago: who can wait had better do so."""
-        return now < self.until or now - self.struck_at < STRIKES_APART_S
+        return now < self.until or now - self.struck_at < FAILURES_APART_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Silence:
     sessions: int = 0
     since: float = NEVER
 
-    def after_one(self, now: float) -> "Silence":
+    def after_session(self, now: float) -> "Silence":
         return Silence(self.sessions + 1, self.since if self.sessions else now)
 
     def lasting(self, now: float) -> bool:

@@ -5,7 +5,7 @@ which commands are still unanswered. It promises that a reply is paired with the
 oldest unanswered command and with nothing else, and that no octet outside
 printable ASCII (or UTF-8 where SMTPUTF8 was declared) is ever written. It never
 waits, never reads a clock and never repairs: whatever does not parse is
-`TheirMistake`, whatever we should not have said is `OurMistake`.
+`RemoteProtocolError`, whatever we should not have said is `LocalProtocolError`.
 """
 
 import re
@@ -21,11 +21,11 @@ REPLY_OCTETS_MAX = 16 * 1024
 COMMAND_OCTETS_MAX = 512 + 16  # RFC 5321 4.5.3.1.4, and room for SMTPUTF8 (RFC 6531 3.4)
 
 
-class TheirMistake(Exception):
+class RemoteProtocolError(Exception):
     """The server said something that is no SMTP, or spoke out of turn."""
 
 
-class OurMistake(Exception):
+class LocalProtocolError(Exception):
     """A command that may not be said here: a bug of ours."""
 
 
@@ -108,7 +108,7 @@ _CODE = re.compile(r"[2-5][0-9]{2}")
 _ENHANCED = re.compile(r"\s*[#(\[]?([245]\.\d{1,3}\.\d{1,3})(?!\.?\d)")
 
 
-class Reply(msgspec.Struct, frozen=True, dict=True):
+class SmtpReply(msgspec.Struct, frozen=True, dict=True):
     """A complete reply: its code, and the text of each line without the code."""
 
     code: int
@@ -155,7 +155,7 @@ class ReplyReader:
         self._octets = 0  # of the reply under way, complete lines alone
         self._latest_line: bytes | None = None  # of a reply of one line; hosts repeat themselves
         self._latest_octets: bytes | None = None  # of the latest, where they came by themselves
-        self._latest = Reply(0)
+        self._latest = SmtpReply(0)
 
     @property
     def empty(self) -> bool:
@@ -166,7 +166,7 @@ class ReplyReader:
         self._buffer = self._buffer[self._at :] + octets if self._buffer else bytes(octets)
         self._at = 0
 
-    def whole_reply(self, octets: bytes) -> Reply | None:
+    def whole_reply(self, octets: bytes) -> SmtpReply | None:
         """The reply that these octets are, no less and no more; else None, and they are fed.
 
         The next_reply() of the usual case, in which nothing is left over before or after.
@@ -184,7 +184,7 @@ class ReplyReader:
             self._latest_octets = octets
         return reply
 
-    def next_reply(self) -> Reply | None:
+    def next_reply(self) -> SmtpReply | None:
         """The next whole reply, None until more octets come, or TheirMistake."""
         while (end := self._buffer.find(b"\n", self._at)) >= 0:
             line, octets = self._buffer[self._at : end], end + 1 - self._at
@@ -193,17 +193,17 @@ class ReplyReader:
                 return self._latest
             self._octets += octets
             if self._octets > REPLY_OCTETS_MAX:
-                raise TheirMistake(f"a reply of more than {REPLY_OCTETS_MAX} octets")
-            if not self._take_line(line):
+                raise RemoteProtocolError(f"a reply of more than {REPLY_OCTETS_MAX} octets")
+            if not self._read_line(line):
                 return self._whole(line)
         if self._at:
             self._buffer, self._at = self._buffer[self._at :], 0
         if self._octets + len(self._buffer) > REPLY_OCTETS_MAX:
-            raise TheirMistake(f"a reply of more than {REPLY_OCTETS_MAX} octets")
+            raise RemoteProtocolError(f"a reply of more than {REPLY_OCTETS_MAX} octets")
         return None
 
-    def _whole(self, last_line: bytes) -> Reply:
-        reply = Reply(self._code, tuple(self._lines))
+    def _whole(self, last_line: bytes) -> SmtpReply:
+        reply = SmtpReply(self._code, tuple(self._lines))
         if len(self._lines) == 1:
             self._latest_line, self._latest = last_line, reply
             self._latest_octets = None
@@ -211,16 +211,16 @@ class ReplyReader:
         self._octets = 0
         return reply
 
-    def _take_line(self, octets: bytes) -> bool:
+    def _read_line(self, octets: bytes) -> bool:
         """Add one line to the reply under way; say whether another one follows."""
         line = _decode(octets).rstrip("\r")
         code, mark = line[:3], line[3:4]
         if not (_CODE.fullmatch(code) and mark in ("", " ", "-")):
-            raise TheirMistake(f"not a reply: {line[:80]!r}")
+            raise RemoteProtocolError(f"not a reply: {line[:80]!r}")
         if self._lines and int(code) != self._code:
-            raise TheirMistake(f"a reply that changes its code from {self._code} to {code}")
+            raise RemoteProtocolError(f"a reply that changes its code from {self._code} to {code}")
         if len(self._lines) >= REPLY_LINES_MAX:
-            raise TheirMistake(f"a reply of more than {REPLY_LINES_MAX} lines")
+            raise RemoteProtocolError(f"a reply of more than {REPLY_LINES_MAX} lines")
         self._code = int(code)
         self._lines.append(line[4:])
         return mark == "-"
@@ -249,7 +249,7 @@ class Offer:
 NO_OFFER = Offer()
 
 
-def read_offer(reply: Reply) -> Offer:
+def read_offer(reply: SmtpReply) -> Offer:
     """Read an EHLO answer; what it does not spell rightly is not offered."""
     words = {}
     for line in reply.lines[1:]:
@@ -270,24 +270,24 @@ def read_offer(reply: Reply) -> Offer:
     )
 
 
-class Turn(msgspec.Struct, frozen=True, gc=False):
+class CommandReply(msgspec.Struct, frozen=True, gc=False):
     """A command and the reply that answers it."""
 
     command: Command
-    reply: Reply
+    reply: SmtpReply
 
 
 class Conversation:
     """One session, from the banner to QUIT, as bytes in and bytes out.
 
     `send` takes a group of commands and gives the octets to write; `receive`
-    takes octets read; `next_turn` pairs replies with commands, oldest first.
+    takes octets read; `next_exchange` pairs replies with commands, oldest first.
     """
 
     def __init__(self) -> None:
         self.stage = Stage.BANNER
         self.offer = NO_OFFER
-        self.opening_reply: Reply | None = None  # the latest that accepts a command but RCPT
+        self.opening_reply: SmtpReply | None = None  # the latest that accepts a command but RCPT
         self.secure = False  # TLS is spoken
         self.unanswered: deque[Command] = deque([CONNECT])
         self._reader = ReplyReader()
@@ -307,15 +307,15 @@ class Conversation:
         if not self.unanswered:
             self._ahead = self.stage
             if not self._reader.empty:
-                raise OurMistake("asked while octets nobody asked for are waiting")
+                raise LocalProtocolError("asked while octets nobody asked for are waiting")
         ahead, before = self._ahead, self.unanswered[-1] if self.unanswered else None
         talk, pipelining = TALK[ahead], self.offer.pipelining
         for command in commands:
             verb = command.verb
             if verb not in talk:
-                raise OurMistake(f"{verb} in stage {ahead.name}")
+                raise LocalProtocolError(f"{verb} in stage {ahead.name}")
             if before is not None and not (pipelining and (before.verb, verb) in IN_ONE_GROUP):
-                raise OurMistake(f"{verb} before {before.verb} was answered")
+                raise LocalProtocolError(f"{verb} before {before.verb} was answered")
             self._check(command)
             before = command
             if talk[verb] is not ahead:
@@ -343,7 +343,7 @@ class Conversation:
         line = command.line
         octets = len(line) if line.isascii() else len(line.encode())
         if octets > COMMAND_OCTETS_MAX or not line.isprintable():
-            raise OurMistake(f"a line that no server may be sent: {line!r}")
+            raise LocalProtocolError(f"a line that no server may be sent: {line!r}")
 
     @property
     def unread(self) -> bool:
@@ -353,7 +353,7 @@ class Conversation:
     def receive(self, octets: bytes | bytearray) -> None:
         self._reader.feed(octets)
 
-    def next_turn(self) -> Turn | None:
+    def next_exchange(self) -> CommandReply | None:
         """The oldest command with its reply, or None until more octets come.
 
         Raises TheirMistake for what is no reply and for a reply nobody asked for.
@@ -361,7 +361,7 @@ class Conversation:
         reply = self._reader.next_reply()
         return None if reply is None else self._answer(reply)
 
-    def whole_turn(self, octets: bytes) -> Turn | None:
+    def complete_exchange(self, octets: bytes) -> CommandReply | None:
         """The oldest command and its reply, which these octets are, no less and no more.
 
         As receive() and next_turn() do, where nothing was left over before and nothing is
@@ -370,12 +370,12 @@ class Conversation:
         reply = self._reader.whole_reply(octets)
         return None if reply is None else self._answer(reply)
 
-    def _answer(self, reply: Reply) -> Turn:
+    def _answer(self, reply: SmtpReply) -> CommandReply:
         if not self.unanswered:
-            raise TheirMistake(f"a reply nobody asked for: {str(reply)[:80]!r}")
+            raise RemoteProtocolError(f"a reply nobody asked for: {str(reply)[:80]!r}")
         command = self.unanswered.popleft()
         if 220 <= reply.code <= 221 and command.verb not in ANSWERED_BY[reply.code]:
-            raise TheirMistake(f"{reply.code} in answer to {command.verb}")
+            raise RemoteProtocolError(f"{reply.code} in answer to {command.verb}")
         if reply.code == 421:  # RFC 5321 3.8: the server closes, whatever it was asked
             self.stage = Stage.CLOSED
         # A RCPT leaves the stage as it is. One accepted after its MAIL was refused is
@@ -383,7 +383,7 @@ class Conversation:
         elif command.verb != "RCPT" and reply.positive:
             self._advance(command, reply)
             self.opening_reply = reply
-        return Turn(command, reply)
+        return CommandReply(command, reply)
 
     def secured(self) -> None:
         """The TLS handshake follows: forget what was said in plain text (RFC 3207 4.2).
@@ -392,14 +392,14 @@ class Conversation:
         TLS, and would be read as if they had been (CVE-2011-0411).
         """
         if self.stage is not Stage.HANDSHAKE:
-            raise OurMistake(f"TLS in stage {self.stage.name}")
+            raise LocalProtocolError(f"TLS in stage {self.stage.name}")
         if not self._reader.empty:
-            raise TheirMistake("plain text behind the reply to STARTTLS")
+            raise RemoteProtocolError("plain text behind the reply to STARTTLS")
         self.stage = Stage.HELLO
         self.offer = NO_OFFER
         self.secure = True
 
-    def _advance(self, command: Command, reply: Reply) -> None:
+    def _advance(self, command: Command, reply: SmtpReply) -> None:
         self.stage = TALK[self.stage].get(command.verb, self.stage)
         if command.verb == "EHLO":
             self.offer = read_offer(reply)

@@ -17,8 +17,8 @@ import dns.message
 import trio
 from trio.testing import memory_stream_pair
 
-from mailprobe.engine.testing.mail_host import Door, MailHost
-from mailprobe.engine.testing.zone import HTML, Behaviour, Mood, Zone, answer_in_mood
+from mailprobe.engine.testing.mail_host import HostAddress, MailHost
+from mailprobe.engine.testing.zone import HTML, Behaviour, Zone, ZoneMode, answer_in_mode
 
 FIRST_ADDRESS = IPv4Address("11.0.0.1")  # public by every table, and nobody's mail host
 DIALLED_KEPT = 100_000
@@ -68,44 +68,44 @@ def open_cable() -> tuple[Cable, Cable]:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class FakeEndpoint:
     """How one resolver's URL behaves towards every question."""
 
     delay_s: float = 0.0
-    mood: Mood | None = None
+    mode: ZoneMode | None = None
 
 
 @dataclass(slots=True)
-class Transport:
+class FakeTransport:
     """Questions to resolvers, answered from a zone: a DohTransport.
 
     `endpoints` says how single URLs behave; a URL that is not in it is a good resolver.
     """
 
     zone: Zone
-    endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    endpoints: dict[str, FakeEndpoint] = field(default_factory=dict)
     exchanged: Counter[str] = field(default_factory=Counter)  # questions by URL
 
     async def exchange(self, url: str, query: bytes) -> bytes:
         """Answer; OSError where the endpoint can't be reached, never where it hangs."""
         self.exchanged[url] += 1
-        endpoint = self.endpoints.get(url, Endpoint())
+        endpoint = self.endpoints.get(url, FakeEndpoint())
         await trio.sleep(endpoint.delay_s)
-        if endpoint.mood is not None:
-            answer = answer_in_mood(dns.message.from_wire(query), endpoint.mood)
+        if endpoint.mode is not None:
+            answer = answer_in_mode(dns.message.from_wire(query), endpoint.mode)
         else:
             answer = self.zone.answer(query)
         return answer if isinstance(answer, bytes) else await self._act(answer)
 
     async def _act(self, behaviour: Behaviour) -> bytes:
-        if behaviour is Mood.HANG:
+        if behaviour is ZoneMode.HANG:
             await trio.sleep_forever()
-        if behaviour is Mood.HTML:
+        if behaviour is ZoneMode.HTML:
             return HTML
         raise ConnectionError(f"the resolver is {behaviour.value}")
 
 
-class World:
+class FakeNetwork:
     """A zone, hosts by address, and the two doors to them."""
 
     def __init__(self, nursery: trio.Nursery, *, seed: int = 0, port: int = 25) -> None:
@@ -113,7 +113,7 @@ class World:
         self.rng = Random(seed)
         self.port = port
         self.zone = Zone()
-        self.transport = Transport(self.zone)
+        self.transport = FakeTransport(self.zone)
         self.hosts: dict[str, MailHost] = {}  # by IP address
         self.dialled: deque[tuple[str, int]] = deque(maxlen=DIALLED_KEPT)
         self._opened: Counter[str] = Counter()  # connections by address
@@ -157,11 +157,11 @@ class World:
         self.dialled.append((address, port))
         host = self.hosts.get(address)
         await trio.sleep(host.connect_s if host else 0)
-        if host is None or host.door is Door.REFUSED or port != self.port:
+        if host is None or host.address is HostAddress.REFUSED or port != self.port:
             raise ConnectionRefusedError(f"nobody listens at {address} port {port}")
-        if host.door is Door.UNREACHABLE:
+        if host.address is HostAddress.UNREACHABLE:
             raise OSError(113, "No route to host")
-        if host.door is Door.SILENT:
+        if host.address is HostAddress.SILENT:
             await trio.sleep_forever()
         client, server = open_cable()
         self._opened[address] += 1
@@ -171,8 +171,8 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(*, seed: int = 0, port: int = 25) -> AsyncIterator[World]:
+async def open_fake_network(*, seed: int = 0, port: int = 25) -> AsyncIterator[FakeNetwork]:
     """A world whose hosts live as long as the block."""
     async with trio.open_nursery() as nursery:
-        yield World(nursery, seed=seed, port=port)
+        yield FakeNetwork(nursery, seed=seed, port=port)
         nursery.cancel_scope.cancel()

@@ -23,7 +23,7 @@ class CanReset(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Mouth:
+class ReplyWriter:
     """The host's end of the stream, which may fall into pieces at random.
 
     `kept_back` are replies that leave behind the next one (see Swap).
@@ -34,7 +34,7 @@ class Mouth:
     splits: bool = False
     kept_back: bytearray = field(default_factory=bytearray)
 
-    async def say(self, octets: bytes) -> None:
+    async def send(self, octets: bytes) -> None:
         """Send these octets; where the host splits, in up to eight pieces 1 ms apart."""
         octets += self.kept_back
         self.kept_back.clear()
@@ -61,10 +61,10 @@ def reset_at_close(stream: trio.abc.Stream) -> None:
         stream.reset()
 
 
-class Trouble(Protocol):
+class Fault(Protocol):
     """One way not to send a reply as one should."""
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         """Send (or not) this reply; say whether the session goes on."""
         ...
 
@@ -73,7 +73,7 @@ class Trouble(Protocol):
 class Silence:
     """Never speak again, and keep the connection."""
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         await trio.sleep_forever()
         return False
 
@@ -82,28 +82,28 @@ class Silence:
 class Close:
     """Hang up instead of answering."""
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         return False
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class ResetConnection:
     """Break the connection (RST) instead of answering."""
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
-        mouth.reset()
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
+        reply_writer.reset()
         return False
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class SendLine:
     """Another reply than the right one, lines separated by newlines; perhaps the last one."""
 
     text: str
     close: bool = False
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
-        await mouth.say(as_octets(self.text))
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
+        await reply_writer.send(as_octets(self.text))
         return not self.close
 
 
@@ -113,9 +113,9 @@ class Late:
 
     by_s: float = 1.5
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         await trio.sleep(self.by_s)
-        await mouth.say(octets)
+        await reply_writer.send(octets)
         return True
 
 
@@ -125,9 +125,9 @@ class Drip:
 
     every_s: float = 0.2
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         for octet in octets:
-            await mouth.stream.send_all(bytes([octet]))
+            await reply_writer.stream.send_all(bytes([octet]))
             await trio.sleep(self.every_s)
         return True
 
@@ -138,11 +138,11 @@ class Endless:
 
     line_octets: int = 60
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         code = octets[:3] if octets[:3].isdigit() else b"250"
         lines = (code + b"-" + b"x" * self.line_octets + b"\r\n") * 20
         for _ in range(ENDLESS_OCTETS_MAX // len(lines)):
-            await mouth.say(lines)
+            await reply_writer.send(lines)
             await trio.sleep(ENDLESS_PAUSE_S)
         return False
 
@@ -153,8 +153,8 @@ class Garbage:
 
     octets: bytes = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\n\r\n<html>\xff\x00\r\n"
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
-        await mouth.say(self.octets)
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
+        await reply_writer.send(self.octets)
         return True
 
 
@@ -164,8 +164,8 @@ class Half:
 
     stall: bool = False
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
-        await mouth.say(octets[: max(1, len(octets) // 2)])
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
+        await reply_writer.send(octets[: max(1, len(octets) // 2)])
         if self.stall:
             await trio.sleep_forever()
         return False
@@ -177,13 +177,13 @@ class Twice:
 
     gap_s: float = 0.0
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         if not self.gap_s:
-            await mouth.say(octets + octets)
+            await reply_writer.send(octets + octets)
             return True
-        await mouth.say(octets)
+        await reply_writer.send(octets)
         await trio.sleep(self.gap_s)
-        await mouth.say(octets)
+        await reply_writer.send(octets)
         return True
 
 
@@ -191,7 +191,7 @@ class Twice:
 class Drop:
     """No reply, and the session goes on: one answer less than was asked for."""
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         return True
 
 
@@ -199,8 +199,8 @@ class Drop:
 class Swap:
     """The right reply, but behind the next one. A client that waits for it sees no reply."""
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
-        mouth.kept_back.extend(octets)
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
+        reply_writer.kept_back.extend(octets)
         return True
 
 
@@ -209,16 +209,18 @@ class Sometimes:
     """Another trouble with this chance, drawn anew for each reply; else the right reply."""
 
     chance: float
-    trouble: Trouble
+    fault: Fault
 
-    async def answer(self, mouth: Mouth, octets: bytes) -> bool:
-        if mouth.rng.random() < self.chance:
-            return await self.trouble.answer(mouth, octets)
-        await mouth.say(octets)
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
+        if reply_writer.rng.random() < self.chance:
+            return await self.fault.answer(reply_writer, octets)
+        await reply_writer.send(octets)
         return True
 
 
-SHUTTING_DOWN = Say("421 4.3.2 Service shutting down and closing transmission channel", close=True)
+SHUTTING_DOWN = SendLine(
+    "421 4.3.2 Service shutting down and closing transmission channel", close=True
+)
 
 
 def as_octets(text: str, encoding: str = "utf-8") -> bytes:

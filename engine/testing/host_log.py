@@ -8,28 +8,28 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 SESSIONS_KEPT = 1_000
-SPOKEN_KEPT = 2_000  # commands of one session
-ASKED_KEPT = 50_000  # different mailboxes; later ones are counted under "…"
+COMMANDS_KEPT = 2_000  # commands of one session
+RECIPIENTS_KEPT = 50_000  # different mailboxes; later ones are counted under "…"
 
 
 @dataclass(slots=True)
-class Spoken:
+class LoggedCommand:
     """One command of the client and what became of it; times are trio's."""
 
     at_s: float
     line: str  # without its CRLF
     reply: str | None = None  # what the host made of it, before any trouble
     answered_at_s: float | None = None  # when the last octet had left
-    trouble: str | None = None  # what went wrong on the way, by its class name
+    fault: str | None = None  # what went wrong on the way, by its class name
 
 
 @dataclass(slots=True)
-class Session:
+class HostLogSession:
     """One connection, from its acceptance to its end."""
 
     number: int  # from 1
     opened_at_s: float
-    spoken: list[Spoken] = field(default_factory=list)
+    commands_seen: list[LoggedCommand] = field(default_factory=list)
     turnarounds: int = 0  # writes of the client that held a command: the times it waited for us
     commands: int = 0
     refusals: int = 0  # recipients that got a 4xx or 5xx
@@ -40,11 +40,11 @@ class Session:
     )
     mistakes: list[str] = field(default_factory=list)  # what a prober must never do
 
-    def hear(self, at_s: float, line: str) -> Spoken:
+    def log_command(self, at_s: float, line: str) -> LoggedCommand:
         self.commands += 1
-        spoken = Spoken(at_s, line)
-        if len(self.spoken) < SPOKEN_KEPT:
-            self.spoken.append(spoken)
+        spoken = LoggedCommand(at_s, line)
+        if len(self.commands_seen) < COMMANDS_KEPT:
+            self.commands_seen.append(spoken)
         return spoken
 
     def blame(self, mistake: str) -> None:
@@ -53,46 +53,46 @@ class Session:
 
     def replies(self) -> dict[str, list[str]]:
         """What was answered to each mailbox that RCPT named, in order."""
-        told: dict[str, list[str]] = {}
-        for spoken in self.spoken:
+        reported: dict[str, list[str]] = {}
+        for spoken in self.commands_seen:
             if spoken.reply is not None and (mailbox := rcpt_mailbox(spoken.line)) is not None:
-                told.setdefault(mailbox, []).append(spoken.reply)
-        return told
+                reported.setdefault(mailbox, []).append(spoken.reply)
+        return reported
 
 
 @dataclass(slots=True)
-class Record:
+class HostLog:
     """All that one mail host has seen."""
 
-    sessions: deque[Session] = field(default_factory=lambda: deque(maxlen=SESSIONS_KEPT))
+    sessions: deque[HostLogSession] = field(default_factory=lambda: deque(maxlen=SESSIONS_KEPT))
     sessions_seen: int = 0
     connections_now: int = 0
     connections_peak: int = 0
-    asked: Counter[str] = field(default_factory=Counter)  # RCPT mailboxes
-    first_asked_at_s: dict[str, float] = field(default_factory=dict)  # for greylisting
+    recipients: Counter[str] = field(default_factory=Counter)  # RCPT mailboxes
+    first_recipient_at_s: dict[str, float] = field(default_factory=dict)  # for greylisting
     answered: Counter[str] = field(default_factory=Counter)  # for replies that follow each other
 
-    def open_session(self, now: float) -> Session:
+    def open_session(self, now: float) -> HostLogSession:
         self.sessions_seen += 1
         self.connections_now += 1
         self.connections_peak = max(self.connections_peak, self.connections_now)
-        session = Session(self.sessions_seen, now)
+        session = HostLogSession(self.sessions_seen, now)
         self.sessions.append(session)
         return session
 
-    def close_session(self, session: Session) -> None:
+    def close_session(self, session: HostLogSession) -> None:
         self.connections_now -= 1
         session.closed = session.closed or "end"
 
     def count(self, mailbox: str, now: float) -> None:
-        if mailbox not in self.asked and len(self.asked) >= ASKED_KEPT:
+        if mailbox not in self.recipients and len(self.recipients) >= RECIPIENTS_KEPT:
             mailbox = "…"
-        self.asked[mailbox] += 1
-        self.first_asked_at_s.setdefault(mailbox, now)
+        self.recipients[mailbox] += 1
+        self.first_recipient_at_s.setdefault(mailbox, now)
 
     def times_answered(self, mailbox: str) -> int:
         """How often before; this time is counted."""
-        if len(self.answered) >= ASKED_KEPT:
+        if len(self.answered) >= RECIPIENTS_KEPT:
             self.answered.clear()
         self.answered[mailbox] += 1
         return self.answered[mailbox] - 1
@@ -105,11 +105,11 @@ class Record:
     def turnarounds(self) -> int:
         return sum(session.turnarounds for session in self.sessions)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Begin anew; connections under way are kept in sight."""
         self.sessions.clear()
-        self.asked.clear()
-        self.first_asked_at_s.clear()
+        self.recipients.clear()
+        self.first_recipient_at_s.clear()
         self.answered.clear()
         self.connections_peak = self.connections_now
         self.sessions_seen = 0

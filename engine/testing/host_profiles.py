@@ -15,17 +15,17 @@ from mailprobe.engine.testing.faults import (
     Drip,
     Drop,
     Endless,
+    Fault,
     Garbage,
     Half,
     Late,
-    Reset,
-    Say,
+    ResetConnection,
+    SendLine,
     Silence,
     Swap,
-    Trouble,
     Twice,
 )
-from mailprobe.engine.testing.mail_host import EHLO_LINES, Door, MailHost
+from mailprobe.engine.testing.mail_host import EHLO_LINES, HostAddress, MailHost
 
 POSTFIX = MailHost(
     recipients_max=1_000,
@@ -147,11 +147,11 @@ def _to_everyone(reply: str) -> MailHost:
     return MailHost(default_known=reply, default_unknown=reply)
 
 
-def _at(**troubles: Trouble) -> MailHost:
-    return MailHost(troubles=troubles)
+def _at(**faults: Fault) -> MailHost:
+    return MailHost(faults=faults)
 
 
-PERSONALITIES: Mapping[str, MailHost] = {
+HOST_PROFILES: Mapping[str, MailHost] = {
     # servers
     "friendly": MailHost(),
     "postfix": POSTFIX,
@@ -180,15 +180,15 @@ PERSONALITIES: Mapping[str, MailHost] = {
     "no reverse name": _to_everyone(NO_PTR),
     "banned": _to_everyone(BANNED),
     "blocked at mail": MailHost(mail_reply=SPAMHAUS),
-    "blocked at banner": _at(CONNECT=Say(SPAMHAUS, close=True)),
+    "blocked at banner": _at(CONNECT=SendLine(SPAMHAUS, close=True)),
     "full": MailHost(default_known=FULL),
     "over quota": MailHost(default_known=OVER_QUOTA),
     "disabled": MailHost(default_known=DISABLED),
     "not now": _to_everyone(NOT_NOW),
     # troubles
-    "refused": MailHost(door=Door.REFUSED),
-    "unanswered": MailHost(door=Door.SILENT),
-    "unreachable": MailHost(door=Door.UNREACHABLE),
+    "refused": MailHost(address=HostAddress.REFUSED),
+    "unanswered": MailHost(address=HostAddress.SILENT),
+    "unreachable": MailHost(address=HostAddress.UNREACHABLE),
     "silent": _at(CONNECT=Silence()),
     "silent at ehlo": _at(EHLO=Silence()),
     "silent at mail": _at(MAIL=Silence()),
@@ -211,8 +211,8 @@ PERSONALITIES: Mapping[str, MailHost] = {
     "closing at mail": _at(MAIL=Close()),
     "closing at rcpt": _at(RCPT=Close()),
     "closing in mid reply": _at(RCPT=Half()),
-    "resetting": _at(CONNECT=Reset()),
-    "resetting at rcpt": _at(RCPT=Reset()),
+    "resetting": _at(CONNECT=ResetConnection()),
+    "resetting at rcpt": _at(RCPT=ResetConnection()),
     "shutting down": _at(CONNECT=SHUTTING_DOWN),
     "shutting down at ehlo": _at(EHLO=SHUTTING_DOWN),
     "shutting down at mail": _at(MAIL=SHUTTING_DOWN),
@@ -253,15 +253,15 @@ PERSONALITIES: Mapping[str, MailHost] = {
     # out of step
     "doubling": _at(RCPT=Twice()),
     "doubling later": _at(RCPT=Twice(gap_s=0.005)),
-    "dropping": MailHost(troubles={"RCPT 2": Drop()}),
-    "swapping": MailHost(troubles={"RCPT 1": Swap()}),
+    "dropping": MailHost(faults={"RCPT 2": Drop()}),
+    "swapping": MailHost(faults={"RCPT 1": Swap()}),
     "hostile text": _to_everyone(HOSTILE_TEXTS[0]),
 }
 
 
-def new_host(personality: str, name: str | None = None, **changes: object) -> MailHost:
+def new_host(profile: str, name: str | None = None, **changes: object) -> MailHost:
     """A new host of this character, its record empty, perhaps changed in places."""
-    host = PERSONALITIES[personality]
+    host = HOST_PROFILES[profile]
     if name is not None:
         changes["name"] = name
     return replace(host, **changes)  # type: ignore[arg-type]  # dataclasses checks the names

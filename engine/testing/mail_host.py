@@ -13,9 +13,9 @@ from random import Random
 
 import trio
 
-from mailprobe.engine.testing.faults import Mouth, Reset, Trouble, as_octets
-from mailprobe.engine.testing.host_log import Record, Session, Spoken, rcpt_mailbox
-from mailprobe.engine.testing.smtp_script import Clerk, Said
+from mailprobe.engine.testing.faults import Fault, ReplyWriter, ResetConnection, as_octets
+from mailprobe.engine.testing.host_log import HostLog, HostLogSession, LoggedCommand, rcpt_mailbox
+from mailprobe.engine.testing.smtp_script import ScriptReply, SmtpScript
 from mailprobe.engine.testing.tls import UpgradableStream
 
 READ_OCTETS = 64 * 1024
@@ -34,7 +34,7 @@ EHLO_LINES = (
 )
 
 
-class Door(Enum):
+class HostAddress(Enum):
     """What becomes of a connection before the host can speak."""
 
     OPEN = "open"
@@ -48,14 +48,14 @@ class MailHost:
     """One mail host, described; every default is a friendly Postfix.
 
     `replies` is keyed by a whole address, a local part or "@domain"; keys are
-    lower case. `troubles` is keyed by a verb (CONNECT stands for the banner, TLS for the
+    lower case. `faults` is keyed by a verb (CONNECT stands for the banner, TLS for the
     handshake, in whose place the trouble comes, and the host hangs up after it), a
     verb and which one of the session it is ("RCPT 3"), a whole address or a local
     part. `{name}`, `{rcpt}` and the recipient's `{local}` part are filled in.
     """
 
     name: str = "mx.host.test"
-    door: Door = Door.OPEN
+    address: HostAddress = HostAddress.OPEN
     connect_s: float = 0.0  # until the connect succeeds (in memory only)
 
     # what it says
@@ -64,8 +64,8 @@ class MailHost:
     ehlo_reply: str | None = None  # in place of the lines above, "502 …" to want HELO
     helo_reply: str = "250 {name}"
     mail_reply: str = "250 2.1.0 Ok"
-    mail_again_reply: str | None = None  # to a MAIL after `mails_taken` of them; 421 hangs up
-    mails_taken: int = 1
+    mail_again_reply: str | None = None  # to a MAIL after `mails_accepted` of them; 421 hangs up
+    mails_accepted: int = 1
     stale_reply: str | None = None  # to a MAIL after `stale_s` without a command; 421 hangs up
     stale_s: float = 1.0
     null_sender_reply: str | None = None  # a refusal of `MAIL FROM:<>`
@@ -109,19 +109,19 @@ class MailHost:
     idle_s: float | None = None  # without a command for so long: 421 and hung up
 
     # how it goes wrong
-    troubles: Mapping[str, Trouble] = field(default_factory=dict)
+    faults: Mapping[str, Fault] = field(default_factory=dict)
     troubled_sessions: int | None = None  # only the first so many sessions have troubles
-    weather: tuple[tuple[float, Trouble], ...] = ()  # (chance at each reply, trouble)
+    weather: tuple[tuple[float, Fault], ...] = ()  # (chance at each reply, trouble)
     splits: bool = False  # replies fall into pieces at random
 
-    record: Record = field(init=False, default_factory=Record, compare=False, repr=False)
+    record: HostLog = field(init=False, default_factory=HostLog, compare=False, repr=False)
 
     def offers(self, keyword: str) -> bool:
         return self.ehlo_reply is None and any(
             line.split(" ", 1)[0].upper() == keyword for line in self.ehlo_lines
         )
 
-    def knows(self, local: str) -> bool:
+    def has_mailbox(self, local: str) -> bool:
         return local.startswith("known") or local in self.mailboxes
 
     async def serve(self, stream: trio.abc.Stream, rng: Random | None = None) -> None:
@@ -134,9 +134,11 @@ class MailHost:
             stream = UpgradableStream(stream)
         try:
             async with trio.open_nursery() as nursery:
-                line = _Line(self, session, Mouth(stream, rng or Random(0), self.splits))
-                nursery.start_soon(line.listen, nursery.cancel_scope)
-                await line.speak()
+                line = _HostSession(
+                    self, session, ReplyWriter(stream, rng or Random(0), self.splits)
+                )
+                nursery.start_soon(line.receive, nursery.cancel_scope)
+                await line.reply()
                 nursery.cancel_scope.cancel()
         finally:
             self.record.close_session(session)
@@ -144,34 +146,36 @@ class MailHost:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _PendingCommand:
     """A command under way through the host."""
 
     at_s: float
     line: str
     together: bool  # it was not alone in its write
-    spoken: Spoken
+    spoken: LoggedCommand
 
 
-class _Line:
+class _HostSession:
     """One session on a stream: an ear that never waits, a mouth that keeps the order."""
 
-    def __init__(self, host: MailHost, session: Session, mouth: Mouth) -> None:
+    def __init__(self, host: MailHost, session: HostLogSession, reply_writer: ReplyWriter) -> None:
         self._host = host
         self._session = session
-        self._mouth = mouth
-        self._clerk = Clerk(host, session)
-        self._upgradable = mouth.stream if isinstance(mouth.stream, UpgradableStream) else None
+        self._writer = reply_writer
+        self._script = SmtpScript(host, session)
+        self._upgradable = (
+            reply_writer.stream if isinstance(reply_writer.stream, UpgradableStream) else None
+        )
         self._verbs: Counter[str] = Counter()  # answered, those of a mailbox's own trouble left out
-        self._heard, self._next = trio.open_memory_channel[_Heard](WAITING_MAX)
+        self._received, self._next = trio.open_memory_channel[_PendingCommand](WAITING_MAX)
         self._troubled = host.troubled_sessions is None or session.number <= host.troubled_sessions
 
-    async def listen(self, gone: trio.CancelScope) -> None:
+    async def receive(self, gone: trio.CancelScope) -> None:
         """Take commands as they come; cancel the session when the client has gone."""
         buffer = bytearray()
         how = "client"
         try:
-            while octets := await self._mouth.stream.receive_some(READ_OCTETS):
+            while octets := await self._writer.stream.receive_some(READ_OCTETS):
                 buffer += octets
                 *lines, rest = bytes(buffer).split(b"\n")
                 buffer[:] = rest
@@ -181,37 +185,39 @@ class _Line:
                     break
                 self._session.turnarounds += bool(lines)
                 for line in lines:
-                    await self._take(line, together=len(lines) > 1 or bool(rest))
+                    await self._process(line, together=len(lines) > 1 or bool(rest))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             how = "reset"
         self._session.closed = self._session.closed or how
         gone.cancel()
 
-    async def _take(self, octets: bytes, *, together: bool) -> None:
+    async def _process(self, octets: bytes, *, together: bool) -> None:
         session, now = self._session, trio.current_time()
         if not octets.endswith(b"\r"):
             session.blame(f"a line that ends without CR: {octets[:80]!r}")
         line = octets.removesuffix(b"\r").decode("utf-8", "replace")
-        spoken = session.hear(now, line)
+        spoken = session.log_command(now, line)
         session.quit |= line.upper() == "QUIT"
         if self._upgradable is not None and line.upper() == "STARTTLS":
             self._upgradable.hold()
         if (mailbox := rcpt_mailbox(line)) is not None:
             session.recipients.append(mailbox)
             self._host.record.count(mailbox, now)
-        await self._heard.send(_Heard(now, line, together, spoken))
+        await self._received.send(_PendingCommand(now, line, together, spoken))
 
-    async def speak(self) -> None:
+    async def reply(self) -> None:
         """Greet, then answer each command in its order, until somebody hangs up."""
-        connected = Spoken(self._session.opened_at_s, "")
+        connected = LoggedCommand(self._session.opened_at_s, "")
         try:
-            if not await self._answer(connected, self._clerk.greet(), "CONNECT"):
+            if not await self._answer(connected, self._script.greet(), "CONNECT"):
                 return
-            while (heard := await self._next_heard()) is not None:
-                said = self._clerk.hear(heard.line, heard.at_s, together=heard.together)
-                if not await self._answer(heard.spoken, said, heard.line):
+            while (received := await self._next_received()) is not None:
+                said = self._script.receive(
+                    received.line, received.at_s, together=received.together
+                )
+                if not await self._answer(received.spoken, said, received.line):
                     return
-                if self._upgradable is not None and heard.line.upper() == "STARTTLS":
+                if self._upgradable is not None and received.line.upper() == "STARTTLS":
                     if said.text.startswith("220") and not await self._shake_hands():
                         return
                     self._upgradable.release()
@@ -221,25 +227,25 @@ class _Line:
     async def _shake_hands(self) -> bool:
         """Change to TLS; False where the session is over with that."""
         assert self._upgradable is not None
-        if (trouble := self._trouble("TLS")) is not None:
-            await trouble.answer(self._mouth, b"")
-            self._session.closed = "reset" if isinstance(trouble, Reset) else "host"
+        if (fault := self._fault("TLS")) is not None:
+            await fault.answer(self._writer, b"")
+            self._session.closed = "reset" if isinstance(fault, ResetConnection) else "host"
             return False
         await self._upgradable.start_tls()
-        self._clerk.secured()
+        self._script.secured()
         return True
 
-    async def _next_heard(self) -> _Heard | None:
+    async def _next_received(self) -> _PendingCommand | None:
         """The next command; None when the host is tired of waiting, which it says."""
         if self._host.idle_s is None:
             return await self._next.receive()
         with trio.move_on_after(self._host.idle_s):
             return await self._next.receive()
         self._session.closed = "host"
-        await self._mouth.say(as_octets("421 4.4.2 Error: timeout exceeded"))
+        await self._writer.send(as_octets("421 4.4.2 Error: timeout exceeded"))
         return None
 
-    async def _answer(self, spoken: Spoken, said: Said, line: str) -> bool:
+    async def _answer(self, spoken: LoggedCommand, said: ScriptReply, line: str) -> bool:
         """Send one reply at its time, or what goes wrong instead; say if the session goes on."""
         host, session = self._host, self._session
         spoken.reply = said.text
@@ -248,36 +254,36 @@ class _Line:
         due = max(spoken.at_s + host.latency_s, trio.current_time()) + host.reply_s + said.wait_s
         if due > trio.current_time():
             await trio.sleep_until(due)
-        trouble = self._trouble(line)
+        fault = self._fault(line)
         octets = as_octets(said.text, host.encoding)
-        if trouble is None:
-            await self._mouth.say(octets)
+        if fault is None:
+            await self._writer.send(octets)
             goes_on = not said.close
         else:
-            spoken.trouble = type(trouble).__name__
-            goes_on = await trouble.answer(self._mouth, octets) and not said.close
+            spoken.fault = type(fault).__name__
+            goes_on = await fault.answer(self._writer, octets) and not said.close
         spoken.answered_at_s = trio.current_time()
         if not goes_on:
-            polite = session.quit and trouble is None and said.text.startswith("221")
-            how = "quit" if polite else "reset" if isinstance(trouble, Reset) else "host"
+            polite = session.quit and fault is None and said.text.startswith("221")
+            how = "quit" if polite else "reset" if isinstance(fault, ResetConnection) else "host"
             session.closed = session.closed or how
         return goes_on
 
-    def _trouble(self, line: str) -> Trouble | None:
+    def _fault(self, line: str) -> Fault | None:
         """What goes wrong at this command: by its mailbox, by its verb, by chance."""
         host = self._host
         if not self._troubled:
             return None
         if (mailbox := rcpt_mailbox(line)) is not None:
             for key in (mailbox.lower(), mailbox.lower().rpartition("@")[0]):
-                if key in host.troubles:
-                    return host.troubles[key]
+                if key in host.faults:
+                    return host.faults[key]
         verb = line.split(" ", 1)[0].upper()
         self._verbs[verb] += 1
         for key in (f"{verb} {self._verbs[verb]}", verb):
-            if (trouble := host.troubles.get(key)) is not None:
-                return trouble
-        for chance, trouble in host.weather:
-            if self._mouth.rng.random() < chance:
-                return trouble
+            if (fault := host.faults.get(key)) is not None:
+                return fault
+        for chance, fault in host.weather:
+            if self._writer.rng.random() < chance:
+                return fault
         return None

@@ -1,7 +1,7 @@
 """The server's half of SMTP without a stream: a line heard -> what is said to it.
 
 The counterpart of a client under test, so it is strict about what a prober may
-do (`Session.mistakes`) and follows the limits of real servers as measured:
+do (`HostLogSession.mistakes`) and follows the limits of real servers as measured:
 Postfix slows down and hangs up by refusals, Exim by commands that aren't mail,
 OpenSMTPD by two commands in one write.
 """
@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.testing.host_log import Session, rcpt_mailbox
+from mailprobe.engine.testing.host_log import HostLogSession, rcpt_mailbox
 
 if TYPE_CHECKING:
     from mailprobe.engine.testing.mail_host import MailHost
 
 LINE_OCTETS_MAX = 1_000  # a prober's longest line is far below
-PROBER_VERBS = frozenset({"EHLO", "HELO", "MAIL", "RCPT", "RSET", "STARTTLS", "QUIT", "NOOP"})
+CLIENT_VERBS = frozenset({"EHLO", "HELO", "MAIL", "RCPT", "RSET", "STARTTLS", "QUIT", "NOOP"})
 NONMAIL_VERBS = frozenset({"EHLO", "HELO", "RSET", "NOOP", "VRFY"})
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ScriptReply:
     """One reply: its lines, whether the host hangs up after it, and its extra wait."""
 
     text: str
@@ -31,10 +31,10 @@ class Said:
     wait_s: float = 0.0
 
 
-class Clerk:
+class SmtpScript:
     """One session's manners: which replies a host's description makes of what it hears."""
 
-    def __init__(self, host: MailHost, session: Session) -> None:
+    def __init__(self, host: MailHost, session: HostLogSession) -> None:
         self._host = host
         self._session = session
         self._greeted = False
@@ -46,37 +46,37 @@ class Clerk:
         self._transactions = 0
         self._nonmail = 0
         self._null_sender = False  # in this transaction
-        self._heard_at_s: float | None = None
+        self._received_at_s: float | None = None
         self._stale = False  # no command came for long, and no MAIL since
 
-    def greet(self) -> Said:
+    def greet(self) -> ScriptReply:
         host = self._host
         if host.connections_max is not None and host.record.connections_now > host.connections_max:
-            return Said(host.connections_reply, close=True)
-        return Said(host.banner.replace("{name}", host.name))
+            return ScriptReply(host.connections_reply, close=True)
+        return ScriptReply(host.banner.replace("{name}", host.name))
 
     def secured(self) -> None:
         """TLS is spoken from now on: everything begins anew (RFC 3207)."""
         self._secure, self._greeted, self._extended = True, False, False
 
-    def hear(self, line: str, now: float, *, together: bool) -> Said:
+    def receive(self, line: str, now: float, *, together: bool) -> ScriptReply:
         """Answer one command; `together` when the write that brought it held another one."""
         host = self._host
         verb = line.split(" ", 1)[0].upper()
         self._watch(verb, line, together)
-        self._stale |= self._heard_at_s is not None and now - self._heard_at_s >= host.stale_s
-        self._heard_at_s = now
+        self._stale |= self._received_at_s is not None and now - self._received_at_s >= host.stale_s
+        self._received_at_s = now
         if host.commands_max is not None and self._session.commands > host.commands_max:
-            return Said("421 4.7.0 Too many commands", close=True)
+            return ScriptReply("421 4.7.0 Too many commands", close=True)
         if together and host.one_command_a_write:
-            return Said("500 5.5.1 Invalid command: Pipelining not supported", close=True)
+            return ScriptReply("500 5.5.1 Invalid command: Pipelining not supported", close=True)
         if verb in NONMAIL_VERBS:
             self._nonmail += 1
             if host.nonmail_max is not None and self._nonmail > host.nonmail_max:
-                return Said("554 Too many nonmail commands", close=True)
-        return self._say(verb, line, now, together=together)
+                return ScriptReply("554 Too many nonmail commands", close=True)
+        return self._reply(verb, line, now, together=together)
 
-    def _say(self, verb: str, line: str, now: float, *, together: bool) -> Said:
+    def _reply(self, verb: str, line: str, now: float, *, together: bool) -> ScriptReply:
         match verb:
             case "EHLO":
                 return self._ehlo(line)
@@ -91,16 +91,16 @@ class Clerk:
             case "STARTTLS":
                 return self._starttls(together=together)
             case "NOOP":
-                return Said("250 2.0.0 Ok")
+                return ScriptReply("250 2.0.0 Ok")
             case "QUIT":
-                return Said("221 2.0.0 Bye", close=True)
+                return ScriptReply("221 2.0.0 Bye", close=True)
             case _:
-                return Said("502 5.5.2 Error: command not recognized")
+                return ScriptReply("502 5.5.2 Error: command not recognized")
 
     def _watch(self, verb: str, line: str, together: bool) -> None:
         """Keep what a prober must never do."""
         blame = self._session.blame
-        if verb not in PROBER_VERBS:
+        if verb not in CLIENT_VERBS:
             blame(f"a command that is not a prober's: {line[:80]!r}")
         if not line.isprintable():
             blame(f"a control character: {line[:80]!r}")
@@ -109,62 +109,64 @@ class Clerk:
         if together and not (self._extended and self._host.offers("PIPELINING")):
             blame(f"two commands in one write without PIPELINING: {line[:80]!r}")
 
-    def _ehlo(self, line: str) -> Said:
+    def _ehlo(self, line: str) -> ScriptReply:
         host = self._host
         if len(line.split()) != 2:
-            return Said("501 5.5.4 Syntax: EHLO hostname")
+            return ScriptReply("501 5.5.4 Syntax: EHLO hostname")
         self._rset()
         if host.ehlo_reply is not None:
             self._greeted = self._extended = host.ehlo_reply.startswith("2")
-            return Said(host.ehlo_reply)
+            return ScriptReply(host.ehlo_reply)
         self._greeted = self._extended = True
         lines = [host.name, *(x for x in host.ehlo_lines if not (self._secure and x == "STARTTLS"))]
         last = len(lines) - 1
-        return Said("\n".join(f"250{'-' if n < last else ' '}{x}" for n, x in enumerate(lines)))
+        return ScriptReply(
+            "\n".join(f"250{'-' if n < last else ' '}{x}" for n, x in enumerate(lines))
+        )
 
-    def _helo(self) -> Said:
+    def _helo(self) -> ScriptReply:
         self._rset()
         self._greeted, self._extended = True, False
-        return Said(self._host.helo_reply.replace("{name}", self._host.name))
+        return ScriptReply(self._host.helo_reply.replace("{name}", self._host.name))
 
-    def _starttls(self, *, together: bool) -> Said:
+    def _starttls(self, *, together: bool) -> ScriptReply:
         host, blame = self._host, self._session.blame
         if self._secure or not host.offers("STARTTLS"):
             blame("STARTTLS where it is not offered")
-            return Said("502 5.5.1 Error: command not implemented")
+            return ScriptReply("502 5.5.1 Error: command not implemented")
         if host.tls_demanded_at is None:
             blame("STARTTLS where nobody demanded it")
         if together or self._in_mail or not self._extended:
             blame("STARTTLS out of order")
-            return Said("503 5.5.1 Error: STARTTLS out of order")
-        return Said(host.starttls_reply)
+            return ScriptReply("503 5.5.1 Error: STARTTLS out of order")
+        return ScriptReply(host.starttls_reply)
 
-    def _mail(self, line: str) -> Said:
+    def _mail(self, line: str) -> ScriptReply:
         host = self._host
         if not self._greeted:
             self._session.blame("MAIL before EHLO")
-            return Said("503 5.5.1 Error: send HELO/EHLO first")
+            return ScriptReply("503 5.5.1 Error: send HELO/EHLO first")
         if self._in_mail:
             self._session.blame("MAIL within a transaction")
-            return Said("503 5.5.1 Error: nested MAIL command")
+            return ScriptReply("503 5.5.1 Error: nested MAIL command")
         if not line.upper().startswith("MAIL FROM:<") or ">" not in line:
-            return Said("501 5.5.4 Syntax: MAIL FROM:<address>")
+            return ScriptReply("501 5.5.4 Syntax: MAIL FROM:<address>")
         wants_utf8 = "SMTPUTF8" in line.rpartition(">")[2].upper().split()
         if wants_utf8 and not (self._extended and host.offers("SMTPUTF8")):
             self._session.blame("SMTPUTF8 where it is not offered")
-            return Said("555 5.5.4 Unsupported option: SMTPUTF8")
+            return ScriptReply("555 5.5.4 Unsupported option: SMTPUTF8")
         if host.tls_demanded_at == "MAIL" and not self._secure:
-            return Said(host.tls_demand)
+            return ScriptReply(host.tls_demand)
         self._transactions += 1
         if (refusal := self._refusal_of_mail(line)) is not None:
-            return Said(refusal, close=refusal.startswith("421"))
+            return ScriptReply(refusal, close=refusal.startswith("421"))
         if host.transactions_max is not None and self._transactions > host.transactions_max:
             self._session.blame(f"more than {host.transactions_max} transactions")
-            return Said("451 4.5.3 Error: too many transactions")
+            return ScriptReply("451 4.5.3 Error: too many transactions")
         if not host.mail_reply.startswith("2"):
-            return Said(host.mail_reply)
+            return ScriptReply(host.mail_reply)
         self._in_mail, self._smtputf8, self._recipients = True, wants_utf8, 0
-        return Said(host.mail_reply)
+        return ScriptReply(host.mail_reply)
 
     def _refusal_of_mail(self, line: str) -> str | None:
         """What this transaction is refused with, for its sender or because others went before."""
@@ -173,7 +175,7 @@ class Clerk:
         self._null_sender = line[10:].startswith("<>")
         if stale and host.stale_reply is not None:
             return host.stale_reply
-        if self._transactions > host.mails_taken and host.mail_again_reply is not None:
+        if self._transactions > host.mails_accepted and host.mail_again_reply is not None:
             return host.mail_again_reply
         return None if host.judges_sender_at_rcpt else self._refusal_of_sender()
 
@@ -181,7 +183,7 @@ class Clerk:
         host = self._host
         return host.null_sender_reply if self._null_sender else host.named_sender_reply
 
-    def _rcpt(self, line: str, now: float) -> Said:
+    def _rcpt(self, line: str, now: float) -> ScriptReply:
         mailbox = rcpt_mailbox(line)
         if not self._in_mail:
             return self._refused("503 5.5.1 Error: need MAIL command")
@@ -189,7 +191,7 @@ class Clerk:
             return self._refused("501 5.1.3 Bad recipient address syntax")
         host = self._host
         if host.recipients_max is not None and self._recipients >= host.recipients_max:
-            return Said(host.recipients_reply)
+            return ScriptReply(host.recipients_reply)
         self._recipients += 1
         if host.tls_demanded_at == "RCPT" and not self._secure:
             return self._refused(host.tls_demand)
@@ -201,17 +203,21 @@ class Clerk:
         if reply == host.default_unknown:
             wait_s += host.unknown_delay_s
         reply = reply.replace("{rcpt}", mailbox).replace("{local}", mailbox.rpartition("@")[0])
-        return Said(reply, wait_s=wait_s) if reply.startswith("2") else self._refused(reply, wait_s)
+        return (
+            ScriptReply(reply, wait_s=wait_s)
+            if reply.startswith("2")
+            else self._refused(reply, wait_s)
+        )
 
-    def _refused(self, reply: str, wait_s: float = 0.0) -> Said:
+    def _refused(self, reply: str, wait_s: float = 0.0) -> ScriptReply:
         """Count a refusal, as Postfix does: slower after some, hung up after more."""
         host, session = self._host, self._session
         session.refusals += 1
         if host.refusals_max is not None and session.refusals > host.refusals_max:
-            return Said(f"421 4.7.0 {host.name} Error: too many errors", close=True)
+            return ScriptReply(f"421 4.7.0 {host.name} Error: too many errors", close=True)
         free = host.refusals_free
         slow = free is not None and session.refusals > free
-        return Said(reply, wait_s=wait_s + (host.refusal_delay_s if slow else 0.0))
+        return ScriptReply(reply, wait_s=wait_s + (host.refusal_delay_s if slow else 0.0))
 
     def _reply_to(self, mailbox: str, now: float) -> str:
         host = self._host
@@ -225,11 +231,11 @@ class Clerk:
             if key in host.replies:
                 return self._scripted(host.replies[key], mailbox)
         if host.greylist_s is not None:
-            since = host.record.first_asked_at_s.get(mailbox, now)
+            since = host.record.first_recipient_at_s.get(mailbox, now)
             if now - since < host.greylist_s:
                 return host.greylist_reply
         everyone = host.catch_all if isinstance(host.catch_all, bool) else domain in host.catch_all
-        if everyone or host.knows(local):
+        if everyone or host.has_mailbox(local):
             return host.default_known
         return host.default_unknown
 
@@ -239,6 +245,6 @@ class Clerk:
             return replies
         return replies[min(self._host.record.times_answered(mailbox), len(replies) - 1)]
 
-    def _rset(self) -> Said:
+    def _rset(self) -> ScriptReply:
         self._in_mail, self._smtputf8, self._recipients = False, False, 0
-        return Said("250 2.0.0 Ok")
+        return ScriptReply("250 2.0.0 Ok")

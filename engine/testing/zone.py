@@ -18,12 +18,12 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
-ASKED_KEPT = 100_000  # different questions counted
+QUERIES_KEPT = 100_000  # different questions counted
 CHAIN_MAX = 20  # steps of CNAME that are put into one answer
 HTML = b"<!DOCTYPE html><html><body>Please sign in to the network</body></html>"
 
 
-class Mood(Enum):
+class ZoneMode(Enum):
     """How the resolver goes wrong about a name (or, in a world, an endpoint about every name)."""
 
     NXDOMAIN = "NXDOMAIN"
@@ -40,8 +40,8 @@ class Mood(Enum):
 
 
 # What can't be told by a DNS message: the transport has to act it out.
-Behaviour = Mood
-ACTED = frozenset({Mood.HANG, Mood.HTML, Mood.HTTP_ERROR, Mood.UNREACHABLE})
+Behaviour = ZoneMode
+ACTED = frozenset({ZoneMode.HANG, ZoneMode.HTML, ZoneMode.HTTP_ERROR, ZoneMode.UNREACHABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Name:
     mx: tuple[tuple[int, str], ...] = ()
     addresses: tuple[str, ...] = ()  # IPv4 and IPv6
     cname: str | None = None
-    mood: Mood | None = None
-    mood_types: frozenset[str] = frozenset()  # record types the mood holds for; empty: all
+    mode: ZoneMode | None = None
+    mode_types: frozenset[str] = frozenset()  # record types the mood holds for; empty: all
     ttl_s: int = 3600
     shown: int | None = None  # so many of the addresses at a time, others at each question
 
@@ -66,7 +66,7 @@ class Zone:
     """Names -> what is known of them; lower case, no dot at the end."""
 
     names: dict[str, Name] = field(default_factory=dict)
-    asked: Counter[tuple[str, str]] = field(default_factory=Counter)  # (name, "MX")
+    queries: Counter[tuple[str, str]] = field(default_factory=Counter)  # (name, "MX")
     _turns: Counter[str] = field(default_factory=Counter)  # answers of a name that rotates
 
     def mx(self, domain: str, *exchanges: str | tuple[int, str], ttl_s: int = 3600) -> None:
@@ -94,9 +94,9 @@ class Zone:
     def cname(self, name: str, target: str) -> None:
         self._change(name, cname=_plain(target))
 
-    def mood(self, name: str, mood: Mood | None, *types: str) -> None:
+    def mode(self, name: str, mode: ZoneMode | None, *types: str) -> None:
         """Go wrong about this name; with types, only when asked for one of these."""
-        self._change(name, mood=mood, mood_types=frozenset(types))
+        self._change(name, mode=mode, mode_types=frozenset(types))
 
     def _change(self, name: str, **changes: object) -> None:
         name = _plain(name)
@@ -113,12 +113,12 @@ class Zone:
         except (dns.exception.DNSException, IndexError) as wrong:
             raise ValueError("not a DNS question") from wrong
         name, kind = _plain(asked.name.to_text()), dns.rdatatype.to_text(asked.rdtype)
-        if (name, kind) in self.asked or len(self.asked) < ASKED_KEPT:
-            self.asked[name, kind] += 1
+        if (name, kind) in self.queries or len(self.queries) < QUERIES_KEPT:
+            self.queries[name, kind] += 1
         known = self.names.get(name)
-        mood = known.mood if known else Mood.NXDOMAIN
-        if mood is not None and (known is None or not known.mood_types or kind in known.mood_types):
-            return answer_in_mood(question, mood)
+        mode = known.mode if known else ZoneMode.NXDOMAIN
+        if mode is not None and (known is None or not known.mode_types or kind in known.mode_types):
+            return answer_in_mode(question, mode)
         return _response(question, self._chain(name, kind)).to_wire()
 
     def _chain(self, name: str, kind: str) -> "list[dns.rrset.RRset] | None":
@@ -144,25 +144,25 @@ class Zone:
         return replace(known, addresses=turned[: known.shown])
 
 
-def answer_in_mood(question: dns.message.Message, mood: Mood) -> bytes | Behaviour:
+def answer_in_mode(question: dns.message.Message, mode: ZoneMode) -> bytes | Behaviour:
     """What a resolver in this mood says to the question."""
-    if mood in ACTED:
-        return mood
-    if mood is Mood.GARBAGE:
+    if mode in ACTED:
+        return mode
+    if mode is ZoneMode.GARBAGE:
         return b"\x00\x00\x81\x80\xff\xff\xff\xffgarbage"
-    if mood is Mood.WRONG_QUESTION:
+    if mode is ZoneMode.WRONG_QUESTION:
         other = dns.message.make_query("somewhere.else.test", "MX", id=question.id)
         return _response(
             other, [_rrset("somewhere.else.test", 60, "MX", ["10 mx.else.test."])]
         ).to_wire()
     response = _response(question, None)
-    if mood is Mood.BLOCKED:
+    if mode is ZoneMode.BLOCKED:
         response.authority.clear()
-    elif mood is Mood.CENSORED:
+    elif mode is ZoneMode.CENSORED:
         response.set_rcode(dns.rcode.NOERROR)
         response.use_edns(0, payload=1232, options=[dns.edns.EDEOption(dns.edns.EDECode.CENSORED)])
     else:
-        response.set_rcode(dns.rcode.from_text(mood.value))
+        response.set_rcode(dns.rcode.from_text(mode.value))
     return response.to_wire()
 
 

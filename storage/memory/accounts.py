@@ -10,8 +10,8 @@ import trio
 
 from mailprobe.storage.contract import (
     WINDOW,
+    KeyCreationTooFast,
     KeyLimitReached,
-    KeysTooFast,
     check_changes,
     next_key_at,
 )
@@ -20,14 +20,14 @@ from mailprobe.storage.records import (
     Answered,
     Caller,
     FirstAnswer,
+    IdempotencyRecord,
     Key,
     KeyKind,
-    Once,
     Tier,
 )
 
 
-class Accounts:
+class MemoryAccounts:
     """The lowest layer of the store: all others know of accounts."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -83,7 +83,7 @@ class Accounts:
         prefix: str,
         keys_max: int | None,
         a_minute: int | None = None,
-        once: Once | None = None,
+        idempotency: IdempotencyRecord | None = None,
         answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
         await trio.lowlevel.checkpoint()
@@ -102,12 +102,12 @@ class Accounts:
                 and now - WINDOW < key.created_at <= now
             ]
             if (at := next_key_at(made, a_minute)) is not None:
-                raise KeysTooFast(now, at)
+                raise KeyCreationTooFast(now, at)
         if sha256 in self._key_ids:
             raise ValueError("a key with this hash is kept already")
         key = Key(str(uuid4()), account.id, kind, label, prefix, self._now())
-        if once and answer:
-            first = FirstAnswer(once, answer(key))
+        if idempotency and answer:
+            first = FirstAnswer(idempotency, answer(key))
             self._check_runs(first)
             self._answer(first)
         self._keys[key.id] = key

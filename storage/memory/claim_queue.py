@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[T]):
+class QueueEntry(Generic[T]):
     """A thing and its place in the queue; `due_at` is None for one that is past all work."""
 
     thing: T
@@ -27,16 +27,16 @@ class Entry(Generic[T]):
         return self.lease_until is not None and self.lease_until > now
 
 
-class Queue(Generic[T]):
+class ClaimQueue(Generic[T]):
     """The entries by their name."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry[T]] = {}
+        self.entries: dict[str, QueueEntry[T]] = {}
 
-    def put(self, name: str, thing: T, due_at: datetime | None) -> None:
+    def push(self, name: str, thing: T, due_at: datetime | None) -> None:
         """A new entry, or another state of one: its claim ends, its fence stays."""
         before = self.entries.get(name)
-        self.entries[name] = Entry(thing, due_at, None, before.fence if before else 0)
+        self.entries[name] = QueueEntry(thing, due_at, None, before.fence if before else 0)
 
     def of_claim(self, name: str, fence: int) -> T | None:
         """The thing, where the claim of this fence is its last and is not spent."""
@@ -62,7 +62,8 @@ class Queue(Generic[T]):
     ) -> list[tuple[T, int]]:
         """Things with their new fences, those due longest first; of one instant the first put."""
         return [
-            self.take(name, now, lease_s) for _, name in self.waiting(now, who)[: max(0, limit)]
+            self.claim_next(name, now, lease_s)
+            for _, name in self.waiting(now, who)[: max(0, limit)]
         ]
 
     def waiting(self, now: datetime, who: Callable[[T], bool]) -> list[tuple[datetime, str]]:
@@ -77,13 +78,13 @@ class Queue(Generic[T]):
     def held(self, now: datetime, who: Callable[[T], bool]) -> list[T]:
         return [e.thing for e in self.entries.values() if e.is_held(now) and who(e.thing)]
 
-    def take(self, name: str, now: datetime, lease_s: float) -> tuple[T, int]:
+    def claim_next(self, name: str, now: datetime, lease_s: float) -> tuple[T, int]:
         """Claim it: the thing with its new fence."""
         entry, until = self.entries[name], now + timedelta(seconds=lease_s)
         self.entries[name] = replace(entry, lease_until=until, fence=entry.fence + 1)
         return entry.thing, entry.fence + 1
 
-    def bring_back(self, due_max: Callable[[T], datetime], lease_max: datetime) -> None:
+    def reclaim(self, due_max: Callable[[T], datetime], lease_max: datetime) -> None:
         """Leases end, and what waits is due, at these instants at the latest."""
         for name, entry in self.entries.items():
             lease, due_at = entry.lease_until, entry.due_at

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 import trio
 
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused, as_kept
-from mailprobe.storage.memory.accounts import Accounts
-from mailprobe.storage.records import Answered, FirstAnswer, Once
+from mailprobe.storage.memory.accounts import MemoryAccounts
+from mailprobe.storage.records import Answered, FirstAnswer, IdempotencyRecord
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptRecord:
     """An idempotency key: begun, and answered or not."""
 
     body_sha256: str
@@ -30,43 +30,49 @@ class _Kept:
         return self.answer is None and self.lease_until > lease_max
 
 
-class Onces(Accounts):
+class MemoryIdempotency(MemoryAccounts):
     """Requests that are answered once."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
-        self._onces: dict[tuple[str, str], _Kept] = {}
+        self._idempotency_records: dict[tuple[str, str], _KeptRecord] = {}
 
-    async def begin_once(
+    async def begin_idempotent(
         self, account_id: str, key: str, body_sha256: str, *, keep_s: float, lease_s: float
-    ) -> Answered | Once:
+    ) -> Answered | IdempotencyRecord:
         await trio.lowlevel.checkpoint()
         now = self._now()
-        kept = self._onces.get((self._accounts[account_id].id, key))
+        kept = self._idempotency_records.get((self._accounts[account_id].id, key))
         lease_until = now + timedelta(seconds=lease_s)
         if kept is None or not kept.stands(now) or kept.is_ahead(lease_until):
             keep_until = now + timedelta(seconds=keep_s)
-            self._onces[account_id, key] = _Kept(body_sha256, lease_until, keep_until)
-            return Once(account_id, key, lease_until)
+            self._idempotency_records[account_id, key] = _KeptRecord(
+                body_sha256, lease_until, keep_until
+            )
+            return IdempotencyRecord(account_id, key, lease_until)
         if kept.body_sha256 != body_sha256:
             raise IdempotencyKeyReused
         if kept.answer is None:
             raise IdempotencyInProgress
         return kept.answer
 
-    async def finish_once(self, once: Once, answer: Answered | None) -> None:
+    async def finish_idempotent(
+        self, idempotency: IdempotencyRecord, answer: Answered | None
+    ) -> None:
         await trio.lowlevel.checkpoint()
-        if not self._runs(once):
+        if not self._runs(idempotency):
             return
         if answer is None:
-            del self._onces[once.account_id, once.key]
+            del self._idempotency_records[idempotency.account_id, idempotency.key]
         else:
-            self._answer(FirstAnswer(once, answer))
+            self._answer(FirstAnswer(idempotency, answer))
 
-    def _runs(self, once: Once) -> bool:
+    def _runs(self, idempotency: IdempotencyRecord) -> bool:
         """No answer is kept, and no other request has begun since."""
-        kept = self._onces.get((once.account_id, once.key))
-        return kept is not None and kept.answer is None and kept.lease_until == once.lease_until
+        kept = self._idempotency_records.get((idempotency.account_id, idempotency.key))
+        return (
+            kept is not None and kept.answer is None and kept.lease_until == idempotency.lease_until
+        )
 
     def _check_runs(self, first: FirstAnswer | None) -> None:
         """Before anything is changed."""
@@ -76,11 +82,17 @@ class Onces(Accounts):
     def _answer(self, first: FirstAnswer | None) -> None:
         if first is not None:
             place = first.once.account_id, first.once.key
-            self._onces[place] = replace(self._onces[place], answer=as_kept(first.answer))
+            self._idempotency_records[place] = replace(
+                self._idempotency_records[place], answer=as_kept(first.answer)
+            )
 
-    def _bring_back_onces(self, keep_max: datetime) -> None:
-        for place, kept in self._onces.items():
-            self._onces[place] = replace(kept, keep_until=min(kept.keep_until, keep_max))
+    def _reclaim_records(self, keep_max: datetime) -> None:
+        for place, kept in self._idempotency_records.items():
+            self._idempotency_records[place] = replace(
+                kept, keep_until=min(kept.keep_until, keep_max)
+            )
 
-    def _drop_onces(self, now: datetime) -> None:
-        self._onces = {key: kept for key, kept in self._onces.items() if kept.stands(now)}
+    def _drop_idempotency(self, now: datetime) -> None:
+        self._idempotency_records = {
+            key: kept for key, kept in self._idempotency_records.items() if kept.stands(now)
+        }

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import trio
 
-from mailprobe.storage.claim_order import FAILING_AFTER, Bounds, Head, Lane, take_in_turn
+from mailprobe.storage.claim_order import FAILING_AFTER, ClaimBounds, Head, Partition, claim_in_turn
 from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT, at_most, check_outcome
-from mailprobe.storage.memory.claim_queue import Queue
-from mailprobe.storage.memory.usage import Metering
+from mailprobe.storage.memory.claim_queue import ClaimQueue
+from mailprobe.storage.memory.usage import MemoryUsage
 from mailprobe.storage.periods import FOREVER
 from mailprobe.storage.records import (
     Attempt,
@@ -44,21 +44,21 @@ class _Job:
         return "verify" if self.job.state == "pending" else "deliver"
 
 
-class Jobs(Metering):
+class MemoryJobs(MemoryUsage):
     """Verifications that were promised."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
-        self._jobs: Queue[_Job] = Queue()
+        self._jobs: ClaimQueue[_Job] = ClaimQueue()
         self._receivers: dict[
-            Lane, tuple[int, datetime]
+            Partition, tuple[int, datetime]
         ] = {}  # failures, and the last one's instant
 
     async def create_job(
         self,
         caller: Caller,
         order: JobOrder,
-        weigh: Callable[[Ledger], R | None],
+        check_limits: Callable[[Ledger], R | None],
         *,
         first: FirstAnswer | None = None,
     ) -> Job | R:
@@ -67,15 +67,15 @@ class Jobs(Metering):
             raise ValueError("a job with this id is kept already")
         self._check_runs(first)
         now = self._now()
-        self._bring_back(caller.key, now)
-        refusal = weigh(self._ledger(caller, now))
+        self._reclaim(caller.key, now)
+        refusal = check_limits(self._ledger(caller, now))
         if refusal is not None:
             return refusal
         reservation = self._reserve(caller, 1, now, FOREVER)
         job = Job(
             order.id, caller.account.id, order.email, order.webhook, order.host, "pending", now, now
         )
-        self._jobs.put(job.id, _Job(job, order.secret, reservation), now)
+        self._jobs.push(job.id, _Job(job, order.secret, reservation), now)
         self._answer(first)
         return job
 
@@ -94,30 +94,30 @@ class Jobs(Metering):
         heads: dict[int, list[Head]] = {}  # by the account's place: of equals the oldest first
         for due_at, name in self._jobs.waiting(now, lambda kept: kept.work == work):
             job = self._jobs.entries[name].thing.job
-            lane = Lane(place[job.account_id], job.host if work == "deliver" else "")
-            heads.setdefault(place[job.account_id], []).append(Head(due_at, name, lane))
+            partition = Partition(place[job.account_id], job.host if work == "deliver" else "")
+            heads.setdefault(place[job.account_id], []).append(Head(due_at, name, partition))
         held = Counter(
-            Lane(place[kept.job.account_id], kept.job.host if work == "deliver" else "")
+            Partition(place[kept.job.account_id], kept.job.host if work == "deliver" else "")
             for kept in self._jobs.held(now, lambda kept: kept.work == work)
         )
 
-        def lane_max(lane: Lane) -> int:
-            failures, _ = self._receivers.get(lane, (0, now))
+        def partition_max(partition: Partition) -> int:
+            failures, _ = self._receivers.get(partition, (0, now))
             return min(1, each_max) if failures >= FAILING_AFTER else each_max
 
-        taken = take_in_turn(
+        taken = claim_in_turn(
             {account: of_account[0].due_at for account, of_account in heads.items()},
             lambda account: iter(heads[account]),
             held,
-            Bounds(limit, lane_max, account_max),
+            ClaimBounds(limit, partition_max, account_max),
         )
-        return [self._claim(*self._jobs.take(head.number, now, lease_s)) for head in taken]
+        return [self._claim(*self._jobs.claim_next(head.number, now, lease_s)) for head in taken]
 
-    def _note_try(self, job: Job, *, failed: bool) -> None:
-        lane = Lane(list(self._accounts).index(job.account_id), job.host)
-        failures, _ = self._receivers.pop(lane, (0, None))
+    def _record_attempt(self, job: Job, *, failed: bool) -> None:
+        partition = Partition(list(self._accounts).index(job.account_id), job.host)
+        failures, _ = self._receivers.pop(partition, (0, None))
         if failed:
-            self._receivers[lane] = failures + 1, self._now()
+            self._receivers[partition] = failures + 1, self._now()
 
     def _undelivered(self, account_id: str) -> int:
         jobs = (entry.thing.job for entry in self._jobs.entries.values())
@@ -144,7 +144,7 @@ class Jobs(Metering):
         self._keep(replace(kept.job, state="delivering", due_at=now, payload=payload), kept)
         return True
 
-    async def job_tried(
+    async def job_attempted(
         self, claim: Claim, attempt: Attempt, *, state: JobState, due_at: datetime | None
     ) -> bool:
         check_outcome(state, due_at)
@@ -153,7 +153,7 @@ class Jobs(Metering):
         if kept is None:
             return False
         ended_at = None if due_at else self._now()
-        self._note_try(kept.job, failed=state != "done")
+        self._record_attempt(kept.job, failed=state != "done")
         tries = kept.job.tries + 1
         job = replace(kept.job, state=state, due_at=due_at, tries=tries, ended_at=ended_at)
         self._keep(job, replace(kept, attempts=(*kept.attempts, attempt)))
@@ -174,7 +174,7 @@ class Jobs(Metering):
         return kept if kept and kept.job.state == state else None
 
     def _keep(self, job: Job, kept: _Job) -> None:
-        self._jobs.put(job.id, replace(kept, job=job), job.due_at)
+        self._jobs.push(job.id, replace(kept, job=job), job.due_at)
 
     async def job(self, job_id: str) -> Job | None:
         await trio.lowlevel.checkpoint()
@@ -215,7 +215,7 @@ class Jobs(Metering):
     def _drop_receivers(self, now: datetime) -> None:
         kept_since = now - RECEIVERS_KEPT
         self._receivers = {
-            lane: kept for lane, kept in self._receivers.items() if kept[1] > kept_since
+            partition: kept for partition, kept in self._receivers.items() if kept[1] > kept_since
         }
 
     def _drop_jobs(self, account_id: str, since: datetime) -> None:

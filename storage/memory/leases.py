@@ -6,54 +6,54 @@ from datetime import datetime
 
 import trio
 
-from mailprobe.storage.lease_allocation import Lease, SeatsAsked, asked_back, deal
+from mailprobe.storage.lease_allocation import Lease, LeaseRequest, allocate, revocable
 
 
-class Seats:
+class MemoryLeases:
     """Which process may hold how many connections to an exchange."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._seats: dict[str, dict[str, Lease]] = {}  # by address, by holder
+        self._by_address: dict[str, dict[str, Lease]] = {}  # by address, by holder
 
-    async def lease_seats(
-        self, holder: str, asked: Mapping[str, SeatsAsked], *, limit: int, lease_s: float
+    async def lease_connections(
+        self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float
     ) -> dict[str, int]:
         await trio.lowlevel.checkpoint()
         now = self._now()
         granted = {}
-        for address, wish in asked.items():
-            leases = self._seats.setdefault(address, {})
-            lease = deal(leases.values(), holder, wish, now, limit=limit, lease_s=lease_s)
-            granted[address] = lease.seats if lease else 0
+        for address, command in asked.items():
+            leases = self._by_address.setdefault(address, {})
+            lease = allocate(leases.values(), holder, command, now, limit=limit, lease_s=lease_s)
+            granted[address] = lease.connections if lease else 0
             if lease:
                 leases[holder] = lease
             else:
                 leases.pop(holder, None)
         return granted
 
-    async def seats_asked_back(self, holder: str, *, limit: int) -> dict[str, int]:
+    async def revocable_connections(self, holder: str, *, limit: int) -> dict[str, int]:
         await trio.lowlevel.checkpoint()
         now = self._now()
         back = {
-            address: asked_back(leases.values(), now, limit=limit)[holder]
-            for address, leases in self._seats.items()
+            address: revocable(leases.values(), now, limit=limit)[holder]
+            for address, leases in self._by_address.items()
         }
-        return {address: seats for address, seats in back.items() if seats}
+        return {address: leases for address, leases in back.items() if leases}
 
-    async def return_seats(self, holder: str) -> None:
+    async def return_connections(self, holder: str) -> None:
         await trio.lowlevel.checkpoint()
-        for leases in self._seats.values():
+        for leases in self._by_address.values():
             leases.pop(holder, None)
 
-    def _bring_back_seats(self, until_max: datetime) -> None:
-        for leases in self._seats.values():
+    def _reclaim_leases(self, until_max: datetime) -> None:
+        for leases in self._by_address.values():
             for holder, lease in leases.items():
                 leases[holder] = replace(lease, until=min(lease.until, until_max))
 
-    def _drop_seats(self, now: datetime) -> None:
+    def _drop_leases(self, now: datetime) -> None:
         standing = {
             address: {holder: lease for holder, lease in leases.items() if lease.until > now}
-            for address, leases in self._seats.items()
+            for address, leases in self._by_address.items()
         }
-        self._seats = {address: leases for address, leases in standing.items() if leases}
+        self._by_address = {address: leases for address, leases in standing.items() if leases}

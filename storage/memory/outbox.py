@@ -7,60 +7,69 @@ from datetime import datetime, timedelta
 import trio
 
 from mailprobe.storage.contract import (
-    LETTERS_KEPT,
     LISTED_MAX,
+    MESSAGES_KEPT_MAX,
     METER_REST_S,
     METER_SLOT_S,
     at_most,
     check_sent,
 )
-from mailprobe.storage.memory.claim_queue import Queue
-from mailprobe.storage.memory.idempotency import Onces
-from mailprobe.storage.records import EPOCH, Account, Letter, LetterKind, letter_id
+from mailprobe.storage.memory.claim_queue import ClaimQueue
+from mailprobe.storage.memory.idempotency import MemoryIdempotency
+from mailprobe.storage.records import EPOCH, Account, MessageKind, OutboxMessage, message_id
 
 
-class Outbox(Onces):
+class MemoryOutbox(MemoryIdempotency):
     """What must reach somebody outside."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
-        self._letters: Queue[Letter] = Queue()
+        self._messages: ClaimQueue[OutboxMessage] = ClaimQueue()
 
-    async def post(
-        self, kind: LetterKind, account_id: str, name: str, body: bytes, *, due_at: datetime
+    async def enqueue_message(
+        self, kind: MessageKind, account_id: str, name: str, body: bytes, *, due_at: datetime
     ) -> bool:
         await trio.lowlevel.checkpoint()
         account = self._accounts[account_id]
-        id = letter_id(kind, account.id, name)
-        if id in self._letters.entries:
+        id = message_id(kind, account.id, name)
+        if id in self._messages.entries:
             return False
-        letter = Letter(id, kind, account.id, name, body, 0, self._now(), due_at)
-        self._letters.put(id, letter, due_at)
+        message = OutboxMessage(id, kind, account.id, name, body, 0, self._now(), due_at)
+        self._messages.push(id, message, due_at)
         return True
 
-    async def claim_letters(self, kind: LetterKind, *, limit: int, lease_s: float) -> list[Letter]:
+    async def claim_messages(
+        self, kind: MessageKind, *, limit: int, lease_s: float
+    ) -> list[OutboxMessage]:
         await trio.lowlevel.checkpoint()
         now = self._now()
-        claimed = self._letters.claim(
+        claimed = self._messages.claim(
             now,
             limit=limit,
             lease_s=lease_s,
-            who=lambda letter: letter.kind == kind,
+            who=lambda message: message.kind == kind,
         )
-        return [self._claimed(letter, fence, now) for letter, fence in claimed]
+        return [self._claimed(message, fence, now) for message, fence in claimed]
 
-    def _claimed(self, letter: Letter, fence: int, now: datetime) -> Letter:
-        first_tried_at = letter.first_tried_at or now
-        letter = replace(letter, fence=fence, first_tried_at=first_tried_at)
-        self._letters.entries[letter.id] = replace(self._letters.entries[letter.id], thing=letter)
-        return letter
+    def _claimed(self, message: OutboxMessage, fence: int, now: datetime) -> OutboxMessage:
+        first_tried_at = message.first_tried_at or now
+        message = replace(message, fence=fence, first_tried_at=first_tried_at)
+        self._messages.entries[message.id] = replace(
+            self._messages.entries[message.id], thing=message
+        )
+        return message
 
-    async def letter_tried(
-        self, letter: Letter, *, sent: bool, due_at: datetime | None, error: str | None = None
+    async def message_attempted(
+        self,
+        message: OutboxMessage,
+        *,
+        sent: bool,
+        due_at: datetime | None,
+        error: str | None = None,
     ) -> bool:
         check_sent(sent, due_at)
         await trio.lowlevel.checkpoint()
-        kept = self._letters.of_claim(letter.id, letter.fence)
+        kept = self._messages.of_claim(message.id, message.fence)
         if kept is None:
             return False
         tried = replace(
@@ -70,35 +79,35 @@ class Outbox(Onces):
             sent_at=self._now() if sent else None,
             error=error,
         )
-        self._letters.put(letter.id, tried, due_at)
+        self._messages.push(message.id, tried, due_at)
         return True
 
-    async def letters(
-        self, kind: LetterKind, *, account_id: str | None = None, limit: int
-    ) -> list[Letter]:
+    async def messages(
+        self, kind: MessageKind, *, account_id: str | None = None, limit: int
+    ) -> list[OutboxMessage]:
         await trio.lowlevel.checkpoint()
-        letters = [entry.thing for entry in reversed(self._letters.entries.values())]
+        messages = [entry.thing for entry in reversed(self._messages.entries.values())]
         return [
-            letter
-            for letter in letters
-            if letter.kind == kind and account_id in (None, letter.account_id)
+            message
+            for message in messages
+            if message.kind == kind and account_id in (None, message.account_id)
         ][: at_most(LISTED_MAX, limit)]
 
     def _meter(self, account: Account, billable: int) -> None:
         now = self._now()
         slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
-        while self._letters.fence_of(letter_id("meter", account.id, str(slot))):
+        while self._messages.fence_of(message_id("meter", account.id, str(slot))):
             slot += METER_SLOT_S
-        id = letter_id("meter", account.id, str(slot))
-        if id in self._letters.entries:
-            letter = self._letters.entries[id].thing
-            letter = replace(letter, count=letter.count + billable)
+        id = message_id("meter", account.id, str(slot))
+        if id in self._messages.entries:
+            message = self._messages.entries[id].thing
+            message = replace(message, count=message.count + billable)
         else:
             due_at = EPOCH + timedelta(seconds=slot + METER_SLOT_S + METER_REST_S)
-            letter = Letter(id, "meter", account.id, str(slot), b"", billable, now, due_at)
-        self._letters.put(id, letter, letter.due_at)
+            message = OutboxMessage(id, "meter", account.id, str(slot), b"", billable, now, due_at)
+        self._messages.push(id, message, message.due_at)
 
-    def _drop_letters(self, now: datetime) -> None:
-        for letter in [entry.thing for entry in self._letters.entries.values()]:
-            if letter.due_at is None and letter.made_at <= now - LETTERS_KEPT[letter.kind]:
-                del self._letters.entries[letter.id]
+    def _drop_messages(self, now: datetime) -> None:
+        for message in [entry.thing for entry in self._messages.entries.values()]:
+            if message.due_at is None and message.made_at <= now - MESSAGES_KEPT_MAX[message.kind]:
+                del self._messages.entries[message.id]

@@ -12,23 +12,23 @@ from datetime import datetime
 
 import trio
 
-from mailprobe.storage.contract import LEASES_MAX, ONCES_KEPT_MAX, WAITS_MAX, WINDOW
-from mailprobe.storage.memory.jobs import Jobs
-from mailprobe.storage.memory.leases import Seats
+from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
+from mailprobe.storage.memory.jobs import MemoryJobs
+from mailprobe.storage.memory.leases import MemoryLeases
 from mailprobe.storage.periods import FOREVER, kept_since
 from mailprobe.storage.records import Tier
 
 
-class MemoryStore(Jobs, Seats):
+class MemoryStore(MemoryJobs, MemoryLeases):
     """Everything that is remembered, until the process ends."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
-        Jobs.__init__(self, now)
-        Seats.__init__(self, now)
+        MemoryJobs.__init__(self, now)
+        MemoryLeases.__init__(self, now)
 
     # upkeep
 
-    async def tidy(self, retention_days: dict[Tier, int]) -> None:
+    async def apply_retention(self, retention_days: dict[Tier, int]) -> None:
         await trio.lowlevel.checkpoint()
         now = self._now()
         for account in self._accounts.values():
@@ -39,10 +39,10 @@ class MemoryStore(Jobs, Seats):
                 self._drop_keys(account.id, since, self._keys_of_jobs())
         self._bring_back_all(now)
         self._drop_ended(now)
-        self._drop_letters(now)
+        self._drop_messages(now)
         self._drop_receivers(now)
-        self._drop_seats(now)
-        self._drop_onces(now)
+        self._drop_leases(now)
+        self._drop_idempotency(now)
 
     def _bring_back_all(self, now: datetime) -> None:
         """What a clock wrote that was ahead."""
@@ -50,17 +50,17 @@ class MemoryStore(Jobs, Seats):
         for id, lease in self._leases.items():
             if lease_max < lease.until < FOREVER:  # a job's has no end
                 self._leases[id] = replace(lease, until=lease_max)
-        self._letters.bring_back(lambda letter: wait_max, lease_max)
-        self._jobs.bring_back(
+        self._messages.reclaim(lambda message: wait_max, lease_max)
+        self._jobs.reclaim(
             lambda kept: now if kept.work == "verify" or not kept.job.tries else wait_max, lease_max
         )
-        self._bring_back_seats(lease_max)
-        self._bring_back_onces(now + ONCES_KEPT_MAX)
+        self._reclaim_leases(lease_max)
+        self._reclaim_records(now + IDEMPOTENCY_KEPT_MAX)
         for key in list(self._keys.values()):
             if key.revoked_at and key.revoked_at > now + WINDOW:
                 self._keys[key.id] = replace(key, revoked_at=now)
             if any(at > now + WINDOW for at in self._windows.get(key.id, ())):
-                self._bring_back(key, now)
+                self._reclaim(key, now)
 
     async def check(self) -> datetime:
         await trio.lowlevel.checkpoint()

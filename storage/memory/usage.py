@@ -17,7 +17,7 @@ from mailprobe.storage.contract import (
     check_units,
     units_of,
 )
-from mailprobe.storage.memory.outbox import Outbox
+from mailprobe.storage.memory.outbox import MemoryOutbox
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
     Account,
@@ -40,7 +40,7 @@ class _Lease:
     until: datetime
 
 
-class Metering(Outbox):
+class MemoryUsage(MemoryOutbox):
     """Windows, reservations, counts and rows; what is billable goes to the outbox."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -57,13 +57,18 @@ class Metering(Outbox):
         self._reservations_made = 0
 
     async def reserve(
-        self, caller: Caller, units: int, weigh: Callable[[Ledger], R | None], *, lease_s: float
+        self,
+        caller: Caller,
+        units: int,
+        check_limits: Callable[[Ledger], R | None],
+        *,
+        lease_s: float,
     ) -> Reservation | R:
         check_units(units)
         await trio.lowlevel.checkpoint()
         now = self._now()
-        self._bring_back(caller.key, now)
-        refusal = weigh(self._ledger(caller, now))
+        self._reclaim(caller.key, now)
+        refusal = check_limits(self._ledger(caller, now))
         if refusal is not None:
             return refusal
         return self._reserve(caller, units, now, now + timedelta(seconds=lease_s))
@@ -137,7 +142,7 @@ class Metering(Outbox):
         self,
         caller: Caller,
         rows: Sequence[UsageRow],
-        weigh: Callable[[Ledger], R | None],
+        check_limits: Callable[[Ledger], R | None],
         *,
         metered: bool = False,
         first: FirstAnswer | None = None,
@@ -146,8 +151,8 @@ class Metering(Outbox):
         await trio.lowlevel.checkpoint()
         self._check_runs(first)
         now = self._now()
-        self._bring_back(caller.key, now)
-        refusal = weigh(self._ledger(caller, now))
+        self._reclaim(caller.key, now)
+        refusal = check_limits(self._ledger(caller, now))
         if refusal is None:
             granted = self._reserve(caller, units_of(rows), now, now)
             self._settle(granted, rows, metered=metered)
@@ -205,7 +210,7 @@ class Metering(Outbox):
                     units[min(at, now)] += count
         return tuple(sorted(units.items()))
 
-    def _bring_back(self, key: Key, now: datetime) -> None:
+    def _reclaim(self, key: Key, now: datetime) -> None:
         """What a clock granted that was ahead was granted now."""
         window = self._windows.get(key.id, Counter())
         for at in [at for at in window if at > now]:

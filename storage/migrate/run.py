@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.migrate.source import Served, Source, open_source
-from mailprobe.storage.migrate.tables import Plan, planned
-from mailprobe.storage.migrate.target import Record, Target, open_target
+from mailprobe.storage.migrate.source import DatabaseInUse, MigrationSource, open_source
+from mailprobe.storage.migrate.tables import TablePlan, planned
+from mailprobe.storage.migrate.target import MigrationProgress, MigrationTarget, open_target
 
-__all__ = ["Move", "Moved", "Served", "open_move"]
+__all__ = ["DatabaseInUse", "Move", "Moved", "open_move"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ def open_move(
                 record = None
             if record is None:
                 written.check_empty()
-                record = Record(str(source.absolute()), read.mark, {}, {})
+                record = MigrationProgress(str(source.absolute()), read.mark, {}, {})
                 written.keep(record)
             elif record.mark != read.mark:
                 raise StoreBroken(_changed(record, read, written))
             yield Move(read, written, plans, record, key)
 
 
-def _changed(record: Record, source: Source, target: Target) -> str:
+def _changed(record: MigrationProgress, source: MigrationSource, target: MigrationTarget) -> str:
     if record.ended_at:
         return (
             f"{record.path} was moved to {target.name} at {record.ended_at}, and {source.path} is"
@@ -69,7 +69,12 @@ class Move:
     """What is to be moved, and how far it is."""
 
     def __init__(
-        self, source: Source, target: Target, plans: list[Plan], record: Record, secret_key: bytes
+        self,
+        source: MigrationSource,
+        target: MigrationTarget,
+        plans: list[TablePlan],
+        record: MigrationProgress,
+        secret_key: bytes,
     ) -> None:
         self._source = source
         self._target = target

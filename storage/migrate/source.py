@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.encrypted_columns import job_place, once_place
-from mailprobe.storage.encryption import KEY_OCTETS, Seal
-from mailprobe.storage.migrate.tables import Plan
-from mailprobe.storage.sqlite.file import Turnstile, connect_to_read, holder_of, trouble_told
+from mailprobe.storage.encrypted_columns import idempotency_context, job_context
+from mailprobe.storage.encryption import KEY_OCTETS, Cipher
+from mailprobe.storage.migrate.tables import TablePlan
+from mailprobe.storage.sqlite.file import WriterQueue, connect_to_read, explain_error, holder_of
 
 BATCH_ROWS = 20_000  # a tenth of a second's work, so that an interruption is soon heeded
 BATCH_OCTETS = (
     8 * 1024 * 1024
 )  # of texts and payloads; reached before the rows where these are long
-SEALED_JOBS = "SELECT id, secret FROM jobs WHERE secret IS NOT NULL ORDER BY number"
-SEALED_ONCES = (
+ENCRYPTED_JOBS = "SELECT id, secret FROM jobs WHERE secret IS NOT NULL ORDER BY number"
+ENCRYPTED_IDEMPOTENCY = (
     "SELECT accounts.id, key, answer FROM onces JOIN accounts ON accounts.number = account"
     " WHERE answer IS NOT NULL ORDER BY onces.number"
 )
@@ -28,35 +28,37 @@ SEALED_ONCES = (
 Row = tuple[Any, ...]
 
 
-class Served(StoreBroken):
+class DatabaseInUse(StoreBroken):
     """Somebody else uses what is to be moved, or where it is to go."""
 
 
 @contextmanager
-def open_source(path: Path) -> Iterator["Source"]:
+def open_source(path: Path) -> Iterator["MigrationSource"]:
     """Raises StoreBroken, Served for one that others have open, StoreUnavailable."""
     if not path.is_file():
         raise StoreBroken(f"{path} is not there or no file")
-    with trouble_told(path):
-        lock = Turnstile(path)
+    with explain_error(path):
+        lock = WriterQueue(path)
     try:
         if not lock.try_enter():
-            raise Served(f"{path} is in use: stop the service, or the other move of it, first")
-        with trouble_told(path):
+            raise DatabaseInUse(
+                f"{path} is in use: stop the service, or the other move of it, first"
+            )
+        with explain_error(path):
             holder = holder_of(path)
         if holder is not None:
             who = f"process {holder}" if holder else "a process elsewhere"
-            raise Served(f"{path} is being served by {who}: stop it first")
+            raise DatabaseInUse(f"{path} is being served by {who}: stop it first")
         db = connect_to_read(path)
         try:
-            yield Source(path, db)
+            yield MigrationSource(path, db)
         finally:
             db.close()
     finally:
         lock.close()
 
 
-class Source:
+class MigrationSource:
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path = path
         self._db = db
@@ -82,7 +84,7 @@ class Source:
             for (table,) in tables
         }
 
-    def rows(self, plan: Plan, after: Sequence[Any]) -> tuple[list[Row], list[Any]]:
+    def rows(self, plan: TablePlan, after: Sequence[Any]) -> tuple[list[Row], list[Any]]:
         """The next rows after this key, and the last one's key; none at the end."""
         table = plan.table
         key = ", ".join(table.key)
@@ -101,11 +103,11 @@ class Source:
         last = list(rows[-1][:keys]) if rows else list(after)
         return [row[keys:] for row in rows], last
 
-    def totals(self, plan: Plan) -> Row:
+    def totals(self, plan: TablePlan) -> Row:
         row: Row = self._db.execute(plan.totals(of_source=True)).fetchone()
         return row
 
-    def count(self, plan: Plan) -> int:
+    def count(self, plan: TablePlan) -> int:
         table = plan.table
         sql = f"SELECT count(*) FROM {table.read_from} WHERE {table.which}"
         (rows,) = self._db.execute(sql).fetchone()
@@ -127,10 +129,10 @@ class Source:
             raise StoreBroken(
                 f"{self.key_path} is not there: set MAILPROBE_SECRET_KEY as the service had it"
             )
-        seal = Seal(key)
+        cipher = Cipher(key)
         try:
-            for sealed, bound_to in self._sealed():
-                seal.open(sealed, bound_to)
+            for encrypted, bound_to in self._encrypted():
+                cipher.open(encrypted, bound_to)
         except StoreBroken:
             where = str(self.key_path) if given is None else "MAILPROBE_SECRET_KEY"
             raise StoreBroken(
@@ -153,13 +155,15 @@ class Source:
             return f": leave it unset, and the one in {self.key_path} is tried"
         return ": set MAILPROBE_SECRET_KEY as the service had it"
 
-    def _sealed(self) -> Iterator[tuple[bytes, str]]:
+    def _encrypted(self) -> Iterator[tuple[bytes, str]]:
         """The oldest and the newest of each kind, with what they are bound to."""
         for order in ("", " DESC"):
-            for id, secret in self._db.execute(f"{SEALED_JOBS}{order} LIMIT 1"):
-                yield secret, job_place(id)
-            for account_id, key, answer in self._db.execute(f"{SEALED_ONCES}{order} LIMIT 1"):
-                yield answer, once_place(account_id, key)
+            for id, secret in self._db.execute(f"{ENCRYPTED_JOBS}{order} LIMIT 1"):
+                yield secret, job_context(id)
+            for account_id, key, answer in self._db.execute(
+                f"{ENCRYPTED_IDEMPOTENCY}{order} LIMIT 1"
+            ):
+                yield answer, idempotency_context(account_id, key)
 
 
 def _some(found: Iterable[Row], octets_max: int | None) -> list[Row]:

@@ -19,7 +19,7 @@ CHECKED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableMap:
     """Where rows go, and how they are read in order."""
 
     name: str  # in PostgreSQL
@@ -36,28 +36,28 @@ class Table:
 
 # In this order: accounts and keys are referred to.
 TABLES = (
-    Table("accounts", ("number",)),
-    Table("keys", ("number",)),
-    Table("months", ("account", "month")),
-    Table("days", ("account", "day")),
-    Table("periods", ("account", "start")),
-    Table("windows", ("key", "at"), left_out=frozenset({"total"})),
-    Table("reservations", ("number",), renamed={"number": "id"}),
-    Table("settlements", ("reservation", "part")),
-    Table("onces", ("number",), left_out=frozenset({"number"})),
-    Table("jobs", ("number",)),
-    Table("attempts", ("job", "place")),
-    Table(
+    TableMap("accounts", ("number",)),
+    TableMap("keys", ("number",)),
+    TableMap("months", ("account", "month")),
+    TableMap("days", ("account", "day")),
+    TableMap("periods", ("account", "start")),
+    TableMap("windows", ("key", "at"), left_out=frozenset({"total"})),
+    TableMap("reservations", ("number",), renamed={"number": "id"}),
+    TableMap("settlements", ("reservation", "part")),
+    TableMap("onces", ("number",), left_out=frozenset({"number"})),
+    TableMap("jobs", ("number",)),
+    TableMap("attempts", ("job", "place")),
+    TableMap(
         "promises",
         ("account",),
         source="backlogs",
         renamed={"pending": "jobs"},
         left_out=frozenset({"pending_due_at", "delivering_due_at"}),
     ),
-    Table("receivers", ("account", "host")),
-    Table("letters", ("number",)),
-    Table("refusals", ("account", "minute", "key", "failed_check", "place")),
-    Table("usage", ("number",)),
+    TableMap("receivers", ("account", "host")),
+    TableMap("letters", ("number",)),
+    TableMap("refusals", ("account", "minute", "key", "failed_check", "place")),
+    TableMap("usage", ("number",)),
 )
 
 # What else there may be: the programs' own records, and leases, which end with who holds them.
@@ -82,10 +82,10 @@ SUMMED = frozenset({"bigint", "boolean"})
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TablePlan:
     """How one table is moved, once both sides' columns are known."""
 
-    table: Table
+    table: TableMap
     columns: tuple[str, ...]  # SQLite's
     targets: tuple[str, ...]  # PostgreSQL's, in the same order
     types: tuple[str, ...]  # theirs
@@ -124,7 +124,7 @@ def _sum(column: str, kind: str) -> str:
 
 def planned(
     of_sqlite: Mapping[str, Sequence[str]], of_postgres: Mapping[str, Mapping[str, str]]
-) -> list[Plan]:
+) -> list[TablePlan]:
     """From each side's tables and their columns, PostgreSQL's with their types; raises StoreBroken."""
     _check_known("SQLite", of_sqlite, {table.read_from for table in TABLES} | OF_SQLITE)
     _check_known("PostgreSQL", of_postgres, {table.name for table in TABLES} | OF_POSTGRES)
@@ -141,7 +141,7 @@ def _check_known(side: str, there: Iterable[str], known: Set[str]) -> None:
         raise StoreBroken(f"this version cannot move {side}'s table {', '.join(unknown)}")
 
 
-def _planned(table: Table, ours: Sequence[str], theirs: Mapping[str, str]) -> Plan:
+def _planned(table: TableMap, ours: Sequence[str], theirs: Mapping[str, str]) -> TablePlan:
     columns = [name for name in ours if name in theirs or name not in table.left_out]
     targets = [table.renamed.get(name, name) for name in columns]
     if unknown := sorted(set(targets) ^ set(theirs)):
@@ -149,4 +149,4 @@ def _planned(table: Table, ours: Sequence[str], theirs: Mapping[str, str]) -> Pl
     types = [theirs[name] for name in targets]
     if strange := sorted(set(types) - UNCHANGED - CONVERSIONS.keys()):
         raise StoreBroken(f"this version cannot move {table.name}'s type {', '.join(strange)}")
-    return Plan(table, tuple(columns), tuple(targets), tuple(types))
+    return TablePlan(table, tuple(columns), tuple(targets), tuple(types))

@@ -17,13 +17,18 @@ from psycopg import sql
 
 from mailprobe.storage.columns import instant
 from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.encryption import Seal
-from mailprobe.storage.migrate.source import Served
-from mailprobe.storage.migrate.tables import TABLES, Plan
+from mailprobe.storage.encryption import Cipher
+from mailprobe.storage.migrate.source import DatabaseInUse
+from mailprobe.storage.migrate.tables import TABLES, TablePlan
 from mailprobe.storage.periods import day_of
 from mailprobe.storage.postgres.driver.partitions import Partitions
 from mailprobe.storage.postgres.driver.schema import MOVING, prepare
-from mailprobe.storage.postgres.driver.server import SCHEMA, Server, Session, is_trouble
+from mailprobe.storage.postgres.driver.server import (
+    SCHEMA,
+    PostgresServer,
+    TransactionSession,
+    is_server_failure,
+)
 
 T = TypeVar("T")
 
@@ -65,7 +70,7 @@ SEQUENCES = (
 
 
 @dataclass(slots=True)
-class Record:
+class MigrationProgress:
     """How far the move is, of each table: the key of its last row, and how many there are."""
 
     path: str
@@ -79,28 +84,28 @@ class Record:
         return json.dumps(words).encode()
 
     @classmethod
-    def unpacked(cls, octets: bytes) -> "Record":
+    def unpacked(cls, octets: bytes) -> "MigrationProgress":
         return cls(*json.loads(octets))
 
 
 @contextmanager
-def open_target(url: str, secret_key: bytes) -> Iterator["Target"]:
+def open_target(url: str, secret_key: bytes) -> Iterator["MigrationTarget"]:
     """Its tables made where they are missing; nobody else moves into it meanwhile.
 
     Raises StoreBroken, Served, StoreUnavailable.
     """
-    server = Server(url)
-    prepare(server, Seal(secret_key), moving=True)
+    server = PostgresServer(url)
+    prepare(server, Cipher(secret_key), moving=True)
     db = server.connect()
     try:
-        with trouble_told(server):
+        with explain_error(server):
             for setting in SETTINGS:
                 db.execute(setting)
             try:
                 db.execute("SELECT pg_advisory_lock(%s)", [MOVING_LOCK])
             except psycopg.errors.LockNotAvailable:
-                raise Served(f"{server.name}: another move into it is under way") from None
-        target = Target(server, db)
+                raise DatabaseInUse(f"{server.name}: another move into it is under way") from None
+        target = MigrationTarget(server, db)
         target.check_alone()
         yield target
     finally:
@@ -108,18 +113,18 @@ def open_target(url: str, secret_key: bytes) -> Iterator["Target"]:
 
 
 @contextmanager
-def trouble_told(server: Server) -> Iterator[None]:
+def explain_error(server: PostgresServer) -> Iterator[None]:
     """In our own words, and without the password, where it is not a mistake of ours."""
     try:
         yield
     except psycopg.Error as error:
-        if not is_trouble(error):
+        if not is_server_failure(error):
             raise
         raise server.as_unavailable(error) from None
 
 
-class Target:
-    def __init__(self, server: Server, db: "psycopg.Connection[Any]") -> None:
+class MigrationTarget:
+    def __init__(self, server: PostgresServer, db: "psycopg.Connection[Any]") -> None:
         self.name = server.name
         self._server = server
         self._db = db
@@ -127,46 +132,46 @@ class Target:
 
     def _do(self, act: Callable[[], T]) -> T:
         """In one transaction."""
-        with trouble_told(self._server), self._db.transaction():
+        with explain_error(self._server), self._db.transaction():
             return act()
 
     def check_alone(self) -> None:
         """Raises Served where a service has connections to the database."""
-        with trouble_told(self._server):
+        with explain_error(self._server):
             others = self._db.execute(OTHERS).fetchone()
         if others != (0,):
-            raise Served(f"{self.name} is being served: stop every service that uses it")
+            raise DatabaseInUse(f"{self.name} is being served: stop every service that uses it")
 
     def columns(self) -> dict[str, dict[str, str]]:
         """With their types, by table."""
         tables: dict[str, dict[str, str]] = {}
-        with trouble_told(self._server):
+        with explain_error(self._server):
             for table, column, type in self._db.execute(COLUMNS, [SCHEMA]):
                 tables.setdefault(table, {})[column] = type
         return tables
 
-    def record(self) -> Record | None:
+    def record(self) -> MigrationProgress | None:
         """Of a move that is under way, or done."""
-        with trouble_told(self._server):
+        with explain_error(self._server):
             kept = self._db.execute(
                 "SELECT value FROM house WHERE name = ANY(%s)", [[MOVING, MOVED]]
             ).fetchone()
-        return Record.unpacked(bytes(kept[0])) if kept else None
+        return MigrationProgress.unpacked(bytes(kept[0])) if kept else None
 
     def check_empty(self) -> None:
         """Raises StoreBroken."""
         for table in TABLES:
-            with trouble_told(self._server):
+            with explain_error(self._server):
                 found = self._db.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone()
             if found:
                 raise StoreBroken(
                     f"{self.name} holds other data already ({table.name}): name an empty database"
                 )
 
-    def keep(self, record: Record) -> None:
+    def keep(self, record: MigrationProgress) -> None:
         self._do(lambda: self._keep(record))
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: MigrationProgress) -> None:
         self._db.execute(
             "INSERT INTO house (name, value) VALUES (%s, %s)"
             " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -183,7 +188,9 @@ class Target:
 
         self._do(act)
 
-    def write(self, plan: Plan, rows: Sequence[Sequence[Any]], record: Record) -> None:
+    def write(
+        self, plan: TablePlan, rows: Sequence[Sequence[Any]], record: MigrationProgress
+    ) -> None:
         """The rows, and the record that says so: both or neither."""
         self.check_alone()  # one may have started just before the first record was there
         if plan.table.name == "usage":
@@ -191,8 +198,8 @@ class Target:
             days = {
                 day_of(instant(n * DAY_MICROS)) for n in {row[at] // DAY_MICROS for row in rows}
             }
-            with trouble_told(self._server):
-                self._partitions.make(Session(self._db, None), days)
+            with explain_error(self._server):
+                self._partitions.make(TransactionSession(self._db, None), days)
 
         def act() -> None:
             statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
@@ -206,13 +213,13 @@ class Target:
 
         self._do(act)
 
-    def totals(self, plan: Plan) -> tuple[Any, ...]:
-        with trouble_told(self._server):
+    def totals(self, plan: TablePlan) -> tuple[Any, ...]:
+        with explain_error(self._server):
             row = self._db.execute(plan.totals(of_source=False)).fetchone()
         assert row
         return tuple(row)
 
-    def end(self, record: Record) -> None:
+    def end(self, record: MigrationProgress) -> None:
         """New rows are numbered behind these; services may open it from now on."""
         self.check_alone()
 
@@ -233,6 +240,6 @@ class Target:
             )
 
         self._do(act)
-        with trouble_told(self._server):
+        with explain_error(self._server):
             for table in TABLES:  # the planner has seen none of them
                 self._db.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(table.name)))

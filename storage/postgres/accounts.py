@@ -17,10 +17,10 @@ from mailprobe.storage.columns import (
     key_of,
     micros,
 )
-from mailprobe.storage.contract import WINDOW, KeyLimitReached, KeysTooFast, next_key_at
+from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached, next_key_at
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.commands import NewKey
-from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Account, Caller, Key, Tier
 
 CALLERS = (
@@ -44,7 +44,7 @@ KEEP_KEYS = (
 )
 
 
-def create_account(db: Session, email: str, tier: Tier) -> Account:
+def create_account(db: TransactionSession, email: str, tier: Tier) -> Account:
     account = Account(str(uuid4()), email, tier, db.now())
     places = ", ".join(["%s"] * len(ACCOUNT_FIELDS))
     db.execute(
@@ -54,22 +54,24 @@ def create_account(db: Session, email: str, tier: Tier) -> Account:
     return account
 
 
-def account(db: Session, account_id: str) -> Account | None:
+def account(db: TransactionSession, account_id: str) -> Account | None:
     row = db.one(f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = %s", [account_id])
     return row and account_of(row)
 
 
-def accounts(db: Session) -> list[Account]:
+def accounts(db: TransactionSession) -> list[Account]:
     rows = db.all(f"SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY number")
     return [account_of(row) for row in rows]
 
 
-def account_of_customer(db: Session, customer_id: str) -> Account | None:
+def account_of_customer(db: TransactionSession, customer_id: str) -> Account | None:
     row = db.one(f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = %s", [customer_id])
     return row and account_of(row)
 
 
-def change_account(db: Session, account_id: str, changes: dict[str, Any]) -> Account | None:
+def change_account(
+    db: TransactionSession, account_id: str, changes: dict[str, Any]
+) -> Account | None:
     """In one statement, so that the database itself sees to it that no two have a customer_id."""
     if changes:
         sets = ", ".join(f"{name} = %s" for name in changes)  # fields: check_changes()
@@ -81,7 +83,9 @@ def change_account(db: Session, account_id: str, changes: dict[str, Any]) -> Acc
     return account(db, account_id)
 
 
-def create_keys(db: Session, now: datetime, those: Sequence[tuple[NewKey, int]]) -> list[Any]:
+def create_keys(
+    db: TransactionSession, now: datetime, those: Sequence[tuple[NewKey, int]]
+) -> list[Any]:
     """The keys, or what is to be raised, each with its account's number; the accounts are held."""
     if not those:
         return []
@@ -90,37 +94,39 @@ def create_keys(db: Session, now: datetime, those: Sequence[tuple[NewKey, int]])
     made: dict[int, list[datetime]] = {}
     for account, at in db.all(MADE, [list(accounts), micros(now - WINDOW), micros(now)]):
         made.setdefault(account, []).append(instant(at))
-    kept = {sha256 for (sha256,) in db.all(HASHES, [[wish.sha256 for wish, _ in those]])}
-    told: list[Any] = []
+    kept = {sha256 for (sha256,) in db.all(HASHES, [[command.sha256 for command, _ in those]])}
+    reported: list[Any] = []
     rows = []
-    for wish, account in those:
-        standard = wish.kind == "standard"
+    for command, account in those:
+        standard = command.kind == "standard"
         count = active.get(account, 0)
-        if standard and wish.keys_max is not None and count >= wish.keys_max:
-            told.append(Raised(KeyLimitReached()))
+        if standard and command.keys_max is not None and count >= command.keys_max:
+            reported.append(Raised(KeyLimitReached()))
         elif (
             standard
-            and wish.a_minute is not None
-            and (at := next_key_at(made.get(account, []), wish.a_minute))
+            and command.a_minute is not None
+            and (at := next_key_at(made.get(account, []), command.a_minute))
         ):
-            told.append(Raised(KeysTooFast(now, at)))
-        elif wish.sha256 in kept:
-            told.append(Raised(ValueError("a key with this hash is kept already")))
+            reported.append(Raised(KeyCreationTooFast(now, at)))
+        elif command.sha256 in kept:
+            reported.append(Raised(ValueError("a key with this hash is kept already")))
         else:
-            key = Key(str(uuid4()), wish.account_id, wish.kind, wish.label, wish.prefix, now)
-            told.append(key)
-            kept.add(wish.sha256)
+            key = Key(
+                str(uuid4()), command.account_id, command.kind, command.label, command.prefix, now
+            )
+            reported.append(key)
+            kept.add(command.sha256)
             active[account] = count + standard
             if standard:
                 made.setdefault(account, []).append(now)
             owner = key.id, account, key.kind
-            rows.append((*owner, key.label, key.prefix, wish.sha256, micros(now)))
+            rows.append((*owner, key.label, key.prefix, command.sha256, micros(now)))
     if rows:
         db.execute(KEEP_KEYS, [list(column) for column in zip(*rows, strict=True)])
-    return told
+    return reported
 
 
-def keys(db: Session, account_id: str) -> list[Key]:
+def keys(db: TransactionSession, account_id: str) -> list[Key]:
     rows = db.all(
         f"SELECT {KEY_COLUMNS} FROM accounts JOIN keys ON keys.account = accounts.number"
         " WHERE accounts.id = %s AND revoked_at IS NULL ORDER BY keys.number",
@@ -129,7 +135,7 @@ def keys(db: Session, account_id: str) -> list[Key]:
     return [key_of(row) for row in rows]
 
 
-def revoke_key(db: Session, account_id: str | None, key_id: str) -> bool:
+def revoke_key(db: TransactionSession, account_id: str | None, key_id: str) -> bool:
     of_account = " AND account = (SELECT number FROM accounts WHERE id = %(account)s)"
     revoked = db.execute(
         "UPDATE keys SET revoked_at = %(now)s WHERE id = %(key)s AND revoked_at IS NULL"
@@ -139,14 +145,14 @@ def revoke_key(db: Session, account_id: str | None, key_id: str) -> bool:
     return bool(revoked.rowcount)
 
 
-def callers(db: Session, hashes: Sequence[str]) -> list[Caller | None]:
+def callers(db: TransactionSession, hashes: Sequence[str]) -> list[Caller | None]:
     """Whose keys these are, asked in one question."""
     rows = db.all(f"{CALLERS} sha256 = ANY(%s) AND revoked_at IS NULL", [list(set(hashes))])
     found = {row[0]: _caller(row) for row in rows}
     return [found.get(sha256) for sha256 in hashes]
 
 
-def callers_of_keys(db: Session, numbers: Iterable[int]) -> dict[int, Caller]:
+def callers_of_keys(db: TransactionSession, numbers: Iterable[int]) -> dict[int, Caller]:
     """Revoked or not."""
     rows = db.all(f"{CALLERS} keys.number = ANY(%s)", [list(numbers)])
     return {row[1]: _caller(row) for row in rows}

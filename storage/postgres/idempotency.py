@@ -6,11 +6,11 @@ from typing import Any
 
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.encrypted_columns import SealedFirst
+from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.commands import Begin, Finish
-from mailprobe.storage.postgres.driver.server import Session, Writes
-from mailprobe.storage.records import Once
+from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
+from mailprobe.storage.records import IdempotencyRecord
 
 STANDING = (
     "SELECT onces.account, onces.key, body_sha256, answer FROM onces"
@@ -39,68 +39,75 @@ ANSWER = (
 )
 
 
-def begin(db: Session, now: datetime, those: Sequence[tuple[Begin, int]]) -> list[Any]:
+def begin(db: TransactionSession, now: datetime, those: Sequence[tuple[Begin, int]]) -> list[Any]:
     """A Once for the first, the sealed answer or what is to be raised for the others."""
     if not those:
         return []
-    accounts, keys = [account for _, account in those], [wish.key for wish, _ in those]
+    accounts, keys = [account for _, account in those], [command.key for command, _ in those]
     # a longer lease is of a clock that was ahead
-    longest = [micros(now + timedelta(seconds=wish.lease_s)) for wish, _ in those]
+    longest = [micros(now + timedelta(seconds=command.lease_s)) for command, _ in those]
     rows = db.all(STANDING, [accounts, keys, longest, micros(now), micros(now)])
     standing = {(account, key): (body, answer) for account, key, body, answer in rows}
     begun: list[tuple[Any, ...]] = []
-    told: list[Any] = []
-    for wish, account in those:
-        if before := standing.get((account, wish.key)):
-            told.append(_again(wish, *before))
+    reported: list[Any] = []
+    for command, account in those:
+        if before := standing.get((account, command.key)):
+            reported.append(_again(command, *before))
             continue
-        until = now + timedelta(seconds=wish.lease_s)
-        keep = micros(now + timedelta(seconds=wish.keep_s))
-        begun.append((account, wish.key, wish.body_sha256, micros(until), keep))
-        standing[account, wish.key] = wish.body_sha256, None
-        told.append(Once(wish.account_id, wish.key, until))
+        until = now + timedelta(seconds=command.lease_s)
+        keep = micros(now + timedelta(seconds=command.keep_s))
+        begun.append((account, command.key, command.body_sha256, micros(until), keep))
+        standing[account, command.key] = command.body_sha256, None
+        reported.append(IdempotencyRecord(command.account_id, command.key, until))
     if begun:
         db.execute(KEEP, [list(column) for column in zip(*begun, strict=True)])
-    return told
+    return reported
 
 
-def _again(wish: Begin, body_sha256: str, answer: bytes | None) -> Any:
-    if body_sha256 != wish.body_sha256:
+def _again(command: Begin, body_sha256: str, answer: bytes | None) -> Any:
+    if body_sha256 != command.body_sha256:
         return Raised(IdempotencyKeyReused())
     return Raised(IdempotencyInProgress()) if answer is None else bytes(answer)
 
 
-def finish(db: Session, those: Sequence[tuple[Finish, int]]) -> None:
-    for wish, account in those:
-        once = wish.once
+def finish(db: TransactionSession, those: Sequence[tuple[Finish, int]]) -> None:
+    for command, account in those:
+        idempotency = command.idempotency
         which = (
             " WHERE account = %(account)s AND key = %(key)s AND answer IS NULL"
             " AND lease_until = %(until)s"
         )
-        values = {"account": account, "key": once.key, "until": micros(once.lease_until)}
-        if wish.answer is None:
+        values = {
+            "account": account,
+            "key": idempotency.key,
+            "until": micros(idempotency.lease_until),
+        }
+        if command.answer is None:
             db.execute(f"DELETE FROM onces{which}", values)
         else:
             db.execute(
-                f"UPDATE onces SET answer = %(answer)s{which}", {**values, "answer": wish.answer}
+                f"UPDATE onces SET answer = %(answer)s{which}", {**values, "answer": command.answer}
             )
 
 
-def running(db: Session, those: Sequence[Once]) -> set[Once]:
+def running(db: TransactionSession, those: Sequence[IdempotencyRecord]) -> set[IdempotencyRecord]:
     """Which of them have no answer, and no other request that has begun since."""
     rows = db.all(
         RUNNING,
         [
-            [once.account_id for once in those],
-            [once.key for once in those],
-            [micros(once.lease_until) for once in those],
+            [idempotency.account_id for idempotency in those],
+            [idempotency.key for idempotency in those],
+            [micros(idempotency.lease_until) for idempotency in those],
         ],
     )
-    return {Once(account_id, key, instant(until)) for account_id, key, until in rows}
+    return {IdempotencyRecord(account_id, key, instant(until)) for account_id, key, until in rows}
 
 
-def keep(writes: Writes, those: Sequence[tuple[int, SealedFirst]]) -> None:
+def keep(writes: Writes, those: Sequence[tuple[int, EncryptedFirst]]) -> None:
     """The answers of requests that run, each with its account's number."""
     if those:
-        accounts, keys = [account for account, _ in those], [one.once.key for _, one in those]
+        accounts, keys = (
+            [account for account, _ in those],
+            [one.idempotency.key for _, one in those],
+        )
         writes.add(ANSWER, accounts, keys, [one.answer for _, one in those])

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from mailprobe.storage.claim_order import FAILING_AFTER, Bounds, Head, Lane, take_in_turn
+from mailprobe.storage.claim_order import FAILING_AFTER, ClaimBounds, Head, Partition, claim_in_turn
 from mailprobe.storage.columns import JOB_COLUMNS, job_of, micros
 from mailprobe.storage.postgres.accounts import callers_of_keys
-from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Claim, JobState, Work
 
 CLAIMING_LOCK = 0x6D70_6A62  # "mpjb": the first of two numbers of the lock
@@ -25,11 +25,11 @@ HOST_OF = {
     "delivering": "host",
 }  # of a job, that names its lane beside the account
 GROUP_MAX = 100  # who claim at once
-LOOKED_AT = 500  # jobs due longest, before every account's first are looked for
+ACCOUNTS_SCANNED = 500  # jobs due longest, before every account's first are looked for
 ROUNDS_MAX = 5  # of looking behind lanes that are full
 
 
-def is_due(db: Session, work: Work) -> bool:
+def is_due(db: TransactionSession, work: Work) -> bool:
     """Whether a bound leaves room for it is seen by who claims."""
     due = "FROM jobs WHERE state = %(state)s AND due_at <= %(now)s AND lease_until"
     values = {"state": STATE_OF[work], "now": micros(db.now())}
@@ -40,7 +40,7 @@ def is_due(db: Session, work: Work) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedJobs:
     work: Work
     limit: int
     each_max: int
@@ -55,12 +55,14 @@ class Claims:
     group_max: int = GROUP_MAX
     repeatable: bool = False
 
-    def __call__(self, db: Session, asked: Sequence[Wanted], marker: Any) -> list[Any]:
+    def __call__(
+        self, db: TransactionSession, asked: Sequence[WantedJobs], marker: Any
+    ) -> list[Any]:
         db.begin()
         for number in sorted({NUMBER_OF[wanted.work] for wanted in asked}):
             db.execute("SELECT pg_advisory_xact_lock(%s, %s)", [CLAIMING_LOCK, number])
         now = db.now()
-        alike: dict[Wanted, list[int]] = {}  # who wants the same, by place
+        alike: dict[WantedJobs, list[int]] = {}  # who wants the same, by place
         for place, wanted in enumerate(asked):
             alike.setdefault(replace(wanted, limit=0), []).append(place)
         claimed: list[Any] = [[] for _ in asked]
@@ -75,7 +77,7 @@ class Claims:
 
 
 def _claim(
-    db: Session, now: datetime, wanted: Wanted, limit: int
+    db: TransactionSession, now: datetime, wanted: WantedJobs, limit: int
 ) -> list[tuple[Claim, bytes | None]]:
     """Claims without their secrets, and these, sealed, beside them."""
     numbers = _due(db, now, wanted, limit)
@@ -108,11 +110,11 @@ def _claim(
     ]
 
 
-def _due(db: Session, now: datetime, wanted: Wanted, limit: int) -> list[int]:
+def _due(db: TransactionSession, now: datetime, wanted: WantedJobs, limit: int) -> list[int]:
     """The numbers of the jobs that a claim would take, accounts in turn."""
     state = STATE_OF[wanted.work]
     host = HOST_OF[state]
-    values = {"state": state, "now": micros(now), "most": LOOKED_AT}
+    values = {"state": state, "now": micros(now), "most": ACCOUNTS_SCANNED}
     with db.db.pipeline():
         claimed = db.execute(
             f"SELECT account, {host}, count(*) FROM jobs"
@@ -130,19 +132,19 @@ def _due(db: Session, now: datetime, wanted: Wanted, limit: int) -> list[int]:
             " LIMIT %(most)s",
             values,
         )
-    held = {Lane(account, host): count for account, host, count in claimed.fetchall()}
+    held = {Partition(account, host): count for account, host, count in claimed.fetchall()}
     left, first = _heads(left_behind.fetchall()), _heads(waiting.fetchall())
-    if len(first) < LOOKED_AT:
-        return [head.number for head in _take(db, [*left, *first], held, wanted, limit)]
+    if len(first) < ACCOUNTS_SCANNED:
+        return [head.number for head in _claim_rows(db, [*left, *first], held, wanted, limit)]
     return _due_of_each(db, now, wanted, limit, held, left)
 
 
 def _due_of_each(
-    db: Session,
+    db: TransactionSession,
     now: datetime,
-    wanted: Wanted,
+    wanted: WantedJobs,
     limit: int,
-    held: dict[Lane, int],
+    held: dict[Partition, int],
     left: list[Head],
 ) -> list[int]:
     """So many wait that each account is asked for its first ones, past its lanes that are full.
@@ -152,12 +154,16 @@ def _due_of_each(
     """
     found: list[int] = []
     for _ in range(ROUNDS_MAX):
-        full = [lane.host for lane, count in held.items() if count >= wanted.each_max and lane.host]
+        full = [
+            partition.host
+            for partition, count in held.items()
+            if count >= wanted.each_max and partition.host
+        ]
         first = _first_of_each(db, now, STATE_OF[wanted.work], limit, full, found)
-        taken = _take(db, [*left, *first], held, wanted, limit - len(found))
+        taken = _claim_rows(db, [*left, *first], held, wanted, limit - len(found))
         found += [head.number for head in taken]
         for head in taken:
-            held[head.lane] = held.get(head.lane, 0) + 1
+            held[head.partition] = held.get(head.partition, 0) + 1
         left = [head for head in left if head not in taken]
         if not taken or len(found) >= limit:
             break
@@ -165,31 +171,37 @@ def _due_of_each(
 
 
 def _heads(rows: Iterable[tuple[Any, ...]]) -> list[Head]:
-    return [Head(due_at, number, Lane(account, host)) for due_at, number, account, host in rows]
+    return [
+        Head(due_at, number, Partition(account, host)) for due_at, number, account, host in rows
+    ]
 
 
-def _take(
-    db: Session, heads: Iterable[Head], held: Mapping[Lane, int], wanted: Wanted, limit: int
+def _claim_rows(
+    db: TransactionSession,
+    heads: Iterable[Head],
+    held: Mapping[Partition, int],
+    wanted: WantedJobs,
+    limit: int,
 ) -> list[Head]:
     of_account: dict[Any, list[Head]] = {}
     for head in sorted(heads):
-        of_account.setdefault(head.lane.account, []).append(head)
-    failing = _failing(db, {head.lane for those in of_account.values() for head in those})
+        of_account.setdefault(head.partition.account, []).append(head)
+    failing = _failing(db, {head.partition for those in of_account.values() for head in those})
 
-    def lane_max(lane: Lane) -> int:
-        return min(1, wanted.each_max) if lane in failing else wanted.each_max
+    def partition_max(partition: Partition) -> int:
+        return min(1, wanted.each_max) if partition in failing else wanted.each_max
 
-    return take_in_turn(
+    return claim_in_turn(
         {account: those[0].due_at for account, those in of_account.items()},
         lambda account: iter(of_account[account]),
         held,
-        Bounds(limit, lane_max, wanted.account_max),
+        ClaimBounds(limit, partition_max, wanted.account_max),
     )
 
 
-def _failing(db: Session, lanes: Iterable[Lane]) -> set[Lane]:
+def _failing(db: TransactionSession, partitions: Iterable[Partition]) -> set[Partition]:
     """Those whose last tries failed."""
-    asked = [lane for lane in lanes if lane.host]
+    asked = [partition for partition in partitions if partition.host]
     if not asked:
         return set()
     rows = db.all(
@@ -197,13 +209,22 @@ def _failing(db: Session, lanes: Iterable[Lane]) -> set[Lane]:
         " JOIN unnest(%s::bigint[], %s::text[]) AS asked (account, host)"
         " ON receivers.account = asked.account AND receivers.host = asked.host"
         " WHERE failures >= %s",
-        [[lane.account for lane in asked], [lane.host for lane in asked], FAILING_AFTER],
+        [
+            [partition.account for partition in asked],
+            [partition.host for partition in asked],
+            FAILING_AFTER,
+        ],
     )
-    return {Lane(account, host) for account, host in rows}
+    return {Partition(account, host) for account, host in rows}
 
 
 def _first_of_each(
-    db: Session, now: datetime, state: JobState, most: int, full: list[str], taken: list[int]
+    db: TransactionSession,
+    now: datetime,
+    state: JobState,
+    most: int,
+    full: list[str],
+    taken: list[int],
 ) -> list[Head]:
     """However many wait in an account, this costs a look at its first.
 

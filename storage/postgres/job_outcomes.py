@@ -11,8 +11,8 @@ from typing import Any
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.postgres.driver.commands import Abandoned, Outcome, Tried, Verified
-from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.postgres.driver.commands import Abandoned, JobAttempted, Outcome, Verified
+from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Attempt, JobState
 
 HOLD = (
@@ -33,7 +33,7 @@ LOG = (
     " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],"
     " %s::bigint[], %s::text[])"
 )
-FORGET = (
+RELEASE_CLAIM = (
     "DELETE FROM attempts USING unnest(%s::bigint[], %s::bigint[]) AS logged (job, last)"
     " WHERE attempts.job = logged.job AND place <= last"
 )
@@ -48,7 +48,7 @@ FAILED = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _OutcomeJob:
     """Where a job is kept, and what is counted on."""
 
     number: int
@@ -59,14 +59,16 @@ class _Kept:
     fence: int
 
 
-def held(db: Session, outcomes: Sequence[Outcome]) -> list[tuple[Outcome, _Kept] | None]:
+def held(
+    db: TransactionSession, outcomes: Sequence[Outcome]
+) -> list[tuple[Outcome, _OutcomeJob] | None]:
     """The job of each whose claim is its last and is not spent, and that is in its state."""
     rows = db.all(HOLD, [[outcome.claim.job.id for outcome in outcomes]])
-    kept = {id: _Kept(*row) for id, *row in rows}
-    found: list[tuple[Outcome, _Kept] | None] = []
+    kept = {id: _OutcomeJob(*row) for id, *row in rows}
+    found: list[tuple[Outcome, _OutcomeJob] | None] = []
     for outcome in outcomes:
         job = kept.get(outcome.claim.job.id)
-        state = "delivering" if isinstance(outcome, Tried) else "pending"
+        state = "delivering" if isinstance(outcome, JobAttempted) else "pending"
         if job is None or (job.fence, job.state) != (outcome.claim.fence, state):
             found.append(None)
             continue
@@ -75,40 +77,44 @@ def held(db: Session, outcomes: Sequence[Outcome]) -> list[tuple[Outcome, _Kept]
     return found
 
 
-def write(db: Session, now: datetime, those: Sequence[tuple[Outcome, _Kept]]) -> None:
+def write(
+    db: TransactionSession, now: datetime, those: Sequence[tuple[Outcome, _OutcomeJob]]
+) -> None:
     """The jobs' new states, and the attempts. What was used is the caller's to log."""
     if not those:
         return
     changed = [_change(now, outcome, kept) for outcome, kept in those]
     db.execute(CHANGE, [list(column) for column in zip(*changed, strict=True)])
-    tried = [(kept.number, each.attempt) for each, kept in those if isinstance(each, Tried)]
+    tried = [(kept.number, each.attempt) for each, kept in those if isinstance(each, JobAttempted)]
     if tried:
         _log(db, tried)
-        _note_tries(
-            db, now, [(kept, each.state) for each, kept in those if isinstance(each, Tried)]
+        _record_attempts(
+            db, now, [(kept, each.state) for each, kept in those if isinstance(each, JobAttempted)]
         )
 
 
-def _note_tries(db: Session, now: datetime, tried: Sequence[tuple[_Kept, JobState]]) -> None:
+def _record_attempts(
+    db: TransactionSession, now: datetime, tried: Sequence[tuple[_OutcomeJob, JobState]]
+) -> None:
     """How many of a receiver's last tries failed; those of a group in the order they are told."""
     for kept, state in tried:
-        lane = {"account": kept.account, "host": kept.host, "now": micros(now)}
-        db.execute(DELIVERED if state == "done" else FAILED, lane)
+        partition = {"account": kept.account, "host": kept.host, "now": micros(now)}
+        db.execute(DELIVERED if state == "done" else FAILED, partition)
 
 
-def _change(now: datetime, outcome: Outcome, kept: _Kept) -> tuple[Any, ...]:
+def _change(now: datetime, outcome: Outcome, kept: _OutcomeJob) -> tuple[Any, ...]:
     at = micros(now)
     match outcome:
         case Verified(payload=payload):
             return kept.number, "delivering", at, kept.tries, None, payload
         case Abandoned():
             return kept.number, "failed", None, kept.tries, at, None
-        case Tried(state=state, due_at=due_at):
+        case JobAttempted(state=state, due_at=due_at):
             due = None if due_at is None else micros(due_at)
             return kept.number, state, due, kept.tries + 1, None if due_at else at, None
 
 
-def _log(db: Session, tried: Sequence[tuple[int, Attempt]]) -> None:
+def _log(db: TransactionSession, tried: Sequence[tuple[int, Attempt]]) -> None:
     """Of a job that is sent again and again no more are kept than are ever shown."""
     last: dict[int, int] = dict(db.all(LAST, [[number for number, _ in tried]]))
     rows = [
@@ -120,4 +126,4 @@ def _log(db: Session, tried: Sequence[tuple[int, Attempt]]) -> None:
     ]
     db.execute(LOG, [list(column) for column in zip(*rows, strict=True)])
     jobs = [job for job, *_ in rows]
-    db.execute(FORGET, [jobs, [place - LISTED_MAX for _, place, *_ in rows]])
+    db.execute(RELEASE_CLAIM, [jobs, [place - LISTED_MAX for _, place, *_ in rows]])

@@ -7,16 +7,16 @@ from typing import Any
 
 from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
 from mailprobe.storage.contract import LISTED_MAX, at_most
-from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Attempt, Claim, Job, JobState
 
 
-def kept_of(db: Session, ids: Sequence[str]) -> set[str]:
+def kept_of(db: TransactionSession, ids: Sequence[str]) -> set[str]:
     """Which of these ids are taken."""
     return {id for (id,) in db.all("SELECT id FROM jobs WHERE id = ANY(%s)", [list(ids)])}
 
 
-def keep(db: Session, rows: Sequence[tuple[Any, ...]]) -> None:
+def keep(db: TransactionSession, rows: Sequence[tuple[Any, ...]]) -> None:
     """New ones, as their columns stand in the statement; their accounts are held."""
     db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
@@ -28,7 +28,9 @@ def keep(db: Session, rows: Sequence[tuple[Any, ...]]) -> None:
     count(db, new, new)
 
 
-def count(db: Session, pending: Mapping[int, int], undelivered: Mapping[int, int]) -> None:
+def count(
+    db: TransactionSession, pending: Mapping[int, int], undelivered: Mapping[int, int]
+) -> None:
     """So many more, by account: what it has reserved, and what waits, is known without counting."""
     accounts = sorted({*pending, *undelivered})
     if not accounts:
@@ -46,7 +48,7 @@ def count(db: Session, pending: Mapping[int, int], undelivered: Mapping[int, int
     )
 
 
-def extend(db: Session, claim: Claim, lease_s: float) -> bool:
+def extend(db: TransactionSession, claim: Claim, lease_s: float) -> bool:
     now = db.now()
     extended = db.execute(
         "UPDATE jobs SET lease_until = %s WHERE id = %s AND fence = %s AND lease_until > %s",
@@ -55,7 +57,7 @@ def extend(db: Session, claim: Claim, lease_s: float) -> bool:
     return bool(extended.rowcount)
 
 
-def resend(db: Session, job_id: str) -> Job | None:
+def resend(db: TransactionSession, job_id: str) -> Job | None:
     before = db.one(
         "SELECT account, state FROM jobs WHERE id = %s AND payload IS NOT NULL FOR UPDATE", [job_id]
     )
@@ -75,7 +77,7 @@ def resend(db: Session, job_id: str) -> Job | None:
 # seen
 
 
-def job(db: Session, job_id: str) -> Job | None:
+def job(db: TransactionSession, job_id: str) -> Job | None:
     row = db.one(
         f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
         " WHERE jobs.id = %s",
@@ -84,7 +86,9 @@ def job(db: Session, job_id: str) -> Job | None:
     return row and job_of(row)
 
 
-def jobs(db: Session, account_id: str | None, state: JobState | None, limit: int) -> list[Job]:
+def jobs(
+    db: TransactionSession, account_id: str | None, state: JobState | None, limit: int
+) -> list[Job]:
     conditions = {
         "jobs.account = (SELECT number FROM accounts WHERE id = %s)": account_id,
         "jobs.state = %s": state,
@@ -98,7 +102,7 @@ def jobs(db: Session, account_id: str | None, state: JobState | None, limit: int
     return [job_of(row) for row in rows]
 
 
-def attempts(db: Session, job_id: str) -> list[Attempt]:
+def attempts(db: TransactionSession, job_id: str) -> list[Attempt]:
     rows = db.all(
         "SELECT attempts.number, at, took_ms, status, error"
         " FROM jobs JOIN attempts ON job = jobs.number WHERE jobs.id = %s ORDER BY place",

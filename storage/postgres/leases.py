@@ -12,15 +12,15 @@ from typing import Any
 from zlib import crc32
 
 from mailprobe.storage.columns import micros
-from mailprobe.storage.lease_allocation import Lease, SeatsAsked, deal
-from mailprobe.storage.postgres.driver.server import NOW, Session
+from mailprobe.storage.lease_allocation import Lease, LeaseRequest, allocate
+from mailprobe.storage.postgres.driver.server import NOW, TransactionSession
 from mailprobe.storage.sqlite.leases import lease_of, of_holder
 
 LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock
 BUCKETS = 1024  # one call's locks must find room beside those of others
 TIDIED_MAX = 1000
 
-SEATS = "SELECT address, holder, seats, since, until FROM seats"
+LEASES = "SELECT address, holder, seats, since, until FROM seats"
 KEEP = (
     "INSERT INTO seats (address, holder, seats, since, until)"
     " SELECT * FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])"
@@ -30,9 +30,9 @@ KEEP = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedLeases:
     holder: str
-    asked: Mapping[str, SeatsAsked]
+    requested: Mapping[str, LeaseRequest]
     limit: int
     lease_s: float
 
@@ -44,13 +44,15 @@ class Leasing:
     group_max: int = 1
     repeatable: bool = True
 
-    def __call__(self, db: Session, asked: Sequence[Wanted], marker: Any) -> list[Any]:
+    def __call__(
+        self, db: TransactionSession, asked: Sequence[WantedLeases], marker: Any
+    ) -> list[Any]:
         return [_lease(db, wanted) for wanted in asked]
 
 
-def _lease(db: Session, wanted: Wanted) -> dict[str, int]:
+def _lease(db: TransactionSession, wanted: WantedLeases) -> dict[str, int]:
     """In two round trips: what is looked at, and what comes of it."""
-    addresses = list(wanted.asked)
+    addresses = list(wanted.requested)
     with db.db.pipeline():
         db.begin()
         db.execute(
@@ -58,19 +60,19 @@ def _lease(db: Session, wanted: Wanted) -> dict[str, int]:
             [LEASING_LOCK, buckets(addresses)],
         )
         clock = db.execute(f"SELECT {NOW}")
-        found = db.execute(f"{SEATS} WHERE address = ANY(%s)", [addresses])
+        found = db.execute(f"{LEASES} WHERE address = ANY(%s)", [addresses])
     now = db.instant(clock.fetchone()[0])  # type: ignore[index]  # it has one row
     leases: dict[str, list[Lease]] = {address: [] for address in addresses}
     for address, *row in found.fetchall():
         leases[address].append(lease_of(tuple(row)))
     new = {
-        address: deal(
-            leases[address], wanted.holder, wish, now, limit=wanted.limit, lease_s=wanted.lease_s
+        address: allocate(
+            leases[address], wanted.holder, command, now, limit=wanted.limit, lease_s=wanted.lease_s
         )
-        for address, wish in wanted.asked.items()
+        for address, command in wanted.requested.items()
     }
     kept = [
-        (address, lease.holder, lease.seats, micros(lease.since), micros(lease.until))
+        (address, lease.holder, lease.connections, micros(lease.since), micros(lease.until))
         for address, lease in new.items()
         if lease
     ]
@@ -83,7 +85,7 @@ def _lease(db: Session, wanted: Wanted) -> dict[str, int]:
                 "DELETE FROM seats WHERE holder = %s AND address = ANY(%s)", [wanted.holder, gone]
             )
         db.commit()
-    return {address: lease.seats if lease else 0 for address, lease in new.items()}
+    return {address: lease.connections if lease else 0 for address, lease in new.items()}
 
 
 def buckets(addresses: Sequence[str]) -> list[int]:
@@ -91,7 +93,7 @@ def buckets(addresses: Sequence[str]) -> list[int]:
     return sorted({crc32(address.encode()) % BUCKETS for address in addresses})
 
 
-def wanted_back(db: Session, holder: str, limit: int) -> dict[str, int]:
+def revoked(db: TransactionSession, holder: str, limit: int) -> dict[str, int]:
     rows = db.all(
         f"SELECT {NOW}, address, holder, seats, since, until FROM seats WHERE address IN"
         " (SELECT address FROM seats WHERE seats = 0)"
@@ -101,11 +103,11 @@ def wanted_back(db: Session, holder: str, limit: int) -> dict[str, int]:
     return of_holder([row[1:] for row in rows], db.instant(rows[0][0]), holder, limit)
 
 
-def return_all(db: Session, holder: str) -> None:
+def return_all(db: TransactionSession, holder: str) -> None:
     db.execute("DELETE FROM seats WHERE holder = %s", [holder])
 
 
-def drop_ended(db: Session, *, at: datetime) -> bool:
+def drop_ended(db: TransactionSession, *, at: datetime) -> bool:
     """Drop some; say whether there may be more."""
     dropped = db.execute(
         "DELETE FROM seats WHERE ctid = ANY(ARRAY(SELECT ctid FROM seats WHERE until <= %s"

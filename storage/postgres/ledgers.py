@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.periods import month_of, period_bounds, period_start_of
 from mailprobe.storage.postgres import rate_window as windows
-from mailprobe.storage.postgres.driver.server import NOW, Session, Writes
-from mailprobe.storage.postgres.rate_window import Held, OpenWindow
+from mailprobe.storage.postgres.driver.server import NOW, TransactionSession, Writes
+from mailprobe.storage.postgres.rate_window import Held, PostgresWindow
 from mailprobe.storage.records import Account, Caller, Ledger, UsageRow, Window
 
 R = TypeVar("R")
@@ -29,19 +29,19 @@ LOCK = (
     f" SELECT set_config('mailprobe.moment', ({NOW})::text, true)::bigint, count(*) FROM held"
 )
 SET_MOMENT = "SELECT set_config('mailprobe.moment', %s, true)"
-_WHO = (
+_CALLER = (
     "SELECT keys.id, keys.number AS key, accounts.number AS account, accounts.id AS account_id,"
     " tier, current_period_start AS start, current_period_end"
     " FROM keys JOIN accounts ON accounts.number = keys.account WHERE keys.id = ANY(%(keys)s)"
 )
-WHO = _WHO
+CALLER = _CALLER
 
 
-def _look(now: str) -> str:
+def _read(now: str) -> str:
     """Who they are, with all that weighs but their windows' instants, in one statement."""
     month = f"date_trunc('month', timezone('UTC', to_timestamp({now} / 1000000)))::date"
     return (
-        f"WITH asked AS MATERIALIZED ({_WHO}) SELECT asked.*,"
+        f"WITH asked AS MATERIALIZED ({_CALLER}) SELECT asked.*,"
         " coalesce(months.units, 0), coalesce(months.billable, 0),"
         " (SELECT coalesce(sum(units), 0)::bigint FROM reservations"
         f"  WHERE account = asked.account AND lease_until > {now}) + coalesce(jobs, 0),"
@@ -56,13 +56,13 @@ def _look(now: str) -> str:
     )
 
 
-LOOK = _look(MOMENT)
-LOOK_AT = _look("%(now)s::bigint")
-WHO_COLUMNS = 7
+READ = _read(MOMENT)
+READ_AT = _read("%(now)s::bigint")
+CALLER_COLUMNS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class LedgerCaller:
     """A key's numbers, and what an account is as it is now."""
 
     key_number: int
@@ -70,9 +70,9 @@ class Who:
     account: Account
 
 
-def who_of(
+def caller_of(
     key: int, number: int, account_id: str, tier: Any, start: int | None, end: int | None
-) -> Who:
+) -> LedgerCaller:
     """What weighs of an account: its tier and period, as they are now."""
     account = Account(
         account_id,
@@ -82,7 +82,7 @@ def who_of(
         current_period_start=None if start is None else instant(start),
         current_period_end=None if end is None else instant(end),
     )
-    return Who(key, number, account)
+    return LedgerCaller(key, number, account)
 
 
 @dataclass(slots=True)
@@ -101,22 +101,24 @@ class _Seen:
 class Ledgers:
     """The ledgers of some keys at an instant, as they change while units are granted."""
 
-    def __init__(self, db: Session, now: datetime, rows: Iterable[tuple[Any, ...]]) -> None:
+    def __init__(
+        self, db: TransactionSession, now: datetime, rows: Iterable[tuple[Any, ...]]
+    ) -> None:
         """`rows` of LOOK."""
         self._db = db
         self._now = now
-        self.who: dict[str, Who] = {}  # by the key's id
+        self.caller: dict[str, LedgerCaller] = {}  # by the key's id
         self.seen: dict[int, _Seen] = {}
         self.held: dict[int, Held] = {}
         for key_id, *columns in rows:
-            who = who_of(*columns[: WHO_COLUMNS - 1])
-            counts = columns[WHO_COLUMNS - 1 :]
-            self.who[key_id] = who
+            who = caller_of(*columns[: CALLER_COLUMNS - 1])
+            counts = columns[CALLER_COLUMNS - 1 :]
+            self.caller[key_id] = who
             self.seen[who.account_number] = _Seen(*counts[:7])
             self.held[who.key_number] = Held(*counts[7:])
 
     def of(
-        self, who: Who, window: Window, account_window: Sequence[tuple[datetime, int]]
+        self, who: LedgerCaller, window: Window, account_window: Sequence[tuple[datetime, int]]
     ) -> Ledger:
         seen = self.seen[who.account_number]
         start, end = period_bounds(who.account, self._now)
@@ -134,24 +136,30 @@ class Ledgers:
             account_window=account_window,
         )
 
-    def weigh(self, who: Who, units: int, weigh: Callable[[Ledger], R | None]) -> R | None:
+    def check_limits(
+        self, who: LedgerCaller, units: int, check_limits: Callable[[Ledger], R | None]
+    ) -> R | None:
         """The refusal; or None, and the units weigh on the window of all who are weighed after."""
         held = self.held[who.key_number]
-        window = OpenWindow(held, micros(self._now), windows.reader(self._db, who.key_number))
+        window = PostgresWindow(held, micros(self._now), windows.reader(self._db, who.key_number))
         account_window = self.account_window(who)
-        refusal = weigh(self.of(who, window, account_window))
+        refusal = check_limits(self.of(who, window, account_window))
         window.close()
         account_window.close()
         if refusal is None:
             held.granted += units
         return refusal
 
-    def account_window(self, who: Who) -> windows.AccountWindow:
+    def account_window(self, who: LedgerCaller) -> windows.PostgresAccountWindow:
         ours = {
-            one.key_number for one in self.who.values() if one.account_number == who.account_number
+            one.key_number
+            for one in self.caller.values()
+            if one.account_number == who.account_number
         }
         granted = sum(self.held[key].granted for key in ours)
-        return windows.AccountWindow(self._db, who.account_number, micros(self._now), granted)
+        return windows.PostgresAccountWindow(
+            self._db, who.account_number, micros(self._now), granted
+        )
 
     @property
     def ahead(self) -> list[int]:
@@ -163,7 +171,7 @@ class Ledgers:
         """So many more; fewer where some were given back."""
         self.seen[account].reserved += units
 
-    def use(self, who: Who, rows: Iterable[UsageRow]) -> None:
+    def use(self, who: LedgerCaller, rows: Iterable[UsageRow]) -> None:
         """Each row counts where its instant lies."""
         seen = self.seen[who.account_number]
         for row in rows:
@@ -178,14 +186,14 @@ class Ledgers:
         windows.add(writes, micros(self._now), self.held)
 
 
-def _subscribed(who: Who) -> bool:
+def _subscribed(who: LedgerCaller) -> bool:
     return bool(who.account.current_period_start and who.account.current_period_end)
 
 
-def ledger(db: Session, caller: Caller) -> Ledger:
+def ledger(db: TransactionSession, caller: Caller) -> Ledger:
     """As it is, to show. Raises KeyError for a key that is not there."""
     now = db.now()
-    read = Ledgers(db, now, db.all(LOOK_AT, {"keys": [caller.key.id], "now": micros(now)}))
-    who = read.who[caller.key.id]
+    read = Ledgers(db, now, db.all(READ_AT, {"keys": [caller.key.id], "now": micros(now)}))
+    who = read.caller[caller.key.id]
     window = windows.window_of(db, who.key_number, micros(now))
     return read.of(who, window, tuple(read.account_window(who)))

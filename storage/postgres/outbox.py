@@ -5,17 +5,19 @@ from datetime import datetime, timedelta
 
 from psycopg import errors
 
-from mailprobe.storage.columns import LETTER_COLUMNS, letter_of, micros
+from mailprobe.storage.columns import MESSAGE_COLUMNS, message_of, micros
 from mailprobe.storage.contract import LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most
 from mailprobe.storage.postgres.driver.commands import Post
-from mailprobe.storage.postgres.driver.server import Session, Writes
-from mailprobe.storage.records import Letter, LetterKind
+from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
+from mailprobe.storage.records import MessageKind, OutboxMessage
 
-LETTERS = f"SELECT {LETTER_COLUMNS} FROM letters JOIN accounts ON accounts.number = letters.account"
+OUTBOX_SQL = (
+    f"SELECT {MESSAGE_COLUMNS} FROM letters JOIN accounts ON accounts.number = letters.account"
+)
 DUE = "kind = %(kind)s AND due_at <= %(now)s AND (lease_until IS NULL OR lease_until <= %(now)s)"
 
 
-def post(db: Session, now: datetime, those: Sequence[tuple[Post, int]]) -> list[bool]:
+def post(db: TransactionSession, now: datetime, those: Sequence[tuple[Post, int]]) -> list[bool]:
     """Which of them were posted first, each with its account's number; the accounts are held."""
     if not those:
         return []
@@ -30,11 +32,11 @@ def post(db: Session, now: datetime, those: Sequence[tuple[Post, int]]) -> list[
         [micros(now), *(list(column) for column in zip(*rows, strict=True))],
     )
     first = set(posted)
-    told = []
+    reported = []
     for row in rows:
-        told.append(row[:3] in first)
+        reported.append(row[:3] in first)
         first.discard(row[:3])
-    return told
+    return reported
 
 
 # The first slot from the one asked for that is not closed: it, or the one after the last of those
@@ -74,12 +76,14 @@ def is_overtaken(error: Exception) -> bool:
     return isinstance(error, errors.NotNullViolation) and error.diag.table_name == "letters"
 
 
-def is_due(db: Session, kind: LetterKind) -> bool:
+def is_due(db: TransactionSession, kind: MessageKind) -> bool:
     values = {"kind": kind, "now": micros(db.now())}
     return bool(db.one(f"SELECT 1 FROM letters WHERE {DUE} LIMIT 1", values))
 
 
-def claim(db: Session, kind: LetterKind, limit: int, lease_s: float) -> list[Letter]:
+def claim(
+    db: TransactionSession, kind: MessageKind, limit: int, lease_s: float
+) -> list[OutboxMessage]:
     now = db.now()
     values = {
         "kind": kind,
@@ -97,14 +101,18 @@ def claim(db: Session, kind: LetterKind, limit: int, lease_s: float) -> list[Let
         values,
     )
     rows = db.all(
-        f"{LETTERS} WHERE letters.number = ANY(%s) ORDER BY due_at, letters.number",
+        f"{OUTBOX_SQL} WHERE letters.number = ANY(%s) ORDER BY due_at, letters.number",
         [[number for (number,) in claimed]],
     )
-    return [letter_of(row) for row in rows]
+    return [message_of(row) for row in rows]
 
 
 def tried(
-    db: Session, letter: Letter, sent: bool, due_at: datetime | None, error: str | None
+    db: TransactionSession,
+    message: OutboxMessage,
+    sent: bool,
+    due_at: datetime | None,
+    error: str | None,
 ) -> bool:
     changed = db.execute(
         "UPDATE letters SET tries = tries + 1, due_at = %s, sent_at = %s, error = %s,"
@@ -115,20 +123,22 @@ def tried(
             due_at and micros(due_at),
             micros(db.now()) if sent else None,
             error,
-            letter.kind,
-            letter.name,
-            letter.account_id,
-            letter.fence,
+            message.kind,
+            message.name,
+            message.account_id,
+            message.fence,
         ],
     )
     return bool(changed.rowcount)
 
 
-def letters(db: Session, kind: LetterKind, account_id: str | None, limit: int) -> list[Letter]:
+def messages(
+    db: TransactionSession, kind: MessageKind, account_id: str | None, limit: int
+) -> list[OutboxMessage]:
     of_account = " AND letters.account = (SELECT number FROM accounts WHERE id = %(account)s)"
     rows = db.all(
-        f"{LETTERS} WHERE kind = %(kind)s{of_account if account_id is not None else ''}"
+        f"{OUTBOX_SQL} WHERE kind = %(kind)s{of_account if account_id is not None else ''}"
         " ORDER BY letters.number DESC LIMIT %(limit)s",
         {"kind": kind, "account": account_id, "limit": at_most(LISTED_MAX, limit)},
     )
-    return [letter_of(row) for row in rows]
+    return [message_of(row) for row in rows]

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from mailprobe.storage.columns import instant
 from mailprobe.storage.contract import WINDOW
-from mailprobe.storage.postgres.driver.server import Session, Writes
+from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.records import Window
 
 WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
@@ -48,19 +48,17 @@ GRANT = (
     " SET units = windows.units + excluded.units, total = windows.total + excluded.units"
 )
 # What a clock granted that was ahead was granted now: it is forgotten a minute from now.
-_BRING_BACK = (
+_RECLAIM = (
     " RETURNING key, units, total) INSERT INTO windows (key, at, units, total)"
     " SELECT key, %(now)s, sum(units)::bigint, max(total) FROM later GROUP BY key"
     " ON CONFLICT (key, at) DO UPDATE"
     " SET units = windows.units + excluded.units, total = excluded.total"
 )
-BRING_BACK = (
-    "WITH later AS (DELETE FROM windows WHERE key = ANY(%(keys)s) AND at > %(now)s" + _BRING_BACK
-)
+RECLAIM = "WITH later AS (DELETE FROM windows WHERE key = ANY(%(keys)s) AND at > %(now)s" + _RECLAIM
 # The same for every key that holds something far ahead: some are not used again.
-BRING_BACK_ALL = (
+RECLAIM_ALL = (
     "WITH later AS (DELETE FROM windows WHERE at > %(now)s"
-    " AND key IN (SELECT key FROM windows WHERE at > %(soon)s)" + _BRING_BACK
+    " AND key IN (SELECT key FROM windows WHERE at > %(soon)s)" + _RECLAIM
 )
 # of all keys of an account
 _OF_ACCOUNT = (
@@ -113,7 +111,7 @@ class Held:
         return held + self.granted
 
 
-class OpenWindow(Window):
+class PostgresWindow(Window):
     """A window whose instants are read little by little, while it is weighed."""
 
     __slots__ = ("_at", "_granted", "_oldest", "_read")
@@ -160,11 +158,11 @@ class OpenWindow(Window):
         self._read = None
 
 
-def reader(db: Session, key: int) -> Read:
+def reader(db: TransactionSession, key: int) -> Read:
     return lambda after: db.all(INSTANTS, [key, after, READ_TOGETHER])
 
 
-def window_of(db: Session, key: int, now: int) -> Window:
+def window_of(db: TransactionSession, key: int, now: int) -> Window:
     """All of it, to be looked at when the transaction has ended."""
     return Window(*db.one(ALL, [now, key, now - WINDOW_MICROS]))
 
@@ -182,19 +180,19 @@ def add(writes: Writes, now: int, those: dict[int, Held]) -> None:
         writes.add(GRANT, now, list(granted), units, totals)
 
 
-def bring_back(db: Session, keys: Sequence[int], now: int) -> None:
-    db.execute(BRING_BACK, {"keys": list(keys), "now": now})
+def reclaim(db: TransactionSession, keys: Sequence[int], now: int) -> None:
+    db.execute(RECLAIM, {"keys": list(keys), "now": now})
 
 
-class AccountWindow(Window):
+class PostgresAccountWindow(Window):
     """The window of all keys of an account, read where somebody looks, while it is weighed."""
 
-    __slots__ = ("_db", "_given", "_granted", "_units")
+    __slots__ = ("_db", "_granted", "_released", "_units")
 
-    def __init__(self, db: Session, account: int, now: int, granted: int) -> None:
+    def __init__(self, db: TransactionSession, account: int, now: int, granted: int) -> None:
         """`granted`: to its keys, and not yet written."""
-        self._db: Session | None = db
-        self._given = {"account": account, "since": now - WINDOW_MICROS, "now": now}
+        self._db: TransactionSession | None = db
+        self._released = {"account": account, "since": now - WINDOW_MICROS, "now": now}
         self._granted = granted
         self._units: int | None = None
 
@@ -208,7 +206,7 @@ class AccountWindow(Window):
         for at, units in self._rows(INSTANTS_OF_ACCOUNT):
             yield instant(at), units
         if self._granted:
-            yield instant(self._given["now"]), self._granted
+            yield instant(self._released["now"]), self._granted
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -216,7 +214,7 @@ class AccountWindow(Window):
     def _rows(self, statement: str) -> Sequence[tuple[int, ...]]:
         if self._db is None:
             raise RuntimeError("a window is looked at while it is weighed, and not later")
-        return self._db.all(statement, self._given)
+        return self._db.all(statement, self._released)
 
     def close(self) -> None:
         """The transaction goes on without whoever weighed."""

@@ -7,10 +7,10 @@ from typing import Any
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX
 from mailprobe.storage.postgres.driver.commands import Refuse
-from mailprobe.storage.postgres.driver.server import Session
-from mailprobe.storage.postgres.ledgers import Who
+from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.ledgers import LedgerCaller
 
-PLACES = (
+SLOTS = (
     "SELECT key, failed_check, max(place) FROM refusals WHERE minute = %s"
     " AND (account, key) IN (SELECT * FROM unnest(%s::bigint[], %s::bigint[]))"
     " GROUP BY key, failed_check"
@@ -26,17 +26,19 @@ LOG = (
 )
 
 
-def log(db: Session, now: datetime, those: Sequence[tuple[Refuse, Who]]) -> None:
+def log(
+    db: TransactionSession, now: datetime, those: Sequence[tuple[Refuse, LedgerCaller]]
+) -> None:
     """The next free place of the minute; the last place is shared by all the others."""
     if not those:
         return
     minute = micros(now.replace(second=0, microsecond=0))
     accounts, keys = zip(*{(who.account_number, who.key_number) for _, who in those}, strict=True)
-    places = db.all(PLACES, [minute, list(accounts), list(keys)])
+    places = db.all(SLOTS, [minute, list(accounts), list(keys)])
     last = {(key, why): place for key, why, place in places}
     rows: dict[tuple[int, str, int], list[Any]] = {}
-    for wish, who in those:
-        row, why = wish.row, wish.row.failed_check or ""
+    for command, who in those:
+        row, why = command.row, command.row.failed_check or ""
         place = min(last.get((who.key_number, why), -1) + 1, REFUSALS_SINGLE_MAX)
         last[who.key_number, why] = place
         if same := rows.get((who.key_number, why, place)):

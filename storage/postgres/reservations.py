@@ -11,7 +11,7 @@ from psycopg import Cursor
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import units_of
 from mailprobe.storage.postgres.driver.commands import Extend, Settle
-from mailprobe.storage.postgres.driver.server import Session, Writes
+from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import MOMENT
 from mailprobe.storage.records import Reservation
 
@@ -67,11 +67,12 @@ def drop_ended(writes: Writes, now: datetime, accounts: Sequence[int]) -> None:
     writes.add(END, list(accounts), micros(now))
 
 
-def extend(db: Session, now: datetime, wishes: Sequence[Extend]) -> None:
-    if not wishes:
+def extend(db: TransactionSession, now: datetime, commands: Sequence[Extend]) -> None:
+    if not commands:
         return
     until = {
-        uuid_of(wish.reservation): micros(now + timedelta(seconds=wish.lease_s)) for wish in wishes
+        uuid_of(command.reservation): micros(now + timedelta(seconds=command.lease_s))
+        for command in commands
     }
     db.execute(EXTEND, [list(until), list(until.values()), micros(now)])
 
@@ -83,29 +84,29 @@ def mark(writes: Writes, now: datetime) -> Part:
     return id, 0
 
 
-def parts_of(wishes: Iterable[Settle]) -> dict[Part, Settle]:
+def parts_of(commands: Iterable[Settle]) -> dict[Part, Settle]:
     """Of those that ask for the same part the first."""
     parts: dict[Part, Settle] = {}
-    for wish in wishes:
-        parts.setdefault(part_of(wish), wish)
+    for command in commands:
+        parts.setdefault(part_of(command), command)
     return parts
 
 
-def part_of(wish: Settle) -> Part:
-    return uuid_of(wish.reservation), wish.part
+def part_of(command: Settle) -> Part:
+    return uuid_of(command.reservation), command.part
 
 
-def settled(db: Session, parts: Sequence[Part]) -> set[Part]:
+def settled(db: TransactionSession, parts: Sequence[Part]) -> set[Part]:
     """Which of them were settled already."""
     rows = db.all(SETTLED, [[id for id, _ in parts], [part for _, part in parts]])
     return set(rows)
 
 
-def settle(db: Session, parts: dict[Part, Settle]) -> Cursor[Any]:
+def settle(db: TransactionSession, parts: dict[Part, Settle]) -> Cursor[Any]:
     """Whose rows will be the parts that were not settled before; their accounts are held."""
-    wishes = parts.values()
-    ends = [wish.ends for wish in wishes]
-    used = [units_of(wish.rows) for wish in wishes]
+    commands = parts.values()
+    ends = [command.ends for command in commands]
+    used = [units_of(command.rows) for command in commands]
     return db.execute(FIRST, [[id for id, _ in parts], [part for _, part in parts], ends, used])
 
 

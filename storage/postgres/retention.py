@@ -14,9 +14,9 @@ from psycopg import sql
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import (
+    IDEMPOTENCY_KEPT_MAX,
     LEASES_MAX,
-    LETTERS_KEPT,
-    ONCES_KEPT_MAX,
+    MESSAGES_KEPT_MAX,
     RECEIVERS_KEPT,
     WAITS_MAX,
     WINDOW,
@@ -24,12 +24,12 @@ from mailprobe.storage.contract import (
 from mailprobe.storage.periods import day_of, kept_since
 from mailprobe.storage.postgres import rate_window
 from mailprobe.storage.postgres.driver.partitions import Partitions, listed, table_of
-from mailprobe.storage.postgres.driver.server import UPKEEP_MS, Session
+from mailprobe.storage.postgres.driver.server import UPKEEP_MS, TransactionSession
 from mailprobe.storage.records import Tier
 
 TIDIED_MAX = 1000  # rows in one transaction
 JOBS_TIDIED_MAX = 100  # with a payload and some attempts each
-Drop = Callable[[Session], bool]
+Drop = Callable[[TransactionSession], bool]
 FIRST = UUID(int=0), -1  # before every settlement
 
 
@@ -47,7 +47,7 @@ ENDED = (
     _some("onces", "keep_until <= %(at)s"),
     _some("onces", "answer IS NULL AND lease_until <= %(at)s"),
 )
-LETTERS = _some("letters", "kind = %(kind)s AND due_at IS NULL AND made_at <= %(at)s")
+OUTBOX_RETENTION = _some("letters", "kind = %(kind)s AND due_at IS NULL AND made_at <= %(at)s")
 KEYS = _some(
     "keys",
     "tier = %(tier)s AND revoked_at < %(at)s"
@@ -69,16 +69,16 @@ def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
         acts.append(partial(_drop, statement=REFUSALS, at=since, tier=tier))
         acts.append(partial(_drop_jobs, tier=tier, since=since))
         acts.append(partial(_drop, statement=KEYS, at=since, tier=tier))
-    for kind, kept in LETTERS_KEPT.items():
-        acts.append(partial(_drop, statement=LETTERS, at=micros(now - kept), kind=kind))
+    for kind, kept in MESSAGES_KEPT_MAX.items():
+        acts.append(partial(_drop, statement=OUTBOX_RETENTION, at=micros(now - kept), kind=kind))
     return acts
 
 
-def _drop(db: Session, *, statement: str, **values: Any) -> bool:
+def _drop(db: TransactionSession, *, statement: str, **values: Any) -> bool:
     return db.execute(statement, {**values, "most": TIDIED_MAX}).rowcount == TIDIED_MAX
 
 
-def _drop_jobs(db: Session, *, tier: Tier, since: int) -> bool:
+def _drop_jobs(db: TransactionSession, *, tier: Tier, since: int) -> bool:
     """With their attempts."""
     rows = db.all(
         f"SELECT jobs.number FROM jobs {OF_TIER} WHERE tier = %s AND ended_at < %s LIMIT %s"
@@ -91,7 +91,7 @@ def _drop_jobs(db: Session, *, tier: Tier, since: int) -> bool:
     return len(numbers) == JOBS_TIDIED_MAX
 
 
-BROUGHT_BACK = (
+RECLAIMED = (
     "UPDATE reservations SET lease_until = %(lease)s WHERE lease_until > %(lease)s",
     "UPDATE letters SET lease_until = %(lease)s WHERE due_at IS NOT NULL AND lease_until > %(lease)s",
     "UPDATE letters SET due_at = %(wait)s WHERE due_at > %(wait)s",
@@ -102,11 +102,11 @@ BROUGHT_BACK = (
     "UPDATE jobs SET due_at = %(wait)s WHERE due_at > %(wait)s AND state = 'delivering'",
     "UPDATE onces SET keep_until = %(keep)s WHERE keep_until > %(keep)s",
     "UPDATE keys SET revoked_at = %(now)s WHERE revoked_at > %(soon)s",
-    rate_window.BRING_BACK_ALL,
+    rate_window.RECLAIM_ALL,
 )
 
 
-def bring_back(db: Session, statement: str, now: datetime) -> None:
+def reclaim(db: TransactionSession, statement: str, now: datetime) -> None:
     """What a clock wrote that was ahead."""
     db.execute(
         statement,
@@ -115,12 +115,14 @@ def bring_back(db: Session, statement: str, now: datetime) -> None:
             "lease": micros(now + LEASES_MAX),
             "wait": micros(now + WAITS_MAX),
             "soon": micros(now + WINDOW),
-            "keep": micros(now + ONCES_KEPT_MAX),
+            "keep": micros(now + IDEMPOTENCY_KEPT_MAX),
         },
     )
 
 
-def drop_settled(db: Session, after: tuple[UUID, int], until: datetime) -> tuple[UUID, int] | None:
+def drop_settled(
+    db: TransactionSession, after: tuple[UUID, int], until: datetime
+) -> tuple[UUID, int] | None:
     """The reservation and part to go on from; None where nothing was old enough."""
     parts = db.all(
         "SELECT reservation, part, at FROM settlements WHERE (reservation, part) > (%s, %s)"
@@ -142,12 +144,12 @@ def drop_settled(db: Session, after: tuple[UUID, int], until: datetime) -> tuple
 # usage
 
 
-def days_to_tidy(db: Session) -> list[date]:
+def days_past_retention(db: TransactionSession) -> list[date]:
     return sorted(listed(db))
 
 
 def drop_days(
-    db: Session, partitions: Partitions, now: datetime, retention_days: dict[Tier, int]
+    db: TransactionSession, partitions: Partitions, now: datetime, retention_days: dict[Tier, int]
 ) -> None:
     """The days that no tier keeps."""
     if retention_days.keys() < set(get_args(Tier)):
@@ -156,7 +158,9 @@ def drop_days(
     partitions.drop_before(db, day_of(kept_since(now, max(retention_days.values()))))
 
 
-def drop_rows(db: Session, day: date, now: datetime, retention_days: dict[Tier, int]) -> None:
+def drop_rows(
+    db: TransactionSession, day: date, now: datetime, retention_days: dict[Tier, int]
+) -> None:
     """Of a day that some tiers keep and others don't; nobody waits behind it."""
     last = datetime.combine(day, time(), UTC)
     tiers = [tier for tier, days in retention_days.items() if last < kept_since(now, days)]

@@ -15,37 +15,37 @@ import psycopg
 
 from mailprobe.storage.columns import instant, micros
 from mailprobe.storage.contract import IdempotencyInProgress
-from mailprobe.storage.encrypted_columns import SealedFirst
+from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.postgres import accounts, jobs, ledgers, refusals, reservations
-from mailprobe.storage.postgres import idempotency as onces
+from mailprobe.storage.postgres import idempotency as idempotency_records
 from mailprobe.storage.postgres import job_outcomes as outcomes
-from mailprobe.storage.postgres import outbox as letters
+from mailprobe.storage.postgres import outbox as messages
 from mailprobe.storage.postgres import rate_window as windows
 from mailprobe.storage.postgres import usage_log as usage
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.commands import (
     Abandoned,
+    AccountCommand,
     Begin,
+    Command,
+    CreateJob,
     Extend,
     Finish,
+    JobAttempted,
     NewKey,
-    OfAccount,
     Post,
-    Promise,
     Refuse,
     Reserve,
     Settle,
     Spend,
-    Tried,
     Verified,
-    Wish,
 )
-from mailprobe.storage.postgres.driver.server import Session, Writes
-from mailprobe.storage.postgres.ledgers import Who
-from mailprobe.storage.records import Job, Key, Once, Reservation, UsageRow
+from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
+from mailprobe.storage.postgres.ledgers import LedgerCaller
+from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow
 
 T = TypeVar("T", Post, Begin, Finish, NewKey)
-Used = tuple[Who, Sequence[UsageRow], bool]  # to the meter too?
+Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # to the meter too?
 
 GROUP_MAX = 500  # in one transaction
 
@@ -71,7 +71,7 @@ class Marker:
     values: dict[str, tuple[Any, ...]]
     outcomes: list[Any]
 
-    def is_there(self, db: Session, fresh: Collection[reservations.Part]) -> bool:
+    def is_there(self, db: TransactionSession, fresh: Collection[reservations.Part]) -> bool:
         """Was it committed? `fresh` are the parts that this very transaction has just settled."""
         for kind, statement in THERE.items():
             if kind in self.values:
@@ -81,17 +81,19 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class Metering:
+class BatchMetering:
     """Work for a clerk."""
 
     group_max: int = GROUP_MAX
     repeatable: bool = True
 
-    def __call__(self, db: Session, asked: Sequence[Wish], marker: Marker | None) -> list[Any]:
-        return _Meeting(db, asked).hold(marker)
+    def __call__(
+        self, db: TransactionSession, asked: Sequence[Command], marker: Marker | None
+    ) -> list[Any]:
+        return _MeteringBatch(db, asked).hold(marker)
 
 
-class _Meeting:
+class _MeteringBatch:
     """One transaction. What settles comes before what is weighed: its units are free by then.
 
     Two turns to the server and back where nothing but units is asked for: in the first
@@ -99,27 +101,29 @@ class _Meeting:
     is written. Each statement costs 0.1 ms and more, on both sides.
     """
 
-    def __init__(self, db: Session, asked: Sequence[Wish]) -> None:
+    def __init__(self, db: TransactionSession, asked: Sequence[Command]) -> None:
         self._db = db
-        self._asked = asked
+        self._commands = asked
         self._answers: list[Any] = [None] * len(asked)
-        self._who: dict[str, Who] = {}
+        self._caller: dict[str, LedgerCaller] = {}
         self._numbers: dict[str, int] = {}
         self._ledgers: ledgers.Ledgers | None = None
         self._reserved: list[reservations.Row] = []
         self._used: list[Used] = []
         self._spent = False
-        self._promised: list[tuple[Any, ...]] = []
-        self._running: set[Once] = set()  # of those whose answers are to be kept
+        self._created: list[tuple[Any, ...]] = []
+        self._running: set[IdempotencyRecord] = set()  # of those whose answers are to be kept
         self._mended = False  # windows
         self._late: set[reservations.Part] = set()
-        self._firsts: list[tuple[int, SealedFirst]] = []
+        self._firsts: list[tuple[int, EncryptedFirst]] = []
         self._marks: dict[str, tuple[Any, ...]] = {}
 
     def hold(self, marker: Marker | None) -> list[Any]:
         db = self._db
         usage.check_partitions(db, self._rows())
-        parts = reservations.parts_of(wish for wish in self._asked if isinstance(wish, Settle))
+        parts = reservations.parts_of(
+            command for command in self._commands if isinstance(command, Settle)
+        )
         now, fresh = self._open(parts)
         if marker and marker.is_there(db, fresh):
             db.rollback()
@@ -127,10 +131,10 @@ class _Meeting:
         self._check_known()
         self._refuse_late()
         self._settle({part: parts[part] for part in fresh})
-        self._tell(now)
+        self._complete(now)
         self._answer_accounts(now)
-        refusals.log(db, now, [(wish, who) for _, wish, who in self._those(Refuse)])
-        self._weigh(now)
+        refusals.log(db, now, [(command, who) for _, command, who in self._those(Refuse)])
+        self._check_limits(now)
         self._write(now)
         return self._answers
 
@@ -139,10 +143,18 @@ class _Meeting:
     ) -> tuple[datetime, list[reservations.Part]]:
         """Lock the accounts, read the clock and whatever weighs; which parts are settled first."""
         db = self._db
-        of_accounts = [wish for wish in self._asked if isinstance(wish, OfAccount)]
-        accounts = list({wish.account_id for wish in of_accounts})
-        keys = list({wish.caller.key.id for wish in self._asked if not isinstance(wish, OfAccount)})
-        weighs = any(isinstance(wish, Reserve | Spend | Promise) for wish in self._asked)
+        of_accounts = [command for command in self._commands if isinstance(command, AccountCommand)]
+        accounts = list({command.account_id for command in of_accounts})
+        keys = list(
+            {
+                command.caller.key.id
+                for command in self._commands
+                if not isinstance(command, AccountCommand)
+            }
+        )
+        checks_limits = any(
+            isinstance(command, Reserve | Spend | CreateJob) for command in self._commands
+        )
         settled = numbers = None
         with db.db.pipeline():
             db.begin()
@@ -150,96 +162,104 @@ class _Meeting:
             given = db.given_moment(locked)
             if given is not None:
                 db.execute(ledgers.SET_MOMENT, [str(micros(given))])
-            self._look_at_onces()
+            self._read_idempotency()
             if parts := self._in_time(parts):
                 settled = reservations.settle(db, parts)
-            found = db.execute(ledgers.LOOK if weighs else ledgers.WHO, {"keys": keys})
+            found = db.execute(ledgers.READ if checks_limits else ledgers.CALLER, {"keys": keys})
             if accounts:
                 numbers = db.execute(NUMBERS, [accounts])
         now = given or instant(locked.fetchall()[0][0])
         rows = found.fetchall()
-        if weighs:
+        if checks_limits:
             self._ledgers = ledgers.Ledgers(db, now, rows)
             if ahead := self._ledgers.ahead:
-                windows.bring_back(db, ahead, micros(now))
-                self._ledgers = ledgers.Ledgers(db, now, db.all(ledgers.LOOK, {"keys": keys}))
+                windows.reclaim(db, ahead, micros(now))
+                self._ledgers = ledgers.Ledgers(db, now, db.all(ledgers.READ, {"keys": keys}))
                 self._mended = True
-            self._who = self._ledgers.who
+            self._caller = self._ledgers.caller
         else:
-            self._who = {key_id: ledgers.who_of(*columns) for key_id, *columns in rows}
+            self._caller = {key_id: ledgers.caller_of(*columns) for key_id, *columns in rows}
         self._numbers = dict(numbers.fetchall()) if numbers else {}
         return now, settled.fetchall() if settled else []
 
     # answers that are kept with what was done
 
-    def _look_at_onces(self) -> None:
+    def _read_idempotency(self) -> None:
         """Which of the requests with an idempotency key run still; asked where there is one."""
-        onces_asked = [once for wish in self._asked if (once := _once_of(wish))]
-        if onces_asked:
-            self._running = onces.running(self._db, onces_asked)
+        idempotency_records_asked = [
+            idempotency for command in self._commands if (idempotency := _idempotency_of(command))
+        ]
+        if idempotency_records_asked:
+            self._running = idempotency_records.running(self._db, idempotency_records_asked)
 
-    def _is_late(self, wish: Wish) -> bool:
+    def _is_late(self, command: Command) -> bool:
         """Its lease has ended, and another request has begun since."""
-        once = _once_of(wish)
-        return once is not None and once not in self._running
+        idempotency = _idempotency_of(command)
+        return idempotency is not None and idempotency not in self._running
 
     def _in_time(self, parts: dict[reservations.Part, Settle]) -> dict[reservations.Part, Settle]:
         """Those that may be settled. One that was settled already changes nothing, late or not."""
-        late = [part for part, wish in parts.items() if self._is_late(wish)]
+        late = [part for part, command in parts.items() if self._is_late(command)]
         if not late:
             return parts
         settled = reservations.settled(self._db, late)
         self._late = {part for part in late if part not in settled}
-        return {part: wish for part, wish in parts.items() if part not in self._late}
+        return {part: command for part, command in parts.items() if part not in self._late}
 
     def _refuse_late(self) -> None:
-        for place, wish in enumerate(self._asked):
-            if isinstance(wish, Settle):
-                late = reservations.part_of(wish) in self._late
+        for place, command in enumerate(self._commands):
+            if isinstance(command, Settle):
+                late = reservations.part_of(command) in self._late
             else:
-                late = self._is_late(wish)
+                late = self._is_late(command)
             if late and self._answers[place] is None:
                 self._answers[place] = Raised(IdempotencyInProgress())
 
-    def _keep_answer(self, account: int, first: SealedFirst | None) -> None:
+    def _keep_answer(self, account: int, first: EncryptedFirst | None) -> None:
         if first is not None:
             self._firsts.append((account, first))
 
     def _rows(self) -> Iterator[UsageRow]:
         """Whatever may be logged."""
-        for wish in self._asked:
-            if isinstance(wish, Settle | Spend):
-                yield from wish.rows
-            elif isinstance(wish, Verified):
-                yield wish.row
+        for command in self._commands:
+            if isinstance(command, Settle | Spend):
+                yield from command.rows
+            elif isinstance(command, Verified):
+                yield command.row
 
     def _check_known(self) -> None:
-        for place, wish in enumerate(self._asked):
-            if isinstance(wish, OfAccount):
-                if wish.account_id not in self._numbers:
-                    self._answers[place] = Raised(KeyError(wish.account_id))
-            elif wish.caller.key.id not in self._who:
-                unknown = KeyError(wish.caller.key.id)
-                if isinstance(wish, Settle):
+        for place, command in enumerate(self._commands):
+            if isinstance(command, AccountCommand):
+                if command.account_id not in self._numbers:
+                    self._answers[place] = Raised(KeyError(command.account_id))
+            elif command.caller.key.id not in self._caller:
+                unknown = KeyError(command.caller.key.id)
+                if isinstance(command, Settle):
                     raise unknown  # it was settled by now, and nothing of it may stay
                 self._answers[place] = Raised(unknown)
 
     def _answer_accounts(self, now: datetime) -> None:
         """Letters that are posted, idempotency keys, and keys."""
         posts = self._of(Post)
-        told = letters.post(self._db, now, [(wish, number) for _, wish, number in posts])
-        for (place, wish, number), posted in zip(posts, told, strict=True):
+        reported = messages.post(self._db, now, [(command, number) for _, command, number in posts])
+        for (place, command, number), posted in zip(posts, reported, strict=True):
             self._answers[place] = posted
             if posted:
-                self._marks["letter"] = wish.kind, number, wish.name
+                self._marks["letter"] = command.kind, number, command.name
         begun = self._of(Begin)
-        answers = onces.begin(self._db, now, [(wish, number) for _, wish, number in begun])
+        answers = idempotency_records.begin(
+            self._db, now, [(command, number) for _, command, number in begun]
+        )
         for (place, _, _), answer in zip(begun, answers, strict=True):
             self._answers[place] = answer
 
-        onces.finish(self._db, [(wish, number) for _, wish, number in self._of(Finish)])
+        idempotency_records.finish(
+            self._db, [(command, number) for _, command, number in self._of(Finish)]
+        )
         new = self._of(NewKey)
-        keys = accounts.create_keys(self._db, now, [(wish, number) for _, wish, number in new])
+        keys = accounts.create_keys(
+            self._db, now, [(command, number) for _, command, number in new]
+        )
         for (place, asked, number), key in zip(new, keys, strict=True):
             self._answers[place] = key
             if isinstance(key, Key):
@@ -249,29 +269,29 @@ class _Meeting:
     def _of(self, kind: type[T]) -> list[tuple[int, T, int]]:
         """The wishes of an account: their places, and its number."""
         return [
-            (place, wish, self._numbers[wish.account_id])
-            for place, wish in enumerate(self._asked)
-            if isinstance(wish, kind) and self._answers[place] is None
+            (place, command, self._numbers[command.account_id])
+            for place, command in enumerate(self._commands)
+            if isinstance(command, kind) and self._answers[place] is None
         ]
 
-    def _those(self, *kinds: type[Any]) -> list[tuple[int, Any, Who]]:
+    def _those(self, *kinds: type[Any]) -> list[tuple[int, Any, LedgerCaller]]:
         """The wishes of these kinds that can be met: their places, and who has them."""
         return [
-            (place, wish, self._who[wish.caller.key.id])
-            for place, wish in enumerate(self._asked)
-            if isinstance(wish, kinds) and self._answers[place] is None
+            (place, command, self._caller[command.caller.key.id])
+            for place, command in enumerate(self._commands)
+            if isinstance(command, kinds) and self._answers[place] is None
         ]
 
     # what was used
 
     def _settle(self, fresh: dict[reservations.Part, Settle]) -> None:
-        for part, wish in fresh.items():
+        for part, command in fresh.items():
             self._marks["settlement"] = part
-            who = self._who[wish.caller.key.id]
-            self._use(who, wish.rows, wish.metered)
-            self._keep_answer(who.account_number, wish.first)
+            who = self._caller[command.caller.key.id]
+            self._use(who, command.rows, command.metered)
+            self._keep_answer(who.account_number, command.first)
 
-    def _use(self, who: Who, rows: Sequence[UsageRow], metered: bool) -> None:
+    def _use(self, who: LedgerCaller, rows: Sequence[UsageRow], metered: bool) -> None:
         """It weighs at once, and is logged and counted at the end."""
         if not rows:
             return
@@ -279,44 +299,44 @@ class _Meeting:
         if self._ledgers:
             self._ledgers.use(who, rows)
 
-    def _tell(self, now: datetime) -> None:
+    def _complete(self, now: datetime) -> None:
         """The outcomes of jobs that count; to each it is said whether it does."""
-        those = self._those(Verified, Tried, Abandoned)
+        those = self._those(Verified, JobAttempted, Abandoned)
         if not those:
             return
-        held = outcomes.held(self._db, [wish for _, wish, _ in those])
-        told = []
+        held = outcomes.held(self._db, [command for _, command, _ in those])
+        reported = []
         verified: Counter[int] = Counter()  # no longer pending
         ended: Counter[int] = Counter()
-        for (place, wish, who), kept in zip(those, held, strict=True):
+        for (place, command, who), kept in zip(those, held, strict=True):
             self._answers[place] = kept is not None
             if kept is None:
                 continue
-            self._marks["outcome"] = wish.claim.job.id, wish.claim.fence
-            told.append((wish, kept[1]))
-            if not isinstance(wish, Verified) and (
-                isinstance(wish, Abandoned) or wish.due_at is None
+            self._marks["outcome"] = command.claim.job.id, command.claim.fence
+            reported.append((command, kept[1]))
+            if not isinstance(command, Verified) and (
+                isinstance(command, Abandoned) or command.due_at is None
             ):
                 ended[kept[1].account] -= 1
-            if isinstance(wish, Tried):
+            if isinstance(command, JobAttempted):
                 continue
             verified[kept[1].account] -= 1
             if self._ledgers:
                 self._ledgers.reserve(kept[1].account, -1)
-            if isinstance(wish, Verified):
-                self._use(who, [wish.row], wish.metered)
-        outcomes.write(self._db, now, told)
+            if isinstance(command, Verified):
+                self._use(who, [command.row], command.metered)
+        outcomes.write(self._db, now, reported)
         jobs.count(self._db, verified, ended)
 
     # what is granted
 
-    def _weigh(self, now: datetime) -> None:
-        if promises := self._those(Promise):
-            self._refuse_kept([(place, wish) for place, wish, _ in promises])
-        for place, wish, who in self._those(Reserve, Spend, Promise):
+    def _check_limits(self, now: datetime) -> None:
+        if promises := self._those(CreateJob):
+            self._refuse_kept([(place, command) for place, command, _ in promises])
+        for place, command, who in self._those(Reserve, Spend, CreateJob):
             assert self._ledgers
             try:
-                refusal = self._ledgers.weigh(who, wish.units, wish.weigh)
+                refusal = self._ledgers.check_limits(who, command.units, command.check_limits)
             except psycopg.Error:  # of the window that was looked at
                 raise
             except Exception as error:
@@ -324,52 +344,54 @@ class _Meeting:
                 continue
             if refusal is not None:
                 self._answers[place] = refusal
-            elif isinstance(wish, Spend):
+            elif isinstance(command, Spend):
                 self._spent = True
-                self._use(who, wish.rows, wish.metered)
-                self._keep_answer(who.account_number, wish.first)
+                self._use(who, command.rows, command.metered)
+                self._keep_answer(who.account_number, command.first)
             else:
-                self._ledgers.reserve(who.account_number, wish.units)
-                self._answers[place] = self._kept(wish, who, now)
+                self._ledgers.reserve(who.account_number, command.units)
+                self._answers[place] = self._kept(command, who, now)
 
-    def _refuse_kept(self, those: Sequence[tuple[int, Promise]]) -> None:
+    def _refuse_kept(self, those: Sequence[tuple[int, CreateJob]]) -> None:
         """A job's id is kept once; of those that come together, the first's."""
-        kept = jobs.kept_of(self._db, [wish.order.id for _, wish in those])
-        for place, wish in those:
-            if wish.order.id in kept:
+        kept = jobs.kept_of(self._db, [command.order.id for _, command in those])
+        for place, command in those:
+            if command.order.id in kept:
                 self._answers[place] = Raised(ValueError("a job with this id is kept already"))
-            kept.add(wish.order.id)
+            kept.add(command.order.id)
 
-    def _kept(self, wish: Reserve | Promise, who: Who, now: datetime) -> Reservation | Job:
-        if isinstance(wish, Promise):
-            return self._promise(wish, who, now)
-        return self._reserve(wish, who, now)
+    def _kept(
+        self, command: Reserve | CreateJob, who: LedgerCaller, now: datetime
+    ) -> Reservation | Job:
+        if isinstance(command, CreateJob):
+            return self._create_jobs(command, who, now)
+        return self._reserve(command, who, now)
 
-    def _reserve(self, wish: Reserve, who: Who, now: datetime) -> Reservation:
+    def _reserve(self, command: Reserve, who: LedgerCaller, now: datetime) -> Reservation:
         id = reservations.new_id(now)
-        until = micros(now + timedelta(seconds=wish.lease_s))
-        self._reserved.append((id, who.account_number, wish.units, until))
+        until = micros(now + timedelta(seconds=command.lease_s))
+        self._reserved.append((id, who.account_number, command.units, until))
         self._marks["reservation"] = (id,)
-        return Reservation(str(id), wish.caller, wish.units, now)
+        return Reservation(str(id), command.caller, command.units, now)
 
-    def _promise(self, wish: Promise, who: Who, now: datetime) -> Job:
-        order, at = wish.order, micros(now)
-        self._keep_answer(who.account_number, wish.first)
+    def _create_jobs(self, command: CreateJob, who: LedgerCaller, now: datetime) -> Job:
+        order, at = command.order, micros(now)
+        self._keep_answer(who.account_number, command.first)
         owner = order.id, who.account_number, who.key_number
         place = order.email, order.webhook, order.host
-        self._promised.append((*owner, *place, wish.secret, "pending", at, at))
+        self._created.append((*owner, *place, command.secret, "pending", at, at))
         self._marks["job"] = (order.id,)
-        return Job(order.id, wish.caller.account.id, *place, "pending", now, now)
+        return Job(order.id, command.caller.account.id, *place, "pending", now, now)
 
     def _write(self, now: datetime) -> None:
         """And commit, all in one turn. Where all were refused there is nothing to keep."""
         db = self._db
-        extended = [wish for _, wish, _ in self._those(Extend)]
+        extended = [command for _, command, _ in self._those(Extend)]
         writes = self._writes(now)
         if (
             not writes
             and not self._mended
-            and all(isinstance(wish, Reserve | Spend) for wish in self._asked)
+            and all(isinstance(command, Reserve | Spend) for command in self._commands)
         ):
             db.rollback()
             return
@@ -377,8 +399,8 @@ class _Meeting:
             reservations.extend(db, now, extended)
             db.marker = Marker(self._marks, self._answers)
             writes.send(db)
-            if self._promised:
-                jobs.keep(db, self._promised)
+            if self._created:
+                jobs.keep(db, self._created)
             db.commit()
 
     def _writes(self, now: datetime) -> Writes:
@@ -390,8 +412,8 @@ class _Meeting:
         for who, rows, wanted in self._used:
             if wanted and who.account.tier != "free":
                 metered[who.account_number] += sum(row.billable for row in rows)
-        onces.keep(writes, self._firsts)
-        letters.raise_meters(writes, now, +metered)
+        idempotency_records.keep(writes, self._firsts)
+        messages.raise_meters(writes, now, +metered)
         if self._ledgers:
             self._ledgers.write(writes)
         if self._reserved:
@@ -403,10 +425,10 @@ class _Meeting:
         return writes
 
 
-def _once_of(wish: Wish) -> Once | None:
+def _idempotency_of(command: Command) -> IdempotencyRecord | None:
     """The request whose answer is to be kept with what is done."""
-    if isinstance(wish, NewKey):
-        return wish.once
-    if isinstance(wish, Spend | Promise | Settle) and wish.first:
-        return wish.first.once
+    if isinstance(command, NewKey):
+        return command.idempotency
+    if isinstance(command, Spend | CreateJob | Settle) and command.first:
+        return command.first.idempotency
     return None

@@ -8,8 +8,8 @@ from typing import Any
 from mailprobe.storage.columns import micros, usage_row_of
 from mailprobe.storage.periods import day_of, month_of, period_start_of
 from mailprobe.storage.postgres.driver.partitions import PartitionsMissing
-from mailprobe.storage.postgres.driver.server import Session, Writes
-from mailprobe.storage.postgres.ledgers import Who
+from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
+from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.records import DayCount, UsageRow
 
 LOG = (
@@ -35,10 +35,10 @@ PERIODS = (
 )
 SHOWN = "at, operation, status, failed_check, units, billable, latency_ms"
 
-Used = tuple[Who, Sequence[UsageRow]]
+Used = tuple[LedgerCaller, Sequence[UsageRow]]
 
 
-def check_partitions(db: Session, rows: Iterable[UsageRow]) -> None:
+def check_partitions(db: TransactionSession, rows: Iterable[UsageRow]) -> None:
     """Raises PartitionsMissing, before anything is weighed or written that would be again."""
     days = {day_of(row.at) for row in rows}
     if not days <= db.partitions:
@@ -99,7 +99,7 @@ def _columns(counts: Counter[tuple[int, date]] | Counter[tuple[int, datetime]]) 
 # shown
 
 
-def days(db: Session, account_id: str, first: date, last: date) -> list[DayCount]:
+def days(db: TransactionSession, account_id: str, first: date, last: date) -> list[DayCount]:
     rows = db.all(
         "SELECT day, days.billable FROM days JOIN accounts ON accounts.number = days.account"
         " WHERE accounts.id = %s AND day BETWEEN %s AND %s ORDER BY day",
@@ -108,7 +108,7 @@ def days(db: Session, account_id: str, first: date, last: date) -> list[DayCount
     return [DayCount(day, calls) for day, calls in rows]
 
 
-def usage(db: Session, account_id: str, limit: int) -> list[UsageRow]:
+def usage(db: TransactionSession, account_id: str, limit: int) -> list[UsageRow]:
     account = db.one("SELECT number FROM accounts WHERE id = %s", [account_id])
     if account is None:
         return []

@@ -16,7 +16,7 @@ from mailprobe.storage.columns import (
     key_of,
     micros,
 )
-from mailprobe.storage.contract import WINDOW, KeyLimitReached, KeysTooFast, next_key_at
+from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached, next_key_at
 from mailprobe.storage.records import Account, Caller, Key, KeyKind, Tier
 
 DB = sqlite3.Connection
@@ -117,7 +117,7 @@ def _check_pace(db: DB, now: datetime, account: int, a_minute: int) -> None:
     )
     at = next_key_at([instant(at) for (at,) in rows], a_minute)
     if at is not None:
-        raise KeysTooFast(now, at)
+        raise KeyCreationTooFast(now, at)
 
 
 def keys(db: DB, account_id: str) -> list[Key]:

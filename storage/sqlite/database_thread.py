@@ -25,19 +25,19 @@ import trio
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.sqlite.file import (
     RETRY_S,
-    Turnstile,
+    WriterQueue,
     as_unavailable,
     code_of,
     connect,
     inode_of,
-    is_trouble,
+    is_file_failure,
 )
-from mailprobe.storage.thread_futures import Waiting, wake
+from mailprobe.storage.thread_futures import ThreadFuture, resume
 
 log = logging.getLogger("mailprobe.store")
 
 T = TypeVar("T")
-Act = Callable[[sqlite3.Connection, datetime], T]
+DatabaseCall = Callable[[sqlite3.Connection, datetime], T]
 
 ANSWER_S = 0.8  # then StoreUnavailable: a second was promised, and a request asks more than once
 CLOSING_S = 5.0  # as long the end waits for a disk that has stalled
@@ -46,14 +46,14 @@ GROUP_MAX = 500  # acts in one transaction: some 20 ms
 READING_MS = 250  # a reader waits only where the whole file is locked
 
 
-class _Asked(Waiting, Generic[T]):
+class _PendingCall(ThreadFuture, Generic[T]):
     """One act, from its asking to its answer."""
 
-    __slots__ = ("act", "apart", "error", "value")
+    __slots__ = ("apart", "call", "error", "value")
 
-    def __init__(self, act: Act[T], task: trio.lowlevel.Task) -> None:
+    def __init__(self, act: DatabaseCall[T], task: trio.lowlevel.Task) -> None:
         super().__init__(task)
-        self.act = act
+        self.call = act
         self.apart = False  # the thread's: in a savepoint of its own, since its group was spoilt
         self.value: Any = None
         self.error: Exception | None = None
@@ -62,7 +62,7 @@ class _Asked(Waiting, Generic[T]):
 STALL_S = 5.0  # then the outcome of a transaction whose disk stalls stays unknown
 
 
-class Desk(ABC):
+class DatabaseThread(ABC):
     """A thread that answers, and the queue before it."""
 
     stall_s = 0.0  # what is only read may be asked again
@@ -70,7 +70,7 @@ class Desk(ABC):
     def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
         self._path = path
         self._now = now
-        self._queue: deque[_Asked[Any]] = deque()
+        self._queue: deque[_PendingCall[Any]] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._trio = trio.lowlevel.current_trio_token()
@@ -80,7 +80,7 @@ class Desk(ABC):
         self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
         self._thread.start()
 
-    async def ask(self, act: Act[T]) -> T:
+    async def call(self, act: DatabaseCall[T]) -> T:
         """Have it done; raises what it raises, or StoreUnavailable within ANSWER_S.
 
         What has been begun by then is waited for a little longer, lest its outcome
@@ -88,24 +88,24 @@ class Desk(ABC):
         wait is short, and what was committed must be known to somebody.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        asked = _Asked(act, trio.lowlevel.current_task())
-        self._put(asked)
+        asked = _PendingCall(act, trio.lowlevel.current_task())
+        self._enqueue(asked)
         await asked.wait(ANSWER_S)
-        if not asked.answered and not self._give_up(asked):
+        if not asked.answered and not self._fail_call(asked):
             await asked.wait(self.stall_s)
         if not asked.answered:
-            self._give_up(asked)  # it may have been put back
+            self._fail_call(asked)  # it may have been put back
             raise StoreUnavailable(f"{self._path} did not answer within {ANSWER_S} s")
         if asked.error:
             raise asked.error
         value: T = asked.value
         return value
 
-    def _give_up(self, asked: _Asked[Any]) -> bool:
+    def _fail_call(self, asked: _PendingCall[Any]) -> bool:
         """False where it has been begun."""
         with self._changed:
-            asked.given_up = not asked.taken
-            return asked.given_up
+            asked.abandoned = not asked.delivered
+            return asked.abandoned
 
     async def close(self) -> None:
         """Answer what is waiting, and end the thread."""
@@ -116,7 +116,7 @@ class Desk(ABC):
             await self._ended.wait()
             self._thread.join()
 
-    def _put(self, asked: _Asked[Any]) -> None:
+    def _enqueue(self, asked: _PendingCall[Any]) -> None:
         with self._changed:
             if self._closing:
                 raise StoreUnavailable("the store has been closed")
@@ -145,16 +145,16 @@ class Desk(ABC):
 
     def _anyone_waits(self) -> bool:
         with self._changed:
-            while self._queue and self._queue[0].given_up:
+            while self._queue and self._queue[0].abandoned:
                 self._queue.popleft()
             return bool(self._queue)
 
-    def _take(self, most: int) -> list[_Asked[Any]]:
+    def _dequeue(self, most: int) -> list[_PendingCall[Any]]:
         with self._changed:
             next_ones = [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
-            taken = [asked for asked in next_ones if not asked.given_up]
+            taken = [asked for asked in next_ones if not asked.abandoned]
             for asked in taken:
-                asked.taken = True
+                asked.delivered = True
         return taken
 
     @abstractmethod
@@ -181,31 +181,31 @@ class Desk(ABC):
                 self._db.close()
             self._db = None
 
-    def _fail(self, those: list[_Asked[Any]], error: Exception) -> None:
+    def _fail(self, those: list[_PendingCall[Any]], error: Exception) -> None:
         """Tell them that it cannot be done; the next who asks gets a connection of his own."""
         self._disconnect()
         for asked in those:
-            asked.error = as_unavailable(error, self._path) if is_trouble(error) else error
+            asked.error = as_unavailable(error, self._path) if is_file_failure(error) else error
         self._answer(those)
 
-    def _answer(self, those: list[_Asked[Any]]) -> None:
+    def _answer(self, those: list[_PendingCall[Any]]) -> None:
         with suppress(trio.RunFinishedError):
-            self._trio.run_sync_soon(wake, those)
+            self._trio.run_sync_soon(resume, those)
 
 
-class Writer(Desk):
+class Writer(DatabaseThread):
     """Many transactions in one, in turn with the writers of other processes."""
 
     stall_s = STALL_S
 
     def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
-        self._turnstile = Turnstile(path)
+        self._writer_queue = WriterQueue(path)
         super().__init__(path, now)
 
     async def close(self) -> None:
         await super().close()
         if not self._thread.is_alive():
-            self._turnstile.close()
+            self._writer_queue.close()
 
     def _furnish(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA busy_timeout = 0")  # waiting is the turnstile's business
@@ -216,22 +216,22 @@ class Writer(Desk):
             if not self._begin(db):
                 return
         except Exception as error:
-            self._fail(self._take(WAITING_MAX), error)
+            self._fail(self._dequeue(WAITING_MAX), error)
             return
-        group = self._take(GROUP_MAX)
+        group = self._dequeue(GROUP_MAX)
         try:
             now = self._now()
             for asked in group:
                 _act(db, asked, now)
             db.execute("COMMIT")
         except _SpoiltGroup:
-            self._put_back(db, group)
+            self._requeue(db, group)
         except Exception as error:
             self._fail(group, error)
         else:
             self._answer(group)
 
-    def _put_back(self, db: sqlite3.Connection, group: list[_Asked[Any]]) -> None:
+    def _requeue(self, db: sqlite3.Connection, group: list[_PendingCall[Any]]) -> None:
         """None of it has happened: to be done again, before all others."""
         try:
             db.execute("ROLLBACK")
@@ -240,18 +240,18 @@ class Writer(Desk):
             return
         with self._changed:
             for asked in group:
-                asked.taken, asked.apart = False, True
+                asked.delivered, asked.apart = False, True
                 asked.value = asked.error = None
             self._queue.extendleft(reversed(group))
 
     def _begin(self, db: sqlite3.Connection) -> bool:
         """Take the lock; False where everybody gave up before it was free."""
-        if not self._until(self._turnstile.try_enter):
+        if not self._until(self._writer_queue.try_enter):
             return False
         try:
             return self._until(lambda: _try_begin(db))
         finally:
-            self._turnstile.leave()
+            self._writer_queue.release()
 
     def _until(self, attempt: Callable[[], bool]) -> bool:
         while not attempt():
@@ -261,7 +261,7 @@ class Writer(Desk):
         return True
 
 
-class Reader(Desk):
+class Reader(DatabaseThread):
     """Looks at one state of the database for all who ask together; it waits for no writer."""
 
     def _furnish(self, db: sqlite3.Connection) -> None:
@@ -269,7 +269,7 @@ class Reader(Desk):
         db.execute("PRAGMA query_only = ON")
 
     def _serve(self) -> None:
-        group = self._take(
+        group = self._dequeue(
             GROUP_MAX
         )  # before BEGIN: they see all that was committed before they asked
         try:
@@ -299,15 +299,15 @@ class _SpoiltGroup(Exception):
     """An act has failed that had written something, beside the work of others."""
 
 
-def _act(db: sqlite3.Connection, asked: _Asked[Any], now: datetime) -> None:
+def _act(db: sqlite3.Connection, asked: _PendingCall[Any], now: datetime) -> None:
     """Where it fails, the others' work stays: it has written nothing, or is rolled back alone."""
     if asked.apart:
         db.execute("SAVEPOINT act")
     before = db.total_changes
     try:
-        asked.value = asked.act(db, now)
+        asked.value = asked.call(db, now)
     except Exception as error:
-        if is_trouble(error):
+        if is_file_failure(error):
             raise
         if asked.apart:
             db.execute("ROLLBACK TO act")

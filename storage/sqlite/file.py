@@ -31,7 +31,7 @@ LOG_OCTETS_MAX = 64 * 1024 * 1024  # the log shrinks to this when it has been la
 CACHE_KIB = 16 * 1024
 RETRY_S = 0.001
 HEADER_OCTETS = 100  # a shorter file has no database header, and SQLite takes some for empty ones
-AGAIN = "put a backup in its place, or to begin anew remove"
+RECOVERY_HINT = "put a backup in its place, or to begin anew remove"
 SHARED_LOCK = (
     0x4000_0002,
     510,
@@ -58,7 +58,7 @@ def code_of(error: BaseException) -> int:
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
-def is_trouble(error: BaseException) -> bool:
+def is_file_failure(error: BaseException) -> bool:
     """Is it the database that cannot go on, rather than one transaction that is wrong?"""
     return isinstance(error, OSError | StoreUnavailable) or code_of(error) in BROKEN | UNAVAILABLE
 
@@ -72,12 +72,12 @@ def as_unavailable(error: BaseException, path: Path) -> StoreUnavailable:
 
 
 @contextmanager
-def trouble_told(path: Path) -> Iterator[None]:
+def explain_error(path: Path) -> Iterator[None]:
     """Turn what SQLite and the system say of a database that cannot go on into our own words."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        if not is_trouble(error):
+        if not is_file_failure(error):
             raise
         raise as_unavailable(error, path) from error
 
@@ -88,7 +88,7 @@ def inode_of(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-class Turnstile:
+class WriterQueue:
     """One writer of all processes waits for the database's lock at a time.
 
     SQLite's lock has no queue: who has just let it go takes it again before
@@ -115,7 +115,7 @@ class Turnstile:
                 raise StoreUnavailable("another process holds the database's lock file")
             time.sleep(RETRY_S)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -129,14 +129,14 @@ def prepare(path: Path) -> None:
     """
     if path.is_dir():
         raise StoreBroken(f"{path} is a directory, not a database file")
-    with trouble_told(path):
+    with explain_error(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with closing(Turnstile(path)) as lock:
+        with closing(WriterQueue(path)) as lock:
             lock.enter()
             _make(path)
             with closing(_connect(path)) as db:
                 _check_owner(db, path)
-                lock.leave()  # the check takes a while, and others may be at work
+                lock.release()  # the check takes a while, and others may be at work
                 _check_whole(db, path)
                 lock.enter()
                 _migrate(db)
@@ -164,7 +164,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     """
     if not path.is_file():
         raise StoreBroken(f"{path} is not there or no file")
-    with trouble_told(path):
+    with explain_error(path):
         db = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro",
             uri=True,
@@ -220,15 +220,19 @@ def _make(path: Path) -> None:
 
     It appears with its header: a file of length 0 is none that a start of ours has left.
     """
-    key, log = _beside(path, ".key"), _beside(path, "-wal")
+    key, log = _sibling(path, ".key"), _sibling(path, "-wal")
     with suppress(FileNotFoundError):
         if path.stat().st_size >= HEADER_OCTETS:
             return
-        raise _emptied(path)
+        raise _emptied_error(path)
     if log.exists() and log.stat().st_size:
-        raise StoreBroken(f"{path} is gone, but its log {log.name} is there: {AGAIN} {log.name}")
+        raise StoreBroken(
+            f"{path} is gone, but its log {log.name} is there: {RECOVERY_HINT} {log.name}"
+        )
     if key.exists():
-        raise StoreBroken(f"{path} is gone, but its key {key.name} is there: {AGAIN} {key.name}")
+        raise StoreBroken(
+            f"{path} is gone, but its key {key.name} is there: {RECOVERY_HINT} {key.name}"
+        )
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL, 0o600))
@@ -237,12 +241,12 @@ def _make(path: Path) -> None:
     draft.rename(path)
 
 
-def _beside(path: Path, ending: str) -> Path:
+def _sibling(path: Path, ending: str) -> Path:
     return path.with_name(f"{path.name}{ending}")
 
 
-def _emptied(path: Path) -> StoreBroken:
-    return StoreBroken(f"{path} is empty: {AGAIN} it and {_beside(path, '.key').name}")
+def _emptied_error(path: Path) -> StoreBroken:
+    return StoreBroken(f"{path} is empty: {RECOVERY_HINT} it and {_sibling(path, '.key').name}")
 
 
 def _check_owner(db: sqlite3.Connection, path: Path) -> None:
@@ -253,8 +257,8 @@ def _check_owner(db: sqlite3.Connection, path: Path) -> None:
         raise StoreBroken(f"{path} is another program's database")
     if _version(db) > len(_scripts()):
         raise StoreBroken(f"{path} was written by a newer version of this program")
-    if not tables and (_version(db) or _beside(path, ".key").exists()):
-        raise _emptied(path)  # a start makes the key last
+    if not tables and (_version(db) or _sibling(path, ".key").exists()):
+        raise _emptied_error(path)  # a start makes the key last
 
 
 def _check_whole(db: sqlite3.Connection, path: Path) -> None:

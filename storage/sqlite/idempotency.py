@@ -5,8 +5,8 @@ from datetime import datetime
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.encrypted_columns import SealedFirst
-from mailprobe.storage.records import Once
+from mailprobe.storage.encrypted_columns import EncryptedFirst
+from mailprobe.storage.records import IdempotencyRecord
 from mailprobe.storage.sqlite.accounts import number_of
 
 DB = sqlite3.Connection
@@ -50,26 +50,26 @@ RUNNING = (
 )
 
 
-def _place(once: Once) -> tuple[str, str, int]:
-    return once.account_id, once.key, micros(once.lease_until)
+def _place(idempotency: IdempotencyRecord) -> tuple[str, str, int]:
+    return idempotency.account_id, idempotency.key, micros(idempotency.lease_until)
 
 
-def finish(db: DB, once: Once, answer: bytes | None) -> None:
+def finish(db: DB, idempotency: IdempotencyRecord, answer: bytes | None) -> None:
     if answer is None:
-        db.execute(f"DELETE FROM onces{RUNNING}", _place(once))
+        db.execute(f"DELETE FROM onces{RUNNING}", _place(idempotency))
     else:
-        db.execute(f"UPDATE onces SET answer = ?{RUNNING}", (answer, *_place(once)))
+        db.execute(f"UPDATE onces SET answer = ?{RUNNING}", (answer, *_place(idempotency)))
 
 
-def check_runs(db: DB, once: Once | None) -> None:
+def check_runs(db: DB, idempotency: IdempotencyRecord | None) -> None:
     """No answer is kept, and no other request has begun since. To be asked before any write."""
-    if once is None:
+    if idempotency is None:
         return
-    if not db.execute(f"SELECT 1 FROM onces{RUNNING}", _place(once)).fetchone():
+    if not db.execute(f"SELECT 1 FROM onces{RUNNING}", _place(idempotency)).fetchone():
         raise IdempotencyInProgress
 
 
-def keep(db: DB, first: SealedFirst | None) -> None:
+def keep(db: DB, first: EncryptedFirst | None) -> None:
     """The answer of a request that runs."""
     if first is not None:
-        finish(db, first.once, first.answer)
+        finish(db, first.idempotency, first.answer)

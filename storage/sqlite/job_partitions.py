@@ -1,7 +1,7 @@
 """Who waits for what, as SQL: jobs stand in lanes, and a claim takes from the heads of them.
 
 A lane is what a claim's bound holds for: an account's pending jobs, or those that are
-delivered to one of its receivers. `lanes` knows how many each has and when the first is
+delivered to one of its receivers. `partitions` knows how many each has and when the first is
 due that nobody has claimed; `backlogs` knows the same of an account. So a claim costs
 what it takes, however many wait behind a lane or an account that is full and however
 many are claimed; and what an account has reserved by its jobs is known without
@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from mailprobe.storage.claim_order import FAILING_AFTER, Bounds, Head, Lane, take_in_turn
+from mailprobe.storage.claim_order import FAILING_AFTER, ClaimBounds, Head, Partition, claim_in_turn
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import LEASES_MAX, WAITS_MAX
 from mailprobe.storage.records import JobState, Work
@@ -34,9 +34,9 @@ HOST_OF = {
 }  # of a job, that names its lane beside the account
 
 
-def renew(db: DB, state: JobState, lane: Lane, change: int = 0) -> None:
+def renew(db: DB, state: JobState, partition: Partition, change: int = 0) -> None:
     """So many jobs have come (or gone), or one is claimed; their rows say so already."""
-    place = {"state": state, "account": lane.account, "host": lane.host, "change": change}
+    place = {"state": state, "account": partition.account, "host": partition.host, "change": change}
     db.execute(
         "INSERT INTO lanes (state, account, host, jobs, due_at) VALUES"
         f" (:state, :account, :host, :change, (SELECT min(due_at) FROM {WAITING[state]}))"
@@ -70,20 +70,25 @@ def due(
     left = _left_behind(db, now, state)
 
     @cache
-    def lane_max(lane: Lane) -> int:
-        return min(1, each_max) if lane.host and _fails(db, lane) else each_max
+    def partition_max(partition: Partition) -> int:
+        return min(1, each_max) if partition.host and _fails(db, partition) else each_max
 
     def heads_of(account: int) -> Iterator[Head]:
         heads = sorted(left.get(account, ()))
         return _heads(
-            db, now, state, account, heads, lambda lane: lane_max(lane) - held.get(lane, 0)
+            db,
+            now,
+            state,
+            account,
+            heads,
+            lambda partition: partition_max(partition) - held.get(partition, 0),
         )
 
     first_due = _first_due(db, now, state)
     for account, heads in left.items():
         first = min(heads).due_at
         first_due[account] = min(first_due.get(account, first), first)
-    return take_in_turn(first_due, heads_of, held, Bounds(limit, lane_max, account_max))
+    return claim_in_turn(first_due, heads_of, held, ClaimBounds(limit, partition_max, account_max))
 
 
 def _heads(
@@ -92,21 +97,21 @@ def _heads(
     state: JobState,
     account: int,
     heads: list[Head],
-    room_in: Callable[[Lane], int],
+    room_in: Callable[[Partition], int],
 ) -> Iterator[Head]:
     """An account's jobs, those due longest first; lanes are looked at as far as they are needed."""
-    lanes = db.execute(
+    partitions = db.execute(
         "SELECT due_at, host FROM lanes WHERE state = ? AND account = ? AND due_at <= ?"
         " ORDER BY due_at",
         (state, account, micros(now)),
     )
-    following = next(lanes, None)
+    following = next(partitions, None)
     while True:
         while following and (not heads or following[0] <= heads[0].due_at):
-            lane = Lane(account, following[1])
-            for head in _first(db, now, state, lane, room_in(lane)):
+            partition = Partition(account, following[1])
+            for head in _first(db, now, state, partition, room_in(partition)):
                 heapq.heappush(heads, head)
-            following = next(lanes, None)
+            following = next(partitions, None)
         if not heads:
             return
         yield heapq.heappop(heads)
@@ -119,14 +124,14 @@ def _first_due(db: DB, now: datetime, state: JobState) -> dict[int, int]:
     return dict(rows.fetchall())
 
 
-def _claimed(db: DB, now: datetime, state: JobState) -> dict[Lane, int]:
+def _claimed(db: DB, now: datetime, state: JobState) -> dict[Partition, int]:
     """How many claims of each lane are in force, over all processes."""
     rows = db.execute(
         f"SELECT account, {HOST_OF[state]}, count(*) FROM jobs WHERE state = ? AND lease_until > ?"
         " GROUP BY 1, 2",
         (state, micros(now)),
     )
-    return {Lane(account, host): count for account, host, count in rows}
+    return {Partition(account, host): count for account, host, count in rows}
 
 
 def _left_behind(db: DB, now: datetime, state: JobState) -> dict[int, list[Head]]:
@@ -138,42 +143,43 @@ def _left_behind(db: DB, now: datetime, state: JobState) -> dict[int, list[Head]
     )
     left: dict[int, list[Head]] = {}
     for due_at, number, account, host in rows:
-        left.setdefault(account, []).append(Head(due_at, number, Lane(account, host)))
+        left.setdefault(account, []).append(Head(due_at, number, Partition(account, host)))
     return left
 
 
-def _first(db: DB, now: datetime, state: JobState, lane: Lane, most: int) -> list[Head]:
+def _first(db: DB, now: datetime, state: JobState, partition: Partition, most: int) -> list[Head]:
     """The lane's first jobs that wait."""
     if most <= 0:
         return []
     rows = db.execute(
         f"SELECT due_at, number FROM {WAITING[state]} AND due_at <= :now"
         " ORDER BY due_at, number LIMIT :most",
-        {"account": lane.account, "host": lane.host, "now": micros(now), "most": most},
+        {"account": partition.account, "host": partition.host, "now": micros(now), "most": most},
     )
-    return [Head(due_at, number, lane) for due_at, number in rows.fetchall()]
+    return [Head(due_at, number, partition) for due_at, number in rows.fetchall()]
 
 
 # receivers
 
 
-def _fails(db: DB, lane: Lane) -> bool:
+def _fails(db: DB, partition: Partition) -> bool:
     """Have its last tries failed?"""
     row = db.execute(
-        "SELECT failures FROM receivers WHERE account = ? AND host = ?", (lane.account, lane.host)
+        "SELECT failures FROM receivers WHERE account = ? AND host = ?",
+        (partition.account, partition.host),
     ).fetchone()
     return row is not None and row[0] >= FAILING_AFTER
 
 
-def note_try(db: DB, now: datetime, lane: Lane, *, failed: bool) -> None:
+def record_attempt(db: DB, now: datetime, partition: Partition, *, failed: bool) -> None:
     if not failed:
-        db.execute("DELETE FROM receivers WHERE account = ? AND host = ?", lane)
+        db.execute("DELETE FROM receivers WHERE account = ? AND host = ?", partition)
         return
     db.execute(
         "INSERT INTO receivers (account, host, failures, tried_at) VALUES (?, ?, 1, ?)"
         " ON CONFLICT (account, host) DO UPDATE"
         " SET failures = failures + 1, tried_at = excluded.tried_at",
-        (*lane, micros(now)),
+        (*partition, micros(now)),
     )
 
 
@@ -192,26 +198,26 @@ def _given(now: datetime) -> dict[str, Any]:
     }
 
 
-def ahead(db: DB, now: datetime) -> list[tuple[int, JobState, Lane]]:
+def ahead(db: DB, now: datetime) -> list[tuple[int, JobState, Partition]]:
     """Jobs that are due later than anybody plans, or claimed for longer; looked for by a reader."""
-    found: list[tuple[int, JobState, Lane]] = []
+    found: list[tuple[int, JobState, Partition]] = []
     for state in STATE_OF.values():
         rows = db.execute(
             f"SELECT number, account, {HOST_OF[state]} FROM jobs WHERE state = :state"
             f" AND (due_at > {LATEST[state]} OR lease_until > :lease) LIMIT :most",
             {**_given(now), "state": state, "most": AHEAD_MAX},
         )
-        found += [(number, state, Lane(account, host)) for number, account, host in rows]
+        found += [(number, state, Partition(account, host)) for number, account, host in rows]
     return found
 
 
-def bring_back(db: DB, now: datetime, those: list[tuple[int, JobState, Lane]]) -> None:
-    """Their leases end, and they are due, as late as anybody plans; `lanes` say so too."""
+def reclaim(db: DB, now: datetime, those: list[tuple[int, JobState, Partition]]) -> None:
+    """Their leases end, and they are due, as late as anybody plans; `partitions` say so too."""
     for number, state, _ in those:
         db.execute(
             f"UPDATE jobs SET due_at = min(due_at, {LATEST[state]}),"
             " lease_until = min(lease_until, :lease) WHERE number = :number AND state = :state",
             {**_given(now), "number": number, "state": state},
         )
-    for state, lane in {(state, lane) for _, state, lane in those}:
-        renew(db, state, lane)
+    for state, partition in {(state, partition) for _, state, partition in those}:
+        renew(db, state, partition)

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Any, TypeVar
 
-from mailprobe.storage.claim_order import Lane
+from mailprobe.storage.claim_order import Partition
 from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
 from mailprobe.storage.contract import LISTED_MAX, at_most
-from mailprobe.storage.encrypted_columns import SealedFirst
+from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.records import (
     Attempt,
     Caller,
@@ -23,8 +23,8 @@ from mailprobe.storage.records import (
     Work,
 )
 from mailprobe.storage.sqlite import accounts
-from mailprobe.storage.sqlite import idempotency as onces
-from mailprobe.storage.sqlite import job_partitions as lanes
+from mailprobe.storage.sqlite import idempotency as idempotency_records
+from mailprobe.storage.sqlite import job_partitions as partitions
 from mailprobe.storage.sqlite import usage as metering
 
 DB = sqlite3.Connection
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _SqliteJob:
     """Where a job is kept, what its lane depends on, and what is counted on."""
 
     number: int
@@ -43,11 +43,11 @@ class _Kept:
     fence: int
 
     @property
-    def lane(self) -> Lane | None:
+    def partition(self) -> Partition | None:
         """None where the job has ended."""
         if self.state == "pending":
-            return Lane(self.account, "")
-        return Lane(self.account, self.host) if self.state == "delivering" else None
+            return Partition(self.account, "")
+        return Partition(self.account, self.host) if self.state == "delivering" else None
 
 
 def create(
@@ -56,19 +56,19 @@ def create(
     caller: Caller,
     order: JobOrder,
     secret: bytes | None,
-    weigh: Callable[[Ledger], R | None],
-    first: SealedFirst | None,
+    check_limits: Callable[[Ledger], R | None],
+    first: EncryptedFirst | None,
 ) -> Job | R:
     """The secret comes sealed."""
     if db.execute("SELECT 1 FROM jobs WHERE id = ?", (order.id,)).fetchone():
         raise ValueError("a job with this id is kept already")
-    onces.check_runs(db, first.once if first else None)
-    granted = metering.grant(db, now, caller, 1, weigh)
+    idempotency_records.check_runs(db, first.idempotency if first else None)
+    granted = metering.grant(db, now, caller, 1, check_limits)
     if not isinstance(granted, metering.Standing):
         return granted
-    who = granted.who
+    who = granted.caller
     at = micros(now)
-    onces.keep(db, first)
+    idempotency_records.keep(db, first)
     db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
         " due_at) VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)",
@@ -84,7 +84,7 @@ def create(
             at,
         ),
     )
-    lanes.renew(db, "pending", Lane(who.account_number, ""), 1)
+    partitions.renew(db, "pending", Partition(who.account_number, ""), 1)
     return Job(
         order.id, caller.account.id, order.email, order.webhook, order.host, "pending", now, now
     )
@@ -103,14 +103,14 @@ def claim(
     lease_s: float,
 ) -> list[tuple[Claim, bytes | None]]:
     """Claims without their secrets, and these, sealed, beside them."""
-    heads = lanes.due(db, now, work, limit, each_max, account_max)
+    heads = partitions.due(db, now, work, limit, each_max, account_max)
     until = micros(now + timedelta(seconds=lease_s))
     db.executemany(
         "UPDATE jobs SET lease_until = ?, fence = fence + 1 WHERE number = ?",
         [(until, head.number) for head in heads],
     )
-    for lane in {head.lane for head in heads}:
-        lanes.renew(db, lanes.STATE_OF[work], lane)
+    for partition in {head.partition for head in heads}:
+        partitions.renew(db, partitions.STATE_OF[work], partition)
     caller_of_key = cache(partial(accounts.caller_of_key, db))  # many have the same
     return [_claim(db, head.number, caller_of_key) for head in heads]
 
@@ -155,7 +155,7 @@ def tried(
     if kept is None:
         return False
     _log(db, kept.number, attempt)
-    lanes.note_try(db, now, Lane(kept.account, kept.host), failed=state != "done")
+    partitions.record_attempt(db, now, Partition(kept.account, kept.host), failed=state != "done")
     ended_at = None if due_at else micros(now)
     _change(db, kept, state, due_at, tries=kept.tries + 1, ended_at=ended_at)
     return True
@@ -177,29 +177,31 @@ def resend(db: DB, now: datetime, job_id: str) -> Job | None:
     return job(db, job_id)
 
 
-def _held(db: DB, claim: Claim, state: JobState) -> _Kept | None:
+def _held(db: DB, claim: Claim, state: JobState) -> _SqliteJob | None:
     """The job, where this claim is its last and has had no outcome, and it is in this state."""
     which = "id = ? AND fence = ? AND lease_until IS NOT NULL AND state = ?"
     return _kept(db, which, claim.job.id, claim.fence, state)
 
 
-def _kept(db: DB, which: str, *values: Any) -> _Kept | None:
+def _kept(db: DB, which: str, *values: Any) -> _SqliteJob | None:
     row = db.execute(
         f"SELECT number, account, host, state, tries, fence FROM jobs WHERE {which}", values
     ).fetchone()
-    return row and _Kept(*row)
+    return row and _SqliteJob(*row)
 
 
-def _change(db: DB, kept: _Kept, state: JobState, due_at: datetime | None, **columns: Any) -> None:
+def _change(
+    db: DB, kept: _SqliteJob, state: JobState, due_at: datetime | None, **columns: Any
+) -> None:
     """Into another state, or to another instant: its claim ends, and it changes lanes."""
     values = {"state": state, "due_at": due_at and micros(due_at), "lease_until": None, **columns}
     sets = ", ".join(f"{name} = :{name}" for name in values)
     db.execute(f"UPDATE jobs SET {sets} WHERE number = :number", {**values, "number": kept.number})
     after = replace(kept, state=state)
-    if kept.lane:
-        lanes.renew(db, kept.state, kept.lane, -1)
-    if after.lane:
-        lanes.renew(db, after.state, after.lane, 1)
+    if kept.partition:
+        partitions.renew(db, kept.state, kept.partition, -1)
+    if after.partition:
+        partitions.renew(db, after.state, after.partition, 1)
 
 
 def _log(db: DB, number: int, attempt: Attempt) -> None:

@@ -31,7 +31,7 @@ class _Joint:
     found: tuple[bool, Caller | None] = (False, None)
 
 
-class Glance:
+class KeyLookup:
     """A reading connection of the loop's thread; opened by the reader's, since that takes the disk."""
 
     def __init__(self, path: Path) -> None:

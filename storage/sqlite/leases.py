@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from mailprobe.storage.columns import instant, micros
-from mailprobe.storage.lease_allocation import Lease, SeatsAsked, asked_back, deal
+from mailprobe.storage.lease_allocation import Lease, LeaseRequest, allocate, revocable
 
 DB = sqlite3.Connection
 
@@ -15,30 +15,30 @@ def lease(
     db: DB,
     now: datetime,
     holder: str,
-    asked: Mapping[str, SeatsAsked],
+    asked: Mapping[str, LeaseRequest],
     limit: int,
     lease_s: float,
 ) -> dict[str, int]:
     granted = {}
-    for address, wish in asked.items():
+    for address, command in asked.items():
         rows = db.execute(
             "SELECT holder, seats, since, until FROM seats WHERE address = ?", (address,)
         )
         leases = [lease_of(row) for row in rows]
-        new = deal(leases, holder, wish, now, limit=limit, lease_s=lease_s)
-        granted[address] = new.seats if new else 0
+        new = allocate(leases, holder, command, now, limit=limit, lease_s=lease_s)
+        granted[address] = new.connections if new else 0
         if new:
             db.execute(
                 "INSERT OR REPLACE INTO seats (address, holder, seats, since, until)"
                 " VALUES (?, ?, ?, ?, ?)",
-                (address, holder, new.seats, micros(new.since), micros(new.until)),
+                (address, holder, new.connections, micros(new.since), micros(new.until)),
             )
         else:
             db.execute("DELETE FROM seats WHERE address = ? AND holder = ?", (address, holder))
     return granted
 
 
-def wanted_back(db: DB, now: datetime, holder: str, limit: int) -> dict[str, int]:
+def revoked(db: DB, now: datetime, holder: str, limit: int) -> dict[str, int]:
     rows = db.execute(
         "SELECT address, holder, seats, since, until FROM seats WHERE address IN"
         " (SELECT address FROM seats WHERE seats = 0) ORDER BY address"
@@ -51,8 +51,8 @@ def return_all(db: DB, holder: str) -> None:
 
 
 def lease_of(row: tuple[Any, ...]) -> Lease:
-    holder, seats, since, until = row
-    return Lease(holder, seats, instant(since), instant(until))
+    holder, leases, since, until = row
+    return Lease(holder, leases, instant(since), instant(until))
 
 
 def of_holder(
@@ -63,6 +63,6 @@ def of_holder(
     for address, *row in rows:
         leases.setdefault(address, []).append(lease_of(tuple(row)))
     back = {
-        address: asked_back(those, now, limit=limit)[holder] for address, those in leases.items()
+        address: revocable(those, now, limit=limit)[holder] for address, those in leases.items()
     }
-    return {address: seats for address, seats in back.items() if seats}
+    return {address: leases for address, leases in back.items() if leases}

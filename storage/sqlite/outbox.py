@@ -3,20 +3,22 @@
 import sqlite3
 from datetime import datetime, timedelta
 
-from mailprobe.storage.columns import LETTER_COLUMNS, letter_of, micros
+from mailprobe.storage.columns import MESSAGE_COLUMNS, message_of, micros
 from mailprobe.storage.contract import LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most
-from mailprobe.storage.records import Letter, LetterKind
+from mailprobe.storage.records import MessageKind, OutboxMessage
 from mailprobe.storage.sqlite.accounts import number_of
 
 DB = sqlite3.Connection
 CAN_BE_CLAIMED = "due_at <= :now AND (lease_until IS NULL OR lease_until <= :now)"
-LETTERS = f"SELECT {LETTER_COLUMNS} FROM letters JOIN accounts ON accounts.number = letters.account"
+OUTBOX_SQL = (
+    f"SELECT {MESSAGE_COLUMNS} FROM letters JOIN accounts ON accounts.number = letters.account"
+)
 
 
 def post(
     db: DB,
     now: datetime,
-    kind: LetterKind,
+    kind: MessageKind,
     account_id: str,
     name: str,
     body: bytes,
@@ -64,7 +66,7 @@ def _is_closed(db: DB, account: int, slot: int) -> bool:
     return closed.fetchone() is not None
 
 
-def due(db: DB, now: datetime, kind: LetterKind, limit: int) -> list[int]:
+def due(db: DB, now: datetime, kind: MessageKind, limit: int) -> list[int]:
     """The numbers of the letters that a claim would take, those due longest first."""
     rows = db.execute(
         f"SELECT number FROM letters WHERE kind = :kind AND {CAN_BE_CLAIMED}"
@@ -74,7 +76,9 @@ def due(db: DB, now: datetime, kind: LetterKind, limit: int) -> list[int]:
     return [number for (number,) in rows]
 
 
-def claim(db: DB, now: datetime, kind: LetterKind, limit: int, lease_s: float) -> list[Letter]:
+def claim(
+    db: DB, now: datetime, kind: MessageKind, limit: int, lease_s: float
+) -> list[OutboxMessage]:
     numbers = due(db, now, kind, limit)
     at, until = micros(now), micros(now + timedelta(seconds=lease_s))
     db.executemany(
@@ -83,14 +87,19 @@ def claim(db: DB, now: datetime, kind: LetterKind, limit: int, lease_s: float) -
         [(until, at, number) for number in numbers],
     )
     rows = [
-        db.execute(f"{LETTERS} WHERE letters.number = ?", (number,)).fetchone()
+        db.execute(f"{OUTBOX_SQL} WHERE letters.number = ?", (number,)).fetchone()
         for number in numbers
     ]
-    return [letter_of(row) for row in rows]
+    return [message_of(row) for row in rows]
 
 
 def tried(
-    db: DB, now: datetime, letter: Letter, sent: bool, due_at: datetime | None, error: str | None
+    db: DB,
+    now: datetime,
+    message: OutboxMessage,
+    sent: bool,
+    due_at: datetime | None,
+    error: str | None,
 ) -> bool:
     changed = db.execute(
         "UPDATE letters SET tries = tries + 1, due_at = ?, sent_at = ?, error = ?,"
@@ -101,20 +110,20 @@ def tried(
             due_at and micros(due_at),
             micros(now) if sent else None,
             error,
-            letter.kind,
-            letter.name,
-            letter.account_id,
-            letter.fence,
+            message.kind,
+            message.name,
+            message.account_id,
+            message.fence,
         ),
     )
     return bool(changed.rowcount)
 
 
-def letters(db: DB, kind: LetterKind, account_id: str | None, limit: int) -> list[Letter]:
+def messages(db: DB, kind: MessageKind, account_id: str | None, limit: int) -> list[OutboxMessage]:
     of_account = " AND letters.account = (SELECT number FROM accounts WHERE id = :account)"
     rows = db.execute(
-        f"{LETTERS} WHERE kind = :kind{of_account if account_id is not None else ''}"
+        f"{OUTBOX_SQL} WHERE kind = :kind{of_account if account_id is not None else ''}"
         " ORDER BY letters.number DESC LIMIT :limit",
         {"kind": kind, "account": account_id, "limit": at_most(LISTED_MAX, limit)},
     )
-    return [letter_of(row) for row in rows]
+    return [message_of(row) for row in rows]

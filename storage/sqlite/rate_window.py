@@ -29,7 +29,7 @@ EARLIEST = "(SELECT at FROM windows WHERE key = keys.number ORDER BY at LIMIT 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WindowRow:
     at: int
     units: int
     total: int  # with all that came before it
@@ -42,7 +42,7 @@ class Sum:
     key: int
     since: int  # rows after this instant are in it
     earliest_at: int | None  # of all the key's rows, those past their minute too
-    oldest: Row | None  # in the window
+    oldest: WindowRow | None  # in the window
     newest_at: int | None  # of all
     total: int  # of the newest
 
@@ -56,11 +56,11 @@ def sum_of(key: int, since: int, row: Sequence[int | None]) -> Sum:
     earliest_at, at, units, total, newest_at, newest_total = row
     oldest = None
     if at is not None and units is not None and total is not None:
-        oldest = Row(at, units, total)
+        oldest = WindowRow(at, units, total)
     return Sum(key, since, earliest_at, oldest, newest_at, newest_total or 0)
 
 
-class OpenWindow(Window):
+class SqliteWindow(Window):
     """A window whose instants are read one by one, within the transaction that reads the ledger."""
 
     __slots__ = ("_db", "_sum")
@@ -118,7 +118,7 @@ def add(db: DB, held: Sum, at: int, units: int) -> None:
         db.execute("DELETE FROM windows WHERE key = ? AND at <= ?", (held.key, held.since))
 
 
-def bring_back(db: DB, key: int, now: int) -> None:
+def reclaim(db: DB, key: int, now: int) -> None:
     """What a clock granted that was ahead was granted now: it is forgotten a minute from now."""
     later = {"key": key, "now": now}
     units, total = db.execute(
@@ -159,14 +159,14 @@ _INSTANTS = (
 )
 
 
-class AccountWindow(Window):
+class SqliteAccountWindow(Window):
     """The window of all keys of an account, read where somebody looks, while it is weighed."""
 
-    __slots__ = ("_db", "_given", "_units")
+    __slots__ = ("_db", "_released", "_units")
 
     def __init__(self, db: DB, account: int, since: int, now: int) -> None:
         self._db: DB | None = db
-        self._given = {"account": account, "since": since, "now": now}
+        self._released = {"account": account, "since": since, "now": now}
         self._units: int | None = None
 
     @property
@@ -185,7 +185,7 @@ class AccountWindow(Window):
     def _rows(self, statement: str) -> sqlite3.Cursor:
         if self._db is None:
             raise RuntimeError("a window is looked at while it is weighed, and not later")
-        return self._db.execute(statement, self._given)
+        return self._db.execute(statement, self._released)
 
     def close(self) -> None:
         """The transaction goes on without whoever weighed."""

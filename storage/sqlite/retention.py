@@ -8,9 +8,9 @@ from typing import Any
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import (
+    IDEMPOTENCY_KEPT_MAX,
     LEASES_MAX,
-    LETTERS_KEPT,
-    ONCES_KEPT_MAX,
+    MESSAGES_KEPT_MAX,
     RECEIVERS_KEPT,
     WAITS_MAX,
     WINDOW,
@@ -28,7 +28,7 @@ WINDOWS = (
     "DELETE FROM windows WHERE (key, at) IN"
     " (SELECT key, at FROM windows WHERE at <= :at LIMIT :most)"
 )
-LETTERS = (
+OUTBOX_RETENTION = (
     "DELETE FROM letters WHERE number IN (SELECT number FROM letters"
     " WHERE kind = :kind AND due_at IS NULL AND made_at <= :at LIMIT :most)"
 )
@@ -77,8 +77,8 @@ def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
             acts.append(partial(_drop, statement=statement, at=micros(since), tier=tier))
         acts.append(partial(_drop_jobs, tier=tier, since=micros(since)))
         acts.append(partial(_drop, statement=KEYS, at=micros(since), tier=tier))
-    for kind, kept in LETTERS_KEPT.items():
-        acts.append(partial(_drop, statement=LETTERS, at=micros(now - kept), kind=kind))
+    for kind, kept in MESSAGES_KEPT_MAX.items():
+        acts.append(partial(_drop, statement=OUTBOX_RETENTION, at=micros(now - kept), kind=kind))
     return acts
 
 
@@ -98,7 +98,7 @@ def _drop_jobs(db: DB, _: datetime, *, tier: Tier, since: int) -> bool:
     return len(numbers) == JOBS_TIDIED_MAX
 
 
-BROUGHT_BACK = (
+RECLAIMED = (
     "UPDATE reservations SET lease_until = :lease WHERE lease_until > :lease",
     "UPDATE seats SET until = :lease WHERE until > :lease",
     "UPDATE onces SET keep_until = :keep WHERE keep_until > :keep",
@@ -107,28 +107,28 @@ BROUGHT_BACK = (
 KEYS_AHEAD = "SELECT DISTINCT key FROM windows WHERE at > :soon"
 
 
-LETTERS_BROUGHT_BACK = (
+MESSAGES_RECLAIMED = (
     "UPDATE letters SET lease_until = :lease"
     " WHERE kind = :kind AND due_at IS NOT NULL AND lease_until > :lease",
     "UPDATE letters SET due_at = :wait WHERE kind = :kind AND due_at > :wait",
 )
 
 
-def bring_back(db: DB, now: datetime) -> datetime:
+def reclaim(db: DB, now: datetime) -> datetime:
     """What a clock wrote that was ahead. Gives the instant."""
     ends = {
         "now": micros(now),
         "soon": micros(now + WINDOW),
         "lease": micros(now + LEASES_MAX),
         "wait": micros(now + WAITS_MAX),
-        "keep": micros(now + ONCES_KEPT_MAX),
+        "keep": micros(now + IDEMPOTENCY_KEPT_MAX),
     }
-    for statement in BROUGHT_BACK:
+    for statement in RECLAIMED:
         db.execute(statement, ends)
     for (key,) in db.execute(KEYS_AHEAD, ends).fetchall():
-        rate_window.bring_back(db, key, ends["now"])
-    for kind in LETTERS_KEPT:
-        for statement in LETTERS_BROUGHT_BACK:
+        rate_window.reclaim(db, key, ends["now"])
+    for kind in MESSAGES_KEPT_MAX:
+        for statement in MESSAGES_RECLAIMED:
             db.execute(statement, {**ends, "kind": kind})
     return now
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from mailprobe.storage.columns import instant, micros, usage_row_of
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW, units_of
-from mailprobe.storage.encrypted_columns import SealedFirst
+from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (
     Account,
@@ -19,10 +19,10 @@ from mailprobe.storage.records import (
     UsageRow,
     Window,
 )
-from mailprobe.storage.sqlite import idempotency as onces
+from mailprobe.storage.sqlite import idempotency as idempotency_records
 from mailprobe.storage.sqlite import rate_window
 from mailprobe.storage.sqlite.outbox import raise_meter
-from mailprobe.storage.sqlite.rate_window import OpenWindow, Sum
+from mailprobe.storage.sqlite.rate_window import SqliteWindow, Sum
 
 R = TypeVar("R")
 
@@ -49,7 +49,7 @@ STANDING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class CallerRow:
     """The caller's numbers, and its account with tier and billing period as they are now."""
 
     account: Account
@@ -61,7 +61,7 @@ class Who:
 class Standing:
     """Who asks, and all that the ledger says but for the window's instants."""
 
-    who: Who
+    caller: CallerRow
     held: Sum
     month_units: int
     month_billable: int
@@ -74,7 +74,7 @@ class Standing:
     def ledger(
         self, now: datetime, window: Window, account_window: Sequence[tuple[datetime, int]]
     ) -> Ledger:
-        start, end = period_bounds(self.who.account, now)
+        start, end = period_bounds(self.caller.account, now)
         return Ledger(
             asked_at=now,
             window=window,
@@ -90,7 +90,7 @@ class Standing:
         )
 
 
-def _who(db: sqlite3.Connection, caller: Caller) -> Who:
+def _caller(db: sqlite3.Connection, caller: Caller) -> CallerRow:
     row = db.execute(
         "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end"
         " FROM keys JOIN accounts ON accounts.number = keys.account WHERE keys.id = ?",
@@ -98,17 +98,17 @@ def _who(db: sqlite3.Connection, caller: Caller) -> Who:
     ).fetchone()
     if row is None:
         raise KeyError(caller.key.id)
-    return _who_of(row, caller)
+    return _caller_of(row, caller)
 
 
-def _who_of(row: tuple[Any, ...], caller: Caller) -> Who:
+def _caller_of(row: tuple[Any, ...], caller: Caller) -> CallerRow:
     account_number, key_number, tier, start, end = row
     start, end = start and instant(start), end and instant(end)
     account = caller.account
     before = (account.tier, account.current_period_start, account.current_period_end)
     if (tier, start, end) != before:
         account = replace(account, tier=tier, current_period_start=start, current_period_end=end)
-    return Who(account, account_number, key_number)
+    return CallerRow(account, account_number, key_number)
 
 
 def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing:
@@ -118,11 +118,11 @@ def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing
     row = db.execute(STANDING, given).fetchone()
     if row is None:
         raise KeyError(caller.key.id)
-    who = _who_of(row[:5], caller)
+    who = _caller_of(row[:5], caller)
     units, billable, reserved, any_ended, jobs, undelivered, of_period, keys, *held = row[5:]
     in_period = who.account.current_period_start and who.account.current_period_end
     return Standing(
-        who=who,
+        caller=who,
         held=rate_window.sum_of(who.key_number, since, held),
         month_units=units or 0,
         month_billable=billable or 0,
@@ -140,13 +140,13 @@ def reserve(
     now: datetime,
     caller: Caller,
     units: int,
-    weigh: Callable[[Ledger], R | None],
+    check_limits: Callable[[Ledger], R | None],
     lease_s: float,
 ) -> Reservation | R:
-    standing = grant(db, now, caller, units, weigh)
+    standing = grant(db, now, caller, units, check_limits)
     if not isinstance(standing, Standing):
         return standing
-    account = standing.who.account_number
+    account = standing.caller.account_number
     if standing.any_ended:
         db.execute(
             "DELETE FROM reservations WHERE account = ? AND lease_until <= ?",
@@ -164,15 +164,15 @@ def grant(
     now: datetime,
     caller: Caller,
     units: int,
-    weigh: Callable[[Ledger], R | None],
+    check_limits: Callable[[Ledger], R | None],
 ) -> Standing | R:
     """Weigh; what is granted weighs on the window from now on. Reserving it is the caller's."""
     standing = _standing(db, now, caller)
     if (standing.held.newest_at or 0) > micros(now):
-        rate_window.bring_back(db, standing.who.key_number, micros(now))
+        rate_window.reclaim(db, standing.caller.key_number, micros(now))
         standing = _standing(db, now, caller)
-    window, account_window = OpenWindow(db, standing.held), _account_window(db, now, standing)
-    refusal = weigh(standing.ledger(now, window, account_window))
+    window, account_window = SqliteWindow(db, standing.held), _account_window(db, now, standing)
+    refusal = check_limits(standing.ledger(now, window, account_window))
     window.close()
     account_window.close()
     if refusal is not None:
@@ -186,17 +186,17 @@ def spend(
     now: datetime,
     caller: Caller,
     rows: Sequence[UsageRow],
-    weigh: Callable[[Ledger], R | None],
+    check_limits: Callable[[Ledger], R | None],
     metered: bool,
-    first: SealedFirst | None,
+    first: EncryptedFirst | None,
 ) -> R | None:
     """Weigh, and log and count at once: a grant that was never reserved."""
-    onces.check_runs(db, first.once if first else None)
-    standing = grant(db, now, caller, units_of(rows), weigh)
+    idempotency_records.check_runs(db, first.idempotency if first else None)
+    standing = grant(db, now, caller, units_of(rows), check_limits)
     if not isinstance(standing, Standing):
         return standing
-    _use(db, now, standing.who, rows, metered)
-    onces.keep(db, first)
+    _use(db, now, standing.caller, rows, metered)
+    idempotency_records.keep(db, first)
     return None
 
 
@@ -215,7 +215,7 @@ def settle(
     part: int,
     ends: bool,
     metered: bool,
-    first: SealedFirst | None,
+    first: EncryptedFirst | None,
 ) -> None:
     number = int(reservation.id)
     new = db.execute(
@@ -224,8 +224,8 @@ def settle(
     )
     if not new.rowcount:
         return
-    onces.check_runs(db, first.once if first else None)
-    onces.keep(db, first)
+    idempotency_records.check_runs(db, first.idempotency if first else None)
+    idempotency_records.keep(db, first)
     if ends:
         db.execute("DELETE FROM reservations WHERE number = ?", (number,))
     else:
@@ -241,11 +241,11 @@ def use(
     db: sqlite3.Connection, now: datetime, caller: Caller, rows: Sequence[UsageRow], metered: bool
 ) -> None:
     """Log and count; what had been reserved for it is the caller's to give back."""
-    _use(db, now, _who(db, caller), rows, metered)
+    _use(db, now, _caller(db, caller), rows, metered)
 
 
 def _use(
-    db: sqlite3.Connection, now: datetime, who: Who, rows: Sequence[UsageRow], metered: bool
+    db: sqlite3.Connection, now: datetime, who: CallerRow, rows: Sequence[UsageRow], metered: bool
 ) -> None:
     _log(db, who, rows)
     _count(db, who, rows)
@@ -254,7 +254,7 @@ def _use(
         raise_meter(db, now, who.account_number, billable)
 
 
-def _log(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
+def _log(db: sqlite3.Connection, who: CallerRow, rows: Sequence[UsageRow]) -> None:
     """A row each."""
     account, key = who.account_number, who.key_number
     db.executemany(
@@ -277,7 +277,7 @@ def _log(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
     )
 
 
-def _count(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
+def _count(db: sqlite3.Connection, who: CallerRow, rows: Sequence[UsageRow]) -> None:
     """Raise the counters that outlive the rows, once for all that lie in the same day or period."""
     account = who.account_number
     counted: dict[datetime, list[int]] = {}  # units and billable ones
@@ -322,7 +322,7 @@ def _count(db: sqlite3.Connection, who: Who, rows: Sequence[UsageRow]) -> None:
 
 def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: UsageRow) -> None:
     """The next free place of the minute; the last place is shared by all the others."""
-    who = _who(db, caller)
+    who = _caller(db, caller)
     minute = micros(now.replace(second=0, microsecond=0))
     place = (who.account_number, minute, who.key_number, row.failed_check or "")
     (last,) = db.execute(
@@ -356,9 +356,11 @@ def ledger(db: sqlite3.Connection, now: datetime, caller: Caller) -> Ledger:
 
 def _account_window(
     db: sqlite3.Connection, now: datetime, standing: Standing
-) -> rate_window.AccountWindow:
+) -> rate_window.SqliteAccountWindow:
     at = micros(now)
-    return rate_window.AccountWindow(db, standing.who.account_number, at - WINDOW_MICROS, at)
+    return rate_window.SqliteAccountWindow(
+        db, standing.caller.account_number, at - WINDOW_MICROS, at
+    )
 
 
 def days(

@@ -22,8 +22,8 @@ import trio.testing
 
 import mailprobe.api.cli
 import mailprobe.api.cli.source
-from mailprobe.api.cli.errors import Trouble
-from mailprobe.engine.evidence import Evidence, Line, Tried
+from mailprobe.api.cli.errors import CommandError
+from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
 from mailprobe.engine.stream.scheduler import Answer
 from mailprobe.engine.verdict import Outcome, Signals, Verdict, judge
 
@@ -42,10 +42,10 @@ OUTCOMES = {
 NO_HOST = (Outcome.SYNTAX, Outcome.DISPOSABLE, Outcome.NO_MX, Outcome.RESOLVER_FAILED)
 
 EVIDENCE = Evidence(
-    exchanges=[Tried("mx.shop.test", "192.0.2.1", "answered")],
+    exchanges=[ConnectionAttempt("mx.shop.test", "192.0.2.1", "answered")],
     conversation=[
-        Line(1.0, "server", "220 mx.shop.test \x1b[31mESMTP [bold]"),
-        Line(2.5, "client", "EHLO here.test"),
+        ConversationLine(1.0, "server", "220 mx.shop.test \x1b[31mESMTP [bold]"),
+        ConversationLine(2.5, "client", "EHLO here.test"),
     ],
     rule="no-such-mailbox.enhanced",
     cached=["mx"],
@@ -94,7 +94,7 @@ class FakeSource:
         with send:
             for place, text in enumerate(texts):
                 if place >= self.fail_after:
-                    raise Trouble("the service is gone")
+                    raise CommandError("the service is gone")
                 if place >= self.hang_after:
                     await trio.testing.wait_all_tasks_blocked()  # all that was sent is taken
                     self.tell("ready")

@@ -15,10 +15,10 @@ import sys
 import mailprobe.engine.dns.http2  # each service would load it anew, as the next
 import mailprobe.storage.sqlite.store  # noqa: F401
 from mailprobe.api.cli.account import read_settings
-from mailprobe.api.cli.serve import prepare_store, serve_until_told
+from mailprobe.api.cli.serve import prepare_store, serve_until_signal
 from mailprobe.api.http.listeners import open_sockets
 from mailprobe.api.quota.plans import read_plans
-from mailprobe.api.serve import Doors
+from mailprobe.api.serve import Listeners
 from mailprobe.engine import load_rules_and_lists
 
 
@@ -30,7 +30,7 @@ def main() -> None:
 
         Stripe(settings.stripe_key, settings.stripe_api_base)  # the SDK loads its parts when used
     plans = read_plans(settings.plans_file)
-    doors = Doors(
+    listeners = Listeners(
         *(
             open_sockets(bind.host, bind.port)
             for bind in (settings.bind, settings.tools_bind)
@@ -38,7 +38,7 @@ def main() -> None:
         )
     )
     prepare_store(settings, apart=True)
-    print(*(sock.getsockname()[1] for sock in doors.all()), flush=True)
+    print(*(sock.getsockname()[1] for sock in listeners.all()), flush=True)
     service = 0
     for _ in sys.stdin:
         if service:
@@ -46,7 +46,9 @@ def main() -> None:
         service = os.fork()
         if service == 0:
             try:
-                serve_until_told(settings, plans, doors, lambda: print(os.getpid(), flush=True))
+                serve_until_signal(
+                    settings, plans, listeners, lambda: print(os.getpid(), flush=True)
+                )
             finally:
                 os._exit(1)
     if service:

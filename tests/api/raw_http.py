@@ -154,7 +154,7 @@ LIMITS = Limits(
 
 @asynccontextmanager
 async def serving(
-    app, anteroom=None, *, intake=None, vital=(), error_body=error_body, **limits
+    app, admission_queue=None, *, intake=None, vital=(), error_body=error_body, **limits
 ) -> AsyncIterator[Serving]:
     """Serve this ASGI application on a free port of loopback."""
     (sock,) = open_sockets("127.0.0.1", 0)
@@ -171,7 +171,7 @@ async def serving(
                     drain=server.drain,
                     error_body=error_body,
                     limits=replace(LIMITS, **limits),
-                    anteroom=anteroom,
+                    admission_queue=admission_queue,
                     intake=intake,
                     vital=vital,
                     task_status=task_status,

@@ -17,15 +17,15 @@ import trio
 from mailprobe.api.http.exchange import WHOLE_BODY
 from mailprobe.api.keys import Prefix, key_hash, mint, shown
 from mailprobe.api.observability.metrics import Metrics
-from mailprobe.api.observability.request_context import NOBODY
-from mailprobe.api.quota.background_writes import open_recorder
+from mailprobe.api.observability.request_context import NO_REQUEST_LOG
+from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.plans import PLANS, Plans
 from mailprobe.api.rest.app import create_app
-from mailprobe.api.rest.errors import Places
+from mailprobe.api.rest.errors import Links
 from mailprobe.api.service import Service, new_service
 from mailprobe.engine import EngineSettings, open_engine
-from mailprobe.engine.observer import NOBODY as NO_WATCHER
-from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.observer import NO_OBSERVER as NO_OBSERVER
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Account, Caller, Tier, UsageRow
@@ -33,7 +33,7 @@ from tests.api.stores import KIND, open_test_store
 
 PART_ROWS = 2_000  # settled at a time, as streams do
 START = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
-PLACES = Places("https://api.test", "https://docs.test/api", "https://dash.test")
+PLACES = Links("https://api.test", "https://docs.test/api", "https://dash.test")
 
 VERIFY = "/v1/email/verify"
 BATCH = "/v1/email/verify/batch"
@@ -129,7 +129,7 @@ class Shop:
     app: Any
     service: Service
     store: Any
-    world: World
+    world: FakeNetwork
     clock: "Clock"
     account: Account
     key: str
@@ -301,31 +301,35 @@ async def open_shop(
     `metrics` counts what all parts of it do, `kind` is the store's.
     """
     clock = Clock()
-    async with AsyncExitStack() as stack, open_world() as world, open_recorder() as recorder:
-        world.add("friendly.test", MailHost(mailboxes=frozenset({"ann", "bob"})))
-        world.add("slow.test", MailHost(latency_s=0.4))
-        world.add("catchall.test", MailHost(catch_all=True))
+    async with (
+        AsyncExitStack() as stack,
+        open_fake_network() as network,
+        open_background_writes() as background_writes,
+    ):
+        network.add("friendly.test", MailHost(mailboxes=frozenset({"ann", "bob"})))
+        network.add("slow.test", MailHost(latency_s=0.4))
+        network.add("catchall.test", MailHost(catch_all=True))
         async with open_engine(
             EngineSettings(),
-            transport=world.transport,
-            dial=world.dial,
+            transport=network.transport,
+            dial=network.dial,
             rng=random.Random(0),
-            watcher=metrics or NO_WATCHER,
+            observer=metrics or NO_OBSERVER,
         ) as engine:
             store: Any = Unsteady(await stack.enter_async_context(open_test_store(clock, kind)))
             service = new_service(
                 store=metrics.timed(store) if metrics else store,
                 engine=engine,
-                recorder=recorder,
+                background_writes=background_writes,
                 places=PLACES,
                 plans=plans,
                 addresses_max=addresses_max,
                 now=clock,
-                porter=metrics or NOBODY,
+                request_log=metrics or NO_REQUEST_LOG,
                 **more,
             )
             account = await store.create_account("ann@example.org", tier)
-            shop = Shop(create_app(service), service, store, world, clock, account, "", "")
+            shop = Shop(create_app(service), service, store, network, clock, account, "", "")
             shop.key = await shop.new_key("sk_live_")
             shop.provisioning = await shop.new_key("sk_mgmt_")
             yield shop

@@ -12,12 +12,12 @@ import pytest
 import trio
 
 from mailprobe.api.http import connection, server
-from mailprobe.api.http.connection import Connection
+from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.exchange import Exchange
-from mailprobe.api.http.overload import Anteroom, Place, let_in
-from mailprobe.api.http.request_bodies import Arrival, Intake
-from mailprobe.api.http.server import Server
+from mailprobe.api.http.overload import AdmissionQueue, Ticket, admitted
+from mailprobe.api.http.request_bodies import ArrivingBody, BodyBudget
+from mailprobe.api.http.server import HttpServer
 from tests.api.raw_http import Serving, connected, echo, error_body, serving
 from tests.engine.test_faults import failing
 
@@ -29,46 +29,46 @@ CONTINUED = POST.replace("Host", "Expect: 100-continue\r\nHost").removesuffix("b
 PLACES: list[tuple[Any, str]] = [
     (server, "accept"),
     (server, "accept_now"),
-    (server, "Connection"),
-    (Server, "_make_room"),
-    (Server, "_enter"),
-    (Server, "rest"),
-    (Server, "wait_for"),
-    (Server, "forget"),
-    (Server, "let_work"),
-    (Server, "end"),
+    (server, "HttpConnection"),
+    (HttpServer, "_make_room"),
+    (HttpServer, "_enter"),
+    (HttpServer, "mark_idle"),
+    (HttpServer, "wait_for"),
+    (HttpServer, "forget"),
+    (HttpServer, "run_request"),
+    (HttpServer, "end"),
     (HangUps, "run"),
     (HangUps, "watch"),
     (HangUps, "forget"),
-    (Connection, "run"),
-    (Connection, "_read"),
-    (Connection, "_plain_in"),
-    (Connection, "_begin_plain"),
-    (Connection, "_new_turn"),
-    (Connection, "_say"),
-    (Connection, "_rest"),
-    (Connection, "_work"),
-    (Connection, "_on_hang_up"),
-    (Connection, "_hang_up"),
-    (Connection, "_half_close"),
-    (Connection, "_answer_the_last"),
-    (Connection, "_give_up_waiting"),
-    (Connection, "_end"),
-    (Connection, "_linger"),
-    (Connection, "_handle_events"),
-    (Connection, "_end_of_body"),
-    (Connection, "_watch"),
-    (Connection, "_begin"),
-    (Connection, "_until_wanted"),
-    (Connection, "_take"),
-    (Connection, "_refuse"),
-    (Connection, "_on_event"),
-    (Connection, "spawn_app"),
-    (Connection, "settle"),
-    (Connection, "flush"),
-    (Connection, "_send_now"),
-    (Connection, "_close"),
-    (Exchange, "put"),
+    (HttpConnection, "run"),
+    (HttpConnection, "_read"),
+    (HttpConnection, "_parse_fast"),
+    (HttpConnection, "_begin_fast"),
+    (HttpConnection, "_new_request"),
+    (HttpConnection, "_send_answer"),
+    (HttpConnection, "_idle"),
+    (HttpConnection, "_work"),
+    (HttpConnection, "_on_hang_up"),
+    (HttpConnection, "_hang_up"),
+    (HttpConnection, "_half_close"),
+    (HttpConnection, "_answer_the_last"),
+    (HttpConnection, "_abandon_waiting"),
+    (HttpConnection, "_end"),
+    (HttpConnection, "_linger"),
+    (HttpConnection, "_handle_events"),
+    (HttpConnection, "_end_of_body"),
+    (HttpConnection, "_watch"),
+    (HttpConnection, "_begin"),
+    (HttpConnection, "_until_needed"),
+    (HttpConnection, "_receive"),
+    (HttpConnection, "_refuse"),
+    (HttpConnection, "_on_event"),
+    (HttpConnection, "spawn_app"),
+    (HttpConnection, "settle"),
+    (HttpConnection, "flush"),
+    (HttpConnection, "_send_now"),
+    (HttpConnection, "_close"),
+    (Exchange, "push"),
     (Exchange, "run"),
     (Exchange, "receive"),
     (Exchange, "send"),
@@ -76,27 +76,27 @@ PLACES: list[tuple[Any, str]] = [
     (Exchange, "answer"),
     (Exchange, "hang_up"),
     (Exchange, "refuse"),
-    (Intake, "try_hold"),
-    (Intake, "release"),
-    (Arrival, "hold"),
-    (Arrival, "complete"),
-    (Arrival, "end"),
-    (Anteroom, "enter"),
-    (Anteroom, "leave"),
-    (Anteroom, "_look"),
-    (Place, "take"),
-    (Place, "turn"),
-    (Place, "begin"),
-    (Place, "leave"),
+    (BodyBudget, "try_acquire"),
+    (BodyBudget, "release"),
+    (ArrivingBody, "acquire"),
+    (ArrivingBody, "complete"),
+    (ArrivingBody, "end"),
+    (AdmissionQueue, "enter"),
+    (AdmissionQueue, "leave"),
+    (AdmissionQueue, "_check"),
+    (Ticket, "acquire"),
+    (Ticket, "turn"),
+    (Ticket, "begin"),
+    (Ticket, "leave"),
     (connection, "admit"),
-    (connection, "read_plain"),
+    (connection, "read_fast"),
 ]
 
 
 async def application(scope, receive, send):
     if scope["path"] == "/crash":
         raise ZeroDivisionError("the application's own")
-    let_in()
+    admitted()
     await echo(scope, receive, send)
 
 
@@ -146,7 +146,7 @@ async def test_a_fault_in_the_server_ends_a_connection_at_most(owner, name, faul
         limits["connections_max"] = 4
     logged = ""
     with failing(owner, name) as has_failed:
-        async with serving(application, Anteroom(), intake=Intake(), **limits) as served:
+        async with serving(application, AdmissionQueue(), intake=BodyBudget(), **limits) as served:
             with trio.fail_after(20):
                 for _ in range(5):
                     await all_kinds(served)
@@ -166,7 +166,7 @@ async def test_the_room_of_connections_that_failed_is_free_again(faults, caplog)
     """Each of them would take one place for ever."""
     async with serving(application, connections_max=3) as served:
         for name in ("__init__", "run", "_read", "_close", "flush") * 3:
-            with failing(Connection, name):
+            with failing(HttpConnection, name):
                 async with connected(served.port) as raw:
                     with suppress(trio.BrokenResourceError):  # a reset
                         await raw.say(GET)

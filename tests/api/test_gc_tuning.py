@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from mailprobe.api.cli.source import open_own_engine
-from mailprobe.api.gc_tuning import COLLECT_AFTER, collector_held, spare_the_collector
+from mailprobe.api.gc_tuning import COLLECT_AFTER, collector_paused, spare_the_collector
 from mailprobe.engine.settings import EngineSettings
 
 
@@ -19,7 +19,7 @@ def collector_as_it_was() -> Iterator[None]:
 
 
 def test_it_is_held_until_the_start_is_over() -> None:
-    with collector_held():
+    with collector_paused():
         assert not gc.isenabled()
         spare_the_collector()
         assert gc.isenabled()
@@ -30,16 +30,16 @@ def test_it_is_held_until_the_start_is_over() -> None:
 
 
 def test_a_start_that_fails_leaves_it_as_it_was() -> None:
-    with pytest.raises(ValueError, match="wrong"), collector_held():
+    with pytest.raises(ValueError, match="wrong"), collector_paused():
         raise ValueError("wrong")
     assert gc.isenabled()
     gc.disable()
-    with collector_held():
+    with collector_paused():
         pass
     assert not gc.isenabled()
 
 
 async def test_an_engine_of_a_command_is_the_end_of_its_start() -> None:
-    with collector_held():
+    with collector_paused():
         async with open_own_engine(EngineSettings()):
             assert gc.isenabled()

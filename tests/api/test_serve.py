@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from mailprobe.api.http.listeners import open_sockets
-from mailprobe.api.serve import TIDY_EVERY_S, serve_service
+from mailprobe.api.serve import RETENTION_EVERY_S, serve_service
 from mailprobe.bench.lab import start_lab
 from tests.api.cli.test_serve import mailprobe, make_account, served
 from tests.api.jobs.test_killed import host_names
@@ -31,11 +31,11 @@ async def test_a_crash_of_the_upkeep_is_logged_and_ends_no_request(
 
     async with open_shop() as shop:
         service = replace(shop.service, store=shop.store.store)
-        monkeypatch.setattr(service.store, "tidy", crash, raising=False)
+        monkeypatch.setattr(service.store, "apply_retention", crash, raising=False)
         drain = trio.Event()
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_service, service, open_sockets("127.0.0.1", 0), drain)
-            await trio.sleep(2.5 * TIDY_EVERY_S)
+            await trio.sleep(2.5 * RETENTION_EVERY_S)
             assert (await shop.verify()).status == 200
             drain.set()
     assert len(tried) == len(faults) == 3

@@ -5,17 +5,17 @@ from mailprobe.engine import Engine
 
 def assert_whole(engine: Engine) -> None:
     """No seat taken, no question clocked or waiting, no test pending, no connection open."""
-    prober = engine.prober
-    assert prober.under_way == 0
-    assert not prober._clocked
-    assert not len(prober._waiting)
-    assert not prober._seats
-    assert not prober._looking_up.pending
-    assert prober._tasks == 0
-    for pool in prober._pools.values():
+    dispatcher = engine.dispatcher
+    assert dispatcher.under_way == 0
+    assert not dispatcher._clocked
+    assert not len(dispatcher._waiting)
+    assert not dispatcher._permits
+    assert not dispatcher._looking_up.pending
+    assert dispatcher._tasks == 0
+    for pool in dispatcher._pools.values():
         assert pool.connections == 0
         assert not pool.sessions
         assert all(question.settled for question in pool.waiting)
-    for domain in prober.domains._domains.values():
+    for domain in dispatcher.domains._domains.values():
         assert not domain.testing
         assert all(question.settled for question in domain.awaiting)

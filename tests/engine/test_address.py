@@ -245,11 +245,11 @@ def test_an_address_makes_one_printable_rcpt_line(text: str) -> None:
 def in_a_transaction() -> wire.Conversation:
     conversation = wire.Conversation()
     conversation.receive(b"220 mx.test\r\n")
-    conversation.next_turn()
+    conversation.next_exchange()
     for command in (wire.ehlo("probe.test"), wire.mail("", smtputf8=True)):
         conversation.send(command)
         conversation.receive(b"250 ok\r\n")
-        conversation.next_turn()
+        conversation.next_exchange()
     return conversation
 
 

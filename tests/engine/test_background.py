@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[2]
 ENDS_WITH = {
     ("engine/dns/doh.py", "self._write"): "its connection, whose run() catches all",
     ("engine/smtp/dispatcher.py", "self._run"): "itself: it is `contained` and a count of it",
-    ("engine/stream/scheduler.py", "self.watch_rests"): "its list",
-    ("engine/stream/scheduler.py", "self._look_up"): "its list",
+    ("engine/stream/scheduler.py", "self.watch_backoffs"): "its list",
+    ("engine/stream/scheduler.py", "self._lookup"): "its list",
     ("engine/stream/scheduler.py", "_fail"): "its list",
-    ("engine/stream/scheduler.py", "errand.feed"): "its list",
+    ("engine/stream/scheduler.py", "scheduler.submit_all"): "its list",
     ("api/http/connection.py", "self._work"): "its connection, whose run() catches all",
     ("api/jobs/worker.py", "self._keep_claim"): "its job",
     (

@@ -11,8 +11,8 @@ import trio
 from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.dns import doh, http1, http2
 from mailprobe.engine.dns.doh import TransportFailed, open_transport
-from mailprobe.engine.smtp.dispatcher import Prober
-from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.dns.test_doh import (
     QUESTION,
@@ -50,28 +50,28 @@ def failing(owner: Any, name: str, error: BaseException | None = None) -> Iterat
 # What fails, for a connection of each protocol.
 BOTH = [
     (doh._Endpoint, "_connect"),
-    (doh._Endpoint, "_line_over"),
-    (doh._Endpoint, "look_at_capacity"),
-    (doh._Endpoint, "leave"),
-    (doh._Line, "run"),
+    (doh._Endpoint, "_connection_closed"),
+    (doh._Endpoint, "check_capacity"),
+    (doh._Endpoint, "withdraw"),
+    (doh._HttpConnection, "run"),
     (doh, "_answer"),
 ]
 TWO = [
-    (doh._Line2, "_carry"),
-    (doh._Line2, "_read"),
-    (doh._Line2, "_write"),
-    (doh._Line2, "_take"),
-    (doh._Line2, "_let_go"),
-    (doh._Line2, "tick"),
-    (http2.Connection, "take"),
+    (doh._Http2Connection, "_carry"),
+    (doh._Http2Connection, "_read"),
+    (doh._Http2Connection, "_write"),
+    (doh._Http2Connection, "_receive"),
+    (doh._Http2Connection, "_release"),
+    (doh._Http2Connection, "tick"),
+    (http2.Http2Connection, "receive_data"),
 ]
 ONE = [
-    (doh._Line1, "_carry"),
-    (doh._Line1, "_ask"),
-    (doh._Line1, "_let_go"),
-    (doh._Line1, "tick"),
+    (doh._Http1Connection, "_carry"),
+    (doh._Http1Connection, "_send"),
+    (doh._Http1Connection, "_release"),
+    (doh._Http1Connection, "tick"),
     (http1, "request"),
-    (http1.Answer, "take"),
+    (http1.ResponseReader, "receive_data"),
 ]
 CONNECTIONS = [("h2", *place) for place in BOTH + TWO] + [
     ("http/1.1", *place) for place in BOTH + ONE
@@ -128,7 +128,11 @@ async def test_a_faulty_connections_questions_fail_at_once_and_are_not_asked_aga
     async with open_server(authority, protocol) as server, open_transport(ca_file) as transport:
         await transport.exchange(server.url, QUESTION)
         asked = server.questions
-        carrier = (http2.Connection, "take") if protocol == "h2" else (http1.Answer, "take")
+        carrier = (
+            (http2.Http2Connection, "receive_data")
+            if protocol == "h2"
+            else (http1.ResponseReader, "receive_data")
+        )
         with failing(*carrier), pytest.raises(TransportFailed, match="a fault of ours"):
             await transport.exchange(server.url, QUESTION)
         assert server.questions == asked + 1
@@ -139,7 +143,7 @@ async def test_a_faulty_connections_questions_fail_at_once_and_are_not_asked_aga
 async def test_whoever_is_told_may_fail_and_the_connection_goes_on(authority, ca_file, faults):
     async with open_server(authority, "h2") as server, open_transport(ca_file) as transport:
 
-        def settle(told: Any) -> None:
+        def settle(reported: Any) -> None:
             raise Fault
 
         transport.begin(server.url, QUESTION, settle)
@@ -153,7 +157,11 @@ async def test_whoever_is_told_may_fail_and_the_connection_goes_on(authority, ca
 async def test_the_end_gets_through_a_connection(authority, ca_file, protocol, end):
     with pytest.RaisesGroup(end, flatten_subgroups=True, allow_unwrapped=True):
         async with open_server(authority, protocol) as server, open_transport(ca_file) as transport:
-            carrier = (http2.Connection, "take") if protocol == "h2" else (http1.Answer, "take")
+            carrier = (
+                (http2.Http2Connection, "receive_data")
+                if protocol == "h2"
+                else (http1.ResponseReader, "receive_data")
+            )
             with failing(*carrier, error=end()):
                 await transport.exchange(server.url, QUESTION)
 
@@ -161,12 +169,12 @@ async def test_the_end_gets_through_a_connection(authority, ca_file, protocol, e
 # == tasks that last as long as the engine ======================================================
 
 ENGINE = [
-    ("mailprobe.engine.dns.deadlines.Clock._tick", "deliverable"),
-    ("mailprobe.engine.dns.deadlines.Clock.run", "deliverable"),
-    ("mailprobe.engine.smtp.dispatcher.Prober.keep_time", "deliverable"),
-    ("mailprobe.engine.smtp.dispatcher.Prober._leave", "deliverable"),
+    ("mailprobe.engine.dns.deadlines.DeadlineClock._tick", "deliverable"),
+    ("mailprobe.engine.dns.deadlines.DeadlineClock.run", "deliverable"),
+    ("mailprobe.engine.smtp.dispatcher.ProbeDispatcher.keep_time", "deliverable"),
+    ("mailprobe.engine.smtp.dispatcher.ProbeDispatcher._remove", "deliverable"),
     ("mailprobe.engine.stream.scheduler._compile", "deliverable"),
-    ("mailprobe.engine.smtp.replies.rules.Rules.compile_rest", "deliverable"),
+    ("mailprobe.engine.smtp.replies.rules.Rules.compile_remaining", "deliverable"),
 ]
 
 
@@ -188,16 +196,16 @@ async def test_a_fault_in_a_task_of_the_engine_ends_no_question(
     autojump_clock, faults, path, status
 ):
     owner, name = _owner(path)
-    async with open_world() as world:
-        world.add("shop.test", MailHost())
-        world.add("other.test", MailHost())
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
+        network.add("other.test", MailHost())
         with failing(owner, name) as has_failed:
             async with open_engine(
-                EngineSettings(), transport=world.transport, dial=world.dial
+                EngineSettings(), transport=network.transport, dial=network.dial
             ) as engine:
                 await trio.sleep(1)
                 for text in ("known@shop.test", "known@other.test"):
-                    async with open_answers(engine, [text], asker="a") as answers:
+                    async with open_answers(engine, [text], account="a") as answers:
                         with trio.fail_after(5):
                             assert (await anext(answers)).verdict.status == status
                 assert has_failed()
@@ -206,15 +214,15 @@ async def test_a_fault_in_a_task_of_the_engine_ends_no_question(
 
 async def test_a_fault_at_a_questions_deadline_is_its_own(autojump_clock, faults):
     """The clock of all questions goes on, and even that one has its answer in time."""
-    async with open_world() as world:
-        world.add("silent.test", MailHost(latency_s=60))
+    async with open_fake_network() as network:
+        network.add("silent.test", MailHost(latency_s=60))
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
-            with failing(Prober, "_expire") as has_failed:
+            with failing(ProbeDispatcher, "_expire") as has_failed:
                 texts = [f"known{n}@silent.test" for n in range(5)]
                 began = trio.current_time()
-                async with open_answers(engine, texts, asker="a") as answers:
+                async with open_answers(engine, texts, account="a") as answers:
                     statuses = [answer.verdict.failed_check async for answer in answers]
                 assert trio.current_time() - began < 3.2
             assert statuses == ["smtp_timeout"] * 5

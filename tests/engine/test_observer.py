@@ -11,20 +11,20 @@ import pytest
 import trio
 
 from mailprobe.engine import (
-    Census,
     Engine,
     EngineSettings,
+    EngineStatistics,
     Verdict,
     deciding_rules,
     in_order,
     open_answers,
     open_engine,
 )
-from mailprobe.engine.testing.fake_network import Endpoint, World, open_world
+from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.host_profiles import PERSONALITIES, new_host
+from mailprobe.engine.testing.host_profiles import HOST_PROFILES, new_host
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import LADDER, Outcome
 
 
@@ -50,25 +50,25 @@ class Diary:
     @property
     def outcomes(self) -> Counter[tuple[Outcome, str]]:
         counted: Counter[tuple[Outcome, str]] = Counter()
-        for outcome, rule, addresses in self.said("told"):
+        for outcome, rule, addresses in self.said("answer_emitted"):
             counted[outcome, rule] += addresses
         return counted
 
 
 @asynccontextmanager
-async def watched(world: World, diary: Diary, **settings: Any) -> AsyncIterator[Engine]:
+async def watched(network: FakeNetwork, diary: Diary, **settings: Any) -> AsyncIterator[Engine]:
     async with open_engine(
         EngineSettings(**settings),
-        transport=world.transport,
-        dial=world.dial,
+        transport=network.transport,
+        dial=network.dial,
         rng=random.Random(0),
-        watcher=diary,
+        observer=diary,
     ) as engine:
         yield engine
 
 
 async def ask(engine: Engine, *texts: str, patient: bool = False) -> list[Verdict]:
-    async with open_answers(engine, texts, asker="me", patient=patient) as answers:
+    async with open_answers(engine, texts, account="me", patient=patient) as answers:
         return await in_order(answers, len(texts))
 
 
@@ -81,47 +81,47 @@ async def test_every_address_is_told_of_once_with_the_outcome_of_its_verdict(
         "known@shop.test", "known@shop.test", "nobody@shop.test", "known@silent.test",
     ]  # fmt: skip
     diary = Diary()
-    async with open_world() as world:
-        world.add("shop.test", MailHost(mailboxes=frozenset({"known"})))
-        world.add("gmail.com", MailHost())
-        world.add("silent.test", new_host("silent"))
-        async with watched(world, diary) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(mailboxes=frozenset({"known"})))
+        network.add("gmail.com", MailHost())
+        network.add("silent.test", new_host("silent"))
+        async with watched(network, diary) as engine:
             verdicts = await ask(engine, *texts, patient=patient)
     rungs = Counter((each.status, each.failed_check) for each in verdicts)
-    told: Counter[Any] = Counter()
+    reported: Counter[Any] = Counter()
     for (outcome, _), count in diary.outcomes.items():
-        told[LADDER[outcome].status, LADDER[outcome].failed_check] += count
-    assert told == rungs
-    assert told.total() == len(texts)
+        reported[LADDER[outcome].status, LADDER[outcome].failed_check] += count
+    assert reported == rungs
+    assert reported.total() == len(texts)
     assert len(diary.said("text_read")) == len(texts)
     assert len(diary.said("route_read")) == 5  # the twin goes with the other
-    assert len(diary.said("question_settled")) == 3
+    assert len(diary.said("probe_settled")) == 3
 
 
 async def test_times_are_those_of_the_layers(autojump_clock):
     diary = Diary()
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for url in EngineSettings().doh_urls:
-            world.transport.endpoints[url] = Endpoint(delay_s=0.2)
-        world.add("shop.test", new_host("silent"))
-        async with watched(world, diary) as engine:
+            network.transport.endpoints[url] = FakeEndpoint(delay_s=0.2)
+        network.add("shop.test", new_host("silent"))
+        async with watched(network, diary) as engine:
             await ask(engine, "ann@shop.test")
     [route_s] = diary.seconds["route_read"]
-    [question_s] = diary.seconds["question_settled"]
+    [probe_s] = diary.seconds["probe_settled"]
     assert diary.seconds["text_read"] == [0]
     assert route_s == pytest.approx(0.2, abs=0.05)
-    assert question_s == pytest.approx(1.2, abs=0.05)  # the exchange's address, and its silence
-    assert diary.seconds["looked_up"] == pytest.approx([0.2, 0.2], abs=0.05)
+    assert probe_s == pytest.approx(1.2, abs=0.05)  # the exchange's address, and its silence
+    assert diary.seconds["lookup_done"] == pytest.approx([0.2, 0.2], abs=0.05)
 
 
 async def test_who_is_held_back_by_patience_is_not_longer_in_a_layer(autojump_clock):
     diary = Diary()
-    async with open_world() as world:
-        world.add("shop.test", MailHost(latency_s=0.4))
-        async with watched(world, diary) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(latency_s=0.4))
+        async with watched(network, diary) as engine:
             await ask(engine, *(f"a{n}@shop.test" for n in range(100)), patient=True)
-    assert len(diary.seconds["question_settled"]) == 100
-    assert max(diary.seconds["question_settled"]) < 3.05
+    assert len(diary.seconds["probe_settled"]) == 100
+    assert max(diary.seconds["probe_settled"]) < 3.05
     assert max(diary.seconds["route_read"]) < 1
 
 
@@ -130,18 +130,18 @@ async def test_every_rule_that_decides_is_listed(autojump_clock):
     listed = set(deciding_rules())
     assert len(listed) == len(deciding_rules())
     seen: set[str] = set()
-    for personality in PERSONALITIES:
+    for profile in HOST_PROFILES:
         diary = Diary()
-        async with open_world() as world:
-            world.add("shop.test", new_host(personality))
-            async with watched(world, diary) as engine:
+        async with open_fake_network() as network:
+            network.add("shop.test", new_host(profile))
+            async with watched(network, diary) as engine:
                 await ask(engine, "known@shop.test", "nobody@shop.test", "ä@shop.test")
         seen |= {rule for _, rule in diary.outcomes}
-    for mood in Mood:
+    for mode in ZoneMode:
         diary = Diary()
-        async with open_world() as world:
-            world.zone.mood("shop.test", mood)
-            async with watched(world, diary) as engine:
+        async with open_fake_network() as network:
+            network.zone.mode("shop.test", mode)
+            async with watched(network, diary) as engine:
                 await ask(engine, "ann@shop.test", "", "ann@mailinator.com", "ann@[192.0.2.1]")
         seen |= {rule for _, rule in diary.outcomes}
     assert seen <= listed
@@ -151,10 +151,10 @@ async def test_every_rule_that_decides_is_listed(autojump_clock):
 async def test_nothing_that_is_told_names_anybody(autojump_clock):
     """Words come from closed lists alone: rules, outcomes, and those of the protocol."""
     diary = Diary()
-    async with open_world() as world:
-        world.add("shop.test", MailHost(mailboxes=frozenset({"known"})))
-        world.zone.mood("broken.test", Mood.SERVFAIL)
-        async with watched(world, diary) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(mailboxes=frozenset({"known"})))
+        network.zone.mode("broken.test", ZoneMode.SERVFAIL)
+        async with watched(network, diary) as engine:
             await ask(engine, "known@shop.test", "ann@broken.test", "ann@-.test", "\N{BELL}@x.y")
     words = {word for _, said in diary.entries for word in said if isinstance(word, str)}
     assert words <= {*deciding_rules(), "mx", "addresses"}
@@ -162,23 +162,23 @@ async def test_nothing_that_is_told_names_anybody(autojump_clock):
 
 async def test_look_ups_are_certain_or_failed_and_not_made_twice(autojump_clock):
     diary = Diary()
-    async with open_world() as world:
-        world.add("shop.test", MailHost())
-        world.zone.mood("broken.test", Mood.SERVFAIL)
-        async with watched(world, diary) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
+        network.zone.mode("broken.test", ZoneMode.SERVFAIL)
+        async with watched(network, diary) as engine:
             await ask(engine, "a@shop.test", "a@broken.test")
-            assert Counter(diary.said("looked_up")) == {(True,): 2, (False,): 1}
+            assert Counter(diary.said("lookup_done")) == {(True,): 2, (False,): 1}
             assert diary.said("recalled") == []
             await ask(engine, "b@shop.test")
-    assert Counter(diary.said("looked_up")) == {(True,): 2, (False,): 1}
+    assert Counter(diary.said("lookup_done")) == {(True,): 2, (False,): 1}
     assert diary.said("recalled") == [("mx",), ("addresses",)]
 
 
 async def test_a_session_that_is_woken_is_told_of(autojump_clock):
     diary = Diary()
-    async with open_world() as world:
-        world.add("shop.test", MailHost())
-        async with watched(world, diary) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
+        async with watched(network, diary) as engine:
             await ask(engine, "a@shop.test")
             assert (diary.said("connected"), diary.said("session_reused")) == ([(True,)], [])
             await trio.sleep(1)
@@ -192,9 +192,9 @@ async def test_a_session_that_is_woken_is_told_of(autojump_clock):
 
 async def test_a_host_that_bears_fewer_connections_is_told_of(autojump_clock):
     diary = Diary()
-    async with open_world() as world:
-        world.add("shop.test", new_host("no pipelining", latency_s=0.02, connections_max=1))
-        async with watched(world, diary) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("no pipelining", latency_s=0.02, connections_max=1))
+        async with watched(network, diary) as engine:
             await ask(engine, *(f"a{n}@shop.test" for n in range(80)), patient=True)
     assert diary.said("limit_lowered")
 
@@ -209,31 +209,31 @@ async def test_a_host_that_bears_fewer_connections_is_told_of(autojump_clock):
 )
 async def test_a_host_that_is_rested_is_told_of_once(autojump_clock, host, refused):
     diary = Diary()
-    async with open_world() as world:
-        world.add("shop.test", host)
-        async with watched(world, diary) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", host)
+        async with watched(network, diary) as engine:
             for number in range(4):
                 await ask(engine, f"a{number}@shop.test")
                 await trio.sleep(1.1)
-            assert diary.said("host_rested") == [(refused,)]
-            assert engine.prober.census().hosts_resting == 1
+            assert diary.said("host_backed_off") == [(refused,)]
+            assert engine.dispatcher.statistics().hosts_backing_off == 1
             await trio.sleep(60)
-            assert engine.prober.census().hosts_resting == 0
+            assert engine.dispatcher.statistics().hosts_backing_off == 0
 
 
-async def test_a_census_counts_what_is_under_way(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", MailHost(troubles={"CONNECT": Late(0.5)}))
-        async with watched(world, Diary(), probes_max=20) as engine:
+async def test_a_statistics_counts_what_is_under_way(autojump_clock):
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(faults={"CONNECT": Late(0.5)}))
+        async with watched(network, Diary(), probes_max=20) as engine:
             texts = [f"a{n}@shop.test" for n in range(30)]
-            assert engine.prober.census() == Census(0, 0, 0, 0, 0, 0, 0)
-            async with open_answers(engine, texts, asker="me") as answers:
+            assert engine.dispatcher.statistics() == EngineStatistics(0, 0, 0, 0, 0, 0, 0)
+            async with open_answers(engine, texts, account="me") as answers:
                 await trio.sleep(0.3)
-                census = engine.prober.census()
-                assert census.questions == census.questions_waiting == 20
-                assert census.questions_outside == 10
-                assert 1 <= census.connections <= 2
-                assert (census.hosts, census.hosts_resting) == (1, 0)
+                statistics = engine.dispatcher.statistics()
+                assert statistics.probes == statistics.probes_waiting == 20
+                assert statistics.probes_in_flight == 10
+                assert 1 <= statistics.connections <= 2
+                assert (statistics.hosts, statistics.hosts_backing_off) == (1, 0)
                 await in_order(answers, len(texts))
             await trio.sleep(30)
-            assert engine.prober.census() == Census(0, 0, 0, 0, 1, 0, 0)
+            assert engine.dispatcher.statistics() == EngineStatistics(0, 0, 0, 0, 1, 0, 0)

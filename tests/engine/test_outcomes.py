@@ -13,11 +13,11 @@ from mailprobe.engine import (
     open_answers,
     open_engine,
 )
-from mailprobe.engine.testing.fake_network import World, open_world
-from mailprobe.engine.testing.faults import Close, Late, Say, Silence
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.faults import Close, Late, SendLine, Silence
 from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.invariants import assert_whole
 
 DELIVERABLE = ("deliverable", True, 0.97, None)
@@ -34,13 +34,13 @@ def told(verdict: Verdict) -> tuple[str, bool, float, str | None]:
     return verdict.status, verdict.valid, verdict.confidence, verdict.failed_check
 
 
-async def verify(world: World, *texts: str, **settings: object) -> list[Verdict]:
+async def verify(network: FakeNetwork, *texts: str, **settings: object) -> list[Verdict]:
     """All of these, asked together by one asker; the engine is whole afterwards."""
     engine_settings = replace(EngineSettings(), **settings)  # type: ignore[arg-type]
     async with open_engine(
-        engine_settings, transport=world.transport, dial=world.dial, rng=random.Random(0)
+        engine_settings, transport=network.transport, dial=network.dial, rng=random.Random(0)
     ) as engine:
-        async with open_answers(engine, texts, asker="me") as answers:
+        async with open_answers(engine, texts, account="me") as answers:
             verdicts = await in_order(answers, len(texts))
         await trio.sleep(30)
         assert_whole(engine)
@@ -48,7 +48,7 @@ async def verify(world: World, *texts: str, **settings: object) -> list[Verdict]
 
 
 @pytest.mark.parametrize(
-    ("personality", "known", "unknown"),
+    ("profile", "known", "unknown"),
     [
         ("friendly", DELIVERABLE, UNDELIVERABLE),
         ("postfix", DELIVERABLE, UNDELIVERABLE),
@@ -122,13 +122,13 @@ async def verify(world: World, *texts: str, **settings: object) -> list[Verdict]
         ("no named sender", DELIVERABLE, UNDELIVERABLE),
     ],
 )
-async def test_a_host_of_each_character(autojump_clock, personality, known, unknown):
+async def test_a_host_of_each_character(autojump_clock, profile, known, unknown):
     """A mailbox that exists and one that does not, each asked about alone."""
     for text, expected in (("known@shop.test", known), ("nobody@shop.test", unknown)):
-        async with open_world() as world:
-            host = new_host(personality)
-            world.add("shop.test", host)
-            [verdict] = await verify(world, text)
+        async with open_fake_network() as network:
+            host = new_host(profile)
+            network.add("shop.test", host)
+            [verdict] = await verify(network, text)
             assert told(verdict) == expected
             assert verdict.latency_ms <= 3050
             assert verdict.mx_found
@@ -137,58 +137,58 @@ async def test_a_host_of_each_character(autojump_clock, personality, known, unkn
 
 
 @pytest.mark.parametrize(
-    ("mood", "expected"),
+    ("mode", "expected"),
     [
-        (Mood.NXDOMAIN, NO_MX),
-        (Mood.SERVFAIL, UNKNOWN),
-        (Mood.REFUSED, UNKNOWN),
-        (Mood.HANG, UNKNOWN),
-        (Mood.HTML, UNKNOWN),
-        (Mood.WRONG_QUESTION, UNKNOWN),
-        (Mood.BLOCKED, UNKNOWN),
-        (Mood.CENSORED, UNKNOWN),
+        (ZoneMode.NXDOMAIN, NO_MX),
+        (ZoneMode.SERVFAIL, UNKNOWN),
+        (ZoneMode.REFUSED, UNKNOWN),
+        (ZoneMode.HANG, UNKNOWN),
+        (ZoneMode.HTML, UNKNOWN),
+        (ZoneMode.WRONG_QUESTION, UNKNOWN),
+        (ZoneMode.BLOCKED, UNKNOWN),
+        (ZoneMode.CENSORED, UNKNOWN),
     ],
 )
-async def test_a_resolver_of_each_mood(autojump_clock, mood, expected):
+async def test_a_resolver_of_each_mood(autojump_clock, mode, expected):
     """Only a certain answer is `no_mx`; the resolver's own trouble never is."""
-    async with open_world() as world:
-        world.zone.mood("shop.test", mood)
-        [verdict] = await verify(world, "ann@shop.test")
+    async with open_fake_network() as network:
+        network.zone.mode("shop.test", mode)
+        [verdict] = await verify(network, "ann@shop.test")
         assert told(verdict) == expected
         assert (verdict.mx_found, verdict.mx_host) == (False, None)
 
 
 async def test_no_mx_record_and_a_null_mx(autojump_clock):
-    async with open_world() as world:
-        world.zone.exists("bare.test")
-        world.zone.null_mx("null.test")
-        for verdict in await verify(world, "ann@bare.test", "ann@null.test"):
+    async with open_fake_network() as network:
+        network.zone.exists("bare.test")
+        network.zone.null_mx("null.test")
+        for verdict in await verify(network, "ann@bare.test", "ann@null.test"):
             assert told(verdict) == NO_MX
             assert (verdict.mx_found, verdict.mx_host) == (False, None)
 
 
 async def test_mx_records_that_name_no_host_are_no_mx_found(autojump_clock):
     """mx_found and mx_host always agree; the domain is not called one without mail for it."""
-    async with open_world() as world:
-        world.zone.mx("shop.test", "127.0.0.1")
-        [verdict] = await verify(world, "ann@shop.test")
+    async with open_fake_network() as network:
+        network.zone.mx("shop.test", "127.0.0.1")
+        [verdict] = await verify(network, "ann@shop.test")
         assert told(verdict) == UNKNOWN
         assert (verdict.mx_found, verdict.mx_host) == (False, None)
 
 
 async def test_an_exchange_without_an_address_is_smtp(autojump_clock):
-    async with open_world() as world:
-        world.zone.mx("shop.test", "mx.nowhere.test")
-        [verdict] = await verify(world, "ann@shop.test")
+    async with open_fake_network() as network:
+        network.zone.mx("shop.test", "mx.nowhere.test")
+        [verdict] = await verify(network, "ann@shop.test")
         assert told(verdict) == FAILED
         assert (verdict.mx_found, verdict.mx_host) == (True, "mx.nowhere.test")
 
 
 async def test_an_exchange_whose_look_up_fails_is_the_resolvers_failure(autojump_clock):
-    async with open_world() as world:
-        world.zone.mx("shop.test", "mx.shop.test")
-        world.zone.mood("mx.shop.test", Mood.SERVFAIL)
-        [verdict] = await verify(world, "ann@shop.test")
+    async with open_fake_network() as network:
+        network.zone.mx("shop.test", "mx.shop.test")
+        network.zone.mode("mx.shop.test", ZoneMode.SERVFAIL)
+        [verdict] = await verify(network, "ann@shop.test")
         assert told(verdict) == UNKNOWN
         assert (verdict.mx_found, verdict.mx_host) == (True, "mx.shop.test")
 
@@ -210,17 +210,17 @@ async def test_an_exchange_whose_look_up_fails_is_the_resolvers_failure(autojump
     ],
 )
 async def test_an_exchange_that_is_not_public_is_never_connected_to(autojump_clock, address):
-    async with open_world() as world:
-        world.add("shop.test", MailHost(), address=address)
-        [verdict] = await verify(world, "known@shop.test")
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(), address=address)
+        [verdict] = await verify(network, "known@shop.test")
         assert told(verdict) == FAILED
-        assert not world.dialled
+        assert not network.dialled
 
 
 async def test_a_private_exchange_is_reached_where_that_is_allowed(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", MailHost(), address="127.0.0.1")
-        [verdict] = await verify(world, "known@shop.test", allow_private=True)
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(), address="127.0.0.1")
+        [verdict] = await verify(network, "known@shop.test", allow_private=True)
         assert told(verdict) == DELIVERABLE
 
 
@@ -239,68 +239,70 @@ async def test_a_private_exchange_is_reached_where_that_is_allowed(autojump_cloc
     ],
 )
 async def test_what_the_random_address_tells(autojump_clock, reply, expected):
-    async with open_world() as world:
-        world.add("shop.test", MailHost(default_unknown=reply))
-        [verdict] = await verify(world, "known@shop.test")
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(default_unknown=reply))
+        [verdict] = await verify(network, "known@shop.test")
         assert told(verdict) == expected
 
 
 async def test_a_random_address_that_times_out_leaves_the_real_one_deliverable(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(reply_s=0.9, ehlo_lines=("SIZE 1",))
-        world.add("shop.test", host)
-        [verdict] = await verify(world, "known@shop.test")
+        network.add("shop.test", host)
+        [verdict] = await verify(network, "known@shop.test")
         assert told(verdict) == TIMED_OUT  # 0.9 s for each of banner, EHLO, MAIL and RCPT
         host = MailHost(reply_s=0.65, ehlo_lines=("SIZE 1",))
-        world.add("slow.test", host)
-        [verdict] = await verify(world, "known@slow.test")
+        network.add("slow.test", host)
+        [verdict] = await verify(network, "known@slow.test")
         assert told(verdict) == UNTESTED
         assert verdict.latency_ms <= 3050
 
 
 async def test_a_domain_is_tested_once_in_six_hours(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial, mint=lambda: "random"
+            EngineSettings(), transport=network.transport, dial=network.dial, mint=lambda: "random"
         ) as engine:
             for at_h, tests in ((0, 1), (1, 1), (5.9, 1), (6.1, 2)):
                 await trio.sleep_until(at_h * 3600)
-                async with open_answers(engine, [f"known{at_h}@shop.test"], asker="me") as answers:
+                async with open_answers(
+                    engine, [f"known{at_h}@shop.test"], account="me"
+                ) as answers:
                     [verdict] = await in_order(answers, 1)
                 assert told(verdict) == DELIVERABLE
-                assert host.record.asked["random@shop.test"] == tests
+                assert host.record.recipients["random@shop.test"] == tests
 
 
 async def test_both_answers_are_kept(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(catch_all=True)
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial, mint=lambda: "random"
+            EngineSettings(), transport=network.transport, dial=network.dial, mint=lambda: "random"
         ) as engine:
             for number in range(3):
-                async with open_answers(engine, [f"a{number}@shop.test"], asker="me") as answers:
+                async with open_answers(engine, [f"a{number}@shop.test"], account="me") as answers:
                     [verdict] = await in_order(answers, 1)
                 assert told(verdict) == CATCH_ALL
-        assert host.record.asked["random@shop.test"] == 1
+        assert host.record.recipients["random@shop.test"] == 1
 
 
 async def test_the_random_address_is_not_asked_where_no_real_one_was_accepted(autojump_clock):
     """In step, where nothing is pipelined behind the real one."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("no pipelining")
-        world.add("shop.test", host)
-        await verify(world, "nobody@shop.test")
-        assert set(host.record.asked) == {"nobody@shop.test"}
+        network.add("shop.test", host)
+        await verify(network, "nobody@shop.test")
+        assert set(host.record.recipients) == {"nobody@shop.test"}
 
 
 async def test_the_real_recipient_comes_first(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
-        world.add("shop.test", host)
-        await verify(world, "known@shop.test")
+        network.add("shop.test", host)
+        await verify(network, "known@shop.test")
         [session] = host.record.sessions
         assert session.recipients[0] == "known@shop.test"
         assert len(session.recipients) == 2
@@ -329,63 +331,63 @@ async def test_the_real_recipient_comes_first(autojump_clock):
     ],
 )
 async def test_the_next_exchange_is_tried(autojump_clock, first):
-    async with open_world() as world:
-        world.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
-        world.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        known, unknown = await verify(world, "known@shop.test", "nobody@shop.test")
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
+        network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
+        known, unknown = await verify(network, "known@shop.test", "nobody@shop.test")
         assert told(known) == DELIVERABLE
         assert told(unknown) == UNDELIVERABLE
         assert known.mx_host == "mx1.shop.test"
 
 
 async def test_an_answer_to_rcpt_is_final_whatever_the_next_exchange_would_say(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         backup = MailHost(catch_all=True)
-        world.add("shop.test", MailHost(), mx="mx1.shop.test", preference=10)
-        world.add("shop.test", backup, mx="mx2.shop.test", preference=20)
-        [verdict] = await verify(world, "nobody@shop.test")
+        network.add("shop.test", MailHost(), mx="mx1.shop.test", preference=10)
+        network.add("shop.test", backup, mx="mx2.shop.test", preference=20)
+        [verdict] = await verify(network, "nobody@shop.test")
         assert told(verdict) == UNDELIVERABLE
         assert backup.record.sessions_seen == 0
 
 
 async def test_at_most_five_addresses_and_two_conversations(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for number in range(8):
-            world.add(
+            network.add(
                 "refused.test",
                 new_host("refused"),
                 mx=f"mx{number}.refused.test",
                 preference=number,
             )
-            world.add(
+            network.add(
                 "busy.test",
                 new_host("shutting down"),
                 mx=f"mx{number}.busy.test",
                 preference=number,
             )
-        [refused] = await verify(world, "ann@refused.test")
+        [refused] = await verify(network, "ann@refused.test")
         assert told(refused) == FAILED
-        assert len(world.dialled) == 5
-        world.dialled.clear()
-        [busy] = await verify(world, "ann@busy.test")
+        assert len(network.dialled) == 5
+        network.dialled.clear()
+        [busy] = await verify(network, "ann@busy.test")
         assert told(busy) == FAILED
-        assert len(world.dialled) == 2
+        assert len(network.dialled) == 2
 
 
 async def test_the_verdict_is_that_of_the_last_exchange_tried(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", new_host("silent"), mx="mx1.shop.test", preference=10)
-        world.add("shop.test", new_host("refused"), mx="mx2.shop.test", preference=20)
-        [verdict] = await verify(world, "ann@shop.test")
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("silent"), mx="mx1.shop.test", preference=10)
+        network.add("shop.test", new_host("refused"), mx="mx2.shop.test", preference=20)
+        [verdict] = await verify(network, "ann@shop.test")
         assert told(verdict) == FAILED
 
 
 async def test_an_exchange_of_several_addresses_is_tried_at_each(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", new_host("refused"), mx="mx.shop.test", address="11.1.1.1")
-        world.zone.host("mx.shop.test", "11.1.1.1", "11.1.1.2")
-        world.hosts["11.1.1.2"] = MailHost()
-        [verdict] = await verify(world, "known@shop.test")
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("refused"), mx="mx.shop.test", address="11.1.1.1")
+        network.zone.host("mx.shop.test", "11.1.1.1", "11.1.1.2")
+        network.hosts["11.1.1.2"] = MailHost()
+        [verdict] = await verify(network, "known@shop.test")
         assert told(verdict) == DELIVERABLE
 
 
@@ -394,56 +396,58 @@ async def test_an_exchange_of_several_addresses_is_tried_at_each(autojump_clock)
 
 async def test_those_behind_a_stalled_recipient_are_asked_again(autojump_clock):
     """One mailbox that the host can't look up must not cost its neighbours their answer."""
-    async with open_world() as world:
-        world.add("shop.test", MailHost(troubles={"stuck@shop.test": Silence()}))
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(faults={"stuck@shop.test": Silence()}))
         texts = ["stuck@shop.test", *(f"known{number}@shop.test" for number in range(5))]
-        stuck, *others = await verify(world, *texts)
+        stuck, *others = await verify(network, *texts)
         assert told(stuck) == TIMED_OUT
         assert {told(verdict) for verdict in others} == {DELIVERABLE}
 
 
 async def test_a_late_reply_never_answers_the_next_question(autojump_clock):
     """A host that answers after our time-out must not have its answer taken for another's."""
-    async with open_world() as world:
-        world.add("shop.test", MailHost(troubles={"nobody@shop.test": Late(1.5)}))
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(faults={"nobody@shop.test": Late(1.5)}))
         async with open_engine(
-            EngineSettings(host_connections=1), transport=world.transport, dial=world.dial
+            EngineSettings(host_connections=1), transport=network.transport, dial=network.dial
         ) as engine:
             for text, expected in (
                 ("nobody@shop.test", TIMED_OUT),
                 ("known@shop.test", DELIVERABLE),
             ):
-                async with open_answers(engine, [text], asker="me") as answers:
+                async with open_answers(engine, [text], account="me") as answers:
                     [verdict] = await in_order(answers, 1)
                 assert told(verdict) == expected
 
 
-@pytest.mark.parametrize("closed", [Close(), Say("421 4.4.2 Error: timeout exceeded", close=True)])
+@pytest.mark.parametrize(
+    "closed", [Close(), SendLine("421 4.4.2 Error: timeout exceeded", close=True)]
+)
 async def test_a_reused_connection_that_fails_first_is_replaced(autojump_clock, closed):
     """Kept for reuse, then found dead: the question is asked once more on a fresh one."""
-    async with open_world() as world:
-        host = MailHost(troubles={"known2": closed}, troubled_sessions=1)
-        world.add("shop.test", host)
+    async with open_fake_network() as network:
+        host = MailHost(faults={"known2": closed}, troubled_sessions=1)
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
             for text in ("known1@shop.test", "known2@shop.test"):
-                async with open_answers(engine, [text], asker="me") as answers:
+                async with open_answers(engine, [text], account="me") as answers:
                     [verdict] = await in_order(answers, 1)
                 assert told(verdict) == DELIVERABLE
         assert host.record.sessions_seen == 2
 
 
 async def test_a_connection_is_reused_and_quit(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
             for number in range(5):
                 async with open_answers(
-                    engine, [f"known{number}@shop.test"], asker="me"
+                    engine, [f"known{number}@shop.test"], account="me"
                 ) as answers:
                     await in_order(answers, 1)
         [session] = host.record.sessions
@@ -451,13 +455,13 @@ async def test_a_connection_is_reused_and_quit(autojump_clock):
 
 
 async def test_closing_the_engine_says_quit_at_once(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
-            async with open_answers(engine, ["known@shop.test"], asker="me") as answers:
+            async with open_answers(engine, ["known@shop.test"], account="me") as answers:
                 await in_order(answers, 1)
             before = trio.current_time()
         assert trio.current_time() - before < 0.1
@@ -468,12 +472,12 @@ async def test_closing_the_engine_says_quit_at_once(autojump_clock):
 
 
 async def test_smtputf8_is_asked_only_where_it_is_offered(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         offers, lacks = MailHost(catch_all=True), new_host("no smtputf8", catch_all=True)
-        world.add("offers.test", offers)
-        world.add("lacks.test", lacks)
+        network.add("offers.test", offers)
+        network.add("lacks.test", lacks)
         offered, lacking, plain = await verify(
-            world, "jürgen@offers.test", "jürgen@lacks.test", "ann@lacks.test"
+            network, "jürgen@offers.test", "jürgen@lacks.test", "ann@lacks.test"
         )
         assert told(offered) == CATCH_ALL
         assert told(lacking) == UNKNOWN
@@ -483,21 +487,21 @@ async def test_smtputf8_is_asked_only_where_it_is_offered(autojump_clock):
 
 
 async def test_eight_refusals_end_a_session(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("postfix")
-        world.add("shop.test", host)
-        verdicts = await verify(world, *(f"nobody{number}@shop.test" for number in range(40)))
+        network.add("shop.test", host)
+        verdicts = await verify(network, *(f"nobody{number}@shop.test" for number in range(40)))
         assert {told(verdict) for verdict in verdicts} == {UNDELIVERABLE}
         assert all(session.refusals <= 8 for session in host.record.sessions)
         assert all(session.quit for session in host.record.sessions)
 
 
 async def test_a_hundred_recipients_end_a_session(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(catch_all=True)
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         verdicts = await verify(
-            world, *(f"a{number}@shop.test" for number in range(250)), host_connections=1
+            network, *(f"a{number}@shop.test" for number in range(250)), host_connections=1
         )
         assert {told(verdict) for verdict in verdicts} == {CATCH_ALL}
         assert all(len(session.recipients) <= 100 for session in host.record.sessions)
@@ -505,25 +509,25 @@ async def test_a_hundred_recipients_end_a_session(autojump_clock):
 
 
 async def test_a_host_that_wants_each_recipient_by_itself_gets_few_resets(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = replace(new_host("exim"), recipients_max=1)
-        world.add("shop.test", host)
-        verdicts = await verify(world, *(f"known{number}@shop.test" for number in range(30)))
+        network.add("shop.test", host)
+        verdicts = await verify(network, *(f"known{number}@shop.test" for number in range(30)))
         assert {told(verdict) for verdict in verdicts} == {DELIVERABLE}
         for session in host.record.sessions:
-            assert sum(spoken.line == "RSET" for spoken in session.spoken) <= 8
+            assert sum(spoken.line == "RSET" for spoken in session.commands_seen) <= 8
 
 
 @pytest.mark.parametrize("limit", ["RCPTMAX=3", "MAILMAX=1 RCPTMAX=4", "RCPTDOMAINMAX=1"])
 async def test_declared_limits_are_obeyed(autojump_clock, limit):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = replace(MailHost(), ehlo_lines=(*MailHost().ehlo_lines, f"LIMITS {limit}"))
-        world.add("one.test", host)
-        world.add("two.test", host)
+        network.add("one.test", host)
+        network.add("two.test", host)
         texts = [
             f"known{number}@{domain}.test" for number in range(10) for domain in ("one", "two")
         ]
-        verdicts = await verify(world, *texts)
+        verdicts = await verify(network, *texts)
         assert {told(verdict) for verdict in verdicts} == {DELIVERABLE}
         for session in host.record.sessions:
             assert_limits(session, dict(item.split("=") for item in limit.split()))
@@ -543,20 +547,20 @@ def assert_limits(session, limits: dict[str, str]) -> None:
 
 
 async def test_the_whole_conversation_as_it_stands_on_the_wire(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         async with (
             open_engine(
                 EngineSettings(helo_name="probe.example.org", mail_from="check@example.org"),
-                transport=world.transport,
-                dial=world.dial,
+                transport=network.transport,
+                dial=network.dial,
                 mint=lambda: "nobodyhasthis",
             ) as engine,
-            open_answers(engine, ["known@shop.test"], asker="me") as answers,
+            open_answers(engine, ["known@shop.test"], account="me") as answers,
         ):
             await in_order(answers, 1)
-        assert [spoken.line for spoken in host.record.sessions[0].spoken] == [
+        assert [spoken.line for spoken in host.record.sessions[0].commands_seen] == [
             "EHLO probe.example.org",
             "MAIL FROM:<check@example.org>",
             "RCPT TO:<known@shop.test>",
@@ -567,27 +571,27 @@ async def test_the_whole_conversation_as_it_stands_on_the_wire(autojump_clock):
 
 async def test_a_host_that_refuses_us_is_rested(autojump_clock):
     """Refused at the door again and again, it is left alone; the verdict stays the same."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("blocked at banner")
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
             for number in range(20):
-                async with open_answers(engine, [f"a{number}@shop.test"], asker="me") as answers:
+                async with open_answers(engine, [f"a{number}@shop.test"], account="me") as answers:
                     [verdict] = await in_order(answers, 1)
                 assert told(verdict) == FAILED
             assert host.record.sessions_seen <= 3
             await trio.sleep(3600)
-            async with open_answers(engine, ["later@shop.test"], asker="me") as answers:
+            async with open_answers(engine, ["later@shop.test"], account="me") as answers:
                 await in_order(answers, 1)
         assert host.record.sessions_seen > 2
 
 
 async def test_a_host_that_blocks_us_at_rcpt_is_rested_with_the_same_verdict(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("blocklisted")
-        world.add("shop.test", host)
-        verdicts = await verify(world, *(f"known{number}@shop.test" for number in range(50)))
+        network.add("shop.test", host)
+        verdicts = await verify(network, *(f"known{number}@shop.test" for number in range(50)))
         assert {told(verdict) for verdict in verdicts} == {UNKNOWN}
-        assert sum(host.record.asked.values()) <= 16
+        assert sum(host.record.recipients.values()) <= 16

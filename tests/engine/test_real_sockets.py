@@ -20,7 +20,7 @@ async def ask_every_address(scenario: str) -> None:
         settings = Settings.read(lab.env).engine
         async with open_engine(settings) as engine:
             for outcome, texts in lab.addresses.items():
-                async with open_answers(engine, texts, asker="me", patient=True) as answers:
+                async with open_answers(engine, texts, account="me", patient=True) as answers:
                     for verdict in await in_order(answers, len(texts)):
                         assert_told(verdict, Outcome(outcome))
         await trio.to_thread.run_sync(assert_polite, lab.records(), settings.host_connections)
@@ -42,8 +42,8 @@ def test_every_address_of_the_lab_is_told_right(
 
 
 def assert_told(verdict: Verdict, outcome: Outcome) -> None:
-    told = (verdict.status, verdict.valid, verdict.confidence, verdict.failed_check)
-    assert told == LADDER[outcome], f"{verdict.email}: {told}, not {outcome}"
+    reported = (verdict.status, verdict.valid, verdict.confidence, verdict.failed_check)
+    assert reported == LADDER[outcome], f"{verdict.email}: {reported}, not {outcome}"
 
 
 def assert_polite(records: dict, host_connections: int) -> None:

@@ -64,13 +64,15 @@ class Told:
         return self.replies[-1] if self.replies else self.evidence.exchanges[-1].result
 
 
-def assert_told(told: Told, outcome: Outcome | str) -> None:
+def assert_told(reported: Told, outcome: Outcome | str) -> None:
     """The outcome's four fields, on the ladder of docs/verdicts.md."""
-    verdict = told.verdict
+    verdict = reported.verdict
     fields = (verdict.status, verdict.valid, verdict.confidence, verdict.failed_check)
-    said = "\n".join(f"{each.who}: {each.text}" for each in told.evidence.conversation)
+    said = "\n".join(f"{each.who}: {each.text}" for each in reported.evidence.conversation)
     expected = LADDER[Outcome(outcome)]
-    assert fields == expected, f"{verdict.email} is {fields} by {told.rule}, not {outcome}\n{said}"
+    assert fields == expected, (
+        f"{verdict.email} is {fields} by {reported.rule}, not {outcome}\n{said}"
+    )
 
 
 @asynccontextmanager
@@ -103,11 +105,11 @@ def engine_settings(doh_url: str, authority: Path, smtp_port: int) -> EngineSett
 
 async def ask(engine: Engine, texts: Iterable[str], *, patient: bool = True) -> dict[str, Told]:
     """Every text once, as `clean` asks: by its address what became of it."""
-    told = {}
+    reported = {}
     with trio.fail_after(ALL_S):
         async with open_answers(
-            engine, list(texts), asker="peers", patient=patient, explain=True
+            engine, list(texts), account="peers", patient=patient, explain=True
         ) as answers:
             async for answer in answers:
-                told[answer.verdict.email] = Told(answer.verdict, answer.evidence)
-    return told
+                reported[answer.verdict.email] = Told(answer.verdict, answer.evidence)
+    return reported

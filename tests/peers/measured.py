@@ -9,10 +9,10 @@ from tests.peers.programs import PEERS
 ROWS: dict[tuple[str, str], tuple[str, str, str]] = {}
 
 
-def note(server: str, case: str, told: Told) -> None:
-    verdict = told.verdict
+def note(server: str, case: str, reported: Told) -> None:
+    verdict = reported.verdict
     status = f"{verdict.status}, {verdict.failed_check}" if verdict.failed_check else verdict.status
-    ROWS[server, case] = (told.deciding_line, told.rule, status)
+    ROWS[server, case] = (reported.deciding_line, reported.rule, status)
 
 
 def write() -> None:

@@ -108,7 +108,7 @@ def _furnish(folder: Path) -> None:
 def policy_daemon(actions: Mapping[str, str]) -> Iterator[int]:
     """A policy service as greylisters are (SMTPD_POLICY_README): by recipient, what to do; its port."""
 
-    class Clerk(socketserver.StreamRequestHandler):
+    class Executor(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             asked: dict[str, str] = {}
             for line in self.rfile:
@@ -119,7 +119,7 @@ def policy_daemon(actions: Mapping[str, str]) -> Iterator[int]:
                     self.wfile.write(f"action={action}\n\n".encode())
                     asked = {}
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Clerk) as server:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Executor) as server:
         server.daemon_threads = True
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         serving.start()

@@ -129,11 +129,11 @@ async def asking(bind: Bind) -> AsyncIterator[Engine]:
 async def test_a_domain_is_told_right(bind, name, outcome, mx_found, mx_host):
     text = f"ann@{name}" if "." in name else f"ann@{name}.peers.test"
     async with asking(bind) as engine:
-        told = (await ask(engine, [text]))[text]
-    assert_told(told, outcome)
-    assert told.verdict.mx_found is mx_found
+        reported = (await ask(engine, [text]))[text]
+    assert_told(reported, outcome)
+    assert reported.verdict.mx_found is mx_found
     whole = mx_host if mx_host is None or mx_host.endswith(".test") else f"{mx_host}.peers.test"
-    assert told.verdict.mx_host == whole
+    assert reported.verdict.mx_host == whole
 
 
 def texts(count: int) -> list[str]:
@@ -151,20 +151,20 @@ async def test_three_thousand_domains_at_once(bind):
     """On a busy machine some answers come too late; the connection serves the next as before."""
     wanted, others = texts(3000 + OTHERS)[:3000], texts(3000 + OTHERS)[3000:]
     async with asking(bind) as engine:
-        told = await ask(engine, wanted)
+        reported = await ask(engine, wanted)
         then = await ask(engine, others)
-    assert told.keys() == set(wanted)
-    right = [text for text in wanted if is_right(told[text])]
+    assert reported.keys() == set(wanted)
+    right = [text for text in wanted if is_right(reported[text])]
     assert len(right) >= 0.9 * len(wanted)
     assert all(is_right(each) for each in then.values())
 
 
-def is_right(told: Told) -> bool:
+def is_right(reported: Told) -> bool:
     """Told right; or, for want of an answer, told to be unknown. Anything else is wrong."""
-    if told.rule.startswith(("resolver", "exchange.lookup-failed")):
-        assert_told(told, FAILED)
+    if reported.rule.startswith(("resolver", "exchange.lookup-failed")):
+        assert_told(reported, FAILED)
         return False
-    assert_told(told, outcome_of(told.verdict.email))
+    assert_told(reported, outcome_of(reported.verdict.email))
     return True
 
 
@@ -188,18 +188,18 @@ async def test_a_resolver_that_is_restarted_is_found_again(another):
 async def test_a_restart_in_a_burst_makes_no_domain_lose_its_mail(another):
     """Whoever could not be asked is unknown; nobody is told `no_mx` who has mail."""
     wanted = texts(1500)
-    told: dict[str, Told] = {}
+    reported: dict[str, Told] = {}
     async with asking(another) as engine:
         with another.running() as first:
             async with open_answers(
-                engine, wanted, asker="me", patient=True, explain=True
+                engine, wanted, account="me", patient=True, explain=True
             ) as answers:
                 async for answer in answers:
-                    told[answer.verdict.email] = Told(answer.verdict, answer.evidence)
-                    if len(told) == 300:
+                    reported[answer.verdict.email] = Told(answer.verdict, answer.evidence)
+                    if len(reported) == 300:
                         await trio.to_thread.run_sync(first.stop)
-    for each in told.values():
+    for each in reported.values():
         is_right(each)
-    assert told.keys() == set(wanted)
-    assert any(each.rule.startswith("resolver") for each in told.values())
-    assert any(each.rule == "no_mx: null MX" for each in told.values())
+    assert reported.keys() == set(wanted)
+    assert any(each.rule.startswith("resolver") for each in reported.values())
+    assert any(each.rule == "no_mx: null MX" for each in reported.values())

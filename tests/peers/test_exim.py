@@ -215,9 +215,9 @@ async def test_a_case_is_told_right(peer, zone, name, local_part, outcome):
     text = f"{local_part}@{domain(name)}"
     clocks = REAL_CLOCKS if outcome is Outcome.TIMED_OUT else {}
     async with asking(zone, peer.port, **clocks) as engine:
-        told = (await ask(engine, [text]))[text]
-    measured.note("Exim", f"{name}: {local_part}", told)
-    assert_told(told, outcome)
+        reported = (await ask(engine, [text]))[text]
+    measured.note("Exim", f"{name}: {local_part}", reported)
+    assert_told(reported, outcome)
 
 
 @pytest.mark.parametrize("local_part", ["known0", "nobody"])
@@ -226,10 +226,10 @@ async def test_a_host_that_refuses_the_named_sender_is_asked_with_the_null_one(
 ):
     text = f"{local_part}@{domain('named')}"
     async with asking(zone, peer.port, mail_from="check@probe.peers.test") as engine:
-        told = (await ask(engine, [text]))[text]
-    measured.note("Exim", f"named, then null: {local_part}", told)
+        reported = (await ask(engine, [text]))[text]
+    measured.note("Exim", f"named, then null: {local_part}", reported)
     known = local_part == "known0"
-    assert_told(told, Outcome.DELIVERABLE if known else Outcome.UNDELIVERABLE)
+    assert_told(reported, Outcome.DELIVERABLE if known else Outcome.UNDELIVERABLE)
 
 
 @pytest.mark.parametrize("name", ["plain", "alone", "single", "few", "encrypted"])
@@ -238,13 +238,13 @@ async def test_every_address_gets_its_verdict(peer, zone, name):
     known = [f"{each}@{domain(name)}" for each in KNOWN[:30]]
     unknown = [f"nobody{number}@{domain(name)}" for number in range(30)]
     async with asking(zone, peer.port) as engine:
-        told = await ask(
+        reported = await ask(
             engine, [text for pair in zip(known, unknown, strict=True) for text in pair]
         )
     for text in known:
-        assert_told(told[text], Outcome.DELIVERABLE)
+        assert_told(reported[text], Outcome.DELIVERABLE)
     for text in unknown:
-        assert_told(told[text], Outcome.UNDELIVERABLE)
+        assert_told(reported[text], Outcome.UNDELIVERABLE)
     if name in ("single", "few"):
         assert "oo many recipients" in peer.program.said()
     assert "nonmail" not in peer.program.said()
@@ -255,19 +255,19 @@ async def test_too_many_bad_recipients_is_no_word_on_a_mailbox(peer, zone):
     known = [f"{each}@{domain('quick')}" for each in KNOWN[:20]]
     unknown = [f"x{each}" for each in known]
     async with asking(zone, peer.port) as engine:
-        told = await ask(engine, [*unknown, *known])
+        reported = await ask(engine, [*unknown, *known])
     for text in known:
-        assert told[text].verdict.status in ("deliverable", "unknown"), told[text]
+        assert reported[text].verdict.status in ("deliverable", "unknown"), reported[text]
     for text in unknown:
-        assert told[text].verdict.status in ("undeliverable", "unknown"), told[text]
+        assert reported[text].verdict.status in ("undeliverable", "unknown"), reported[text]
 
 
 async def test_nothing_is_said_before_a_slow_greeting(peer, zone):
     """Exim answers an early word with a synchronization error, and writes it down."""
     text = f"known1@{domain('slow')}"
     async with asking(zone, peer.port, **REAL_CLOCKS) as engine:
-        told = (await ask(engine, [text]))[text]
-    assert_told(told, Outcome.TIMED_OUT)
+        reported = (await ask(engine, [text]))[text]
+    assert_told(reported, Outcome.TIMED_OUT)
     assert "synchronization error" not in peer.program.said()
 
 
@@ -278,6 +278,6 @@ async def test_a_backup_that_refuses_is_believed(peer, zone):
         f"known0@{domain('many')}": Outcome.DELIVERABLE,
     }
     async with asking(zone, peer.port) as engine:
-        told = await ask(engine, texts)
+        reported = await ask(engine, texts)
     for text, outcome in texts.items():
-        assert_told(told[text], outcome)
+        assert_told(reported[text], outcome)

@@ -16,12 +16,12 @@ import trio
 
 from mailprobe.bench.load.private_postgres import PrivatePostgres, private_postgres
 from mailprobe.storage import open_store
-from mailprobe.storage.contract import LETTERS_KEPT, IdempotencyKeyReused, Store, StoreBroken
+from mailprobe.storage.contract import MESSAGES_KEPT_MAX, IdempotencyKeyReused, Store, StoreBroken
 from mailprobe.storage.migrate import source
-from mailprobe.storage.migrate.run import Served, open_move
+from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES
 from mailprobe.storage.postgres.driver.server import SCHEMA
-from mailprobe.storage.records import Answered, Caller, Once, Reservation
+from mailprobe.storage.records import Answered, Caller, IdempotencyRecord, Reservation
 from tests.storage.child_processes import ROOT
 from tests.storage.fixed_clock import (
     NOON,
@@ -51,14 +51,14 @@ ENDED = """
 import os, sys, time
 from mailprobe.storage.migrate import source as migrate_source, target as migrate_target
 migrate_source.BATCH_ROWS = 7
-keep, left, number = migrate_target.Target._keep, int(sys.argv[1]), int(sys.argv[2])
+keep, left, number = migrate_target.MigrationTarget._keep, int(sys.argv[1]), int(sys.argv[2])
 def ended(self, record):
     global left
     keep(self, record)
     left -= 1
     if left == 0:
         os.kill(os.getpid(), number)
-migrate_target.Target._keep = ended
+migrate_target.MigrationTarget._keep = ended
 from mailprobe.api.cli import main
 main(["migrate", *sys.argv[3:]])
 """
@@ -132,33 +132,35 @@ async def fill(path: Path, clock: Clock) -> None:
         assert isinstance(under_way, Reservation)
         await store.settle(under_way, [row(clock())] * 2, part=3, ends=False)
         for key, answer in (("done", ANSWER), ("under way", None)):
-            once = await store.begin_once(account_id, key, "body", keep_s=9000, lease_s=9000)
+            idempotency = await store.begin_idempotent(
+                account_id, key, "body", keep_s=9000, lease_s=9000
+            )
             if answer:
-                assert isinstance(once, Once)
-                await store.finish_once(once, answer)
+                assert isinstance(idempotency, IdempotencyRecord)
+                await store.finish_idempotent(idempotency, answer)
         await delivering(store, other, order("d", secret="s\0 \x01"), order("e", host="b.test"))
         (claim, *_) = await claimed(store, "deliver", limit=1)
         tried, due_at = attempt(1, clock()), clock() + timedelta(seconds=5)
-        await store.job_tried(claim, tried, state="delivering", due_at=due_at)
+        await store.job_attempted(claim, tried, state="delivering", due_at=due_at)
         await promise(store, caller, *(order(f"{n}", secret=f"s{n}") for n in range(9)))
         await claimed(store, limit=2)
-        for kind in LETTERS_KEPT:
-            await store.post(kind, account_id, f"{kind} 1", b"\0\xff", due_at=clock())
-        (letter,) = await store.claim_letters("alert", limit=1, lease_s=60)
-        await store.letter_tried(letter, sent=True, due_at=None)
+        for kind in MESSAGES_KEPT_MAX:
+            await store.enqueue_message(kind, account_id, f"{kind} 1", b"\0\xff", due_at=clock())
+        (message,) = await store.claim_messages("alert", limit=1, lease_s=60)
+        await store.message_attempted(message, sent=True, due_at=None)
 
 
 async def seen(store: Store) -> list[Any]:
     """Whatever of it can be read, without changing it."""
-    told: list[Any] = [await store.accounts(), await store.account_of_customer("cus_1")]
+    reported: list[Any] = [await store.accounts(), await store.account_of_customer("cus_1")]
     for sha256 in HASHES:
         caller = await store.caller(sha256)
-        told.append(caller)
-        told += await of_caller(store, caller) if caller else []
+        reported.append(caller)
+        reported += await of_caller(store, caller) if caller else []
     jobs = await store.jobs(limit=100)
-    told += [jobs, *[await store.attempts(job.id) for job in jobs]]
-    told += [await store.letters(kind, limit=100) for kind in LETTERS_KEPT]
-    return told
+    reported += [jobs, *[await store.attempts(job.id) for job in jobs]]
+    reported += [await store.messages(kind, limit=100) for kind in MESSAGES_KEPT_MAX]
+    return reported
 
 
 async def of_caller(store: Store, caller: Caller) -> list[Any]:
@@ -173,38 +175,38 @@ async def of_caller(store: Store, caller: Caller) -> list[Any]:
     ]
 
 
-async def deeds(store: Store, clock: Clock) -> list[Any]:
+async def writes(store: Store, clock: Clock) -> list[Any]:
     """What a service does next; what is made anew is told without its identity."""
     caller = await store.caller("hash")
     assert caller
     account_id = caller.account.id
-    told: list[Any] = [
-        await store.begin_once(account_id, "done", "body", keep_s=60, lease_s=60),
+    reported: list[Any] = [
+        await store.begin_idempotent(account_id, "done", "body", keep_s=60, lease_s=60),
         type(await trouble_of(store, account_id)),
     ]
     clock.pass_(1)
     claims = [*await claimed(store, limit=20), *await claimed(store, "deliver", limit=20)]
-    told += sorted((one.job.id, one.secret, one.fence, one.caller.key.id) for one in claims)
+    reported += sorted((one.job.id, one.secret, one.fence, one.caller.key.id) for one in claims)
     clock.pass_(3600)
-    told += [(one.job.id, one.secret, one.fence) for one in await claimed(store, limit=20)]
-    for kind in LETTERS_KEPT:
-        letters = await store.claim_letters(kind, limit=9, lease_s=60)
-        told.append([(one.id, one.body, one.fence) for one in letters])
+    reported += [(one.job.id, one.secret, one.fence) for one in await claimed(store, limit=20)]
+    for kind in MESSAGES_KEPT_MAX:
+        messages = await store.claim_messages(kind, limit=9, lease_s=60)
+        reported.append([(one.id, one.body, one.fence) for one in messages])
     another = await make_caller(store, "free", "hash 4")
     for one in (caller, another):
         await use(store, one, clock(), 5)
-        told += [(await store.ledger(one)).month_units, (await store.ledger(one)).reserved]
+        reported += [(await store.ledger(one)).month_units, (await store.ledger(one)).reserved]
     await promise(store, another, order("new", secret="s"))
-    told.append([job.id for job in await store.jobs(limit=100)])
-    told.append((await store.ledger(caller)).reserved)
-    await store.tidy({"free": 7, "builder": 90, "scale": 90})
-    told.append(len(await store.usage(account_id, limit=10_000)))
-    return told
+    reported.append([job.id for job in await store.jobs(limit=100)])
+    reported.append((await store.ledger(caller)).reserved)
+    await store.apply_retention({"free": 7, "builder": 90, "scale": 90})
+    reported.append(len(await store.usage(account_id, limit=10_000)))
+    return reported
 
 
 async def trouble_of(store: Store, account_id: str) -> Exception:
     with pytest.raises(IdempotencyKeyReused) as raised:
-        await store.begin_once(account_id, "done", "another body", keep_s=60, lease_s=60)
+        await store.begin_idempotent(account_id, "done", "another body", keep_s=60, lease_s=60)
     return raised.value
 
 
@@ -220,7 +222,7 @@ def move_all(path: Path, url: str) -> dict[str, int]:
 async def asked_of(place: object, clock: Clock, at: Any) -> tuple[list[Any], list[Any]]:
     clock.at = at
     async with open_store(str(place), secret_key=SECRET, now=clock) as store:
-        return await seen(store), await deeds(store, clock)
+        return await seen(store), await writes(store, clock)
 
 
 def asked(url: str, statement: str) -> list[Any]:
@@ -339,14 +341,14 @@ async def test_a_target_with_other_data_is_refused(path: Path, url: str, clock: 
 async def test_a_target_that_is_served_is_refused(path: Path, url: str):
     async with open_store(url, secret_key=SECRET) as store:
         await store.check()
-        with pytest.raises(Served, match="is being served"), open_move(path, url, SECRET):
+        with pytest.raises(DatabaseInUse, match="is being served"), open_move(path, url, SECRET):
             pass
 
 
 def test_a_target_is_moved_into_by_one(path: Path, url: str):
     with psycopg.connect(url, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(%s)", [0x6D70_6D6F_7665])
-        with pytest.raises(Served, match="another move"), open_move(path, url, SECRET):
+        with pytest.raises(DatabaseInUse, match="another move"), open_move(path, url, SECRET):
             pass
 
 

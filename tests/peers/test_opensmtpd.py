@@ -119,9 +119,9 @@ def zone() -> Zone:
 async def test_a_case_is_told_right(peer, zone, name, local_part, outcome):
     text = f"{local_part}@{domain(name)}"
     async with asking(zone, peer.port) as engine:
-        told = (await ask(engine, [text]))[text]
-    measured.note("OpenSMTPD", f"{name}: {local_part}", told)
-    assert_told(told, outcome)
+        reported = (await ask(engine, [text]))[text]
+    measured.note("OpenSMTPD", f"{name}: {local_part}", reported)
+    assert_told(reported, outcome)
 
 
 async def test_every_address_gets_its_verdict_in_step(peer, zone):
@@ -129,11 +129,11 @@ async def test_every_address_gets_its_verdict_in_step(peer, zone):
     known = [f"{each}@{domain('users')}" for each in KNOWN[10:]]
     unknown = [f"nobody{number}@{domain('users')}" for number in range(40)]
     async with asking(zone, peer.port) as engine:
-        told = await ask(engine, [*unknown, *known])
+        reported = await ask(engine, [*unknown, *known])
     for text in known:
-        assert_told(told[text], Outcome.DELIVERABLE)
+        assert_told(reported[text], Outcome.DELIVERABLE)
     for text in unknown:
-        assert_told(told[text], Outcome.UNDELIVERABLE)
+        assert_told(reported[text], Outcome.UNDELIVERABLE)
     assert "Too many recipients" in peer.program.said()
     assert "Pipelining not supported" not in peer.program.said()
 
@@ -145,6 +145,6 @@ async def test_a_backup_that_refuses_is_believed(peer, zone):
         f"ann@{domain('users')}": Outcome.DELIVERABLE,
     }
     async with asking(zone, peer.port) as engine:
-        told = await ask(engine, texts)
+        reported = await ask(engine, texts)
     for text, outcome in texts.items():
-        assert_told(told[text], outcome)
+        assert_told(reported[text], outcome)

@@ -168,18 +168,18 @@ async def test_a_case_is_told_right(peer, zone, name, local_part, outcome):
     text = f"{local_part}@{domain(name)}"
     clocks = REAL_CLOCKS if outcome is Outcome.TIMED_OUT else {}
     async with asking(zone, peer.port, **clocks) as engine:
-        told = (await ask(engine, [text]))[text]
-    measured.note("Postfix", f"{name}: {local_part}", told)
-    assert_told(told, outcome)
+        reported = (await ask(engine, [text]))[text]
+    measured.note("Postfix", f"{name}: {local_part}", reported)
+    assert_told(reported, outcome)
 
 
 async def test_sixty_unknown_addresses_never_meet_the_error_limit(peer, zone):
     """From the 11th refusal of a session Postfix waits a second each; at the 21st it says 421."""
     texts = [f"nobody{number}@{domain('plain')}" for number in range(60)]
     async with asking(zone, peer.port) as engine:
-        told = await ask(engine, texts)
+        reported = await ask(engine, texts)
     for text in texts:
-        assert_told(told[text], Outcome.UNDELIVERABLE)
+        assert_told(reported[text], Outcome.UNDELIVERABLE)
     assert "too many errors" not in peer.program.said()
 
 
@@ -189,10 +189,10 @@ async def test_a_host_that_refuses_the_named_sender_is_asked_with_the_null_one(
 ):
     text = f"{local_part}@{domain('named')}"
     async with asking(zone, peer.port, mail_from="check@probe.peers.test") as engine:
-        told = (await ask(engine, [text]))[text]
-    measured.note("Postfix", f"named, then null: {local_part}", told)
+        reported = (await ask(engine, [text]))[text]
+    measured.note("Postfix", f"named, then null: {local_part}", reported)
     known = local_part == "known0"
-    assert_told(told, Outcome.DELIVERABLE if known else Outcome.UNDELIVERABLE)
+    assert_told(reported, Outcome.DELIVERABLE if known else Outcome.UNDELIVERABLE)
 
 
 @pytest.mark.parametrize("name", ["one", "two", "few", "single", "encrypted"])
@@ -201,13 +201,13 @@ async def test_every_address_gets_its_verdict_from_a_host_with_limits(peer, zone
     known = [f"{each}@{domain(name)}" for each in KNOWN[:30]]
     unknown = [f"nobody{number}@{domain(name)}" for number in range(30)]
     async with asking(zone, peer.port) as engine:
-        told = await ask(
+        reported = await ask(
             engine, [text for pair in zip(known, unknown, strict=True) for text in pair]
         )
     for text in known:
-        assert_told(told[text], Outcome.DELIVERABLE)
+        assert_told(reported[text], Outcome.DELIVERABLE)
     for text in unknown:
-        assert_told(told[text], Outcome.UNDELIVERABLE)
+        assert_told(reported[text], Outcome.UNDELIVERABLE)
 
 
 async def test_a_host_that_hangs_up_early_makes_nobody_undeliverable(peer, zone):
@@ -215,19 +215,19 @@ async def test_a_host_that_hangs_up_early_makes_nobody_undeliverable(peer, zone)
     known = [f"{each}@{domain('impatient')}" for each in KNOWN[:20]]
     unknown = [f"x{each}" for each in known]
     async with asking(zone, peer.port) as engine:
-        told = await ask(engine, [*known, *unknown])
+        reported = await ask(engine, [*known, *unknown])
     for text in known:
-        assert told[text].verdict.status in ("deliverable", "unknown"), told[text]
+        assert reported[text].verdict.status in ("deliverable", "unknown"), reported[text]
     for text in unknown:
-        assert told[text].verdict.status in ("undeliverable", "unknown"), told[text]
+        assert reported[text].verdict.status in ("undeliverable", "unknown"), reported[text]
 
 
 async def test_nothing_is_said_before_postscreen_has_greeted(peer, zone):
     """Its first line comes at once and its last after 6 s: longer than a banner may take."""
     text = f"known1@{domain('screened')}"
     async with asking(zone, peer.port, **REAL_CLOCKS) as engine:
-        told = (await ask(engine, [text]))[text]
-    assert_told(told, Outcome.TIMED_OUT)
+        reported = (await ask(engine, [text]))[text]
+    assert_told(reported, Outcome.TIMED_OUT)
     await trio.to_thread.run_sync(peer.program.wait_to_say, "HANGUP after")
     assert "PREGREET" not in peer.program.said()
 
@@ -258,6 +258,6 @@ async def test_a_second_exchange_is_asked_where_the_first_says_nothing(
     zone.mx(domain(home), *names)
     text = f"{local_part}@{domain(home)}"
     async with asking(zone, peer.port) as engine:
-        told = (await ask(engine, [text]))[text]
-    measured.note("Postfix", f"{' then '.join(exchanges)}: {local_part}", told)
-    assert_told(told, outcome)
+        reported = (await ask(engine, [text]))[text]
+    measured.note("Postfix", f"{' then '.join(exchanges)}: {local_part}", reported)
+    assert_told(reported, outcome)

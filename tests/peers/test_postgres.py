@@ -24,8 +24,13 @@ import trio
 from mailprobe.bench.load.private_postgres import PrivatePostgres, private_postgres
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import Store, StoreBroken, StoreUnavailable
-from mailprobe.storage.lease_allocation import SeatsAsked
-from mailprobe.storage.postgres.driver.server import SCHEMA, Server, Session, shown
+from mailprobe.storage.lease_allocation import LeaseRequest
+from mailprobe.storage.postgres.driver.server import (
+    SCHEMA,
+    PostgresServer,
+    TransactionSession,
+    shown,
+)
 from mailprobe.storage.records import Ledger, Reservation
 from tests.storage.child_processes import ROOT, child, line_of, tell
 from tests.storage.fixed_clock import (
@@ -122,7 +127,7 @@ def test_two_machines_keep_one_limit_at_an_exchange(server: PrivatePostgres):
     suite(server, "tests/api/quota/test_connection_leases_served.py")
 
 
-async def test_seats_are_granted_once_whoever_asks_at_the_same_instant(url: str):
+async def test_leases_are_granted_once_whoever_asks_at_the_same_instant(url: str):
     """By the database's clock and its locks: many holders, many addresses, several stores."""
     hosts = [f"192.0.2.{n}" for n in range(20)]
     most: Counter[str] = Counter()
@@ -131,10 +136,10 @@ async def test_seats_are_granted_once_whoever_asks_at_the_same_instant(url: str)
         rng, held = random.Random(holder), dict.fromkeys(hosts, 0)
         for _ in range(15):
             wanted = rng.sample(hosts, 10)
-            asked_ = {host: SeatsAsked(held[host] - (held[host] > 2), 4) for host in wanted}
-            held |= await store.lease_seats(holder, asked_, limit=4, lease_s=60)
-            for address, seats in asked(url, SUMS):
-                most[address] = max(most[address], seats)
+            asked_ = {host: LeaseRequest(held[host] - (held[host] > 2), 4) for host in wanted}
+            held |= await store.lease_connections(holder, asked_, limit=4, lease_s=60)
+            for address, leases in asked(url, SUMS):
+                most[address] = max(most[address], leases)
 
     async with (
         open_store(url, secret_key=SECRET) as one,
@@ -178,12 +183,12 @@ async def test_the_clock_is_the_databases(url: str):
     """Machines whose clocks differ share one."""
     async with open_store(url, secret_key=SECRET) as store:
         before = asked(url, "SELECT clock_timestamp()")[0][0]
-        told = await store.check()
+        reported = await store.check()
         caller = await make_caller(store)
         reservation = await store.reserve(caller, 1, granted, lease_s=60)
         after = asked(url, "SELECT clock_timestamp()")[0][0]
     assert isinstance(reservation, Reservation)
-    assert before <= told <= reservation.reserved_at <= after
+    assert before <= reported <= reservation.reserved_at <= after
 
 
 @pytest.mark.parametrize(
@@ -199,12 +204,12 @@ async def test_the_clock_is_the_databases(url: str):
 async def test_a_server_that_cannot_be_used_is_one_line_without_a_password(
     url: str, change: Any, words: str
 ):
-    with pytest.raises(StoreUnavailable) as told:
+    with pytest.raises(StoreUnavailable) as reported:
         await opened(change(url))
-    line = str(told.value)
+    line = str(reported.value)
     assert words in line
     assert line.isprintable()
-    assert "s3cret" not in repr(told.value)
+    assert "s3cret" not in repr(reported.value)
     assert ":secret" not in line
 
 
@@ -265,7 +270,7 @@ def test_the_url_is_shown_without_what_is_secret():
 def test_what_is_written_as_an_array_is_read_as_it_was(
     server: PrivatePostgres, kind: str, values: list[Any]
 ):
-    with closing(Server(server.url).connect()) as db:
+    with closing(PostgresServer(server.url).connect()) as db:
         [(read,)] = db.execute(f"SELECT %s::{kind}[]", [values]).fetchall()  # type: ignore[call-overload]
         assert read == values
         for value in values:
@@ -274,7 +279,10 @@ def test_what_is_written_as_an_array_is_read_as_it_was(
 
 
 def test_what_nobody_can_write_as_an_array_is_refused(server: PrivatePostgres):
-    with closing(Server(server.url).connect()) as db, pytest.raises(TypeError, match="complex"):
+    with (
+        closing(PostgresServer(server.url).connect()) as db,
+        pytest.raises(TypeError, match="complex"),
+    ):
         db.execute("SELECT %s::text[]", [[1j]])
 
 
@@ -289,10 +297,14 @@ async def test_two_processes_at_the_edge(store: Store, url: str):
         for process in (one, two):
             tell(process)
         said = [[int(n) for n in (await line_of(process)).split()] for process in (one, two)]
-    told = [sum(counts) for counts in zip(*said, strict=True)]
-    assert told[0] <= 77
-    assert told[2] or told == [77, 43, 0]  # who was left waiting by a busy machine may ask again
-    assert (await store.ledger(caller)).reserved == told[0]
+    reported = [sum(counts) for counts in zip(*said, strict=True)]
+    assert reported[0] <= 77
+    assert reported[2] or reported == [
+        77,
+        43,
+        0,
+    ]  # who was left waiting by a busy machine may ask again
+    assert (await store.ledger(caller)).reserved == reported[0]
 
 
 @pytest.mark.parametrize("work", ["verify", "deliver"])
@@ -310,12 +322,12 @@ async def test_the_bounds_of_claims_hold_over_all_processes(store: Store, url: s
             tell(process)
         has = [id for process in (one, two) for id in (await line_of(process)).split()]
     assert len(has) == len(set(has))
-    lane = "host" if work == "deliver" else "account"
-    claims = f"SELECT {lane}, count(*) FROM jobs WHERE lease_until IS NOT NULL GROUP BY 1"
-    lanes = asked(url, claims)
-    assert len(lanes) == (3 if work == "deliver" else 1)
-    assert {count for _, count in lanes} == {7}
-    assert len(has) <= 7 * len(lanes)
+    partition = "host" if work == "deliver" else "account"
+    claims = f"SELECT {partition}, count(*) FROM jobs WHERE lease_until IS NOT NULL GROUP BY 1"
+    partitions = asked(url, claims)
+    assert len(partitions) == (3 if work == "deliver" else 1)
+    assert {count for _, count in partitions} == {7}
+    assert len(has) <= 7 * len(partitions)
 
 
 async def test_killed_at_any_moment_nothing_acknowledged_is_lost_or_counted_twice(
@@ -387,10 +399,10 @@ async def ask_in_vain(store: Store, caller: Any) -> None:
         lambda: store.check(),
     ):
         began = trio.current_time()
-        with pytest.raises(StoreUnavailable) as told:
+        with pytest.raises(StoreUnavailable) as reported:
             await act()
         assert trio.current_time() - began < PROMISED_S
-        assert "secret" not in str(told.value)
+        assert "secret" not in str(reported.value)
 
 
 @pytest.mark.parametrize("gently", [True, False])
@@ -530,10 +542,10 @@ async def test_stopped_and_started_under_load_nothing_is_lost_or_counted_twice(
 
 def cut(monkeypatch: pytest.MonkeyPatch, *, committed: bool, times: int = 1) -> list[Any]:
     """The connection breaks after the commit was done, or before it was asked for."""
-    commit = Session.commit
+    commit = TransactionSession.commit
     cuts: list[Any] = []
 
-    def commit_and_break(self: Session) -> None:
+    def commit_and_break(self: TransactionSession) -> None:
         if len(cuts) >= times:
             commit(self)
             return
@@ -549,7 +561,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, *, committed: bool, times: int = 1) -> 
             copy.shutdown(socket.SHUT_RDWR)
         raise psycopg.OperationalError("the connection was cut")
 
-    monkeypatch.setattr(Session, "commit", commit_and_break)
+    monkeypatch.setattr(TransactionSession, "commit", commit_and_break)
     return cuts
 
 
@@ -568,7 +580,7 @@ async def test_a_commit_whose_answer_is_lost_is_done_once(
     await store.settle(reservation, [row(NOON)] * 5, metered=True)
     assert len(cuts) == 1
     assert (await store.ledger(caller)).month_billable == 6
-    assert [letter.count for letter in await store.letters("meter", limit=9)] == [5]
+    assert [message.count for message in await store.messages("meter", limit=9)] == [5]
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -585,7 +597,7 @@ async def test_a_jobs_outcome_whose_answer_is_lost_counts_once(
     assert len(cuts) == 1
     ledger = await store.ledger(caller)
     assert (ledger.month_billable, ledger.reserved) == (1, 0)
-    assert [letter.count for letter in await store.letters("meter", limit=9)] == [1]
+    assert [message.count for message in await store.messages("meter", limit=9)] == [1]
 
 
 # partitions
@@ -597,7 +609,7 @@ async def test_a_day_past_retention_is_dropped_whole_and_made_again_on_demand(
     caller = await make_caller(store)
     await use(store, caller, NOON, 3)
     clock.pass_(days=91)
-    await store.tidy({"free": 7, "builder": 90, "scale": 90})
+    await store.apply_retention({"free": 7, "builder": 90, "scale": 90})
     tables = asked(url, f"SELECT tablename FROM pg_tables WHERE schemaname = '{SCHEMA}'")
     assert ("usage_20250314",) not in tables
     assert (f"usage_{clock() + timedelta(days=1):%Y%m%d}",) in tables

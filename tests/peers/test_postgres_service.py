@@ -16,7 +16,15 @@ import trustme
 from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.load.private_postgres import PrivatePostgres, private_postgres
 from tests.api.jobs.test_killed import ask, check_counts, open_receiver, settled
-from tests.api.quota.test_killed import WIDE, Book, Gone, Load, Pool, Wire, assert_counted_once
+from tests.api.quota.test_killed import (
+    WIDE,
+    Book,
+    Gone,
+    Load,
+    Pool,
+    Wire,
+    assert_counted_idempotency,
+)
 from tests.api.service_fixture import VERIFY
 from tests.api.service_process import Credentials, Running, make_place, running
 from tests.api.stores import asked
@@ -155,7 +163,7 @@ async def test_a_database_that_goes_under_load_is_told_at_once_and_loses_nothing
             load.ended = True
     for book in books:
         assert book.received.units
-        assert_counted_once(one.place, book)
+        assert_counted_idempotency(one.place, book)
     for service in (one, other):
         service.stop()
 

@@ -16,10 +16,10 @@ import pytest
 import trio
 
 from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers, open_engine
-from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.invariants import assert_whole
 
 SEEDS = 30
@@ -27,7 +27,7 @@ LAYER_3_S = 1.5  # of an address of a request, all queues included
 LAYER_4_S = 3.05
 HEALTHY = ("friendly", "postfix", "exim", "opensmtpd", "exchange", "google", "no pipelining")
 TARPITS = ("tarpit", "tarpit in step", "silent for some", "silent for some, in step")
-DEAD = (*[Mood.HANG] * 8, Mood.SERVFAIL, Mood.UNREACHABLE)
+DEAD = (*[ZoneMode.HANG] * 8, ZoneMode.SERVFAIL, ZoneMode.UNREACHABLE)
 DEAD_DOMAINS = 1_000
 TRUTHS = {"known": "deliverable", "gone": "undeliverable"}  # by the beginning of a local part
 
@@ -41,7 +41,7 @@ class Town:
     dead: list[str] = field(default_factory=list)
 
 
-def make_town(world: World, rng: random.Random) -> Town:
+def make_town(network: FakeNetwork, rng: random.Random) -> Town:
     town = Town()
     for number in range(rng.randint(2, 6)):
         host = new_host(
@@ -51,18 +51,18 @@ def make_town(world: World, rng: random.Random) -> Town:
         )
         for part in range(rng.randint(1, 6)):
             town.healthy.append(f"healthy{number}-{part}.test")
-            world.add(town.healthy[-1], host, mx=f"mx.healthy{number}.test")
+            network.add(town.healthy[-1], host, mx=f"mx.healthy{number}.test")
     for number in range(rng.randint(1, 3)):
         town.slow.append(f"slow{number}.test")
-        world.add(town.slow[-1], make_slow_host(rng))
+        network.add(town.slow[-1], make_slow_host(rng))
     for number in range(DEAD_DOMAINS):
         town.dead.append(f"dead{number}.test")
-        mood = rng.choice(DEAD)
+        mode = rng.choice(DEAD)
         if rng.random() < 0.8:
-            world.zone.mood(town.dead[-1], mood)
+            network.zone.mode(town.dead[-1], mode)
         else:  # the domain is found, its exchange is not
-            world.zone.mx(town.dead[-1], f"mx.{town.dead[-1]}")
-            world.zone.mood(f"mx.{town.dead[-1]}", mood)
+            network.zone.mx(town.dead[-1], f"mx.{town.dead[-1]}")
+            network.zone.mode(f"mx.{town.dead[-1]}", mode)
     return town
 
 
@@ -78,32 +78,32 @@ def make_slow_host(rng: random.Random) -> MailHost:
 def check(verdict: Verdict, town: Town) -> None:
     """No lie, and at a healthy domain no `unknown` either."""
     local, _, domain = verdict.email.partition("@")
-    true = next(told for start, told in TRUTHS.items() if local.startswith(start))
+    true = next(reported for start, reported in TRUTHS.items() if local.startswith(start))
     allowed = {true} if domain in town.healthy else {true, "unknown"}
     if domain in town.dead:
         allowed = {"unknown"}
     assert verdict.status in allowed, verdict
 
 
-async def ask(engine: Engine, town: Town, asker: str, texts: list[str], *, patient: bool) -> None:
+async def ask(engine: Engine, town: Town, account: str, texts: list[str], *, patient: bool) -> None:
     asked_at = trio.current_time()
     places = []
-    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+    async with open_answers(engine, texts, account=account, patient=patient) as answers:
         async for answer in answers:
             check(answer.verdict, town)
-            places.append(answer.place)
+            places.append(answer.position)
             if not patient:
                 assert trio.current_time() - asked_at <= LAYER_3_S + LAYER_4_S, answer.verdict
     assert sorted(places) == list(range(len(texts)))
 
 
-async def ask_modestly(engine: Engine, town: Town, rng: random.Random, asker: str) -> None:
+async def ask_modestly(engine: Engine, town: Town, rng: random.Random, account: str) -> None:
     """Single addresses at healthy hosts: each has its answer, soon."""
     for _ in range(rng.randint(3, 8)):
         await trio.sleep(rng.uniform(0, 2))
         asked_at = trio.current_time()
         text = f"{rng.choice(list(TRUTHS))}{rng.randrange(10)}@{rng.choice(town.healthy)}"
-        await ask(engine, town, asker, [text], patient=False)
+        await ask(engine, town, account, [text], patient=False)
         assert trio.current_time() - asked_at < 2.0
 
 
@@ -126,11 +126,11 @@ async def ask_greedily(
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_trouble_stays_where_it_is(autojump_clock, seed):
     rng = random.Random(seed)
-    async with open_world(seed=seed) as world:
-        town = make_town(world, rng)
+    async with open_fake_network(seed=seed) as network:
+        town = make_town(network, rng)
         settings = EngineSettings(host_connections=rng.choice((2, 4)))
         async with open_engine(
-            settings, transport=world.transport, dial=world.dial, rng=rng
+            settings, transport=network.transport, dial=network.dial, rng=rng
         ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 3)):
@@ -141,6 +141,6 @@ async def test_trouble_stays_where_it_is(autojump_clock, seed):
                     nursery.start_soon(ask_some, engine, town, rng, shares)
             await trio.sleep(30)
             assert_whole(engine)
-        for host in world.hosts.values():
+        for host in network.hosts.values():
             assert host.record.mistakes == []
             assert host.record.connections_peak <= settings.host_connections

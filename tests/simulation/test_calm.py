@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mailprobe.engine import EngineSettings, open_answers, open_engine
-from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
@@ -35,14 +35,14 @@ def make_host(rng: random.Random) -> MailHost:
     )
 
 
-def make_world(world: World, rng: random.Random) -> dict[str, MailHost]:
+def make_network(network: FakeNetwork, rng: random.Random) -> dict[str, MailHost]:
     """Domains over one to three hosts, by a name that they share or one of their own."""
     hosts = [make_host(rng) for _ in range(rng.randint(1, 3))]
     where = {}
     for domain in DOMAINS:
         number = rng.randrange(len(hosts))
         where[domain] = hosts[number]
-        world.add(domain, hosts[number], mx=rng.choice((f"mx.{domain}", f"mx{number}.test")))
+        network.add(domain, hosts[number], mx=rng.choice((f"mx.{domain}", f"mx{number}.test")))
     return where
 
 
@@ -57,18 +57,18 @@ def truth(email: str, where: dict[str, MailHost]) -> tuple[str, float]:
 async def test_every_verdict_is_the_truth(autojump_clock, seed):
     rng = random.Random(seed)
     settings = EngineSettings(host_connections=rng.choice((1, 2, 4)))
-    async with open_world(seed=seed) as world:
-        where = make_world(world, rng)
+    async with open_fake_network(seed=seed) as network:
+        where = make_network(network, rng)
 
-        async def clean(asker: str, texts: list[str], start_s: float) -> None:
+        async def clean(account: str, texts: list[str], start_s: float) -> None:
             await trio.sleep(start_s)
-            async with open_answers(engine, texts, asker=asker, patient=True) as answers:
+            async with open_answers(engine, texts, account=account, patient=True) as answers:
                 async for answer in answers:
-                    told = (answer.verdict.status, answer.verdict.confidence)
-                    assert told == truth(answer.verdict.email, where), answer.verdict
+                    reported = (answer.verdict.status, answer.verdict.confidence)
+                    assert reported == truth(answer.verdict.email, where), answer.verdict
 
         async with open_engine(
-            settings, transport=world.transport, dial=world.dial, rng=rng
+            settings, transport=network.transport, dial=network.dial, rng=rng
         ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 4)):
@@ -80,4 +80,6 @@ async def test_every_verdict_is_the_truth(autojump_clock, seed):
                     nursery.start_soon(clean, f"asker{number}", texts, start_s)
             await trio.sleep(30)
             assert_whole(engine)
-        assert [host.record.mistakes for host in world.hosts.values()] == [[]] * len(world.hosts)
+        assert [host.record.mistakes for host in network.hosts.values()] == [[]] * len(
+            network.hosts
+        )

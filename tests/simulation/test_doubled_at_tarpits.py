@@ -8,7 +8,7 @@ import random
 import pytest
 
 from mailprobe.engine import EngineSettings, open_answers, open_engine
-from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Sometimes, Twice
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.simulation.test_out_of_step import MODES, WORDS
@@ -27,23 +27,23 @@ async def test_a_doubled_reply_before_a_late_one_makes_no_verdict_wrong(
     wrong = []
     for seed in range(40):
         rng = random.Random(seed)
-        trouble = Sometimes(0.5, Twice(rng.choice((0.0, 0.001, 0.005))))
+        fault = Sometimes(0.5, Twice(rng.choice((0.0, 0.001, 0.005))))
         names = [f"known{rng.randrange(8)}"] if doubled == "RCPT" else [doubled]
         host = MailHost(
             **WORDS[words],
             **MODES[mode],  # type: ignore[arg-type]
             latency_s=rng.choice((0.0, 0.02)),
             unknown_delay_s=rng.choice(TARPITS_S),
-            troubles=dict.fromkeys(names, trouble),
+            faults=dict.fromkeys(names, fault),
         )
-        async with open_world(seed=seed) as world:
-            world.add("odd.test", host)
+        async with open_fake_network(seed=seed) as network:
+            network.add("odd.test", host)
             texts = [f"{rng.choice(('known', 'gone'))}{n}@odd.test" for n in range(8)]
             async with (
                 open_engine(
-                    EngineSettings(), transport=world.transport, dial=world.dial, rng=rng
+                    EngineSettings(), transport=network.transport, dial=network.dial, rng=rng
                 ) as engine,
-                open_answers(engine, texts, asker="me", patient=rng.random() < 0.5) as answers,
+                open_answers(engine, texts, account="me", patient=rng.random() < 0.5) as answers,
             ):
                 async for answer in answers:
                     verdict = answer.verdict

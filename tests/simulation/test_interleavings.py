@@ -14,15 +14,23 @@ import trio
 
 from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.smtp.session import RECIPIENTS_MAX, REFUSALS_MAX
-from mailprobe.engine.testing.fake_network import World, open_world
-from mailprobe.engine.testing.faults import Close, Drip, Half, Late, Reset, Say, Silence
-from mailprobe.engine.testing.host_profiles import PERSONALITIES
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.faults import (
+    Close,
+    Drip,
+    Half,
+    Late,
+    ResetConnection,
+    SendLine,
+    Silence,
+)
+from mailprobe.engine.testing.host_profiles import HOST_PROFILES
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
 
 SEEDS = 300
 SERVERS = ("friendly", "postfix", "exim", "opensmtpd", "exchange", "google", "catch all")
-TROUBLES = (
+FAULTS = (
     Late(0.2),
     Late(0.95),
     Late(1.05),
@@ -30,12 +38,12 @@ TROUBLES = (
     Late(2.9),
     Silence(),
     Close(),
-    Reset(),
+    ResetConnection(),
     Half(),
     Half(stall=True),
     Drip(0.01),
-    Say("421 4.3.2 Shutting down", close=True),
-    Say("451 4.3.0 Try again later"),
+    SendLine("421 4.3.2 Shutting down", close=True),
+    SendLine("451 4.3.0 Try again later"),
 )
 FULL = "552 5.2.2 <{rcpt}>: Mailbox full"
 TRUTHS = {  # the beginning of a local part -> what may be said of it
@@ -46,7 +54,7 @@ TRUTHS = {  # the beginning of a local part -> what may be said of it
 
 
 def make_host(rng: random.Random) -> MailHost:
-    host = PERSONALITIES[rng.choice(SERVERS)]
+    host = HOST_PROFILES[rng.choice(SERVERS)]
     chance = rng.choice((0.0, 0.01, 0.05, 0.2))
     return replace(
         host,
@@ -57,12 +65,12 @@ def make_host(rng: random.Random) -> MailHost:
         connections_max=rng.choice((None, None, 2)),
         recipients_max=rng.choice((None, None, 1, 3)),
         refusals_max=rng.choice((None, 20)),
-        weather=((chance, rng.choice(TROUBLES)), (chance / 2, rng.choice(TROUBLES))),
+        weather=((chance, rng.choice(FAULTS)), (chance / 2, rng.choice(FAULTS))),
         replies={f"full{number}": FULL for number in range(10)},
     )
 
 
-def make_world(world: World, rng: random.Random) -> dict[str, bool]:
+def make_network(network: FakeNetwork, rng: random.Random) -> dict[str, bool]:
     """Domains over one to four hosts; gives which of them accept everything."""
     hosts = [make_host(rng) for _ in range(rng.randint(1, 4))]
     catch_all = {}
@@ -70,7 +78,7 @@ def make_world(world: World, rng: random.Random) -> dict[str, bool]:
         domain = f"d{number}.test"
         behind = rng.sample(hosts, rng.randint(1, min(2, len(hosts))))
         for preference, host in enumerate(behind):
-            world.add(domain, host, mx=f"mx{preference}.{domain}", preference=preference)
+            network.add(domain, host, mx=f"mx{preference}.{domain}", preference=preference)
         catch_all[domain] = any(bool(host.catch_all) for host in behind)
     return catch_all
 
@@ -95,8 +103,8 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
     settings = EngineSettings(
         host_connections=rng.choice((1, 2, 4)), probes_max=rng.choice((5, 2000))
     )
-    async with open_world(seed=seed) as world:
-        catch_all = make_world(world, rng)
+    async with open_fake_network(seed=seed) as network:
+        catch_all = make_network(network, rng)
         domains = list(catch_all)
 
         async def ask(name: str, texts: list[str], start_s: float, leave_s: float) -> None:
@@ -104,7 +112,7 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
             patient = name == "patient"
             with trio.move_on_after(leave_s):
                 asked_at = trio.current_time()
-                async with open_answers(engine, texts, asker=name, patient=patient) as answers:
+                async with open_answers(engine, texts, account=name, patient=patient) as answers:
                     seen = []
                     async for answer in answers:
                         verdict = answer.verdict
@@ -113,14 +121,14 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
                             verdict.status,
                             catch_all=catch_all[verdict.email.split("@")[1]],
                         )
-                        seen.append(answer.place)
+                        seen.append(answer.position)
                         assert verdict.latency_ms <= 3050
                         if not patient:
                             assert trio.current_time() - asked_at <= 3.05
                 assert sorted(seen) == list(range(len(texts)))
 
         async with open_engine(
-            settings, transport=world.transport, dial=world.dial, rng=rng
+            settings, transport=network.transport, dial=network.dial, rng=rng
         ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 5)):
@@ -131,7 +139,7 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
                     )
             await trio.sleep(30)  # every reply that is still on its way finds nobody
             assert_whole(engine)
-        for host in world.hosts.values():
+        for host in network.hosts.values():
             assert host.record.mistakes == []
             assert host.record.connections_peak <= settings.host_connections
             for session in host.record.sessions:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mailprobe.engine import Engine, EngineSettings, open_answers, open_engine
-from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 
 IDLE_S = 2.0
@@ -17,7 +17,7 @@ IDLE_S = 2.0
 
 async def ask(engine: Engine, names: list[str]) -> list[str]:
     texts = [f"{name}@far.test" for name in names]
-    async with open_answers(engine, texts, asker="me", patient=True) as answers:
+    async with open_answers(engine, texts, account="me", patient=True) as answers:
         return [answer.verdict.status async for answer in answers]
 
 
@@ -29,10 +29,10 @@ async def test_our_own_connection_that_is_closing_makes_nobody_unknown(
     for tenth in range(-2, 10):
         rng = random.Random(tenth)
         host = new_host(server, latency_s=latency_s, connections_max=1, idle_s=IDLE_S)
-        async with open_world(seed=tenth) as world:
-            world.add("far.test", host)
+        async with open_fake_network(seed=tenth) as network:
+            network.add("far.test", host)
             async with open_engine(
-                EngineSettings(), transport=world.transport, dial=world.dial, rng=rng
+                EngineSettings(), transport=network.transport, dial=network.dial, rng=rng
             ) as engine:
                 first = await ask(engine, ["known0"])
                 await trio.sleep(IDLE_S + tenth * latency_s / 4)

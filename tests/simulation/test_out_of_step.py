@@ -16,8 +16,8 @@ import pytest
 import trio
 
 from mailprobe.engine import EngineSettings, open_answers, open_engine
-from mailprobe.engine.testing.fake_network import open_world
-from mailprobe.engine.testing.faults import Drop, Sometimes, Swap, Trouble, Twice
+from mailprobe.engine.testing.fake_network import open_fake_network
+from mailprobe.engine.testing.faults import Drop, Fault, Sometimes, Swap, Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
@@ -43,7 +43,7 @@ WORDS = {
     },
     "nothing named": {"default_known": "250 Ok", "default_unknown": "550 5.1.1 User unknown"},
 }
-TROUBLES: dict[str, Trouble] = {
+FAULTS: dict[str, Fault] = {
     "doubled": Twice(),
     "doubled 1 ms later": Twice(0.001),
     "doubled 5 ms later": Twice(0.005),
@@ -60,11 +60,11 @@ UNTOLD = {
     *((words, "one recipient", "swapped") for words in ("nothing named", "refusals named")),
 }
 KINDS = [
-    (words, mode, trouble)
+    (words, mode, fault)
     for words in WORDS
     for mode in MODES
-    for trouble in TROUBLES
-    if (words, mode, trouble) not in UNTOLD
+    for fault in FAULTS
+    if (words, mode, fault) not in UNTOLD
 ]
 
 
@@ -77,16 +77,16 @@ class Odd:
 
 
 def make_odd(rng: random.Random) -> Odd:
-    kind = words, mode, trouble = rng.choice(KINDS)
+    kind = words, mode, fault = rng.choice(KINDS)
     key = rng.choice(("RCPT", "RCPT", f"RCPT {rng.randint(1, 8)}", *VERBS))
-    if key in VERBS and trouble == "doubled 50 ms later":
+    if key in VERBS and fault == "doubled 50 ms later":
         key = "RCPT"  # only a recipient's reply can say whose it is
     chance = rng.choice((0.05, 0.2)) if key == "RCPT" else rng.choice((0.5, 1.0))
     host = MailHost(
         **WORDS[words],
         **MODES[mode],  # type: ignore[arg-type]
         latency_s=rng.choice((0.0, 0.001, 0.02, 0.1)),
-        troubles={key: Sometimes(chance, TROUBLES[trouble])},
+        faults={key: Sometimes(chance, FAULTS[fault])},
         splits=rng.random() < 0.2,
     )
     return Odd((*kind, key), host)
@@ -97,21 +97,21 @@ async def test_a_reply_too_many_or_too_few_makes_no_verdict_wrong(autojump_clock
     rng = random.Random(seed)
     odd = make_odd(rng)
     places = []
-    async with open_world(seed=seed) as world:
-        world.add("odd.test", odd.host)
+    async with open_fake_network(seed=seed) as network:
+        network.add("odd.test", odd.host)
         texts = [f"{rng.choice(('known', 'gone'))}{n}@odd.test" for n in range(ADDRESSES)]
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial, rng=rng
+            EngineSettings(), transport=network.transport, dial=network.dial, rng=rng
         ) as engine:
             patient = rng.random() < 0.5
-            async with open_answers(engine, texts, asker="me", patient=patient) as answers:
+            async with open_answers(engine, texts, account="me", patient=patient) as answers:
                 async for answer in answers:
                     verdict = answer.verdict
                     known = verdict.email.startswith("known")
                     true = "deliverable" if known else "undeliverable"
                     assert verdict.status in (true, "unknown"), (odd.kind, verdict)
                     assert verdict.latency_ms <= 3050
-                    places.append(answer.place)
+                    places.append(answer.position)
             await trio.sleep(30)
             assert_whole(engine)
         assert sorted(places) == list(range(ADDRESSES))

@@ -8,8 +8,8 @@ import trio
 
 from mailprobe.engine import EngineSettings, Verdict, open_answers, open_engine
 from mailprobe.engine.smtp.session import REFUSALS_MAX
-from mailprobe.engine.testing.fake_network import World, open_world
-from mailprobe.engine.testing.faults import Close, Garbage, Late, Reset, Say, Silence
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.faults import Close, Garbage, Late, ResetConnection, SendLine, Silence
 from mailprobe.engine.testing.host_profiles import NAMED_SENDER, NULL_SENDER, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
@@ -19,9 +19,9 @@ SEEDS_STORMY = 150
 NAMED = "check@probe.test"
 SERVERS = ("friendly", "postfix", "exim", "opensmtpd", "no pipelining", "one recipient")
 DOMAINS = [f"d{number}.test" for number in range(5)]
-TROUBLES = (
-    *(Late(0.2), Late(1.5), Silence(), Close(), Reset(), Garbage()),
-    *(Say("421 4.3.2 Shutting down", close=True), Say("451 4.3.0 Try again later")),
+FAULTS = (
+    *(Late(0.2), Late(1.5), Silence(), Close(), ResetConnection(), Garbage()),
+    *(SendLine("421 4.3.2 Shutting down", close=True), SendLine("451 4.3.0 Try again later")),
 )
 UPGRADES = ("TLS", "STARTTLS", "EHLO 2", "EHLO", "MAIL 2", "RSET")
 TRUTHS = {"known": "deliverable", "nobody": "undeliverable"}
@@ -46,9 +46,9 @@ def make_host(rng: random.Random, *, stormy: bool) -> MailHost:
         return host
     return replace(
         host,
-        troubles={rng.choice(UPGRADES): rng.choice(TROUBLES)} if rng.random() < 0.5 else {},
+        faults={rng.choice(UPGRADES): rng.choice(FAULTS)} if rng.random() < 0.5 else {},
         troubled_sessions=rng.choice((None, 1, 2)),
-        weather=((rng.choice((0.0, 0.02, 0.1)), rng.choice(TROUBLES)),),
+        weather=((rng.choice((0.0, 0.02, 0.1)), rng.choice(FAULTS)),),
     )
 
 
@@ -56,22 +56,22 @@ async def simulate(seed: int, *, stormy: bool) -> list[Verdict]:
     rng = random.Random(f"{seed}/{stormy}")
     settings = EngineSettings(host_connections=rng.choice((1, 2, 4)), mail_from=NAMED)
     verdicts = []
-    async with open_world(seed=seed) as world:
+    async with open_fake_network(seed=seed) as network:
         hosts = [make_host(rng, stormy=stormy) for _ in range(rng.randint(1, 3))]
         for domain in DOMAINS:
-            world.add(domain, rng.choice(hosts))
+            network.add(domain, rng.choice(hosts))
 
         async def ask(number: int, texts: list[str], start_s: float, leave_s: float) -> None:
             await trio.sleep(start_s)
             with trio.move_on_after(leave_s):
                 async with open_answers(
-                    engine, texts, asker=f"asker{number}", patient=not stormy or number == 0
+                    engine, texts, account=f"asker{number}", patient=not stormy or number == 0
                 ) as answers:
                     async for answer in answers:
                         verdicts.append(answer.verdict)
 
         async with open_engine(
-            settings, transport=world.transport, dial=world.dial, rng=rng
+            settings, transport=network.transport, dial=network.dial, rng=rng
         ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 4)):
@@ -86,12 +86,12 @@ async def simulate(seed: int, *, stormy: bool) -> list[Verdict]:
                     )
             await trio.sleep(30)
             assert_whole(engine)
-        assert_polite(world, settings)
+        assert_polite(network, settings)
     return verdicts
 
 
-def assert_polite(world: World, settings: EngineSettings) -> None:
-    for host in world.hosts.values():
+def assert_polite(network: FakeNetwork, settings: EngineSettings) -> None:
+    for host in network.hosts.values():
         assert host.record.mistakes == []
         assert host.record.connections_now == 0
         assert host.record.connections_peak <= settings.host_connections

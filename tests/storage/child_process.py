@@ -125,7 +125,7 @@ async def work(store: Store, first: str, begins_s: str) -> None:
                 job = claim.job
                 state: JobState = "done" if job.tries else "delivering"
                 tried, due_at = attempt(job.tries + 1), None if job.tries else clock()
-                if await store.job_tried(claim, tried, state=state, due_at=due_at):
+                if await store.job_attempted(claim, tried, state=state, due_at=due_at):
                     say(f"{state} {job.id}")
 
     async with trio.open_nursery() as nursery:
@@ -166,7 +166,9 @@ async def post(store: Store, count: str) -> None:
     posted: list[bool] = []
 
     async def go(name: str) -> None:
-        posted.append(await store.post("alert", caller.account.id, name, b"", due_at=NOON))
+        posted.append(
+            await store.enqueue_message("alert", caller.account.id, name, b"", due_at=NOON)
+        )
 
     say("ready")
     await trio.to_thread.run_sync(wait)
@@ -222,7 +224,7 @@ def hold(path: str) -> None:
     say("let go")
 
 
-DEEDS: dict[str, Callable[..., Awaitable[None]]] = {
+WRITES: dict[str, Callable[..., Awaitable[None]]] = {
     "edge": reserve_at_the_edge,
     "load": load,
     "work": work,
@@ -236,11 +238,11 @@ DEEDS: dict[str, Callable[..., Awaitable[None]]] = {
 }
 
 
-async def do(deed: str, path: str, *rest: str) -> None:
+async def do(write: str, path: str, *rest: str) -> None:
     try:
-        now = utc_now if deed.endswith("for real") else clock
+        now = utc_now if write.endswith("for real") else clock
         async with open_store(path, secret_key=SECRET, now=now) as store:
-            await DEEDS[deed](store, *rest)
+            await WRITES[write](store, *rest)
     except StoreUnavailable as error:
         say(f"{type(error).__name__} {error}")
 

@@ -39,16 +39,16 @@ async def said_by(*args: object) -> str:
         return await line_of(process)
 
 
-def lanes_told(db: sqlite3.Connection) -> list[Any]:
-    lanes = db.execute("SELECT state, account, host, jobs, due_at FROM lanes ORDER BY 1, 2, 3")
+def partitions_told(db: sqlite3.Connection) -> list[Any]:
+    partitions = db.execute("SELECT state, account, host, jobs, due_at FROM lanes ORDER BY 1, 2, 3")
     backlogs = db.execute("SELECT * FROM backlogs WHERE undelivered > 0 ORDER BY 1")
-    return [*lanes, *backlogs]
+    return [*partitions, *backlogs]
 
 
-def lanes_true(db: sqlite3.Connection) -> list[Any]:
+def partitions_true(db: sqlite3.Connection) -> list[Any]:
     """The lanes as they are counted anew from the jobs."""
     first = "min(due_at) FILTER (WHERE lease_until IS NULL"
-    lanes = db.execute(
+    partitions = db.execute(
         "SELECT state, account, CASE state WHEN 'pending' THEN '' ELSE host END, count(*),"
         f" {first}) FROM jobs WHERE due_at IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
     )
@@ -57,7 +57,7 @@ def lanes_true(db: sqlite3.Connection) -> list[Any]:
         f" {first} AND state = 'pending'), {first} AND state = 'delivering')"
         " FROM jobs WHERE due_at IS NOT NULL GROUP BY 1 ORDER BY 1"
     )
-    return [*lanes, *backlogs]
+    return [*partitions, *backlogs]
 
 
 def octets_in(directory: Path) -> bytes:

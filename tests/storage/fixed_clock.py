@@ -9,10 +9,10 @@ from mailprobe.storage.records import (
     Attempt,
     Caller,
     Claim,
+    IdempotencyRecord,
     Job,
     JobOrder,
     Ledger,
-    Once,
     UsageRow,
     Work,
 )
@@ -74,11 +74,11 @@ async def use(store: Store, caller: Caller, at: datetime, count: int = 1, **othe
     await store.settle(reservation, [row(at, **other)] * count)
 
 
-async def answer_once(store: Store, account_id: str, key: str, answer: Answered) -> None:
+async def answer_idempotency(store: Store, account_id: str, key: str, answer: Answered) -> None:
     """A request with an idempotency key that was answered a moment ago."""
-    once = await store.begin_once(account_id, key, "b", keep_s=60, lease_s=60)
-    assert isinstance(once, Once)
-    await store.finish_once(once, answer)
+    idempotency = await store.begin_idempotent(account_id, key, "b", keep_s=60, lease_s=60)
+    assert isinstance(idempotency, IdempotencyRecord)
+    await store.finish_idempotent(idempotency, answer)
 
 
 def order(id: str = "1", *, host: str = "hooks.test", secret: str | None = None) -> JobOrder:

@@ -17,11 +17,11 @@ import psycopg
 from psycopg import sql
 
 from mailprobe.bench.load.private_postgres import drop_database, new_database
-from mailprobe.storage.encryption import Seal
+from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.postgres.driver import database_thread
 from mailprobe.storage.postgres.driver import server as driver_server
-from mailprobe.storage.postgres.driver.schema import SCRIPTS, SEAL, prepare
-from mailprobe.storage.postgres.driver.server import SCHEMA, Server
+from mailprobe.storage.postgres.driver.schema import KEY_CHECK, SCRIPTS, prepare
+from mailprobe.storage.postgres.driver.server import SCHEMA, PostgresServer
 from tests.storage.fixed_clock import SECRET
 
 SERVER = os.environ.get("MAILPROBE_TEST_POSTGRES", "")
@@ -67,7 +67,7 @@ def _another() -> str:
     name = f"mailprobe_kept_{os.getpid()}_{next(NUMBERS)}"
     url = new_database(SERVER, name)
     atexit.register(drop_database, SERVER, name)
-    prepare(Server(url), Seal(SECRET))
+    prepare(PostgresServer(url), Cipher(SECRET))
     return url
 
 
@@ -82,7 +82,7 @@ def _emptied(url: str) -> bool:
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
-            if db.execute("SELECT name FROM house").fetchall() != [(SEAL,)]:
+            if db.execute("SELECT name FROM house").fetchall() != [(KEY_CHECK,)]:
                 return False
             if db.execute("SELECT count(*), max(number) FROM migrations").fetchone() != STEPS:
                 return False

@@ -17,19 +17,19 @@ from mailprobe.storage.contract import (
     WINDOW,
     IdempotencyInProgress,
     IdempotencyKeyReused,
+    KeyCreationTooFast,
     KeyLimitReached,
-    KeysTooFast,
     Store,
 )
-from mailprobe.storage.lease_allocation import SeatsAsked
+from mailprobe.storage.lease_allocation import LeaseRequest
 from mailprobe.storage.records import (
     Answered,
     Caller,
     DayCount,
     FirstAnswer,
+    IdempotencyRecord,
     JobOrder,
     Ledger,
-    Once,
     Reservation,
     Window,
 )
@@ -323,7 +323,7 @@ async def test_settling_twice_counts_once(store: Store, clock: Clock):
     await store.settle(reservation, [row(NOON)] * 2)
     await store.settle(reservation, [row(NOON)] * 2)
     clock.pass_(days=1)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     await store.settle(reservation, [row(NOON)] * 2)
     ledger = await store.ledger(caller)
     assert (ledger.month_units, ledger.month_billable) == (2, 2)
@@ -355,7 +355,7 @@ async def test_what_is_spent_goes_to_the_meter_where_it_is_metered(store: Store)
     caller = await make_caller(store)
     await store.spend(caller, [row(NOON)] * 3, granted, metered=True)
     await store.spend(caller, [row(NOON)], granted)
-    assert [letter.count for letter in await store.letters("meter", limit=9)] == [3]
+    assert [message.count for message in await store.messages("meter", limit=9)] == [3]
 
 
 async def test_what_weighing_raises_is_raised_and_nothing_is_spent(store: Store):
@@ -411,7 +411,7 @@ async def test_what_was_used_after_the_lease_had_ended_still_counts_once(
     reservation = await store.reserve(caller, 5, granted, lease_s=30)
     clock.pass_(31)
     await store.reserve(caller, 1, granted, lease_s=30)  # gives the ended lease back
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     for _ in range(2):
         await store.settle(reservation, [row(clock())] * 3)
     ledger = await store.ledger(caller)
@@ -467,7 +467,7 @@ async def test_a_reservation_in_parts_ends_with_its_lease(store: Store, clock: C
     reservation = await store.reserve(caller, 5, granted, lease_s=30)
     await store.settle(reservation, [row(NOON)], ends=False)
     clock.pass_(30)
-    await store.tidy({})
+    await store.apply_retention({})
     assert (await store.ledger(caller)).month_units == 1
 
 
@@ -476,7 +476,7 @@ async def test_settling_again_is_recognised_for_a_week(store: Store, clock: Cloc
     reservation = await store.reserve(caller, 1, granted, lease_s=30)
     await store.settle(reservation, [row(NOON)])
     clock.at += SETTLED_KEPT - INSTANT
-    await store.tidy({})
+    await store.apply_retention({})
     await store.settle(reservation, [row(NOON)])
     assert (await store.ledger(caller)).month_billable == 1
 
@@ -503,7 +503,7 @@ async def test_the_window_slides_unit_by_unit(store: Store, clock: Clock):
         clock.pass_(20)
     expected = ((NOON + timedelta(seconds=40), 2), (NOON + timedelta(seconds=60), 2))
     assert tuple((await store.ledger(caller)).window) == expected
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert tuple((await store.ledger(caller)).window) == expected
 
 
@@ -758,13 +758,13 @@ async def test_an_account_makes_so_many_keys_in_a_minute(store: Store, clock: Cl
     clock.pass_(10)
     await make()  # with the first of all, which make_caller() made, it is the third
     for _ in range(2):
-        with pytest.raises(KeysTooFast) as early:
+        with pytest.raises(KeyCreationTooFast) as early:
             await make()
         assert (early.value.asked_at, early.value.reset_at) == (clock(), NOON + WINDOW)
     await make("provisioning")
     await make(a_minute=None)
     clock.pass_(49.999_999)
-    with pytest.raises(KeysTooFast):
+    with pytest.raises(KeyCreationTooFast):
         await make()
     clock.pass_(20)
     await make()
@@ -835,11 +835,11 @@ async def test_revoked_keys_go_when_they_are_past_retention(store: Store, clock:
         await store.revoke_key(account_id, one.key.id)
     await another_key(store, account_id, "last")
     clock.pass_(6 * 86_400)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     with pytest.raises(ValueError, match="kept already"):
         await another_key(store, account_id, "unused")
     clock.pass_(10 * 86_400)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await store.caller("hash")
     again = await another_key(store, account_id, "unused")
     assert again.key.id != unused.key.id
@@ -884,21 +884,21 @@ async def test_leases_and_waits_of_a_clock_that_was_ahead_are_brought_back(
     await promise(store, caller, order("1"), order("2"))
     (claim, _) = await store.claim_jobs("verify", limit=2, each_max=2, lease_s=15)
     await store.job_verified(claim, row(NOON), b"{}")
-    await store.lease_seats("gone", {"192.0.2.1": SeatsAsked(0, 1)}, limit=1, lease_s=12)
-    await store.post("alert", caller.account.id, "a", b"", due_at=clock())
+    await store.lease_connections("gone", {"192.0.2.1": LeaseRequest(0, 1)}, limit=1, lease_s=12)
+    await store.enqueue_message("alert", caller.account.id, "a", b"", due_at=clock())
     clock.pass_(days=-3)
     assert (await store.ledger(caller)).reserved == 6
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     (claim,) = await store.claim_jobs("deliver", limit=2, each_max=2, lease_s=15)
     assert claim.job.id == "1"
     clock.pass_(LEASES_MAX.total_seconds())
     assert (await store.ledger(caller)).reserved == 1  # the job's
     (claim,) = await store.claim_jobs("verify", limit=2, each_max=2, lease_s=15)
     assert claim.job.id == "2"
-    asked = {"192.0.2.1": SeatsAsked(0, 1)}
-    assert await store.lease_seats("new", asked, limit=1, lease_s=12) == {"192.0.2.1": 1}
+    asked = {"192.0.2.1": LeaseRequest(0, 1)}
+    assert await store.lease_connections("new", asked, limit=1, lease_s=12) == {"192.0.2.1": 1}
     clock.pass_(WAITS_MAX.total_seconds())
-    assert len(await store.claim_letters("alert", limit=1, lease_s=60)) == 1
+    assert len(await store.claim_messages("alert", limit=1, lease_s=60)) == 1
 
 
 async def test_keys_that_a_clock_used_and_revoked_that_was_ahead_are_forgotten_a_minute_from_now(
@@ -914,7 +914,7 @@ async def test_keys_that_a_clock_used_and_revoked_that_was_ahead_are_forgotten_a
     assert await store.revoke_key(None, caller.key.id)
     clock.pass_(days=-365)
     await use(store, other, clock(), 2)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     ledger = await store.ledger(other)
     assert (ledger.keys, tuple(ledger.account_window)) == (2, ((clock(), 7),))
     clock.pass_(WINDOW.total_seconds())
@@ -929,17 +929,17 @@ async def test_a_request_that_a_clock_began_that_was_ahead_holds_its_idempotency
     account_id = (await make_caller(store)).account.id
     clock.pass_(3600)
     died, kept = await begin(store, account_id, "died"), await begin(store, account_id, "kept")
-    await store.finish_once(kept, ANSWER)
+    await store.finish_idempotent(kept, ANSWER)
     clock.pass_(-3600)
     again = await begin(store, account_id, "died")
-    assert isinstance(again, Once)
-    await store.finish_once(died, ANSWER)  # too late: the other one runs
+    assert isinstance(again, IdempotencyRecord)
+    await store.finish_idempotent(died, ANSWER)  # too late: the other one runs
     with pytest.raises(IdempotencyInProgress):
         await begin(store, account_id, "died")
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await begin(store, account_id, "kept") == ANSWER
     clock.pass_(days=1)
-    assert isinstance(await begin(store, account_id, "kept"), Once)
+    assert isinstance(await begin(store, account_id, "kept"), IdempotencyRecord)
 
 
 async def test_what_is_planned_is_left_as_it_is(store: Store, clock: Clock):
@@ -950,8 +950,8 @@ async def test_what_is_planned_is_left_as_it_is(store: Store, clock: Clock):
     await store.job_verified(claim, row(NOON), b"{}")
     (claim,) = await store.claim_jobs("deliver", limit=2, each_max=2, lease_s=15)
     tomorrow = clock() + timedelta(hours=28)
-    await store.job_tried(claim, attempt(), state="delivering", due_at=tomorrow)
-    await store.tidy(RETENTION)
+    await store.job_attempted(claim, attempt(), state="delivering", due_at=tomorrow)
+    await store.apply_retention(RETENTION)
     assert (await store.ledger(caller)).reserved == 5
     (job,) = await store.jobs(limit=9)
     assert job.due_at == tomorrow
@@ -963,15 +963,15 @@ async def test_what_is_planned_is_left_as_it_is(store: Store, clock: Clock):
 
 
 async def begin(store: Store, account_id: str, key: str = "k", body: str = "b") -> Any:
-    return await store.begin_once(account_id, key, body, keep_s=86_400, lease_s=60)
+    return await store.begin_idempotent(account_id, key, body, keep_s=86_400, lease_s=60)
 
 
 async def test_the_first_answer_is_given_again_byte_for_byte(store: Store):
     caller = await make_caller(store)
     account_id = caller.account.id
-    once = await begin(store, account_id)
-    assert isinstance(once, Once)
-    await store.finish_once(once, ANSWER)
+    idempotency = await begin(store, account_id)
+    assert isinstance(idempotency, IdempotencyRecord)
+    await store.finish_idempotent(idempotency, ANSWER)
     assert await begin(store, account_id) == ANSWER
     assert await begin(store, account_id) == ANSWER
 
@@ -985,10 +985,10 @@ async def test_while_the_first_runs_a_second_is_told_so(store: Store):
 
 async def test_another_body_is_told_so_whether_the_first_runs_or_not(store: Store):
     caller = await make_caller(store)
-    once = await begin(store, caller.account.id)
+    idempotency = await begin(store, caller.account.id)
     with pytest.raises(IdempotencyKeyReused):
         await begin(store, caller.account.id, body="another")
-    await store.finish_once(once, ANSWER)
+    await store.finish_idempotent(idempotency, ANSWER)
     with pytest.raises(IdempotencyKeyReused):
         await begin(store, caller.account.id, body="another")
     assert await begin(store, caller.account.id) == ANSWER
@@ -998,8 +998,8 @@ async def test_idempotency_keys_are_an_accounts_own(store: Store):
     one = await make_caller(store)
     other = await make_caller(store, sha256="other")
     await begin(store, one.account.id)
-    assert isinstance(await begin(store, other.account.id, body="another"), Once)
-    assert isinstance(await begin(store, one.account.id, key="K"), Once)
+    assert isinstance(await begin(store, other.account.id, body="another"), IdempotencyRecord)
+    assert isinstance(await begin(store, one.account.id, key="K"), IdempotencyRecord)
     with pytest.raises(KeyError):
         await begin(store, "nobody")
 
@@ -1011,37 +1011,37 @@ async def test_a_first_request_that_died_is_forgotten_after_its_lease(store: Sto
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id)
     clock.pass_(0.000_001)
-    assert isinstance(await begin(store, caller.account.id, body="another"), Once)
+    assert isinstance(await begin(store, caller.account.id, body="another"), IdempotencyRecord)
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id, body="another")
 
 
 async def test_an_answer_is_forgotten_after_a_day(store: Store, clock: Clock):
     caller = await make_caller(store)
-    await store.finish_once(await begin(store, caller.account.id), ANSWER)
+    await store.finish_idempotent(await begin(store, caller.account.id), ANSWER)
     clock.pass_(86_399.999_999)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await begin(store, caller.account.id) == ANSWER
     clock.pass_(0.000_001)
-    assert isinstance(await begin(store, caller.account.id, body="another"), Once)
+    assert isinstance(await begin(store, caller.account.id, body="another"), IdempotencyRecord)
 
 
 async def test_a_key_that_was_let_go_can_be_used_again(store: Store):
     caller = await make_caller(store)
-    await store.finish_once(await begin(store, caller.account.id), None)
-    assert isinstance(await begin(store, caller.account.id, body="another"), Once)
+    await store.finish_idempotent(await begin(store, caller.account.id), None)
+    assert isinstance(await begin(store, caller.account.id, body="another"), IdempotencyRecord)
 
 
 async def test_an_answer_once_given_stays(store: Store):
     caller = await make_caller(store)
     account_id = caller.account.id
-    await store.finish_once(Once(account_id, "k", NOON), ANSWER)  # nobody began
-    once = await begin(store, account_id)
-    assert isinstance(once, Once)
-    await store.finish_once(replace(once, lease_until=NOON), ANSWER)  # another one's
-    await store.finish_once(once, ANSWER)
-    await store.finish_once(once, replace(ANSWER, body=b"other"))
-    await store.finish_once(once, None)
+    await store.finish_idempotent(IdempotencyRecord(account_id, "k", NOON), ANSWER)  # nobody began
+    idempotency = await begin(store, account_id)
+    assert isinstance(idempotency, IdempotencyRecord)
+    await store.finish_idempotent(replace(idempotency, lease_until=NOON), ANSWER)  # another one's
+    await store.finish_idempotent(idempotency, ANSWER)
+    await store.finish_idempotent(idempotency, replace(ANSWER, body=b"other"))
+    await store.finish_idempotent(idempotency, None)
     assert await begin(store, account_id) == ANSWER
 
 
@@ -1052,7 +1052,7 @@ async def test_one_of_many_that_begin_together_is_the_first(store: Store):
     async def ask() -> None:
         nonlocal firsts
         with suppress(IdempotencyInProgress):
-            firsts += isinstance(await begin(store, caller.account.id), Once)
+            firsts += isinstance(await begin(store, caller.account.id), IdempotencyRecord)
 
     async with trio.open_nursery() as nursery:
         for _ in range(60):
@@ -1064,40 +1064,42 @@ async def test_an_answer_has_a_bound(store: Store):
     caller = await make_caller(store)
     account_id = caller.account.id
     large = replace(ANSWER, body=bytes(ANSWER_OCTETS_MAX))
-    await store.finish_once(await begin(store, account_id), large)
+    await store.finish_idempotent(await begin(store, account_id), large)
     assert await begin(store, account_id) == large
     too_large = replace(ANSWER, body=bytes(ANSWER_OCTETS_MAX + 1))
-    await store.finish_once(await begin(store, account_id, "other"), too_large)
+    await store.finish_idempotent(await begin(store, account_id, "other"), too_large)
     assert await begin(store, account_id, "other") == replace(ANSWER, body=None)
 
 
 # the answer and what it tells of, in one transaction
 
 
-async def spend_once(store: Store, caller: Caller, first: FirstAnswer, refusal: Any = None) -> Any:
+async def spend_idempotency(
+    store: Store, caller: Caller, first: FirstAnswer, refusal: Any = None
+) -> Any:
     return await store.spend(caller, [row(NOON)], lambda _: refusal, first=first)
 
 
-async def settle_once(store: Store, caller: Caller, first: FirstAnswer) -> None:
+async def settle_idempotency(store: Store, caller: Caller, first: FirstAnswer) -> None:
     reservation = await store.reserve(caller, 1, granted, lease_s=60)
     assert isinstance(reservation, Reservation)
     await store.settle(reservation, [row(NOON)], first=first)
 
 
-async def create_job_once(store: Store, caller: Caller, first: FirstAnswer) -> None:
+async def create_job_idempotency(store: Store, caller: Caller, first: FirstAnswer) -> None:
     job_id = f"job {first.once.lease_until}"
     order = JobOrder(job_id, "ann@shop.test", "https://a.test/", "a.test")
     await store.create_job(caller, order, granted, first=first)
 
 
-async def create_key_once(store: Store, caller: Caller, first: FirstAnswer) -> None:
+async def create_key_idempotency(store: Store, caller: Caller, first: FirstAnswer) -> None:
     await store.create_key(
         caller.account.id, "standard", None, sha256=f"new {first.once.lease_until}", prefix="", keys_max=None,
-        once=first.once, answer=lambda key: first.answer,
+        idempotency=first.once, answer=lambda key: first.answer,
     )  # fmt: skip
 
 
-DOING = [spend_once, settle_once, create_job_once, create_key_once]
+DOING = [spend_idempotency, settle_idempotency, create_job_idempotency, create_key_idempotency]
 
 
 async def done_by(store: Store, caller: Caller) -> tuple[int, int, int]:
@@ -1109,9 +1111,9 @@ async def done_by(store: Store, caller: Caller) -> tuple[int, int, int]:
 @pytest.mark.parametrize("do", DOING)
 async def test_an_answer_is_kept_with_what_it_tells_of(store: Store, do: Any):
     caller = await make_caller(store)
-    once = await begin(store, caller.account.id)
+    idempotency = await begin(store, caller.account.id)
     before = await done_by(store, caller)
-    await do(store, caller, FirstAnswer(once, ANSWER))
+    await do(store, caller, FirstAnswer(idempotency, ANSWER))
     assert await begin(store, caller.account.id) == ANSWER
     assert sum(await done_by(store, caller)) == sum(before) + 1
 
@@ -1122,13 +1124,13 @@ async def test_who_comes_late_does_nothing(store: Store, clock: Clock, do: Any):
     caller = await make_caller(store)
     late = await begin(store, caller.account.id)
     clock.pass_(61)
-    once = await begin(store, caller.account.id)
+    idempotency = await begin(store, caller.account.id)
     before = await done_by(store, caller)
     with pytest.raises(IdempotencyInProgress):
         await do(store, caller, FirstAnswer(late, ANSWER))
     assert await done_by(store, caller) == before
     other = replace(ANSWER, body=b"other")
-    await do(store, caller, FirstAnswer(once, other))
+    await do(store, caller, FirstAnswer(idempotency, other))
     with pytest.raises(IdempotencyInProgress):
         await do(store, caller, FirstAnswer(late, ANSWER))
     assert await begin(store, caller.account.id) == other
@@ -1137,19 +1139,19 @@ async def test_who_comes_late_does_nothing(store: Store, clock: Clock, do: Any):
 
 async def test_what_is_settled_already_is_settled_once_late_or_not(store: Store):
     caller = await make_caller(store)
-    once = await begin(store, caller.account.id)
+    idempotency = await begin(store, caller.account.id)
     reservation = await store.reserve(caller, 1, granted, lease_s=60)
     assert isinstance(reservation, Reservation)
     for _ in range(2):  # the second time the first one's answer is there
-        await store.settle(reservation, [row(NOON)], first=FirstAnswer(once, ANSWER))
+        await store.settle(reservation, [row(NOON)], first=FirstAnswer(idempotency, ANSWER))
     assert len(await store.usage(caller.account.id, limit=10)) == 1
 
 
 async def test_of_a_refusal_no_answer_is_kept(store: Store):
     caller = await make_caller(store)
-    once = await begin(store, caller.account.id)
-    first = FirstAnswer(once, ANSWER)
-    assert await spend_once(store, caller, first, refusal="no") == "no"
+    idempotency = await begin(store, caller.account.id)
+    first = FirstAnswer(idempotency, ANSWER)
+    assert await spend_idempotency(store, caller, first, refusal="no") == "no"
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id)
 
@@ -1190,11 +1192,11 @@ async def test_tidying_drops_rows_by_tier_and_never_a_count(
     await use(store, caller, clock.at, 3)
     await store.log_refusal(caller, refusal(clock.at))
     clock.at = datetime(2025, 3, 1, 23, 59, 59, tzinfo=UTC) + timedelta(days - 1)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert len(await store.usage(caller.account.id, limit=10)) == 4
     ledger = await store.ledger(caller)
     clock.pass_(1)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await store.usage(caller.account.id, limit=10) == []
     after = await store.ledger(caller)
     assert after.period_billable == 3
@@ -1210,7 +1212,7 @@ async def test_tidying_keeps_what_is_under_way(store: Store, clock: Clock):
     await begin(store, caller.account.id)
     clock.pass_(30)
     before = await store.ledger(caller)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await store.ledger(caller) == before
     with pytest.raises(IdempotencyInProgress):
         await begin(store, caller.account.id)
@@ -1223,7 +1225,7 @@ async def test_tidying_takes_all_however_much_there_is(store: Store, clock: Cloc
     for _ in range(5):
         await use(store, caller, NOON, 500)
     clock.pass_(days=100)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await store.usage(caller.account.id, limit=10) == []
     assert (await store.days(caller.account.id, date.min, date.max))[0].calls == 2500
 

@@ -32,7 +32,7 @@ from tests.storage.fixed_clock import (
     row,
 )
 
-Deed = Callable[[Store, Claim], Awaitable[bool]]
+Write = Callable[[Store, Claim], Awaitable[bool]]
 PAYLOAD = b'{"job":"\xff"}'
 SOON = NOON + timedelta(seconds=5)
 
@@ -50,11 +50,11 @@ async def extend(store: Store, claim: Claim) -> bool:
 
 
 async def put_off(store: Store, claim: Claim) -> bool:
-    return await store.job_tried(claim, attempt(), state="delivering", due_at=SOON)
+    return await store.job_attempted(claim, attempt(), state="delivering", due_at=SOON)
 
 
 async def finish(store: Store, claim: Claim) -> bool:
-    return await store.job_tried(claim, attempt(status=200), state="done", due_at=None)
+    return await store.job_attempted(claim, attempt(status=200), state="done", due_at=None)
 
 
 async def look(store: Store, caller: Caller) -> list[Any]:
@@ -66,7 +66,7 @@ async def look(store: Store, caller: Caller) -> list[Any]:
         await store.ledger(caller),
         await store.days(caller.account.id, date.min, date.max),
         await store.usage(caller.account.id, limit=10_000),
-        await store.letters("meter", limit=LISTED_MAX),
+        await store.messages("meter", limit=LISTED_MAX),
     ]
 
 
@@ -169,7 +169,7 @@ async def test_a_pending_job_is_reserved_for_however_long(store: Store, clock: C
     clock.pass_(days=3_650)
     reservation: Any = await store.reserve(caller, 1, granted, lease_s=60)  # gives ended ones back
     await store.settle(reservation, [])
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     ledger = await store.ledger(caller)
     assert (ledger.reserved, ledger.month_units, ledger.window_units) == (1, 1, 1)
     [claim] = await claimed(store)
@@ -227,7 +227,7 @@ async def test_an_ended_job_is_nobodys(store: Store, clock: Clock):
     await promise(store, caller, order("3"))
     [one, two] = await claimed(store, "deliver")
     await finish(store, one)
-    await store.job_tried(two, attempt(), state="failed", due_at=None)
+    await store.job_attempted(two, attempt(), state="failed", due_at=None)
     [three] = await claimed(store)
     await abandon(store, three)
     clock.pass_(days=3)
@@ -254,7 +254,7 @@ async def test_those_due_longest_are_claimed_first_and_of_one_instant_the_first_
     due_s = {"c": 30, "a": 20, "b": 30, "e": 10, "d": 20}
     for claim in await claimed(store, "deliver"):
         due_at = NOON + timedelta(seconds=due_s[claim.job.id])
-        await store.job_tried(claim, attempt(), state="delivering", due_at=due_at)
+        await store.job_attempted(claim, attempt(), state="delivering", due_at=due_at)
     clock.pass_(20)
     assert ids(await claimed(store, "deliver", limit=2)) == ["e", "a"]
     clock.pass_(10)
@@ -334,14 +334,14 @@ async def test_a_receiver_whose_last_ten_tries_failed_gets_one_at_a_time(
     await delivering(store, caller, order("other", host="other.test"))
     for number in range(FAILING_AFTER):
         (claim, *_) = await claimed(store, "deliver", limit=1, each_max=4)
-        await store.job_tried(claim, attempt(), state="delivering", due_at=clock())
+        await store.job_attempted(claim, attempt(), state="delivering", due_at=clock())
         if number == FAILING_AFTER - 2:
             assert len(await claimed(store, "deliver", each_max=4)) == 5
             clock.pass_(LEASE_S)
     claims = {claim.job.host: claim for claim in await claimed(store, "deliver", each_max=4)}
     assert len(claims) == len(await claimed(store, "deliver", each_max=5)) + 2 == 2
     good = claims["hooks.test"]
-    await store.job_tried(good, attempt(status=200), state="done", due_at=None)
+    await store.job_attempted(good, attempt(status=200), state="done", due_at=None)
     assert len(await claimed(store, "deliver", each_max=4)) == 3
 
 
@@ -351,12 +351,12 @@ async def test_a_receiver_is_forgotten_a_day_after_its_last_try(store: Store, cl
         await delivering(store, caller, order(f"{number}"))
     for _ in range(FAILING_AFTER):
         (claim, *_) = await claimed(store, "deliver", limit=1, each_max=4)
-        await store.job_tried(claim, attempt(), state="delivering", due_at=clock())
+        await store.job_attempted(claim, attempt(), state="delivering", due_at=clock())
     clock.pass_(RECEIVERS_KEPT.total_seconds() - 0.000_001)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert len(await claimed(store, "deliver", each_max=4)) == 1
     clock.pass_(LEASE_S)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert len(await claimed(store, "deliver", each_max=4)) == 4
 
 
@@ -377,15 +377,15 @@ async def test_what_is_not_delivered_is_counted_by_account(store: Store, clock: 
     await abandon(store, three)
     await look()
     first, second = await claimed(store, "deliver")
-    await store.job_tried(first, attempt(), state="delivering", due_at=clock())
-    await store.job_tried(second, attempt(status=200), state="done", due_at=None)
+    await store.job_attempted(first, attempt(), state="delivering", due_at=clock())
+    await store.job_attempted(second, attempt(status=200), state="done", due_at=None)
     await look()
     await store.resend_job("1")
     await store.resend_job("2")
     await look()
-    told: list[int] = []
-    await store.create_job(caller, order("4"), lambda ledger: told.append(ledger.undelivered))
-    assert (counts, told) == ([0, 3, 3, 2, 1, 2], [2])
+    reported: list[int] = []
+    await store.create_job(caller, order("4"), lambda ledger: reported.append(ledger.undelivered))
+    assert (counts, reported) == ([0, 3, 3, 2, 1, 2], [2])
 
 
 async def test_claims_to_verify_take_no_place_from_those_to_deliver(store: Store):
@@ -501,9 +501,9 @@ async def test_a_claim_is_extended_from_now_while_it_lasts(store: Store, clock: 
 # stale and spent
 
 
-@pytest.mark.parametrize("deed", [verify, abandon, extend])
+@pytest.mark.parametrize("write", [verify, abandon, extend])
 async def test_a_stale_claim_of_a_pending_job_changes_nothing(
-    store: Store, clock: Clock, deed: Deed
+    store: Store, clock: Clock, write: Write
 ):
     caller = await make_caller(store)
     await promise(store, caller, order())
@@ -511,15 +511,15 @@ async def test_a_stale_claim_of_a_pending_job_changes_nothing(
     clock.pass_(LEASE_S)
     [claim] = await claimed(store)
     before = await look(store, caller)
-    assert not await deed(store, stale)
-    assert not await deed(store, replace(claim, fence=claim.fence + 1))
+    assert not await write(store, stale)
+    assert not await write(store, replace(claim, fence=claim.fence + 1))
     assert await look(store, caller) == before
-    assert await deed(store, claim)
+    assert await write(store, claim)
 
 
-@pytest.mark.parametrize("deed", [put_off, finish, extend])
+@pytest.mark.parametrize("write", [put_off, finish, extend])
 async def test_a_stale_claim_of_a_delivering_job_changes_nothing(
-    store: Store, clock: Clock, deed: Deed
+    store: Store, clock: Clock, write: Write
 ):
     caller = await make_caller(store)
     await delivering(store, caller, order())
@@ -527,53 +527,53 @@ async def test_a_stale_claim_of_a_delivering_job_changes_nothing(
     clock.pass_(LEASE_S)
     [claim] = await claimed(store, "deliver")
     before = await look(store, caller)
-    assert not await deed(store, stale)
+    assert not await write(store, stale)
     assert await look(store, caller) == before
-    assert await deed(store, claim)
+    assert await write(store, claim)
 
 
-@pytest.mark.parametrize("deed", [verify, abandon, put_off, finish])
-async def test_a_claim_is_spent_by_its_outcome(store: Store, deed: Deed):
+@pytest.mark.parametrize("write", [verify, abandon, put_off, finish])
+async def test_a_claim_is_spent_by_its_outcome(store: Store, write: Write):
     """One told twice, for the first answer was lost, is told once."""
     caller = await make_caller(store)
-    if deed in (verify, abandon):
+    if write in (verify, abandon):
         await promise(store, caller, order())
         [claim] = await claimed(store)
     else:
         await delivering(store, caller, order())
         [claim] = await claimed(store, "deliver")
-    assert await deed(store, claim)
+    assert await write(store, claim)
     before = await look(store, caller)
     for again in (verify, abandon, put_off, finish, extend):
         assert not await again(store, claim)
     assert await look(store, caller) == before
 
 
-@pytest.mark.parametrize("deed", [verify, abandon, put_off, finish])
+@pytest.mark.parametrize("write", [verify, abandon, put_off, finish])
 async def test_a_job_that_nobody_has_and_one_that_is_not_there_have_no_outcome(
-    store: Store, deed: Deed
+    store: Store, write: Write
 ):
     caller = await make_caller(store)
     [job] = await promise(store, caller, order())
     before = await look(store, caller)
-    assert not await deed(store, Claim(job, caller, None, 0))
-    assert not await deed(store, Claim(replace(job, id="nothing"), caller, None, 0))
+    assert not await write(store, Claim(job, caller, None, 0))
+    assert not await write(store, Claim(replace(job, id="nothing"), caller, None, 0))
     assert await look(store, caller) == before
 
 
 @pytest.mark.parametrize(
-    ("work", "deed"),
+    ("work", "write"),
     [("verify", put_off), ("verify", finish), ("deliver", verify), ("deliver", abandon)],
 )
 async def test_what_does_not_fit_the_jobs_state_changes_nothing(
-    store: Store, work: Any, deed: Deed
+    store: Store, work: Any, write: Write
 ):
     caller = await make_caller(store)
     await delivering(store, caller, order("1"))
     await promise(store, caller, order("2"))
     [claim] = await claimed(store, work)
     before = await look(store, caller)
-    assert not await deed(store, claim)
+    assert not await write(store, claim)
     assert await look(store, caller) == before
 
 
@@ -626,7 +626,7 @@ async def test_a_claim_that_has_ended_and_that_nobody_took_over_still_counts(
     await promise(store, caller, order())
     [claim] = await claimed(store)
     clock.pass_(days=2)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await verify(store, claim)
     ledger = await store.ledger(caller)
     assert (ledger.month_billable, ledger.reserved) == (1, 0)
@@ -644,7 +644,7 @@ async def test_a_try_is_logged_and_the_job_due_again(store: Store, clock: Clock)
         assert claim.fence == number + 1
         due_at = clock() + timedelta(seconds=7)
         tried = attempt(number, clock(), None)
-        assert await store.job_tried(claim, tried, state="delivering", due_at=due_at)
+        assert await store.job_attempted(claim, tried, state="delivering", due_at=due_at)
         clock.pass_(7)
     assert await store.job("1") == replace(job, due_at=due_at, tries=3)
     assert await store.attempts("1") == [
@@ -658,7 +658,7 @@ async def test_the_last_try_ends_the_job(store: Store, clock: Clock, state: Any)
     [job] = await delivering(store, caller, order())
     [claim] = await claimed(store, "deliver")
     clock.pass_(3)
-    assert await store.job_tried(claim, attempt(), state=state, due_at=None)
+    assert await store.job_attempted(claim, attempt(), state=state, due_at=None)
     assert await store.job("1") == replace(job, state=state, due_at=None, tries=1, ended_at=clock())
     assert await store.attempts("1") == [attempt()]
 
@@ -675,7 +675,7 @@ async def test_an_outcome_that_leaves_the_job_to_nobody_is_an_error(
     [claim] = await claimed(store, "deliver")
     before = await look(store, caller)
     with pytest.raises(ValueError, match="cannot be"):
-        await store.job_tried(claim, attempt(), state=state, due_at=due_at)
+        await store.job_attempted(claim, attempt(), state=state, due_at=due_at)
     assert await look(store, caller) == before
 
 
@@ -688,7 +688,7 @@ async def test_the_last_attempts_are_shown(
     await delivering(store, caller, order("1"), order("2", host="other.test"))
     for number in range(1, 9):
         for claim in await claimed(store, "deliver"):
-            await store.job_tried(claim, attempt(number), state="delivering", due_at=NOON)
+            await store.job_attempted(claim, attempt(number), state="delivering", due_at=NOON)
     for id in ("1", "2"):
         assert await store.attempts(id) == [attempt(number) for number in range(4, 9)]
 
@@ -718,7 +718,7 @@ async def test_an_ended_job_is_sent_again_at_once_with_all_its_tries(
     caller = await make_caller(store)
     [job] = await delivering(store, caller, order(secret="s"))
     [claim] = await claimed(store, "deliver")
-    await store.job_tried(claim, attempt(), state=state, due_at=None)
+    await store.job_attempted(claim, attempt(), state=state, due_at=None)
     before = await store.ledger(caller)
     clock.pass_(9)
     again = await store.resend_job("1")
@@ -748,8 +748,8 @@ async def test_the_outcome_of_a_try_that_is_under_way_no_longer_counts(store: St
     [under_way] = await claimed(store, "deliver")
     await store.resend_job("1")
     before = await look(store, caller)
-    for deed in (put_off, finish, extend):
-        assert not await deed(store, under_way)
+    for write in (put_off, finish, extend):
+        assert not await write(store, under_way)
     assert await look(store, caller) == before
     [resent] = await claimed(store, "deliver")
     assert await finish(store, resent)
@@ -813,7 +813,7 @@ async def test_no_more_than_listed_max_are_shown(store: Store):
 @pytest.mark.parametrize(("tier", "days"), [("free", 7), ("builder", 90)])
 @pytest.mark.parametrize("end", [finish, abandon])
 async def test_an_ended_job_goes_with_its_attempts_by_its_accounts_tier(
-    store: Store, clock: Clock, tier: Any, days: int, end: Deed
+    store: Store, clock: Clock, tier: Any, days: int, end: Write
 ):
     clock.at = datetime(2025, 3, 1, 0, 0, 1, tzinfo=UTC)
     caller = await make_caller(store, tier)
@@ -826,11 +826,11 @@ async def test_an_ended_job_goes_with_its_attempts_by_its_accounts_tier(
     await end(store, claim)
     logged = await store.attempts("1")
     clock.at = datetime(2025, 3, 1, 23, 59, 59, tzinfo=UTC) + timedelta(days - 1)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await store.job("1")
     assert await store.attempts("1") == logged
     clock.pass_(1)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await store.job("1") is None
     assert await store.attempts("1") == []
     assert await store.resend_job("1") is None
@@ -843,12 +843,12 @@ async def test_a_job_is_kept_however_old_until_it_has_ended(store: Store, clock:
     await delivering(store, caller, order("1"))
     await promise(store, caller, order("2"))
     clock.pass_(days=1_000)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert ids(await claimed(store, "deliver")) == ["1"]
     [claim] = await claimed(store)
     await abandon(store, claim)
-    await store.tidy({})
-    await store.tidy(RETENTION)
+    await store.apply_retention({})
+    await store.apply_retention(RETENTION)
     assert [job.id for job in await store.jobs(limit=10)] == ["2", "1"]
 
 
@@ -860,7 +860,7 @@ async def test_a_job_that_is_sent_again_is_kept(store: Store, clock: Clock):
     clock.pass_(days=50)
     await store.resend_job("1")
     clock.pass_(days=50)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await store.job("1")
     assert await store.attempts("1")
 
@@ -875,5 +875,5 @@ async def test_tidying_takes_all_jobs_however_many_there_are(store: Store, clock
             nursery.start_soon(store.abandon_job, claim)
     clock.pass_(days=100)
     await promise(store, caller, order("young"))
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert [job.id for job in await store.jobs(limit=1_000)] == ["young"]

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 import pytest
 
 from mailprobe.storage.contract import Store
-from mailprobe.storage.lease_allocation import WAITING_S, SeatsAsked
+from mailprobe.storage.lease_allocation import WAITING_S, LeaseRequest
 from tests.storage.fixed_clock import NOON, RETENTION, Clock
 
 HOST = "192.0.2.1"
 LEASE_S = 12.0
-ONE = SeatsAsked(0, 1)
+ONE = LeaseRequest(0, 1)
 
 
 async def lease(
     store: Store, holder: str, held: int, wanted: int, *, limit: int = 4, address: str = HOST
 ) -> int:
-    asked = {address: SeatsAsked(held, wanted)}
-    granted = await store.lease_seats(holder, asked, limit=limit, lease_s=LEASE_S)
+    asked = {address: LeaseRequest(held, wanted)}
+    granted = await store.lease_connections(holder, asked, limit=limit, lease_s=LEASE_S)
     assert granted.keys() == asked.keys()
     return granted[address]
 
@@ -32,21 +32,21 @@ async def lease_all(store: Store, holder: str, *, limit: int = 4) -> int:
 
 
 async def back(store: Store, holder: str, limit: int = 4) -> int:
-    return (await store.seats_asked_back(holder, limit=limit)).get(HOST, 0)
+    return (await store.revocable_connections(holder, limit=limit)).get(HOST, 0)
 
 
-async def test_seats_are_given_one_at_a_time_up_to_the_limit(store: Store):
+async def test_leases_are_given_one_at_a_time_up_to_the_limit(store: Store):
     assert [await lease(store, "a", held, 9) for held in (0, 1, 2, 3, 4)] == [1, 2, 3, 4, 4]
     assert await lease(store, "b", 0, 1) == 0
 
 
-async def test_each_address_has_seats_of_its_own(store: Store):
+async def test_each_address_has_leases_of_its_own(store: Store):
     hosts = {f"192.0.2.{n}": ONE for n in range(50)}
-    granted = await store.lease_seats("a", hosts, limit=1, lease_s=LEASE_S)
+    granted = await store.lease_connections("a", hosts, limit=1, lease_s=LEASE_S)
     assert granted == dict.fromkeys(hosts, 1)
     hosts["198.51.100.1"] = ONE
-    granted = await store.lease_seats("b", hosts, limit=1, lease_s=LEASE_S)
-    assert {host for host, seats in granted.items() if seats} == {"198.51.100.1"}
+    granted = await store.lease_connections("b", hosts, limit=1, lease_s=LEASE_S)
+    assert {host for host, leases in granted.items() if leases} == {"198.51.100.1"}
 
 
 async def test_to_ask_again_gives_nothing_twice(store: Store):
@@ -90,9 +90,9 @@ async def test_what_has_ended_is_not_held_on_to(store: Store, clock: Clock):
 async def test_who_stops_in_good_order_gives_all_back(store: Store):
     await lease_all(store, "a")
     await lease(store, "b", 0, 1)
-    await store.return_seats("a")
+    await store.return_connections("a")
     assert await lease(store, "b", 0, 1) == 1
-    await store.return_seats("a")
+    await store.return_connections("a")
 
 
 async def test_of_who_has_none_the_first_to_wait_is_the_first_served(store: Store, clock: Clock):
@@ -123,11 +123,11 @@ async def test_who_does_not_ask_again_is_not_waited_for(store: Store, clock: Clo
     assert await back(store, "a", 1) == 1
     clock.pass_(WAITING_S)
     assert await back(store, "a", 1) == 0
-    await store.return_seats("a")
+    await store.return_connections("a")
     assert await lease(store, "c", 0, 1, limit=1) == 1
 
 
-async def test_a_seat_is_asked_back_of_who_has_most(store: Store, clock: Clock):
+async def test_a_lease_is_asked_back_of_who_has_most(store: Store, clock: Clock):
     assert [await lease(store, "a", held, 3) for held in (0, 1, 2)] == [1, 2, 3]
     clock.pass_(0.01)
     assert await lease(store, "b", 0, 1) == 1
@@ -143,7 +143,9 @@ async def test_a_seat_is_asked_back_of_who_has_most(store: Store, clock: Clock):
     assert await back(store, "c") == 0
 
 
-async def test_of_equals_a_seat_is_asked_back_of_who_has_had_it_longest(store: Store, clock: Clock):
+async def test_of_equals_a_lease_is_asked_back_of_who_has_had_it_longest(
+    store: Store, clock: Clock
+):
     for holder in ("b", "a"):
         assert await lease(store, holder, 0, 1, limit=2) == 1
         clock.pass_(0.01)
@@ -155,9 +157,9 @@ async def test_of_equals_a_seat_is_asked_back_of_who_has_had_it_longest(store: S
 async def test_what_has_ended_goes_and_what_stands_stays(store: Store, clock: Clock):
     await lease_all(store, "a")
     clock.pass_(LEASE_S / 2)
-    await store.lease_seats("a", {"192.0.2.2": ONE}, limit=1, lease_s=LEASE_S)
+    await store.lease_connections("a", {"192.0.2.2": ONE}, limit=1, lease_s=LEASE_S)
     clock.pass_(LEASE_S / 2)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert await lease_all(store, "b") == 4
     assert await lease(store, "b", 0, 1, limit=1, address="192.0.2.2") == 0
 
@@ -167,12 +169,12 @@ class Holder:
     """What one process believes, by its own strict clock."""
 
     name: str
-    seats: int = 0
+    leases: int = 0
     until: float = 0.0
     history: list[int] = field(default_factory=list)
 
     def holds(self, at: float) -> int:
-        return self.seats if at < self.until else 0
+        return self.leases if at < self.until else 0
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -190,22 +192,22 @@ async def test_never_more_than_the_limit_in_any_order(store: Store, clock: Clock
             case "more":
                 asked_back = await back(store, holder.name, limit)
                 kept = max(0, held - asked_back)
-                holder.seats = await lease(store, holder.name, kept, kept + 1, limit=limit)
+                holder.leases = await lease(store, holder.name, kept, kept + 1, limit=limit)
                 holder.until = at + LEASE_S
-                assert kept <= holder.seats <= kept + 1
-                served[holder.name] += holder.seats > kept
+                assert kept <= holder.leases <= kept + 1
+                served[holder.name] += holder.leases > kept
             case "less":
                 kept = rng.randint(0, held)
-                holder.seats = kept
+                holder.leases = kept
                 assert await lease(store, holder.name, kept, kept, limit=limit) == kept
                 holder.until = at + LEASE_S
             case "lost":
                 await lease(store, holder.name, held, held + 1, limit=limit)
             case "dies":
-                holder.name, holder.seats = f"{holder.name}'{step}", 0
+                holder.name, holder.leases = f"{holder.name}'{step}", 0
             case "leaves":
-                holder.seats = 0
-                await store.return_seats(holder.name)
+                holder.leases = 0
+                await store.return_connections(holder.name)
             case "time":
                 clock.pass_(rng.choice((0.01, 0.5, 5.0)))
         at = (clock() - NOON).total_seconds()

@@ -16,7 +16,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mailprobe.storage.records import Answered, FirstAnswer, Ledger, Once, Reservation
+from mailprobe.storage.records import (
+    Answered,
+    FirstAnswer,
+    IdempotencyRecord,
+    Ledger,
+    Reservation,
+)
 from tests.storage.fixed_clock import RETENTION, granted, row
 from tests.storage.stores import STORES
 from tests.storage.two_stores import Both, TwoStores
@@ -120,31 +126,33 @@ class Metering(TwoStores, RuleBasedStateMachine):
         )
 
     @rule(caller=callers, key=st.sampled_from("kl"), count=st.integers(1, 5))
-    def spend_once(self, caller: Both, key: str, count: int) -> None:
-        once = self.begun.get((caller[0].account.id, key))
-        if once is None:
+    def spend_idempotency(self, caller: Both, key: str, count: int) -> None:
+        idempotency = self.begun.get((caller[0].account.id, key))
+        if idempotency is None:
             return
         rows, answer = [row(self.clock())] * count, Answered(200, (), b"{}")
         self.both(
-            lambda store, one, once: store.spend(
-                one, rows, at_a_limit(count), first=FirstAnswer(once, answer)
+            lambda store, one, idempotency: store.spend(
+                one, rows, at_a_limit(count), first=FirstAnswer(idempotency, answer)
             ),
             caller,
-            once,
+            idempotency,
         )
 
     @rule(reservation=reservations, key=st.sampled_from("kl"))
-    def settle_once(self, reservation: Both, key: str) -> None:
+    def settle_idempotency(self, reservation: Both, key: str) -> None:
         if not isinstance(reservation[0], Reservation):
             return
-        once = self.begun.get((reservation[0].caller.account.id, key))
-        if once is None:
+        idempotency = self.begun.get((reservation[0].caller.account.id, key))
+        if idempotency is None:
             return
         rows, answer = [row(self.clock())], Answered(201, (), b"[]")
         self.both(
-            lambda store, one, once: store.settle(one, rows, first=FirstAnswer(once, answer)),
+            lambda store, one, idempotency: store.settle(
+                one, rows, first=FirstAnswer(idempotency, answer)
+            ),
             reservation,
-            once,
+            idempotency,
         )
 
     @rule(reservation=reservations, lease_s=st.sampled_from([1, 60]))
@@ -172,14 +180,14 @@ class Metering(TwoStores, RuleBasedStateMachine):
             self.both(lambda store, one: store.log_refusal(one, refusal), caller)
 
     @rule(caller=callers, key=st.sampled_from("kl"), body=st.sampled_from("bc"))
-    def begin_once(self, caller: Both, key: str, body: str) -> None:
+    def begin_idempotency(self, caller: Both, key: str, body: str) -> None:
         begun = self.both(
-            lambda store, one: store.begin_once(
+            lambda store, one: store.begin_idempotent(
                 one.account.id, key, body, keep_s=86_400, lease_s=60
             ),
             caller,
         )
-        if isinstance(begun[0], Once):
+        if isinstance(begun[0], IdempotencyRecord):
             self.begun[caller[0].account.id, key] = begun
 
     @rule(
@@ -193,14 +201,14 @@ class Metering(TwoStores, RuleBasedStateMachine):
             st.binary(max_size=20),
         ),
     )
-    def finish_once(self, caller: Both, key: str, answer: Answered | None) -> None:
-        once = self.begun.get((caller[0].account.id, key))
-        if once:
-            self.both(lambda store, one: store.finish_once(one, answer), once)
+    def finish_idempotency(self, caller: Both, key: str, answer: Answered | None) -> None:
+        idempotency = self.begun.get((caller[0].account.id, key))
+        if idempotency:
+            self.both(lambda store, one: store.finish_idempotent(one, answer), idempotency)
 
     @rule()
-    def tidy(self) -> None:
-        self.both(lambda store: store.tidy(RETENTION))
+    def retention(self) -> None:
+        self.both(lambda store: store.apply_retention(RETENTION))
 
     @invariant()
     def everything_that_can_be_seen_is_the_same(self) -> None:

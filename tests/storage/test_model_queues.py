@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mailprobe.storage.records import JobOrder, Ledger
-from tests.storage.child_processes import lanes_told, lanes_true
+from tests.storage.child_processes import partitions_told, partitions_true
 from tests.storage.fixed_clock import RETENTION, attempt, granted, row
 from tests.storage.stores import STORES
 from tests.storage.two_stores import Both, TwoStores
@@ -35,14 +35,14 @@ class Queues(TwoStores):
         super().__init__()
         self.rng = rng
         self.claims: list[Both] = []
-        self.letters: list[Both] = []
+        self.messages: list[Both] = []
         self.happened: Counter[str] = Counter()
 
     def step(self) -> None:
-        deed = self.rng.choice(DEEDS)
-        ours = deed(self)
+        write = self.rng.choice(WRITES)
+        ours = write(self)
         if ours and not isinstance(ours, type):
-            self.happened[deed.__name__] += 1
+            self.happened[write.__name__] += 1
 
     def soon(self) -> datetime:
         return self.clock() + timedelta(seconds=self.rng.choice(LATER_S))
@@ -53,8 +53,8 @@ class Queues(TwoStores):
     def wait(self) -> None:
         self.clock.pass_(self.rng.choice(WAITS_S))
 
-    def tidy(self) -> None:
-        self.both(lambda store: store.tidy(RETENTION))
+    def retention(self) -> None:
+        self.both(lambda store: store.apply_retention(RETENTION))
 
     def change_tier(self) -> None:
         tier: Any = self.rng.choice(["free", "builder", "scale"])
@@ -106,19 +106,19 @@ class Queues(TwoStores):
             lambda store, one: store.job_verified(one, logged, b"{}", metered=metered)
         )
 
-    def job_tried(self) -> Any:
+    def job_attempted(self) -> Any:
         state: Any = self.rng.choice(["delivering", "delivering", "done", "failed"])
         due_at = self.soon() if state == "delivering" else None
         tried = attempt(self.rng.randrange(9), self.clock())
         return self.of_claim(
-            lambda store, one: store.job_tried(one, tried, state=state, due_at=due_at)
+            lambda store, one: store.job_attempted(one, tried, state=state, due_at=due_at)
         )
 
     def abandon_job(self) -> Any:
         return self.of_claim(lambda store, one: store.abandon_job(one))
 
-    def of_claim(self, deed: Any) -> Any:
-        return self.both(deed, self.a_claim())[0] if self.claims else None
+    def of_claim(self, write: Any) -> Any:
+        return self.both(write, self.a_claim())[0] if self.claims else None
 
     def resend_job(self) -> Any:
         id = f"{self.rng.randrange(40)}"
@@ -131,29 +131,33 @@ class Queues(TwoStores):
         name, due_at = self.rng.choice("abcdefgh"), self.soon()
         caller = self.rng.choice(self.known)
         return self.both(
-            lambda store, one: store.post(kind, one.account.id, name, b"", due_at=due_at), caller
+            lambda store, one: store.enqueue_message(
+                kind, one.account.id, name, b"", due_at=due_at
+            ),
+            caller,
         )[0]
 
-    def claim_letters(self) -> Any:
+    def claim_messages(self) -> Any:
         kind: Any = self.rng.choice(["alert", "meter"])
         bounds = self.bounds()
-        ours, theirs = self.both(lambda store: store.claim_letters(kind, **bounds))
-        self.letters += zip(ours, theirs, strict=True)
+        ours, theirs = self.both(lambda store: store.claim_messages(kind, **bounds))
+        self.messages += zip(ours, theirs, strict=True)
         return ours
 
-    def letter_tried(self) -> Any:
-        if not self.letters:
+    def message_attempted(self) -> Any:
+        if not self.messages:
             return None
-        letter = self.rng.choice(self.rng.choice([self.letters, self.letters[-4:]]))
+        message = self.rng.choice(self.rng.choice([self.messages, self.messages[-4:]]))
         sent = self.rng.random() < 0.5
         due_at = None if sent or self.rng.random() < 0.3 else self.soon()
         return self.both(
-            lambda store, one: store.letter_tried(one, sent=sent, due_at=due_at, error="e"), letter
+            lambda store, one: store.message_attempted(one, sent=sent, due_at=due_at, error="e"),
+            message,
         )[0]
 
 
-RARE = [Queues.tidy, Queues.change_tier, Queues.abandon_job, Queues.use]
-DEEDS: list[Any] = RARE + 3 * [
+RARE = [Queues.retention, Queues.change_tier, Queues.abandon_job, Queues.use]
+WRITES: list[Any] = RARE + 3 * [
     Queues.wait,
     Queues.create_job,
     Queues.create_job,
@@ -162,12 +166,12 @@ DEEDS: list[Any] = RARE + 3 * [
     Queues.extend_claim,
     Queues.job_verified,
     Queues.job_verified,
-    Queues.job_tried,
-    Queues.job_tried,
+    Queues.job_attempted,
+    Queues.job_attempted,
     Queues.resend_job,
     Queues.post,
-    Queues.claim_letters,
-    Queues.letter_tried,
+    Queues.claim_messages,
+    Queues.message_attempted,
 ]
 
 
@@ -191,5 +195,5 @@ def test_it_queues_as_memory_does(kind: str, seed: int):
             both.compare()
             if kind == "sqlite":
                 with closing(sqlite3.connect(both.path)) as db:
-                    assert lanes_told(db) == lanes_true(db)
-        assert set(both.happened) >= {"create_job", "claim_jobs", "job_verified", "job_tried"}
+                    assert partitions_told(db) == partitions_true(db)
+        assert set(both.happened) >= {"create_job", "claim_jobs", "job_verified", "job_attempted"}

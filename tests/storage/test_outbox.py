@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.storage.contract import LETTERS_KEPT, LISTED_MAX, METER_REST_S, METER_SLOT_S, Store
-from mailprobe.storage.records import EPOCH, Letter
+from mailprobe.storage.contract import (
+    LISTED_MAX,
+    MESSAGES_KEPT_MAX,
+    METER_REST_S,
+    METER_SLOT_S,
+    Store,
+)
+from mailprobe.storage.records import EPOCH, OutboxMessage
 from tests.storage.fixed_clock import (
     INSTANT,
     LEASE_S,
@@ -31,31 +37,33 @@ LATER = NOON + timedelta(hours=1)
 
 async def post(store: Store, account_id: str, name: str = "n", **other: Any) -> bool:
     values: dict[str, Any] = {"kind": "alert", "body": b"\xff", "due_at": NOON} | other
-    return await store.post(
+    return await store.enqueue_message(
         values["kind"], account_id, name, values["body"], due_at=values["due_at"]
     )
 
 
-async def taken(store: Store, kind: Any = "alert", limit: int = 100) -> list[Letter]:
-    return await store.claim_letters(kind, limit=limit, lease_s=LEASE_S)
+async def taken(store: Store, kind: Any = "alert", limit: int = 100) -> list[OutboxMessage]:
+    return await store.claim_messages(kind, limit=limit, lease_s=LEASE_S)
 
 
-def names(letters: list[Letter]) -> list[str]:
-    return [letter.name for letter in letters]
+def names(messages: list[OutboxMessage]) -> list[str]:
+    return [message.name for message in messages]
 
 
 # posted
 
 
-async def test_a_letter_is_as_it_was_posted(store: Store, clock: Clock):
+async def test_a_message_is_as_it_was_posted(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
     clock.pass_(1)
     assert await post(store, account_id, "cap ü", body=b"\0\xff", due_at=LATER)
-    [letter] = await store.letters("alert", limit=10)
-    assert letter == Letter(letter.id, "alert", account_id, "cap ü", b"\0\xff", 0, clock(), LATER)
+    [message] = await store.messages("alert", limit=10)
+    assert message == OutboxMessage(
+        message.id, "alert", account_id, "cap ü", b"\0\xff", 0, clock(), LATER
+    )
 
 
-async def test_a_letter_is_posted_once_for_its_kind_account_and_name(store: Store, clock: Clock):
+async def test_a_message_is_posted_once_for_its_kind_account_and_name(store: Store, clock: Clock):
     one = (await make_caller(store)).account.id
     two = (await make_caller(store, sha256="other")).account.id
     assert await post(store, one)
@@ -63,22 +71,22 @@ async def test_a_letter_is_posted_once_for_its_kind_account_and_name(store: Stor
     assert await post(store, one, "N")
     assert await post(store, two)
     assert await post(store, one, kind="meter")
-    alerts = await store.letters("alert", limit=10)
-    assert [(letter.account_id, letter.name) for letter in alerts] == [
+    alerts = await store.messages("alert", limit=10)
+    assert [(message.account_id, message.name) for message in alerts] == [
         (two, "n"),
         (one, "N"),
         (one, "n"),
     ]
-    assert {(letter.body, letter.due_at) for letter in alerts} == {(b"\xff", NOON)}
-    assert len({letter.id for letter in alerts + await store.letters("meter", limit=10)}) == 4
+    assert {(message.body, message.due_at) for message in alerts} == {(b"\xff", NOON)}
+    assert len({message.id for message in alerts + await store.messages("meter", limit=10)}) == 4
 
 
-async def test_a_letter_that_was_sent_or_given_up_is_not_posted_again(store: Store):
+async def test_a_message_that_was_sent_or_given_up_is_not_posted_again(store: Store):
     account_id = (await make_caller(store)).account.id
     for name in ("sent", "given up"):
         await post(store, account_id, name)
-        [letter] = await taken(store)
-        await store.letter_tried(letter, sent=name == "sent", due_at=None)
+        [message] = await taken(store)
+        await store.message_attempted(message, sent=name == "sent", due_at=None)
         assert not await post(store, account_id, name)
     assert await taken(store) == []
 
@@ -104,7 +112,7 @@ async def test_nobody_posts_to_an_account_that_is_not_there(store: Store):
 # claimed
 
 
-async def test_letters_are_claimed_when_they_are_due_those_due_longest_first(
+async def test_messages_are_claimed_when_they_are_due_those_due_longest_first(
     store: Store, clock: Clock
 ):
     account_id = (await make_caller(store)).account.id
@@ -121,7 +129,9 @@ async def test_letters_are_claimed_when_they_are_due_those_due_longest_first(
 
 
 @pytest.mark.parametrize(("limit", "count"), [(-1, 0), (0, 0), (2, 2), (9, 3)])
-async def test_no_more_letters_are_claimed_than_are_asked_for(store: Store, limit: int, count: int):
+async def test_no_more_messages_are_claimed_than_are_asked_for(
+    store: Store, limit: int, count: int
+):
     account_id = (await make_caller(store)).account.id
     for name in "abc":
         await post(store, account_id, name)
@@ -136,30 +146,30 @@ async def test_a_claim_is_of_one_kind(store: Store):
     assert names(await taken(store, "alert")) == ["alert"]
 
 
-async def test_a_letter_whose_lease_ends_is_claimed_again_with_a_higher_fence(
+async def test_a_message_whose_lease_ends_is_claimed_again_with_a_higher_fence(
     store: Store, clock: Clock
 ):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
     fences = []
     for _ in range(3):
-        [letter] = await taken(store)
-        fences.append(letter.fence)
-        assert letter.first_tried_at == NOON
+        [message] = await taken(store)
+        fences.append(message.fence)
+        assert message.first_tried_at == NOON
         clock.pass_(LEASE_S - 0.000_001)
         assert await taken(store) == []
         clock.pass_(0.000_001)
     assert fences == [1, 2, 3]
 
 
-async def test_a_claimed_letter_is_shown_as_it_was_claimed(store: Store):
+async def test_a_claimed_message_is_shown_as_it_was_claimed(store: Store):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
-    letters = await taken(store)
-    assert letters == await store.letters("alert", limit=10)
+    messages = await taken(store)
+    assert messages == await store.messages("alert", limit=10)
 
 
-async def test_many_claimants_have_each_letter_once(store: Store):
+async def test_many_claimants_have_each_message_once(store: Store):
     account_id = (await make_caller(store)).account.id
     for number in range(30):
         await post(store, account_id, f"{number}")
@@ -180,57 +190,57 @@ async def test_many_claimants_have_each_letter_once(store: Store):
 async def test_what_is_sent_is_past_all_work(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
-    [letter] = await taken(store)
+    [message] = await taken(store)
     clock.pass_(3)
-    assert await store.letter_tried(letter, sent=True, due_at=None)
+    assert await store.message_attempted(message, sent=True, due_at=None)
     clock.pass_(days=3)
     assert await taken(store) == []
-    [sent] = await store.letters("alert", limit=10)
+    [sent] = await store.messages("alert", limit=10)
     at = NOON + timedelta(seconds=3)
-    assert sent == replace(letter, due_at=None, tries=1, sent_at=at)
+    assert sent == replace(message, due_at=None, tries=1, sent_at=at)
 
 
 async def test_what_is_not_sent_is_due_again_or_given_up(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
-    [letter] = await taken(store)
+    [message] = await taken(store)
     again = NOON + timedelta(seconds=9)
-    assert await store.letter_tried(letter, sent=False, due_at=again, error="503")
+    assert await store.message_attempted(message, sent=False, due_at=again, error="503")
     assert await taken(store) == []
     clock.at = again
     [second] = await taken(store)
-    assert second == replace(letter, due_at=again, tries=1, fence=2, error="503")
-    assert await store.letter_tried(second, sent=False, due_at=None, error="gone")
-    [given_up] = await store.letters("alert", limit=10)
+    assert second == replace(message, due_at=again, tries=1, fence=2, error="503")
+    assert await store.message_attempted(second, sent=False, due_at=None, error="gone")
+    [given_up] = await store.messages("alert", limit=10)
     assert given_up == replace(second, due_at=None, tries=2, error="gone")
     clock.pass_(days=3)
     assert await taken(store) == []
 
 
-async def test_a_letter_that_is_sent_in_the_end_has_no_error(store: Store):
+async def test_a_message_that_is_sent_in_the_end_has_no_error(store: Store):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
-    [letter] = await taken(store)
-    await store.letter_tried(letter, sent=False, due_at=NOON, error="503")
-    [letter] = await taken(store)
-    await store.letter_tried(letter, sent=True, due_at=None)
-    assert [letter.error for letter in await store.letters("alert", limit=10)] == [None]
+    [message] = await taken(store)
+    await store.message_attempted(message, sent=False, due_at=NOON, error="503")
+    [message] = await taken(store)
+    await store.message_attempted(message, sent=True, due_at=None)
+    assert [message.error for message in await store.messages("alert", limit=10)] == [None]
 
 
-async def test_who_has_a_letter_no_longer_changes_nothing(store: Store, clock: Clock):
+async def test_who_has_a_message_no_longer_changes_nothing(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
-    [unclaimed] = await store.letters("alert", limit=10)
-    assert not await store.letter_tried(unclaimed, sent=True, due_at=None)
+    [unclaimed] = await store.messages("alert", limit=10)
+    assert not await store.message_attempted(unclaimed, sent=True, due_at=None)
     [stale] = await taken(store)
     clock.pass_(LEASE_S)
-    [letter] = await taken(store)
-    assert not await store.letter_tried(stale, sent=True, due_at=None)
-    assert await store.letters("alert", limit=10) == [letter]
-    assert await store.letter_tried(letter, sent=False, due_at=LATER, error="503")
-    before = await store.letters("alert", limit=10)
-    assert not await store.letter_tried(letter, sent=True, due_at=None)
-    assert await store.letters("alert", limit=10) == before
+    [message] = await taken(store)
+    assert not await store.message_attempted(stale, sent=True, due_at=None)
+    assert await store.messages("alert", limit=10) == [message]
+    assert await store.message_attempted(message, sent=False, due_at=LATER, error="503")
+    before = await store.messages("alert", limit=10)
+    assert not await store.message_attempted(message, sent=True, due_at=None)
+    assert await store.messages("alert", limit=10) == before
 
 
 async def test_a_claim_that_has_ended_and_that_nobody_took_over_still_tells(
@@ -238,43 +248,43 @@ async def test_a_claim_that_has_ended_and_that_nobody_took_over_still_tells(
 ):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
-    [letter] = await taken(store)
+    [message] = await taken(store)
     clock.pass_(days=1)
-    assert await store.letter_tried(letter, sent=True, due_at=None)
+    assert await store.message_attempted(message, sent=True, due_at=None)
     assert await taken(store) == []
 
 
 async def test_what_was_sent_is_not_due_again(store: Store):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
-    [letter] = await taken(store)
+    [message] = await taken(store)
     with pytest.raises(ValueError, match="not due again"):
-        await store.letter_tried(letter, sent=True, due_at=LATER)
-    assert await store.letters("alert", limit=10) == [letter]
+        await store.message_attempted(message, sent=True, due_at=LATER)
+    assert await store.messages("alert", limit=10) == [message]
 
 
 # shown
 
 
-async def test_letters_are_shown_newest_first(store: Store):
+async def test_messages_are_shown_newest_first(store: Store):
     one = (await make_caller(store)).account.id
     two = (await make_caller(store, sha256="other")).account.id
     for name, account_id in {"b": one, "c": two, "a": one}.items():
         await post(store, account_id, name)
-    assert names(await store.letters("alert", limit=10)) == ["a", "c", "b"]
-    assert names(await store.letters("alert", limit=2)) == ["a", "c"]
-    assert names(await store.letters("alert", account_id=one, limit=10)) == ["a", "b"]
-    assert await store.letters("alert", account_id="nobody", limit=10) == []
-    assert await store.letters("alert", limit=-1) == []
-    assert await store.letters("meter", limit=10) == []
+    assert names(await store.messages("alert", limit=10)) == ["a", "c", "b"]
+    assert names(await store.messages("alert", limit=2)) == ["a", "c"]
+    assert names(await store.messages("alert", account_id=one, limit=10)) == ["a", "b"]
+    assert await store.messages("alert", account_id="nobody", limit=10) == []
+    assert await store.messages("alert", limit=-1) == []
+    assert await store.messages("meter", limit=10) == []
 
 
-async def test_no_more_letters_than_listed_max_are_shown(store: Store):
+async def test_no_more_messages_than_listed_max_are_shown(store: Store):
     account_id = (await make_caller(store)).account.id
     async with trio.open_nursery() as nursery:
         for number in range(LISTED_MAX + 1):
             nursery.start_soon(partial(post, store, account_id, f"{number}"))
-    assert len(await store.letters("alert", limit=10 * LISTED_MAX)) == LISTED_MAX
+    assert len(await store.messages("alert", limit=10 * LISTED_MAX)) == LISTED_MAX
 
 
 # the meter
@@ -287,11 +297,11 @@ async def use(store: Store, caller: Any, count: int = 1, **other: Any) -> None:
 
 async def counts(store: Store, account_id: str | None = None) -> dict[int, int]:
     """By the seconds from noon to the slot's beginning."""
-    letters = await store.letters("meter", account_id=account_id, limit=1_000)
-    return {int(letter.name) - SLOT: letter.count for letter in reversed(letters)}
+    messages = await store.messages("meter", account_id=account_id, limit=1_000)
+    return {int(message.name) - SLOT: message.count for message in reversed(messages)}
 
 
-async def test_what_is_billable_is_counted_in_the_letter_of_its_slot(store: Store, clock: Clock):
+async def test_what_is_billable_is_counted_in_the_message_of_its_slot(store: Store, clock: Clock):
     caller = await make_caller(store)
     clock.pass_(3)
     await use(store, caller, 2)
@@ -299,16 +309,16 @@ async def test_what_is_billable_is_counted_in_the_letter_of_its_slot(store: Stor
     await use(store, caller, 5)
     due_at = NOON + timedelta(seconds=METER_SLOT_S + METER_REST_S)
     made_at = NOON + timedelta(seconds=3)
-    [letter] = await store.letters("meter", limit=10)
-    assert letter == Letter(
-        letter.id, "meter", caller.account.id, f"{SLOT}", b"", 7, made_at, due_at
+    [message] = await store.messages("meter", limit=10)
+    assert message == OutboxMessage(
+        message.id, "meter", caller.account.id, f"{SLOT}", b"", 7, made_at, due_at
     )
     clock.pass_(0.000_001)
     await use(store, caller)
     assert await counts(store) == {0: 7, METER_SLOT_S: 1}
 
 
-async def test_a_meters_letter_leaves_when_its_slot_has_been_over_for_a_moment(
+async def test_a_meters_message_leaves_when_its_slot_has_been_over_for_a_moment(
     store: Store, clock: Clock
 ):
     caller = await make_caller(store)
@@ -317,7 +327,7 @@ async def test_a_meters_letter_leaves_when_its_slot_has_been_over_for_a_moment(
     clock.at = NOON + timedelta(seconds=METER_SLOT_S + METER_REST_S) - INSTANT
     assert await taken(store, "meter") == []
     clock.pass_(0.000_001)
-    assert [letter.count for letter in await taken(store, "meter")] == [1]
+    assert [message.count for message in await taken(store, "meter")] == [1]
 
 
 async def test_each_account_has_its_own_count(store: Store):
@@ -338,7 +348,7 @@ async def test_only_what_is_billable_metered_and_not_free_is_posted(store: Store
     await use(store, caller, billable=False)
     reservation: Any = await store.reserve(caller, 1, granted, lease_s=60)
     await store.settle(reservation, [row(NOON)])
-    assert await store.letters("meter", limit=10) == []
+    assert await store.messages("meter", limit=10) == []
     reservation = await store.reserve(caller, 3, granted, lease_s=60)
     await store.settle(reservation, [row(NOON), row(NOON, billable=False)], metered=True)
     assert await counts(store) == {0: 1}
@@ -382,15 +392,15 @@ async def test_what_comes_after_a_count_was_claimed_goes_to_the_next_slot(
     clock.pass_(METER_SLOT_S)
     await use(store, caller, 3)
     clock.pass_(METER_SLOT_S + METER_REST_S)
-    letters = await taken(store, "meter")
-    await store.letter_tried(letters[0], sent=True, due_at=None)
+    messages = await taken(store, "meter")
+    await store.message_attempted(messages[0], sent=True, due_at=None)
     clock.at = NOON
     await use(store, caller, 5)
     await use(store, caller, 7)
     assert await counts(store) == {0: 2, METER_SLOT_S: 3, 2 * METER_SLOT_S: 12}
-    assert await store.letter_tried(letters[1], sent=True, due_at=None)
+    assert await store.message_attempted(messages[1], sent=True, due_at=None)
     due_at = NOON + timedelta(seconds=3 * METER_SLOT_S + METER_REST_S)
-    assert [letter.due_at for letter in await store.letters("meter", limit=1)] == [due_at]
+    assert [message.due_at for message in await store.messages("meter", limit=1)] == [due_at]
 
 
 async def test_a_clock_set_back_goes_to_the_first_slot_that_is_not_closed(
@@ -432,29 +442,29 @@ async def test_accounts_do_not_close_each_others_slots(store: Store, clock: Cloc
 # upkeep
 
 
-@pytest.mark.parametrize("kind", LETTERS_KEPT)
+@pytest.mark.parametrize("kind", MESSAGES_KEPT_MAX)
 @pytest.mark.parametrize("sent", [True, False])
-async def test_a_letter_that_is_past_all_work_is_kept_for_its_time(
+async def test_a_message_that_is_past_all_work_is_kept_for_its_time(
     store: Store, clock: Clock, kind: Any, sent: bool
 ):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id, kind=kind)
-    [letter] = await taken(store, kind)
-    await store.letter_tried(letter, sent=sent, due_at=None)
-    clock.at = NOON + LETTERS_KEPT[kind] - INSTANT
-    await store.tidy(RETENTION)
+    [message] = await taken(store, kind)
+    await store.message_attempted(message, sent=sent, due_at=None)
+    clock.at = NOON + MESSAGES_KEPT_MAX[kind] - INSTANT
+    await store.apply_retention(RETENTION)
     assert not await post(store, account_id, kind=kind)
     clock.pass_(0.000_001)
-    await store.tidy({})
-    assert await store.letters(kind, limit=10) == []
+    await store.apply_retention({})
+    assert await store.messages(kind, limit=10) == []
     assert await post(store, account_id, kind=kind)
 
 
-async def test_a_letter_that_waits_is_kept_however_old(store: Store, clock: Clock):
+async def test_a_message_that_waits_is_kept_however_old(store: Store, clock: Clock):
     account_id = (await make_caller(store)).account.id
     await post(store, account_id)
     clock.pass_(days=1_000)
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     assert names(await taken(store)) == ["n"]
-    await store.tidy(RETENTION)
-    assert names(await store.letters("alert", limit=10)) == ["n"]
+    await store.apply_retention(RETENTION)
+    assert names(await store.messages("alert", limit=10)) == ["n"]

@@ -19,13 +19,22 @@ import trio
 
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import (
-    LETTERS_KEPT,
+    MESSAGES_KEPT_MAX,
     IdempotencyInProgress,
     IdempotencyKeyReused,
     KeyLimitReached,
     Store,
 )
-from mailprobe.storage.records import Account, Caller, Claim, Job, Key, Letter, Once, Reservation
+from mailprobe.storage.records import (
+    Account,
+    Caller,
+    Claim,
+    IdempotencyRecord,
+    Job,
+    Key,
+    OutboxMessage,
+    Reservation,
+)
 from tests.storage.fixed_clock import SECRET, Clock
 from tests.storage.stores import place_for
 
@@ -49,9 +58,9 @@ def nameless(value: Any) -> Any:
         return replace(value, account_id="")
     if isinstance(value, Claim):
         return replace(value, job=nameless(value.job), caller=nameless(value.caller))
-    if isinstance(value, Once):
+    if isinstance(value, IdempotencyRecord):
         return replace(value, account_id="")
-    if isinstance(value, Letter):
+    if isinstance(value, OutboxMessage):
         return replace(value, id="", account_id="")
     if isinstance(value, list):
         return [nameless(item) for item in value]
@@ -76,11 +85,11 @@ class Portal:
             self._ready.put(((memory, sqlite), trio.lowlevel.current_trio_token(), leave))
             await leave.wait()
 
-    def run(self, deed: Callable[[Store], Awaitable[Any]], store: Store) -> Any:
+    def run(self, write: Callable[[Store], Awaitable[Any]], store: Store) -> Any:
         try:
-            return trio.from_thread.run(deed, store, trio_token=self._token)
-        except TOLD as told:
-            return type(told)
+            return trio.from_thread.run(write, store, trio_token=self._token)
+        except TOLD as reported:
+            return type(reported)
 
     def close(self) -> None:
         trio.from_thread.run_sync(self._leave.set, trio_token=self._token)
@@ -109,14 +118,14 @@ class TwoStores:
         self.place.close()
         shutil.rmtree(self.folder)
 
-    def both(self, deed: Callable[..., Awaitable[Any]], *each: Both) -> Both:
+    def both(self, write: Callable[..., Awaitable[Any]], *each: Both) -> Both:
         """Tell both, each with its own of what is handed in; they must answer alike."""
-        told = [
-            self.portal.run(lambda store, n=n: deed(store, *(pair[n] for pair in each)), store)
+        reported = [
+            self.portal.run(lambda store, n=n: write(store, *(pair[n] for pair in each)), store)
             for n, store in enumerate(self.portal.stores)
         ]
-        assert nameless(told[0]) == nameless(told[1])
-        return told[0], told[1]
+        assert nameless(reported[0]) == nameless(reported[1])
+        return reported[0], reported[1]
 
     def make_caller(self, account: Both, kind: Any, keys_max: int | None) -> Both | None:
         sha256 = f"hash {len(self.hashes)}"
@@ -157,9 +166,9 @@ async def look(store: Store, callers: list[Caller]) -> list[Any]:
             await store.days(account_id, date.min, date.max),
             sorted(await store.usage(account_id, limit=10_000), key=repr),
             await store.jobs(account_id=account_id, limit=2),
-            await store.letters("meter", account_id=account_id, limit=2),
+            await store.messages("meter", account_id=account_id, limit=2),
         ]
     jobs = await store.jobs(limit=100)
     seen += [jobs, *[await store.attempts(job.id) for job in jobs]]
-    seen += [await store.letters(kind, limit=100) for kind in LETTERS_KEPT]
+    seen += [await store.messages(kind, limit=100) for kind in MESSAGES_KEPT_MAX]
     return seen

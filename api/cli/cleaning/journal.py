@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from mailprobe.api.cli.errors import Misuse, Trouble
+from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.listfile import CannotWrite, temporary_file
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.engine.verdict import Verdict
@@ -117,7 +117,7 @@ class Journal:
             line += more
         verdict = self._read(line[: line.find(b"\n") + 1])
         if verdict is None:
-            raise Trouble(f"{self.name} was changed or damaged while it was used")
+            raise CommandError(f"{self.name} was changed or damaged while it was used")
         return verdict
 
     def sync(self) -> None:
@@ -142,7 +142,7 @@ def open_journal(path: Path | None, header: Header, *, resume: bool) -> Iterator
     name = plain(str(path))
     descriptor = _locked(path, name)
     try:
-        yield _taken_up(descriptor, path, header, resume)
+        yield _resumed(descriptor, path, header, resume)
     finally:
         os.close(descriptor)
 
@@ -172,7 +172,7 @@ def _locked(path: Path, name: str) -> int:
         os.close(descriptor)
 
 
-def _taken_up(descriptor: int, path: Path, header: Header, resume: bool) -> Journal:
+def _resumed(descriptor: int, path: Path, header: Header, resume: bool) -> Journal:
     begin = os.pread(descriptor, HEADER_OCTETS_MAX, 0)
     if not begin:
         try:

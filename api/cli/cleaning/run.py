@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from mailprobe.api.cli.cleaning.journal import Header, Journal, open_journal
-from mailprobe.api.cli.cleaning.tally import Tally
-from mailprobe.api.cli.errors import Interrupted, Misuse, Trouble, say
+from mailprobe.api.cli.cleaning.tally import ResultCounts
+from mailprobe.api.cli.errors import CommandError, Interrupted, Misuse, print_error
 from mailprobe.api.cli.listfile import (
     BadList,
     List,
-    Manner,
-    Reading,
-    Row,
+    ListRow,
+    OutputFormat,
+    ReadOptions,
     check_fits_sheet,
     check_header,
     open_list,
@@ -37,16 +37,16 @@ from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.runner import run
 from mailprobe.api.cli.source import OpenSource, Source
 
-NOT_ASKED = -1
+NOT_VERIFIED = -1
 ROWS_LONG = 50_000  # so many take seconds to write, in a workbook minutes
 DOMAIN_RUN = 20  # addresses of one domain that are asked one after the other
 
 # What is shown while addresses are asked: told the tally and the number of addresses.
-ShowProgress = Callable[[Tally, int], AbstractAsyncContextManager[None]]
+ShowProgress = Callable[[ResultCounts, int], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
-async def no_progress(tally: Tally, total: int) -> AsyncIterator[None]:
+async def no_progress(counts: ResultCounts, total: int) -> AsyncIterator[None]:
     yield
 
 
@@ -56,7 +56,7 @@ class Order:
 
     input: Path | None
     output: Path | None
-    reading: Reading = field(default_factory=Reading)
+    reading: ReadOptions = field(default_factory=ReadOptions)
     resume: bool = False
 
     @property
@@ -67,19 +67,19 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What came of it; `tally` counts rows, `asked` the addresses asked in this run."""
+    """What came of it; `tally` counts rows, `verified` the addresses asked in this run."""
 
     output: Path | None
     rows: int
     blank: int
     addresses: int
-    asked: int
+    verified: int
     took_s: float
-    tally: Tally
+    tally: ResultCounts
 
 
 @dataclass(slots=True)
-class Addresses:
+class DistinctAddresses:
     """The distinct addresses of a list, each with the offset of its answer."""
 
     rows: int = 0
@@ -91,23 +91,25 @@ class Addresses:
         self.rows += 1
         if address and address not in self.numbers:
             self.numbers[address] = len(self.offsets)
-            self.offsets.append(NOT_ASKED)
+            self.offsets.append(NOT_VERIFIED)
 
     def answer(self, address: str, offset: int) -> bool:
         """Take an answer; True for the first one of an address. The last one counts."""
         number = self.numbers[address]
-        is_first = self.offsets[number] == NOT_ASKED
+        is_first = self.offsets[number] == NOT_VERIFIED
         self.answered += is_first
         self.offsets[number] = offset
         return is_first
 
     def unanswered(self) -> list[str]:
         return [
-            address for address, number in self.numbers.items() if self.offsets[number] == NOT_ASKED
+            address
+            for address, number in self.numbers.items()
+            if self.offsets[number] == NOT_VERIFIED
         ]
 
 
-def in_asking_order(addresses: Sequence[str]) -> list[str]:
+def in_request_order(addresses: Sequence[str]) -> list[str]:
     """The addresses of a domain together, so that they share connections, but not all at once.
 
     Each domain has its turn with DOMAIN_RUN addresses: one with half of the list
@@ -124,10 +126,10 @@ def in_asking_order(addresses: Sequence[str]) -> list[str]:
         turns.append(met[number] // DOMAIN_RUN)
         met[number] += 1
     by_domain = _counting_sort(range(len(addresses)), numbers)
-    return [addresses[place] for place in _counting_sort(by_domain, turns)]
+    return [addresses[position] for position in _counting_sort(by_domain, turns)]
 
 
-def _counting_sort(places: Iterable[int], keys: "array[int]") -> "array[int]":
+def _counting_sort(positions: Iterable[int], keys: "array[int]") -> "array[int]":
     """The places in the order of their keys, else as they come. Holds four octets for each."""
     starts = array("I", bytes(4 * (max(keys, default=0) + 2)))
     for key in keys:
@@ -135,9 +137,9 @@ def _counting_sort(places: Iterable[int], keys: "array[int]") -> "array[int]":
     for key in range(1, len(starts)):
         starts[key] += starts[key - 1]
     ordered = array("I", bytes(4 * len(keys)))
-    for place in places:
-        key = keys[place]
-        ordered[starts[key]] = place
+    for position in positions:
+        key = keys[position]
+        ordered[starts[key]] = position
         starts[key] += 1
     return ordered
 
@@ -167,7 +169,7 @@ def clean_list(
         manner = output_manner(order.output, source.manner)
         addresses = _read_addresses(source, manner)
         for remark in source.remarks():
-            say(remark)
+            print_error(remark)
         header = Header(1, source.survey.octets, source.survey.sha256)
         with (
             open_journal(order.journal, header, resume=order.resume) as journal,
@@ -175,18 +177,18 @@ def clean_list(
         ):
             known = _replay(journal, addresses)
             before = addresses.answered
-            _ask(addresses, journal, open_source, known, show_progress)
-            tally = _write(order, source, manner, journal, addresses, standard_output)
+            _verify(addresses, journal, open_source, known, show_progress)
+            counts = _write(order, source, manner, journal, addresses, standard_output)
             if order.journal:
                 order.journal.unlink(missing_ok=True)
     return Summary(
         output=order.output,
         rows=addresses.rows,
-        blank=addresses.rows - tally.done,
+        blank=addresses.rows - counts.done,
         addresses=len(addresses.numbers),
-        asked=addresses.answered - before,
+        verified=addresses.answered - before,
         took_s=time.monotonic() - started,
-        tally=tally,
+        tally=counts,
     )
 
 
@@ -237,9 +239,9 @@ def _regular(status: os.stat_result) -> Identity | None:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
-def _read_addresses(source: List, manner: Manner) -> Addresses:
+def _read_addresses(source: List, manner: OutputFormat) -> DistinctAddresses:
     """The first reading: all that is wrong with the list comes out here, before any question."""
-    addresses = Addresses()
+    addresses = DistinctAddresses()
     for row in source.rows():
         addresses.add(row.address)
         if manner.kind == "xlsx":
@@ -251,44 +253,48 @@ def _read_addresses(source: List, manner: Manner) -> Addresses:
     return addresses
 
 
-def _replay(journal: Journal, addresses: Addresses) -> Tally:
+def _replay(journal: Journal, addresses: DistinctAddresses) -> ResultCounts:
     """Take up what an earlier run was answered."""
-    tally = Tally()
+    counts = ResultCounts()
     for offset, verdict in journal.answers():
         if verdict.email in addresses.numbers and addresses.answer(verdict.email, offset):
-            tally.count(verdict)
+            counts.count(verdict)
     if journal.damaged:
         lines = "lines are" if journal.damaged > 1 else "line is"
-        say(
+        print_error(
             f"{journal.damaged:,} {lines} damaged in {journal.name} and left out; what they "
             "answered is asked again"
         )
-    return tally
+    return counts
 
 
-def _ask(
-    addresses: Addresses,
+def _verify(
+    addresses: DistinctAddresses,
     journal: Journal,
     open_source: OpenSource,
-    tally: Tally,
+    counts: ResultCounts,
     show: ShowProgress,
 ) -> None:
     """Ask what is unanswered; `tally` goes on from what is known."""
-    texts = in_asking_order(addresses.unanswered())
+    texts = in_request_order(addresses.unanswered())
     if not texts:
         return
 
     async def ask() -> None:
-        async with open_source() as source, show(tally, len(addresses.numbers)):
-            await _collect(source, texts, addresses, journal, tally)
+        async with open_source() as source, show(counts, len(addresses.numbers)):
+            await _collect(source, texts, addresses, journal, counts)
 
     run(ask)
     if addresses.answered < len(addresses.numbers):
-        raise Trouble("the answers ended early")
+        raise CommandError("the answers ended early")
 
 
 async def _collect(
-    source: Source, texts: list[str], addresses: Addresses, journal: Journal, tally: Tally
+    source: Source,
+    texts: list[str],
+    addresses: DistinctAddresses,
+    journal: Journal,
+    counts: ResultCounts,
 ) -> None:
     async with source.open_answers(texts) as answers:
         async for answer in answers:
@@ -296,21 +302,23 @@ async def _collect(
             if (
                 email not in addresses.numbers
             ):  # a source's mistake, which asking again would repeat
-                raise Trouble(f"an answer came about {plain(email[:100])}, which was not asked")
+                raise CommandError(
+                    f"an answer came about {plain(email[:100])}, which was not asked"
+                )
             if addresses.answer(email, journal.append(answer.verdict)):
-                tally.count(answer.verdict)
+                counts.count(answer.verdict)
 
 
 def _write(
     order: Order,
     source: List,
-    manner: Manner,
+    manner: OutputFormat,
     journal: Journal,
-    addresses: Addresses,
+    addresses: DistinctAddresses,
     standard_output: BinaryIO,
-) -> Tally:
+) -> ResultCounts:
     if addresses.rows >= ROWS_LONG:
-        say(f"writing {addresses.rows:,} rows")
+        print_error(f"writing {addresses.rows:,} rows")
     if order.output is None:
         with writing_to("standard output"):
             return _write_rows(standard_output, source, manner, journal, addresses)
@@ -319,10 +327,14 @@ def _write(
 
 
 def _write_rows(
-    file: BinaryIO, source: List, manner: Manner, journal: Journal, addresses: Addresses
-) -> Tally:
+    file: BinaryIO,
+    source: List,
+    manner: OutputFormat,
+    journal: Journal,
+    addresses: DistinctAddresses,
+) -> ResultCounts:
     """The second reading: every row with its answer, and exactly the rows of the first."""
-    tally = Tally()
+    counts = ResultCounts()
     rows = 0
     with journal.reading() as answers, open_writer(file, manner, source) as write:
         for row in _rows_again(source):
@@ -335,16 +347,16 @@ def _write_rows(
                 raise _changed(source)
             verdict = answers.answer(addresses.offsets[number])
             if verdict.email != row.address:
-                raise Trouble(f"{journal.name} was changed while it was used")
-            tally.count(verdict)
+                raise CommandError(f"{journal.name} was changed while it was used")
+            counts.count(verdict)
             write(row, verdict)
         if rows != addresses.rows:
             raise _changed(source)
     file.flush()
-    return tally
+    return counts
 
 
-def _rows_again(source: List) -> Iterator[Row]:
+def _rows_again(source: List) -> Iterator[ListRow]:
     """The rows of a list that was read before: what is wrong with it now was not so then.
 
     A complete reading whose octets differ in number or fingerprint ends with Changed.
@@ -355,13 +367,13 @@ def _rows_again(source: List) -> Iterator[Row]:
         raise _changed(source) from error
 
 
-def _changed(source: List) -> Trouble:
-    return Trouble(f"{source.name} was changed while it was cleaned; clean it again")
+def _changed(source: List) -> CommandError:
+    return CommandError(f"{source.name} was changed while it was cleaned; clean it again")
 
 
 @contextmanager
 def _kept_for_later(
-    order: Order, journal: Journal, addresses: Addresses, how_to_go_on: str
+    order: Order, journal: Journal, addresses: DistinctAddresses, how_to_go_on: str
 ) -> Iterator[None]:
     """Where the block ends early: keep the journal if it holds an answer, and say how to go on."""
     try:
@@ -369,16 +381,18 @@ def _kept_for_later(
     except BrokenPipeError:  # the reader of our standard output has enough
         raise
     except BaseException as error:
-        left = _what_is_left(order, journal, addresses, how_to_go_on)
+        left = _unanswered(order, journal, addresses, how_to_go_on)
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"interrupted; {left}") from None
-        if isinstance(error, Trouble):
-            raise Trouble(f"{error.message}; {left}") from error
-        say(left)
+        if isinstance(error, CommandError):
+            raise CommandError(f"{error.message}; {left}") from error
+        print_error(left)
         raise
 
 
-def _what_is_left(order: Order, journal: Journal, addresses: Addresses, how_to_go_on: str) -> str:
+def _unanswered(
+    order: Order, journal: Journal, addresses: DistinctAddresses, how_to_go_on: str
+) -> str:
     if order.journal is None:
         return "nothing is kept without an output file (-o)"
     if not addresses.answered:

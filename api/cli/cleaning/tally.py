@@ -10,7 +10,7 @@ PACE_SPAN_S = 20.0  # the rate is that of so long a time: long enough to be calm
 
 
 @dataclass(slots=True)
-class Tally:
+class ResultCounts:
     """Counts of verdicts."""
 
     done: int = 0
@@ -26,7 +26,7 @@ class Tally:
         self.lights[light] += 1
 
 
-class Pace:
+class ProgressRate:
     """How fast something is done, by its count at several times."""
 
     def __init__(self) -> None:

@@ -9,7 +9,14 @@ its cells are separated and quoted. `tables`, `sheets` and `objects` read its ro
 `columns` finds the one with the addresses, `writing` writes rows with what was found out.
 """
 
-from mailprobe.api.cli.listfile.opening import List, Manner, Reading, Row, open_list, temporary_file
+from mailprobe.api.cli.listfile.opening import (
+    List,
+    ListRow,
+    OutputFormat,
+    ReadOptions,
+    open_list,
+    temporary_file,
+)
 from mailprobe.api.cli.listfile.survey import BadList, known_encoding
 from mailprobe.api.cli.listfile.writer import (
     CannotWrite,
@@ -25,9 +32,9 @@ __all__ = [
     "BadList",
     "CannotWrite",
     "List",
-    "Manner",
-    "Reading",
-    "Row",
+    "ListRow",
+    "OutputFormat",
+    "ReadOptions",
     "check_fits_sheet",
     "check_header",
     "known_encoding",

@@ -84,28 +84,28 @@ def header_place(rows: Sequence[Sequence[str]], wanted: str | None) -> tuple[int
 
     Blank rows count. A row that a person named a column of is the header.
     """
-    filled = [place for place, row in enumerate(rows) if any(cell.strip() for cell in row)]
+    filled = [position for position, row in enumerate(rows) if any(cell.strip() for cell in row)]
     first = filled[: TITLE_ROWS_MAX + 1]
     if wanted is not None and not is_number(wanted):
-        for place in first:
-            if any(wanted == cell.strip() for cell in rows[place]):
-                return place, True
-    width = Counter(_filled_width(rows[place]) for place in filled).most_common(1)[0][0]
-    for place in first:
-        if _is_note(rows[place]):
+        for position in first:
+            if any(wanted == cell.strip() for cell in rows[position]):
+                return position, True
+    width = Counter(_filled_width(rows[position]) for position in filled).most_common(1)[0][0]
+    for position in first:
+        if _is_note(rows[position]):
             continue
-        if width > 1 and _is_title(rows[place], width):
+        if width > 1 and _is_title(rows[position], width):
             continue
-        if place != first[0] and not looks_like_header(rows[place]):
+        if position != first[0] and not looks_like_header(rows[position]):
             break  # what looked like a title may be a row with nothing but a name
-        return place, looks_like_header(rows[place])
-    place = next((place for place in first if not _is_note(rows[place])), first[0])
-    return place, looks_like_header(rows[place])
+        return position, looks_like_header(rows[position])
+    position = next((position for position in first if not _is_note(rows[position])), first[0])
+    return position, looks_like_header(rows[position])
 
 
 def _filled_width(row: Sequence[str]) -> int:
     """Its cells up to the last that is not blank."""
-    return max((place + 1 for place, cell in enumerate(row) if cell.strip()), default=0)
+    return max((position + 1 for position, cell in enumerate(row) if cell.strip()), default=0)
 
 
 def _is_note(row: Sequence[str]) -> bool:
@@ -144,10 +144,10 @@ def find_column(
     width = max([len(names), *map(len, rows)])
     if wanted is not None:
         return _wanted_column(names, wanted, width, file)
-    named = [place for place, name in enumerate(names) if names_addresses(name)]
+    named = [position for position, name in enumerate(names) if names_addresses(name)]
     if len(named) == 1:
         return named[0]
-    full = [place for place in named or range(width) if _is_full(rows, place)]
+    full = [position for position in named or range(width) if _is_full(rows, position)]
     if len(full) > 1 and not named:
         full = [p for p in full if p < len(names) and "mail" in names[p].casefold()] or full
     if len(full) == 1:
@@ -168,11 +168,11 @@ def _wanted_column(names: Sequence[str], wanted: str, width: int, file: str) -> 
     if is_number(wanted) and 1 <= int(wanted[:9]) <= width:
         return int(wanted[:9]) - 1
     for same in (str, lambda name: name.strip().casefold()):
-        found = [place for place, name in enumerate(names) if same(name) == same(wanted)]
+        found = [position for position, name in enumerate(names) if same(name) == same(wanted)]
         if len(found) == 1:
             return found[0]
         if found:
-            numbers = ", ".join(str(place + 1) for place in found)
+            numbers = ", ".join(str(position + 1) for position in found)
             raise BadList(
                 f"{file} has {len(found)} columns called {plain(wanted)}; "
                 f"give one's number instead: {numbers}"
@@ -182,9 +182,9 @@ def _wanted_column(names: Sequence[str], wanted: str, width: int, file: str) -> 
     )
 
 
-def _is_full(rows: Sequence[Sequence[str]], place: int) -> bool:
+def _is_full(rows: Sequence[Sequence[str]], position: int) -> bool:
     """Do most of the cells that are not blank look like an address?"""
-    cells = [row[place] for row in rows if place < len(row) and row[place].strip()]
+    cells = [row[position] for row in rows if position < len(row) and row[position].strip()]
     return 2 * sum(map(has_address, cells)) > len(cells)
 
 
@@ -198,10 +198,10 @@ def is_address(cell: str) -> bool:
     return has_address(cell) and re.search(r"[\s<>]", address_in(cell)) is None
 
 
-def _listed(names: Sequence[str], places: Sequence[int]) -> str:
+def _listed(names: Sequence[str], positions: Sequence[int]) -> str:
     listed = [
-        plain(names[place] if place < len(names) else "") or f"number {place + 1}"
-        for place in places[:LISTED_MAX]
+        plain(names[position] if position < len(names) else "") or f"number {position + 1}"
+        for position in positions[:LISTED_MAX]
     ]
-    more = len(places) - len(listed)
+    more = len(positions) - len(listed)
     return ", ".join(listed) + (f" and {more} more" if more else "")

@@ -2,7 +2,7 @@
 
 A file is read strictly: what does not fit its dialect is refused with the line, since a
 stray quote may swallow the rows after it. Several dialects may fit one file. The order
-of preference is that of `_Choice`; the number of cells in each row decides first.
+of preference is that of `_DialectChoice`; the number of cells in each row decides first.
 Each reading is one pass with bounded memory.
 """
 
@@ -24,8 +24,8 @@ DELIMITERS = ",;\t|"
 SEP_LINE = re.compile(r'"?sep=([,;\t|])"?[\r\n]', re.IGNORECASE)
 DELIMITER_ROWS = 100  # of the sample, that must agree
 CELL_CHARACTERS_MAX = 1 << 20  # a longer one is a quote that nobody closed
-WITHIN = "a quote within a cell"
-ENDS = "ends in an escape"
+QUOTE_WITHIN = "a quote within a cell"
+ENDS_IN_ESCAPE_TEXT = "ends in an escape"
 TOO_LONG = "larger than field limit"  # csv's words
 WIDTHS_MAX = 64  # different ones that are counted; more is no table
 
@@ -59,12 +59,12 @@ class Dialect:
             strict=strict,
         )
 
-    def misfit(self, raw: str) -> str:
+    def mismatch(self, raw: str) -> str:
         """What csv allows in a record with escapes, and no writer of escapes writes."""
         if ENDS_IN_ESCAPE.search(raw):
-            return ENDS
+            return ENDS_IN_ESCAPE_TEXT
         strictly = self.quoted and not self.doubled and '"' in raw
-        return WITHIN if strictly and not self.quotes_whole(raw) else ""
+        return QUOTE_WITHIN if strictly and not self.quotes_whole(raw) else ""
 
     def quotes_whole(self, raw: str) -> bool:
         """Does a record, escapes aside, have quotes around cells and nowhere else?"""
@@ -75,14 +75,14 @@ class Dialect:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DeclaredDialect:
     """What a person said of quotes and backslashes; None: the file decides."""
 
     quotes: bool | None = None  # do they stand around cells, or are they text?
     backslash: Literal["text", "escape"] | None = None
 
 
-class Misfit(Exception):
+class DialectMismatch(Exception):
     """A line that the dialect does not allow."""
 
     def __init__(self, started: int, line: int, what: str) -> None:
@@ -92,7 +92,7 @@ class Misfit(Exception):
         self.what = what
 
 
-class Reading:
+class RecordReader:
     """The records of lines, by a dialect; raises Misfit. `started` is the current one's line."""
 
     def __init__(self, lines: Iterable[str], dialect: Dialect, first_line: int = 1) -> None:
@@ -121,21 +121,21 @@ class Reading:
                 cells = next(reader, None)
             except csv.Error as error:
                 torn = escaped and taken and ENDS_IN_ESCAPE.search(taken[-1])
-                what = ENDS if torn else str(error)
-                raise Misfit(self.started, before + reader.line_num, what) from None
+                what = ENDS_IN_ESCAPE_TEXT if torn else str(error)
+                raise DialectMismatch(self.started, before + reader.line_num, what) from None
             if cells is None:
                 return
             raw = taken[0] if len(taken) == 1 else "".join(taken)
             taken.clear()
-            if escaped and (what := dialect.misfit(raw)):
-                raise Misfit(self.started, before + reader.line_num, what)
+            if escaped and (what := dialect.mismatch(raw)):
+                raise DialectMismatch(self.started, before + reader.line_num, what)
             yield cells, raw
 
 
 # The delimiter
 
 
-def said_delimiter(survey: Survey) -> str | None:
+def declared_delimiter(survey: Survey) -> str | None:
     """The delimiter that a first line `sep=;` names, which is Excel's way."""
     said = SEP_LINE.match(survey.sample)
     return said[1] if said else None
@@ -207,7 +207,7 @@ def _sample_rows(lines: list[str], dialect: Dialect) -> list[Cells]:
 class Shape:
     """How wide the rows of one reading are."""
 
-    misfit: Misfit | None = None
+    mismatch: DialectMismatch | None = None
     rows: int = 0  # blank ones too, which no width is counted of
     widths: Counter[int] = field(default_factory=Counter)
     overgrown: int = 0  # the first line of a quoted cell over what looks like further rows
@@ -227,7 +227,7 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Clues:
+class DialectHints:
     """What a pass over the physical lines saw, whatever the quotes mean."""
 
     quotes: bool = False
@@ -248,33 +248,33 @@ class Clues:
         return self.ends.most_common(1)[0][0] if self.ends else "\n"
 
 
-def look(lines: Iterable[str], delimiter: str, first_line: int) -> Clues:
+def detect_dialect(lines: Iterable[str], delimiter: str, first_line: int) -> DialectHints:
     """Gather the clues, in one pass; raises Misfit."""
-    clues = Clues()
+    hints = DialectHints()
     mark = re.escape(delimiter)
     space_led = re.compile(rf'(?:^|{mark})[ ]+"[^"]')
     whole = re.compile(rf'(?:^|{mark})[ ]*"[^"]*(?:""[^"]*)*"[ ]*(?={mark}|[\r\n]|$)')
     escaped = re.compile(rf"\\(?:{mark}|[\r\n])")
     for number, line in enumerate(lines, first_line):
         if len(line) > CELL_CHARACTERS_MAX and _has_long_cell(line, delimiter):
-            raise Misfit(number, number, TOO_LONG)
+            raise DialectMismatch(number, number, TOO_LONG)
         if line.endswith("\r\n"):
-            clues.ends["\r\n"] += 1
+            hints.ends["\r\n"] += 1
         elif line.endswith("\n"):
-            clues.ends["\n"] += 1
+            hints.ends["\n"] += 1
         elif line.endswith("\r"):
-            clues.ends["\r"] += 1
-            clues.lone_return = clues.lone_return or number
+            hints.ends["\r"] += 1
+            hints.lone_return = hints.lone_return or number
         if not line.isspace():
-            clues.plain.add(line.count(delimiter) + 1)
+            hints.plain.add(line.count(delimiter) + 1)
         if '"' in line:
-            clues.quotes = True
-            clues.whole_quoted = clues.whole_quoted or bool(whole.search(line))
-            clues.space_led = clues.space_led or bool(space_led.search(line))
-        if "\\" in line and not (clues.escaped_quotes and clues.escaped_others):
-            clues.escaped_quotes = clues.escaped_quotes or '\\"' in line
-            clues.escaped_others = clues.escaped_others or bool(escaped.search(line))
-    return clues
+            hints.quotes = True
+            hints.whole_quoted = hints.whole_quoted or bool(whole.search(line))
+            hints.space_led = hints.space_led or bool(space_led.search(line))
+        if "\\" in line and not (hints.escaped_quotes and hints.escaped_others):
+            hints.escaped_quotes = hints.escaped_quotes or '\\"' in line
+            hints.escaped_others = hints.escaped_others or bool(escaped.search(line))
+    return hints
 
 
 def _has_long_cell(line: str, delimiter: str) -> bool:
@@ -284,7 +284,7 @@ def _has_long_cell(line: str, delimiter: str) -> bool:
 def shape_of(lines: Iterable[str], dialect: Dialect, plain_width: int, first_line: int) -> Shape:
     """Read all by a dialect, up to the first misfit."""
     shape = Shape()
-    reading = Reading(lines, dialect, first_line)
+    reading = RecordReader(lines, dialect, first_line)
     try:
         for cells, raw in reading:
             shape.rows += 1
@@ -293,8 +293,8 @@ def shape_of(lines: Iterable[str], dialect: Dialect, plain_width: int, first_lin
             over_lines = dialect.quoted and not shape.overgrown and "\n" in raw[:-2]
             if over_lines and _looks_like_rows(raw, dialect.delimiter, plain_width):
                 shape.overgrown = reading.started
-    except Misfit as misfit:
-        shape.misfit = misfit
+    except DialectMismatch as mismatch:
+        shape.mismatch = mismatch
     return shape
 
 
@@ -308,7 +308,7 @@ def _looks_like_rows(raw: str, delimiter: str, width: int) -> bool:
 
 
 def find_dialect(
-    file: BinaryIO, survey: Survey, delimiter: str, name: str, said: Said, skip: int = 0
+    file: BinaryIO, survey: Survey, delimiter: str, name: str, said: DeclaredDialect, skip: int = 0
 ) -> tuple[Dialect, str]:
     """The dialect of a file, and its usual line end; BadList where none fits for certain."""
 
@@ -319,23 +319,23 @@ def find_dialect(
         return every
 
     try:
-        clues = look(lines(), delimiter, skip + 1)
-    except Misfit as misfit:
-        raise BadList(_misfit(name, misfit)) from None
+        hints = detect_dialect(lines(), delimiter, skip + 1)
+    except DialectMismatch as mismatch:
+        raise BadList(_mismatch(name, mismatch)) from None
     escaped = said.backslash == "escape"
     found = Dialect(delimiter, quoted=said.quotes is not False, escaped=escaped)
-    shape = clues.plain
+    shape = hints.plain
     if said.quotes is False and escaped:
-        shape = shape_of(lines(), found, clues.plain.width, skip + 1)
-    elif found.quoted and (escaped or clues.quotes or clues.escaped_others):
-        found, shape = _Choice(lines, clues, delimiter, name, skip + 1, said).made()
-    if clues.lone_return and len(clues.ends) > 1:
+        shape = shape_of(lines(), found, hints.plain.width, skip + 1)
+    elif found.quoted and (escaped or hints.quotes or hints.escaped_others):
+        found, shape = _DialectChoice(lines, hints, delimiter, name, skip + 1, said).made()
+    if hints.lone_return and len(hints.ends) > 1:
         _check_returns(lines(), found, shape.width, name, skip + 1)
-    return found, clues.line_end
+    return found, hints.line_end
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _DialectChoice:
     """Which dialect quotes and backslashes are to be read by.
 
     A reading is even when it fits every line and all rows are equally wide. The standard
@@ -344,17 +344,17 @@ class _Choice:
     """
 
     lines: Callable[[], Iterator[str]]
-    clues: Clues
+    hints: DialectHints
     delimiter: str
     name: str
     first_line: int
-    said: Said
+    declared: DeclaredDialect
 
     def made(self) -> tuple[Dialect, Shape]:
         readings = [(dialect, self._shape(dialect)) for dialect in self._candidates()]
         if self._may_be_bare():
-            readings.append((Dialect(self.delimiter, quoted=False), self.clues.plain))
-        fitting = [reading for reading in readings if reading[1].misfit is None]
+            readings.append((Dialect(self.delimiter, quoted=False), self.hints.plain))
+        fitting = [reading for reading in readings if reading[1].mismatch is None]
         even = [reading for reading in fitting if not reading[1].ragged]
         # A cell over what looks like rows speaks for another reading, where there is one.
         likely = [one for one in even or fitting if not one[1].overgrown] or even or fitting
@@ -363,46 +363,46 @@ class _Choice:
             dialect, shape = likely[0]
         else:
             dialect, shape = self._mixed() or max(readings, key=_fitting_lines)
-        if shape.overgrown and self.said.quotes is None:
+        if shape.overgrown and self.declared.quotes is None:
             raise BadList(_overgrown(self.name, shape.overgrown))
-        if shape.misfit is not None:
-            raise BadList(_misfit(self.name, shape.misfit))
+        if shape.mismatch is not None:
+            raise BadList(_mismatch(self.name, shape.mismatch))
         return dialect, shape
 
     def _shape(self, dialect: Dialect) -> Shape:
-        return shape_of(self.lines(), dialect, self.clues.plain.width, self.first_line)
+        return shape_of(self.lines(), dialect, self.hints.plain.width, self.first_line)
 
     def _candidates(self) -> list[Dialect]:
         """What the clues allow, the likeliest first."""
-        clues, delimiter = self.clues, self.delimiter
+        hints, delimiter = self.hints, self.delimiter
         unescaped = [Dialect(delimiter)]
-        if clues.space_led:
+        if hints.space_led:
             unescaped.insert(0, Dialect(delimiter, spaced=True))
         escaped = [replace(dialect, escaped=True) for dialect in unescaped]
-        if not clues.whole_quoted and self.said.quotes is None:
+        if not hints.whole_quoted and self.declared.quotes is None:
             escaped.append(Dialect(delimiter, quoted=False, escaped=True))
-        match self.said.backslash:
+        match self.declared.backslash:
             case "escape":
                 return escaped
             case "text":
                 return unescaped
-        return [*unescaped, *(escaped if clues.escapes else [])]
+        return [*unescaped, *(escaped if hints.escapes else [])]
 
     def _may_be_bare(self) -> bool:
         """Databases write tabs without any quoting: there a quote is a character like others."""
-        clues = self.clues
-        unsaid = self.said.quotes is None and self.said.backslash != "escape"
+        hints = self.hints
+        unsaid = self.declared.quotes is None and self.declared.backslash != "escape"
         return (
-            unsaid and self.delimiter == "\t" and not clues.whole_quoted and not clues.plain.ragged
+            unsaid and self.delimiter == "\t" and not hints.whole_quoted and not hints.plain.ragged
         )
 
     def _mixed(self) -> tuple[Dialect, Shape] | None:
         """Quotes doubled in some cells and escaped in others: only where nothing else fits."""
-        if self.said.backslash == "text" or not self.clues.escaped_quotes:
+        if self.declared.backslash == "text" or not self.hints.escaped_quotes:
             return None
         dialect = Dialect(self.delimiter, escaped=True, doubled=True)
         shape = self._shape(dialect)
-        return None if shape.misfit or shape.ragged or shape.overgrown else (dialect, shape)
+        return None if shape.mismatch or shape.ragged or shape.overgrown else (dialect, shape)
 
     def _check_only_one(self, readings: Sequence[tuple[Dialect, Shape]]) -> None:
         """BadList where a reading that fits no worse than the first gives other rows or cells.
@@ -413,7 +413,7 @@ class _Choice:
         for other, its_shape in readings[1:]:
             if shape.ragged and its_shape.ragged >= shape.ragged:
                 continue
-            if self.said.quotes and other.escaped == first.escaped:
+            if self.declared.quotes and other.escaped == first.escaped:
                 continue  # they differ in which quotes open a cell
             line = first_difference(self.lines, first, other, self.first_line)
             if line and other.escaped != first.escaped:
@@ -431,14 +431,14 @@ class _Choice:
 
 def _fitting_lines(reading: tuple[Dialect, Shape]) -> int:
     """How far a reading came that does not fit."""
-    return reading[1].misfit.started if reading[1].misfit else 0
+    return reading[1].mismatch.started if reading[1].mismatch else 0
 
 
 def first_difference(
     lines: Callable[[], Iterator[str]], one: Dialect, other: Dialect, first_line: int
 ) -> int:
     """The line from which on two dialects give other rows or cells; 0 where there is none."""
-    reading, another = (Reading(lines(), dialect, first_line) for dialect in (one, other))
+    reading, another = (RecordReader(lines(), dialect, first_line) for dialect in (one, other))
     for left, right in zip_longest(reading, another):
         if (
             left is None
@@ -464,23 +464,23 @@ def _same_cells(one: Cells, other: Cells) -> bool:
 MARKS = str.maketrans("", "", '\\"')
 
 
-def _misfit(name: str, misfit: Misfit) -> str:
-    if TOO_LONG in misfit.what:
-        what = "a cell is" if misfit.line == misfit.started else "a quote opens a cell that is"
+def _mismatch(name: str, mismatch: DialectMismatch) -> str:
+    if TOO_LONG in mismatch.what:
+        what = "a cell is" if mismatch.line == mismatch.started else "a quote opens a cell that is"
         return (
-            f"{name}, line {misfit.started}: {what} longer than {CELL_CHARACTERS_MAX:,} characters; "
+            f"{name}, line {mismatch.started}: {what} longer than {CELL_CHARACTERS_MAX:,} characters; "
             "put that right first, or take all quotes as text with --no-quotes"
         )
-    if misfit.what == ENDS:
+    if mismatch.what == ENDS_IN_ESCAPE_TEXT:
         return (
-            f"{name}, line {misfit.started}: a backslash stands at the end of a row; put that right "
+            f"{name}, line {mismatch.started}: a backslash stands at the end of a row; put that right "
             "first, or take all backslashes as text with --backslash text"
         )
-    where = f"{name}, line {misfit.started}: a quote opens a cell and "
-    if "expected after" in misfit.what or misfit.what == WITHIN:
+    where = f"{name}, line {mismatch.started}: a quote opens a cell and "
+    if "expected after" in mismatch.what or mismatch.what == QUOTE_WITHIN:
         return (
             f"{where}closes in the middle of one"
-            f"{f' at line {misfit.line}' if misfit.line > misfit.started else ''}; double the "
+            f"{f' at line {mismatch.line}' if mismatch.line > mismatch.started else ''}; double the "
             "quotes within a cell, or take all quotes as text with --no-quotes"
         )
     return (
@@ -500,7 +500,7 @@ def _check_returns(
     lines: Iterable[str], dialect: Dialect, width: int, name: str, first_line: int
 ) -> None:
     """Where most lines end otherwise, a carriage return ends a row or stands in a cell."""
-    reading = Reading(lines, dialect, first_line)
+    reading = RecordReader(lines, dialect, first_line)
     after = False
     for cells, raw in reading:
         here = raw.endswith("\r")

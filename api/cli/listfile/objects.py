@@ -160,7 +160,7 @@ class Objects:
         ]
         rows = [[_cell_text(value.get(column)) for column in texts] for value in sample]
         try:
-            place = find_column(texts, rows, wanted, self._name)
+            position = find_column(texts, rows, wanted, self._name)
         except BadList as bad:
             inside = _paths_to_addresses(*sample)
             if wanted is not None or not inside:
@@ -168,13 +168,13 @@ class Objects:
             raise BadList(
                 f"{self._name} has no field of its own with an address{_advice(inside)}"
             ) from bad
-        if not any(any(row) for row in rows) or (rows and not any(row[place] for row in rows)):
+        if not any(any(row) for row in rows) or (rows and not any(row[position] for row in rows)):
             inside = _paths_to_addresses(*sample)
             if wanted is None and inside:
                 raise BadList(
-                    f"{self._name} has no address in {plain(texts[place])}{_advice(inside)}"
+                    f"{self._name} has no address in {plain(texts[position])}{_advice(inside)}"
                 )
-        return texts[place]
+        return texts[position]
 
 
 def _is_text(values: Sequence[Any]) -> bool:

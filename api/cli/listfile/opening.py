@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
 from mailprobe.api.cli.listfile.dialect import (
+    DeclaredDialect,
     Dialect,
-    Said,
+    declared_delimiter,
     find_delimiter,
     find_dialect,
-    said_delimiter,
 )
 from mailprobe.api.cli.listfile.objects import Objects
 from mailprobe.api.cli.listfile.sheets import Sheet
 from mailprobe.api.cli.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
 from mailprobe.api.cli.listfile.tables import (
-    Table,
+    TableList,
     csv_records,
     line_records,
     read_lines,
@@ -38,7 +38,7 @@ SKIPPED_LINES_MAX = 10_000  # they are held in memory
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """How a person says that a list is to be read; without a word the file decides."""
 
     column: str | None = None  # the addresses' name, number or path
@@ -49,7 +49,7 @@ class Reading:
     backslash: Literal["text", "escape"] | None = None
 
 
-class Row(Protocol):
+class ListRow(Protocol):
     """One row of a list, whatever kind of file it came from."""
 
     @property
@@ -68,11 +68,11 @@ class Rows(Protocol):
 
     columns: list[str]
 
-    def rows(self) -> "Iterator[Row]": ...
+    def rows(self) -> "Iterator[ListRow]": ...
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class OutputFormat:
     """How a list is written, so that its output can be written alike."""
 
     kind: Kind
@@ -87,7 +87,7 @@ class List:
 
     name: str
     survey: Survey
-    manner: Manner
+    manner: OutputFormat
     content: Rows
     dialect: Dialect | None = None  # of a file of delimited cells
     sheet: Sheet | None = None  # of a workbook
@@ -101,9 +101,9 @@ class List:
     def named_members(self) -> list[str]:
         """The names that a row's JSON object has."""
         content = self.content
-        return content.unique_columns if isinstance(content, Table) else content.columns
+        return content.unique_columns if isinstance(content, TableList) else content.columns
 
-    def rows(self) -> "Iterator[Row]":
+    def rows(self) -> "Iterator[ListRow]":
         """Every row, in order; can be read again and again."""
         return self.content.rows()
 
@@ -118,7 +118,7 @@ class List:
             )
         if self.sheet is not None and self.sheet.package.has_macros:
             yield f"{self.name} holds macros, which are not kept"
-        wide = self.content.wide if isinstance(self.content, Table) else None
+        wide = self.content.wide if isinstance(self.content, TableList) else None
         if wide is not None and wide.rows:
             rows = "rows are" if wide.rows > 1 else "row is"
             yield (
@@ -128,12 +128,12 @@ class List:
 
 
 @contextmanager
-def open_list(path: Path | None, reading: Reading | None = None, **said: Any) -> Iterator[List]:
+def open_list(path: Path | None, reading: ReadOptions | None = None, **said: Any) -> Iterator[List]:
     """Open a list, or standard input (None); BadList says what is wrong with it.
 
     `said` are the fields of a Reading.
     """
-    reading = reading or Reading(**said)
+    reading = reading or ReadOptions(**said)
     name = STANDARD_INPUT if path is None else plain(str(path))
     with _opened(path, name) as file:
         found = survey(file, name, encoding=reading.encoding, errors=reading.errors)
@@ -201,7 +201,7 @@ def temporary_file() -> Iterator[BinaryIO]:
         yield file
 
 
-def _read(file: BinaryIO, found: Survey, ending: str, reading: Reading, name: str) -> List:
+def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name: str) -> List:
     if found.zipped:
         return _read_sheet(file, found, reading, name)
     if ending in (".xlsx", ".xlsm"):
@@ -211,18 +211,18 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: Reading, name: st
     ):
         if reading.skip_lines:
             raise BadList(f"{name} holds JSON objects: --skip-lines is for tables")
-        return List(name, found, Manner("ndjson"), Objects(file, found, reading.column, name))
+        return List(name, found, OutputFormat("ndjson"), Objects(file, found, reading.column, name))
     return _read_text(file, found, ending, reading, name)
 
 
-def _read_sheet(file: BinaryIO, found: Survey, reading: Reading, name: str) -> List:
+def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) -> List:
     sheet = Sheet(file, found, name)
     table = read_table(sheet.records(reading.skip_lines), reading.column)
-    return List(name, found, Manner("xlsx"), table, sheet=sheet)
+    return List(name, found, OutputFormat("xlsx"), table, sheet=sheet)
 
 
-def _read_text(file: BinaryIO, found: Survey, ending: str, reading: Reading, name: str) -> List:
-    said = said_delimiter(found)
+def _read_text(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name: str) -> List:
+    said = declared_delimiter(found)
     skip = max(reading.skip_lines, 1 if said else 0)
     is_table = ending in TABLE_ENDINGS
     delimiter = said or find_delimiter(
@@ -231,11 +231,11 @@ def _read_text(file: BinaryIO, found: Survey, ending: str, reading: Reading, nam
     if not delimiter and not is_table:
         records = line_records(file, found, name, skip)
         line_end = "\r\n" if "\r\n" in found.sample else "\n"
-        manner = Manner("csv", ",", line_end, found.bom)
+        manner = OutputFormat("csv", ",", line_end, found.bom)
         return List(name, found, manner, read_lines(records, reading.column))
     delimiter = delimiter or TABLE_ENDINGS.get(ending) or ","
-    marks = Said(reading.quotes, reading.backslash)
+    marks = DeclaredDialect(reading.quotes, reading.backslash)
     dialect, line_end = find_dialect(file, found, delimiter, name, marks, skip)
-    manner = Manner("csv", delimiter, line_end, found.bom)
+    manner = OutputFormat("csv", delimiter, line_end, found.bom)
     table = read_table(csv_records(file, found, dialect, name, skip), reading.column)
     return List(name, found, manner, table, dialect)

@@ -33,7 +33,7 @@ class NotAWorkbook(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SheetEntry:
     """A sheet: its title, and the name of its part."""
 
     title: str
@@ -75,14 +75,14 @@ class Package:
         """Has the workbook one sheet, and no name that speaks of its cells?"""
         return len(self.sheets) == 1 and not self._names
 
-    def visible_sheet(self) -> Entry:
+    def visible_sheet(self) -> SheetEntry:
         """The first sheet that a person sees."""
         for entry in self.sheets:
             if entry.visible:
                 return entry
         raise NotAWorkbook("has no sheet that is visible; unhide the one with the list")
 
-    def open(self, entry: Entry) -> IO[bytes]:
+    def open(self, entry: SheetEntry) -> IO[bytes]:
         return self.zip.open(self._infos[entry.part])
 
     def strings(self) -> list[str]:
@@ -121,14 +121,14 @@ class Package:
 
     # -- parts and relationships
 
-    def _sheets(self, root: ElementTree.Element) -> Iterator[Entry]:
+    def _sheets(self, root: ElementTree.Element) -> Iterator[SheetEntry]:
         related = dict(self._relations(self._workbook))
         for sheet in _all(root, "sheet"):
             key = next((value for name, value in sheet.items() if name.endswith("}id")), "")
             kind, part = related[key]
             if kind.endswith(WORKSHEET):
                 state = sheet.get("state", "visible")
-                yield Entry(sheet.get("name", ""), part, state == "visible")
+                yield SheetEntry(sheet.get("name", ""), part, state == "visible")
 
     def _related(self, part: str, kind: str) -> str:
         for _, (type_, target) in self._relations(part):

@@ -47,16 +47,16 @@ def open_sheet_writer(
     package = sheet.package
     around = sheet.around
     further = len(names) if header is not None else len(names) - width
-    letters = [column_letters(place) for place in range(width + further)]
+    letters = [column_letters(position) for position in range(width + further)]
     prefix = around.prefix
     moved = 0 if header is not None else 1
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION) as out:
 
-        def cells_of(number: int, texts: Sequence[str], place: int) -> bytes:
+        def cells_of(number: int, texts: Sequence[str], position: int) -> bytes:
             return "".join(
                 f'<{prefix}c r="{letter}{number}" t="inlineStr"><{prefix}is>'
                 f'<{prefix}t xml:space="preserve">{_escaped(text)}</{prefix}t></{prefix}is></{prefix}c>'
-                for letter, text in zip(letters[place:], texts, strict=False)
+                for letter, text in zip(letters[position:], texts, strict=False)
                 if text
             ).encode()
 
@@ -66,11 +66,11 @@ def open_sheet_writer(
             stream.write(_row_with(raw, cells_of(raw.number + moved, texts, width), moved))
 
         infos = package.zip.infolist()
-        place = next(n for n, info in enumerate(infos) if info.filename == sheet.entry.part)
+        position = next(n for n, info in enumerate(infos) if info.filename == sheet.entry.part)
         with _changed_if_broken(sheet):
-            for info in infos[:place]:
+            for info in infos[:position]:
                 _copy(package.zip, info, out)
-        with _opened(out, infos[place], around.rows * further) as stream:
+        with _opened(out, infos[position], around.rows * further) as stream:
             stream.write(_with_width(around.head, width + further, moved))
             for raw in above:
                 stream.write(raw.octets)
@@ -86,7 +86,7 @@ def open_sheet_writer(
             yield add
             stream.write(around.tail)
         with _changed_if_broken(sheet):
-            for info in infos[place + 1 :]:
+            for info in infos[position + 1 :]:
                 _copy(package.zip, info, out)
             sheet.check()
 
@@ -157,8 +157,8 @@ def _with_width(head: bytes, width: int, moved: int) -> bytes:
     """What stands before the rows, with the sheet's range as large as it becomes."""
 
     def wider(found: "re.Match[bytes]") -> bytes:
-        place = max(column_of(found[2].decode()), width - 1)
-        return found[1] + b"%s%d" % (column_letters(place).encode(), int(found[3]) + moved)
+        position = max(column_of(found[2].decode()), width - 1)
+        return found[1] + b"%s%d" % (column_letters(position).encode(), int(found[3]) + moved)
 
     return DIMENSION.sub(wider, head, count=1)
 

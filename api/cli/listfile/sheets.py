@@ -213,8 +213,8 @@ class _SheetParser:
                     self._around.columns = max(self._around.columns, column_of(last) + 1)
 
     def _start_cell(self, attributes: dict[str, str]) -> None:
-        place = attributes.get("r")
-        self._place = self._place + 1 if place is None else column_of(place)
+        position = attributes.get("r")
+        self._place = self._place + 1 if position is None else column_of(position)
         self._kind = attributes.get("t", "n")
         self._style = int(attributes.get("s", 0))
         self._formula = False
@@ -262,11 +262,11 @@ def column_of(reference: str) -> int:
     return found
 
 
-def column_letters(place: int) -> str:
+def column_letters(position: int) -> str:
     letters = ""
-    place += 1
-    while place:
-        place, letter = divmod(place - 1, 26)
+    position += 1
+    while position:
+        position, letter = divmod(position - 1, 26)
         letters = chr(65 + letter) + letters
     return letters
 

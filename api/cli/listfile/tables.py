@@ -18,7 +18,7 @@ from mailprobe.api.cli.listfile.columns import (
     is_surely_header,
     names_addresses,
 )
-from mailprobe.api.cli.listfile.dialect import Dialect, Misfit, RawRecord, Reading
+from mailprobe.api.cli.listfile.dialect import Dialect, DialectMismatch, RawRecord, RecordReader
 from mailprobe.api.cli.listfile.survey import BadList, Survey
 from mailprobe.api.cli.listfile.text import changed, text_lines
 
@@ -45,7 +45,7 @@ class TableRow:
 
     address: str
     values: list[str]
-    table: "Table"
+    table: "TableList"
     raw: Any  # its text as it stands
 
     def cells(self) -> list[str]:
@@ -63,7 +63,7 @@ class Wide:
     first: int = 0  # the number of its row, the first under the header being 1
 
 
-class Table:
+class TableList:
     """A list that is a table.
 
     `columns` grows with the longest row and is whole once `rows` ran to its end.
@@ -92,13 +92,13 @@ class Table:
 
     def rows(self) -> Iterator[TableRow]:
         """Every row but the header; can be read again and again."""
-        place = self._address
+        position = self._address
         self.wide = Wide()
         records = self._records.read()
         for number, (cells, raw) in enumerate(islice(records, self._passed_over, None), 1):
             if len(cells) > self._width and not self.bare:
                 self._widen(len(cells), number)
-            cell = cells[place] if place < len(cells) else ""
+            cell = cells[position] if position < len(cells) else ""
             if self.bare and address_in(cell) != cell.strip():
                 self.bare = False  # a mailbox is more than its address, and comes back whole
                 self._widen(1, number)
@@ -113,7 +113,7 @@ class Table:
     def _widen(self, width: int, number: int) -> None:
         self.wide.rows += 1
         self.wide.first = self.wide.first or number
-        self.columns += [f"column_{place + 1}" for place in range(len(self.columns), width)]
+        self.columns += [f"column_{position + 1}" for position in range(len(self.columns), width)]
 
     @property
     def widened(self) -> int:
@@ -125,8 +125,8 @@ class Table:
         """A name for each column that no other has; to be asked for once all rows were read."""
         names: dict[str, None] = {}
         counts: dict[str, int] = {}  # how far each name was numbered
-        for place, column in enumerate(self.columns):
-            wanted = name = column or f"column_{place + 1}"
+        for position, column in enumerate(self.columns):
+            wanted = name = column or f"column_{position + 1}"
             while name in names:
                 counts[wanted] = counts.get(wanted, 1) + 1
                 name = f"{wanted}_{counts[wanted]}"
@@ -150,22 +150,24 @@ def _sample(records: Records) -> list[RawRecord]:
     return sample
 
 
-def read_table(records: Records, wanted: str | None) -> Table:
+def read_table(records: Records, wanted: str | None) -> TableList:
     """Tell header and column from the first rows; BadList where there is nothing to verify."""
     name, sample = records.name, _sample(records)
     rows = [cells for cells, _ in sample]
     if all(map(_blank, rows)):
         raise BadList(f"{name} holds nothing but blank rows")
-    place, has_header = header_place(rows, wanted)
+    position, has_header = header_place(rows, wanted)
     if has_header:
-        body = [row for row in rows[place + 1 :] if not _blank(row)]
+        body = [row for row in rows[position + 1 :] if not _blank(row)]
         if not body:
             raise BadList(f"{name} has a header and no rows under it")
-        column = find_column(rows[place], body, wanted, name)
-        if is_surely_header(rows[place], column) or not has_address_in(body, column):
-            above = [raw for _, raw in sample[:place]]
-            return Table(records, rows[place], column, above=above, header=sample[place][1])
-    return _headless(records, sample, place, wanted)
+        column = find_column(rows[position], body, wanted, name)
+        if is_surely_header(rows[position], column) or not has_address_in(body, column):
+            above = [raw for _, raw in sample[:position]]
+            return TableList(
+                records, rows[position], column, above=above, header=sample[position][1]
+            )
+    return _headless(records, sample, position, wanted)
 
 
 def has_address_in(rows: Sequence[Sequence[str]], column: int) -> bool:
@@ -173,19 +175,19 @@ def has_address_in(rows: Sequence[Sequence[str]], column: int) -> bool:
 
 
 def _headless(
-    records: Records, sample: Sequence[RawRecord], place: int, wanted: str | None
-) -> Table:
+    records: Records, sample: Sequence[RawRecord], position: int, wanted: str | None
+) -> TableList:
     """A table without a header: blank rows at its beginning are rows, notes above it are none."""
-    above = [raw for _, raw in sample[:place]]
-    if all(_blank(cells) for cells, _ in sample[:place]):
+    above = [raw for _, raw in sample[:position]]
+    if all(_blank(cells) for cells, _ in sample[:position]):
         above = []
     body = [cells for cells, _ in sample[len(above) :] if not _blank(cells)]
     columns = [f"column_{number + 1}" for number in range(max(map(len, body)))]
     column = find_column(columns, body, wanted, records.name, headless=True)
-    return Table(records, columns, column, above=above)
+    return TableList(records, columns, column, above=above)
 
 
-def read_lines(records: Records, wanted: str | None) -> Table:
+def read_lines(records: Records, wanted: str | None) -> TableList:
     """A list with one address a line; a first line that says `email` is a header."""
     sample = _sample(records)
     filled = [cells[0] for cells, _ in sample if not _blank(cells)]
@@ -203,7 +205,7 @@ def read_lines(records: Records, wanted: str | None) -> Table:
             f"{records.name}: most of its lines are no addresses; save the list as CSV, or take each "
             "line for an address with --column 1"
         )
-    return Table(records, [], 0, bare=True)
+    return TableList(records, [], 0, bare=True)
 
 
 # Text
@@ -217,8 +219,8 @@ def csv_records(
     def read() -> Iterator[RawRecord]:
         lines = islice(text_lines(file, survey, name), skip, None)
         try:
-            yield from Reading(lines, dialect, skip + 1)
-        except Misfit:  # it fitted before
+            yield from RecordReader(lines, dialect, skip + 1)
+        except DialectMismatch:  # it fitted before
             raise changed(name) from None
 
     return Records(name, read, list(islice(text_lines(file, survey, name), skip)))

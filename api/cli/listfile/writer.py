@@ -24,13 +24,13 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from mailprobe.api.cli.errors import Misuse, Trouble
+from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.listfile.dialect import Dialect
-from mailprobe.api.cli.listfile.opening import TABLE_ENDINGS, Kind, List, Manner, Row
+from mailprobe.api.cli.listfile.opening import TABLE_ENDINGS, Kind, List, ListRow, OutputFormat
 from mailprobe.api.cli.listfile.sheet_writer import open_sheet_writer
 from mailprobe.api.cli.listfile.sheets import Sheet
 from mailprobe.api.cli.listfile.survey import BadList
-from mailprobe.api.cli.listfile.tables import Table, TableRow
+from mailprobe.api.cli.listfile.tables import TableList, TableRow
 from mailprobe.api.cli.output.lights import light_of
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.engine.verdict import FIELDS, Verdict
@@ -59,22 +59,22 @@ KINDS: dict[str, Kind] = {
 NOT_WRITTEN = frozenset({".json", ".xls", ".xlsm", ".xlsb", ".ods", ".pdf", ".parquet"})
 
 
-class CannotWrite(Trouble):
+class CannotWrite(CommandError):
     """The disk is full, or otherwise takes no more; what was written before is kept."""
 
 
-def output_manner(path: Path | None, manner: Manner) -> Manner:
+def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
     """How the output is written: by its ending, else as the input is."""
     ending = path.suffix.lower() if path else ""
     if ending in NOT_WRITTEN:
         raise Misuse(f"{plain(str(path))}: -o takes the endings {' '.join(KINDS)}")
     kind = KINDS.get(ending, manner.kind if ending != ".txt" else "csv")
     if kind != "csv":
-        return Manner(kind)
+        return OutputFormat(kind)
     delimiter = TABLE_ENDINGS.get(ending) or manner.delimiter
     if ending == ".csv" and delimiter == "\t":
         delimiter = ","
-    return Manner(kind, delimiter, manner.line_end, manner.bom)
+    return OutputFormat(kind, delimiter, manner.line_end, manner.bom)
 
 
 def result_names(taken: Sequence[str]) -> list[str]:
@@ -111,12 +111,12 @@ CELLS: dict[type, Callable[[Any], str]] = {
 }
 
 
-Write = Callable[[Row, Verdict | None], None]
+Write = Callable[[ListRow, Verdict | None], None]
 AddRow = Callable[[list[str]], object]
 
 
 @contextmanager
-def open_writer(file: BinaryIO, manner: Manner, source: List) -> Iterator[Write]:
+def open_writer(file: BinaryIO, manner: OutputFormat, source: List) -> Iterator[Write]:
     """What writes a row with its result; the file is complete when the block ends well.
 
     All rows of `source` must have been read once: only then its columns are known.
@@ -142,14 +142,14 @@ def _write_cells(add_row: AddRow, columns: Sequence[str]) -> Write:
     width = len(columns)
     add_row([*columns, *result_names(columns)])
 
-    def write(row: Row, verdict: Verdict | None) -> None:
+    def write(row: ListRow, verdict: Verdict | None) -> None:
         own = row.cells()
         add_row([*own, *[""] * (width - len(own)), *result_cells(verdict)])
 
     return write
 
 
-def copies_text(source: List, manner: Manner) -> bool:
+def copies_text(source: List, manner: OutputFormat) -> bool:
     """Is the output delimited as the input is, so that a row's text can be copied?"""
     return (
         source.dialect is not None
@@ -158,10 +158,10 @@ def copies_text(source: List, manner: Manner) -> bool:
     )
 
 
-def _copy_rows(text: io.TextIOWrapper, manner: Manner, source: List) -> Write:
+def _copy_rows(text: io.TextIOWrapper, manner: OutputFormat, source: List) -> Write:
     """Each row's own text, with what it lacks of the table's width, and the result behind it."""
     table, dialect = source.content, source.dialect
-    assert isinstance(table, Table)
+    assert isinstance(table, TableList)
     assert dialect is not None
     delimiter, line_end, width = manner.delimiter, manner.line_end, len(table.columns)
     write_text = text.write
@@ -182,7 +182,7 @@ def _copy_rows(text: io.TextIOWrapper, manner: Manner, source: List) -> Write:
         header = _without_end(table.header) + "".join(further)
         write_text(f"{header}{delimiter}{encode(names)}{line_end}")
 
-    def write(row: Row, verdict: Verdict | None) -> None:
+    def write(row: ListRow, verdict: Verdict | None) -> None:
         assert isinstance(row, TableRow)
         add(row.raw, len(row.values), result_cells(verdict))
 
@@ -223,7 +223,7 @@ def _defused(results: Sequence[str]) -> Sequence[str]:
 
 
 @contextmanager
-def _text(file: BinaryIO, manner: Manner) -> Iterator[io.TextIOWrapper]:
+def _text(file: BinaryIO, manner: OutputFormat) -> Iterator[io.TextIOWrapper]:
     text = io.TextIOWrapper(file, "utf-8-sig" if manner.bom else "utf-8", newline="")
     try:
         yield text
@@ -233,7 +233,7 @@ def _text(file: BinaryIO, manner: Manner) -> Iterator[io.TextIOWrapper]:
             text.detach()
 
 
-def _csv(text: io.TextIOWrapper, manner: Manner) -> AddRow:
+def _csv(text: io.TextIOWrapper, manner: OutputFormat) -> AddRow:
     # By itself csv leaves a carriage return bare where lines end without one.
     sparing, careful = (
         csv.writer(text, delimiter=manner.delimiter, lineterminator=manner.line_end, quoting=how)
@@ -262,9 +262,9 @@ def _sheet(file: BinaryIO) -> Iterator[AddRow]:
 
         def add_row(cells: list[str]) -> None:
             number = next(numbers)
-            for place, cell in enumerate(cells):
+            for position, cell in enumerate(cells):
                 if cell:
-                    sheet.write_string(number, place, cell)
+                    sheet.write_string(number, position, cell)
 
         yield add_row
         try:
@@ -277,7 +277,7 @@ def _sheet(file: BinaryIO) -> Iterator[AddRow]:
 def _same_workbook(file: BinaryIO, source: List, sheet: Sheet) -> Iterator[Write]:
     """The workbook as it was, with the results behind the columns of the cleaned sheet."""
     table = source.content
-    assert isinstance(table, Table)
+    assert isinstance(table, TableList)
     width = max(sheet.around.columns, len(table.columns))
     names = result_names(table.columns)
     if table.header is None:
@@ -285,7 +285,7 @@ def _same_workbook(file: BinaryIO, source: List, sheet: Sheet) -> Iterator[Write
         names = [*own, *names]
     with open_sheet_writer(file, sheet, table.above, table.header, names, width) as add:
 
-        def write(row: Row, verdict: Verdict | None) -> None:
+        def write(row: ListRow, verdict: Verdict | None) -> None:
             assert isinstance(row, TableRow)
             add(row.raw, result_cells(verdict))
 
@@ -293,7 +293,7 @@ def _same_workbook(file: BinaryIO, source: List, sheet: Sheet) -> Iterator[Write
 
 
 def _write_objects(file: BinaryIO, names: Sequence[str]) -> Write:
-    def write(row: Row, verdict: Verdict | None) -> None:
+    def write(row: ListRow, verdict: Verdict | None) -> None:
         own = row.members().removesuffix(b"}").rstrip()
         result = msgspec.json.encode(dict(zip(names, result_values(verdict), strict=True)))
         comma = b"" if own == b"{" else b","
@@ -305,7 +305,7 @@ def _write_objects(file: BinaryIO, names: Sequence[str]) -> Write:
 def check_header(source: List) -> None:
     """Say before anything is asked that a sheet has no place for the results' names."""
     table, sheet = source.content, source.sheet
-    if sheet is None or not isinstance(table, Table) or table.header is not None:
+    if sheet is None or not isinstance(table, TableList) or table.header is not None:
         return
     if not sheet.can_move_down():
         raise BadList(
@@ -321,7 +321,7 @@ def _sheet_characters(cell: str) -> int:
     return len(cell.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def check_fits_sheet(row: Row, number: int, name: str) -> None:
+def check_fits_sheet(row: ListRow, number: int, name: str) -> None:
     """Say before anything is asked that a workbook could not hold the output."""
     cells = row.cells()
     if (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.api.cli.cleaning.tally import Pace, Tally, duration
-from mailprobe.api.cli.errors import say
+from mailprobe.api.cli.cleaning.tally import ProgressRate, ResultCounts, duration
+from mailprobe.api.cli.errors import print_error
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,40 +22,42 @@ BAR_COLUMNS = 24
 
 
 @asynccontextmanager
-async def show_progress(tally: Tally, total: int) -> AsyncIterator[None]:
-    """Show how `tally` nears `total` for as long as the block runs."""
+async def show_progress(counts: ResultCounts, total: int) -> AsyncIterator[None]:
+    """Show how `counts` nears `total` for as long as the block runs."""
     show = _bar if sys.stderr.isatty() else _lines
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(show, tally, total)
+        nursery.start_soon(show, counts, total)
         try:
             yield
         finally:
             nursery.cancel_scope.cancel()
 
 
-async def _lines(tally: Tally, total: int) -> None:
-    pace = Pace()
-    pace.mark(trio.current_time(), tally.done)
+async def _lines(counts: ResultCounts, total: int) -> None:
+    pace = ProgressRate()
+    pace.mark(trio.current_time(), counts.done)
     while True:
         await trio.sleep(LINE_S)
-        pace.mark(trio.current_time(), tally.done)
-        share = 100 * tally.done // total
-        say(f"{tally.done:,} of {total:,} ({share} %), {speed(pace, total)}: {statuses(tally)}")
+        pace.mark(trio.current_time(), counts.done)
+        share = 100 * counts.done // total
+        print_error(
+            f"{counts.done:,} of {total:,} ({share} %), {speed(pace, total)}: {statuses(counts)}"
+        )
 
 
-async def _bar(tally: Tally, total: int) -> None:
+async def _bar(counts: ResultCounts, total: int) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    pace = Pace()
+    pace = ProgressRate()
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
         while True:
-            pace.mark(trio.current_time(), tally.done)
-            live.update(_drawn(tally, total, pace), refresh=True)
+            pace.mark(trio.current_time(), counts.done)
+            live.update(_drawn(counts, total, pace), refresh=True)
             await trio.sleep(REDRAW_S)
 
 
-def _drawn(tally: Tally, total: int, pace: Pace) -> "RenderableType":
+def _drawn(counts: ResultCounts, total: int, pace: ProgressRate) -> "RenderableType":
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -63,13 +65,13 @@ def _drawn(tally: Tally, total: int, pace: Pace) -> "RenderableType":
 
     line = Table.grid(padding=(0, 1))
     line.add_row(
-        ProgressBar(total=total, completed=tally.done, width=BAR_COLUMNS),
-        Text(f"{tally.done:,} of {total:,}, {speed(pace, total)}"),
+        ProgressBar(total=total, completed=counts.done, width=BAR_COLUMNS),
+        Text(f"{counts.done:,} of {total:,}, {speed(pace, total)}"),
     )
-    return Group(line, Text(statuses(tally), style="dim"))
+    return Group(line, Text(statuses(counts), style="dim"))
 
 
-def speed(pace: Pace, total: int) -> str:
+def speed(pace: ProgressRate, total: int) -> str:
     """`240/s, 37 s left`."""
     per_s = pace.per_s
     rate = f"{per_s:,.0f}/s" if per_s >= 10 or not per_s else f"{per_s:.1f}/s"
@@ -77,6 +79,6 @@ def speed(pace: Pace, total: int) -> str:
     return rate if left is None else f"{rate}, {duration(left)} left"
 
 
-def statuses(tally: Tally) -> str:
+def statuses(counts: ResultCounts) -> str:
     """`812 deliverable, 40 unknown`, most first."""
-    return ", ".join(f"{count:,} {status}" for status, count in tally.statuses.most_common())
+    return ", ".join(f"{count:,} {status}" for status, count in counts.statuses.most_common())

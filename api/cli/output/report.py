@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mailprobe.api.cli.cleaning.tally import Tally, duration
+from mailprobe.api.cli.cleaning.tally import ResultCounts, duration
 from mailprobe.api.cli.output.lights import REASONS, light_of, words_of
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
-from mailprobe.engine.evidence import Evidence, Line
+from mailprobe.engine.evidence import ConversationLine, Evidence
 from mailprobe.engine.verdict import Verdict
 
 if TYPE_CHECKING:  # it brings the readers of tables along
@@ -96,7 +96,7 @@ def explanation(verdict: Verdict, evidence: Evidence) -> Iterator[Text]:
     yield from _facts(verdict, evidence)
     if evidence.conversation:
         yield Text("  conversation")
-        yield from map(_spoken, evidence.conversation)
+        yield from map(_readable, evidence.conversation)
     yield Text()
 
 
@@ -117,12 +117,12 @@ def _facts(verdict: Verdict, evidence: Evidence) -> Iterator[Text]:
         yield Text(f"  {'tried':<11} {plain(where)}: {plain(tried.result)}")
 
 
-def _spoken(line: Line) -> Text:
+def _readable(line: ConversationLine) -> Text:
     arrow, style = (">", "cyan") if line.who == "client" else ("<", "")
     return Text(f"    {line.at_ms:8.1f} ms {arrow} {plain(line.text)}", style=style)
 
 
-def summary_table(tally: Tally) -> Table:
+def summary_table(counts: ResultCounts) -> Table:
     """The rows of a cleaned list by status, by reason and by light."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("by")
@@ -130,16 +130,16 @@ def summary_table(tally: Tally) -> Table:
     table.add_column("rows", justify="right")
     table.add_column("share", justify="right")
     table.add_column("")
-    _add_counts(table, "status", tally.statuses.most_common(), tally.done)
-    _add_counts(table, "reason", tally.reasons.most_common(), tally.done)
-    _add_counts(table, "light", tally.lights.most_common(), tally.done)
+    _add_counts(table, "status", counts.statuses.most_common(), counts.done)
+    _add_counts(table, "reason", counts.reasons.most_common(), counts.done)
+    _add_counts(table, "light", counts.lights.most_common(), counts.done)
     return table
 
 
 def _add_counts(table: Table, title: str, counts: Iterable[tuple[str, int]], total: int) -> None:
-    for place, (name, count) in enumerate(counts):
+    for position, (name, count) in enumerate(counts):
         table.add_row(
-            "" if place else title,
+            "" if position else title,
             Text(name, style=STYLES.get(name, "")),
             f"{count:,}",
             f"{100 * count / total:.1f} %",
@@ -162,10 +162,10 @@ def print_summary(summary: "Summary", stream: TextIO) -> None:
 def summary_line(summary: "Summary") -> str:
     """`300 rows (2 without an address), 287 different addresses; 287 asked in 12 s, 23.9/s`."""
     blank = f" ({summary.blank:,} without an address)" if summary.blank else ""
-    rate = f", {summary.asked / summary.took_s:,.1f}/s" if summary.asked else ""
+    rate = f", {summary.verified / summary.took_s:,.1f}/s" if summary.verified else ""
     return (
         f"{summary.rows:,} rows{blank}, {summary.addresses:,} different addresses; "
-        f"{summary.asked:,} asked in {duration(summary.took_s)}{rate}"
+        f"{summary.verified:,} asked in {duration(summary.took_s)}{rate}"
     )
 
 

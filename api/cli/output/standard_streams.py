@@ -9,7 +9,7 @@ import os
 import sys
 from contextlib import suppress
 
-from mailprobe.api.cli.errors import say
+from mailprobe.api.cli.errors import print_error
 
 # Errors of a stream, which name no file. A pipe that was closed is none: its reader has enough.
 STREAM_ERRORS = frozenset(
@@ -47,14 +47,14 @@ def is_of_stream(error: OSError) -> bool:
     return error.filename is None and error.errno in STREAM_ERRORS
 
 
-def cannot_say(error: OSError) -> int:
+def cannot_write(error: OSError) -> int:
     """Say that standard output failed, and let go of it; gives the exit code."""
-    say(f"standard output cannot be written: {os.strerror(error.errno or 0)}")
-    let_go_of_output()
+    print_error(f"standard output cannot be written: {os.strerror(error.errno or 0)}")
+    release_output()
     return 1
 
 
-def let_go_of_output() -> None:
+def release_output() -> None:
     """What Python still holds for standard output goes nowhere, and fails no more at its end."""
     with suppress(OSError):
         nothing = os.open(os.devnull, os.O_WRONLY)

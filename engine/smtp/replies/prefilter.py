@@ -14,7 +14,7 @@ ANYTHING: frozenset[Head] = frozenset({("", False)})
 QUANTIFIERS = "?*+{"
 
 
-def heads(pattern: str) -> frozenset[str]:
+def first_letters(pattern: str) -> frozenset[str]:
     """Beginnings of at most HEAD_MAX letters; every match begins with one of them."""
     found, _ = _alternatives(pattern, 0)
     return frozenset(letters for letters, _ in found)

@@ -30,9 +30,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mailprobe.engine.smtp.replies.prefilter import heads
+from mailprobe.engine.smtp.replies.prefilter import first_letters
 from mailprobe.engine.smtp.replies.text import TEXT_MAX, Lexicon, Names, Subjects, fold, joined
-from mailprobe.engine.smtp.wire import Reply
+from mailprobe.engine.smtp.wire import SmtpReply
 
 TRIES_MAX = 500  # of rules at words: of 900 real replies none needs more than 110
 READINGS_MAX = 1024  # kept: hosts repeat themselves, and what they vary is mostly names
@@ -77,7 +77,7 @@ OF_A_RECIPIENT = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReplyMeaning:
     """What a reply was read as, and by which rule."""
 
     meaning: Meaning
@@ -90,10 +90,10 @@ CONDEMNING = ("4", "550", "551", "552", "553", "554", "555", "556")
 CONDEMNS = frozenset({Meaning.NO_MAILBOX, Meaning.DISABLED})
 
 # These say it themselves, whatever the words (RFC 3463 3.2, 3.3).
-SAYS_SO = frozenset({"5.1.1", "5.1.6", "5.1.10", "5.2.1", "4.1.1"})
+STATES_IT = frozenset({"5.1.1", "5.1.6", "5.1.10", "5.2.1", "4.1.1"})
 
-ACCEPTED = Reading(Meaning.ACCEPTED, "accepted")
-NOT_UNDERSTOOD = Reading(Meaning.UNKNOWN, "not-understood")
+ACCEPTED = ReplyMeaning(Meaning.ACCEPTED, "accepted")
+NOT_UNDERSTOOD = ReplyMeaning(Meaning.UNKNOWN, "not-understood")
 
 
 class Pattern:
@@ -107,8 +107,8 @@ class Pattern:
         return re.compile(self.pattern)
 
     @cached_property
-    def heads(self) -> frozenset[str]:
-        return heads(self.pattern)
+    def first_letters(self) -> frozenset[str]:
+        return first_letters(self.pattern)
 
     @cached_property  # once found, as fast as the compiled one's own
     def match(self) -> Callable[[str, int], re.Match[str] | None]:
@@ -128,21 +128,21 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReplyContext:
     """What a reply came with, besides its words."""
 
     step: Step
     code: str
     enhanced: str
     links: str
-    site: str | None
+    operator: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One row of the table: everything that is given must match, of the words one pattern."""
 
-    reading: Reading
+    reading: ReplyMeaning
     steps: frozenset[Step]
     codes: tuple[str, ...]  # beginnings: "5", "55", "550"; none: any
     enhanced: Pattern | None
@@ -151,7 +151,7 @@ class Rule:
     also: Pattern | None  # must be among the words too
     unless: Pattern | None  # must not be
     link: Pattern | None
-    site: str | None
+    operator: str | None
     source: str
     examples: tuple[str, ...]
 
@@ -164,12 +164,12 @@ class Rule:
             if pattern is not None:
                 yield pattern
 
-    def fits(self, asked: Asked) -> bool:
+    def fits(self, asked: ReplyContext) -> bool:
         """Could it claim this reply, as far as words do not tell?"""
         return (
             asked.step in self.steps
             and (not self.codes or asked.code.startswith(self.codes))
-            and (self.site is None or self.site == asked.site)
+            and (self.operator is None or self.operator == asked.operator)
             and (self.enhanced is None or self.enhanced.fullmatch(asked.enhanced) is not None)
             and (self.link is None or self.link.search(asked.links) is not None)
         )
@@ -188,7 +188,7 @@ class Index:
         found: dict[str, list[tuple[int, Pattern]]] = {}
         for number, pattern in enumerate(patterns):
             if pattern is not None:
-                for head in pattern.heads:
+                for head in pattern.first_letters:
                     found.setdefault(head, []).append((number, pattern))
         self.by_head = {head: tuple(rules) for head, rules in found.items()}
         self.lengths = sorted({len(head) for head in found})
@@ -200,9 +200,9 @@ class Rules:
     They are taken from `table` when they are first needed.
     """
 
-    def __init__(self, table: "Table") -> None:
+    def __init__(self, table: "RuleTable") -> None:
         self._table = table
-        self._kept: dict[tuple[Step, int, str, str, str, str | None], Reading] = {}
+        self._kept: dict[tuple[Step, int, str, str, str, str | None], ReplyMeaning] = {}
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -217,7 +217,7 @@ class Rules:
         links = "|".join(rule.link.pattern for rule in self.rules if rule.link)
         return Pattern(links) if links else None
 
-    def compile_rest(self) -> Iterator[None]:
+    def compile_remaining(self) -> Iterator[None]:
         """Compile what was not needed yet, a pattern a step: each takes 10 ms at most.
 
         Raises re.error for a pattern that is wrong.
@@ -229,10 +229,10 @@ class Rules:
 
     def compile_all(self) -> None:
         """Compile all that was not needed yet, at once. Raises re.error as well."""
-        for _ in self.compile_rest():
+        for _ in self.compile_remaining():
             pass
 
-    def read(self, step: Step, reply: Reply, site: str | None = None) -> Reading:
+    def read(self, step: Step, reply: SmtpReply, site: str | None = None) -> ReplyMeaning:
         """Say what the reply to this step means; never fails, whatever the text.
 
         A positive reply is ACCEPTED, whatever its words. A 4xx is read like a 5xx:
@@ -243,30 +243,30 @@ class Rules:
         if not 400 <= reply.code < 600:
             return NOT_UNDERSTOOD
         names = Names()
-        text = names.take_from(" ".join(reply.lines)[:TEXT_MAX])
+        text = names.remove_from(" ".join(reply.lines)[:TEXT_MAX])
         links = " ".join(names.links).lower()
         if self._links is None or not self._links.search(links):
             links = ""  # nothing that a rule would know
         key = (step, reply.code, names.enhanced, text, links, site)
         reading = self._kept.get(key)
         if reading is None:
-            asked = Asked(step, str(reply.code), names.enhanced, links, site)
+            asked = ReplyContext(step, str(reply.code), names.enhanced, links, site)
             reading = self._search(asked, text)
             if len(self._kept) >= READINGS_MAX:
                 self._kept.clear()
             self._kept[key] = reading
         return reading
 
-    def _search(self, asked: Asked, text: str) -> Reading:
+    def _search(self, asked: ReplyContext, text: str) -> ReplyMeaning:
         words = fold(text, self._table.lexicon)
         search = Search(self.rules, asked, joined(words), self._table.doubt)
-        spoken = self._table.subjects.speak_of(words)
+        spoken = self._table.subjects.mark_subjects(words)
         try:
             search.by_words(search.words, self._table.text_index)
             search.by_words(spoken, self._table.subject_index)
         except TooManyTriesError:
             return NOT_UNDERSTOOD
-        search.by_the_rest(self._table.wordless)
+        search.by_other_rules(self._table.wordless)
         return search.reading
 
 
@@ -278,18 +278,18 @@ class Search:
     """Which rule is the first to claim a reply."""
 
     def __init__(
-        self, rules: tuple[Rule, ...], asked: Asked, words: str, doubt: Pattern | None
+        self, rules: tuple[Rule, ...], asked: ReplyContext, words: str, doubt: Pattern | None
     ) -> None:
         self.words = words
         self._doubt = doubt
         self.tries = 0
         self._rules = rules
-        self._asked = asked
+        self._context = asked
         self._first = len(rules)  # the first rule that claims it, so far
         self._fits: dict[int, bool] = {}
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> ReplyMeaning:
         return (
             self._rules[self._first].reading if self._first < len(self._rules) else NOT_UNDERSTOOD
         )
@@ -307,7 +307,7 @@ class Search:
                     if number >= self._first:
                         break
                     if number not in fits:
-                        fits[number] = self._rules[number].fits(self._asked)
+                        fits[number] = self._rules[number].fits(self._context)
                     if not fits[number]:
                         continue
                     self.tries += 1
@@ -319,10 +319,10 @@ class Search:
             if not at:
                 return
 
-    def by_the_rest(self, numbers: Iterable[int]) -> None:
+    def by_other_rules(self, numbers: Iterable[int]) -> None:
         """Those that ask for no words."""
         for number in numbers:
-            if number < self._first and self._rules[number].fits(self._asked):
+            if number < self._first and self._rules[number].fits(self._context):
                 self._claimed(number)
 
     def _claimed(self, number: int) -> None:
@@ -337,12 +337,12 @@ class Search:
         return (
             self._doubt is not None
             and rule.reading.meaning in CONDEMNS
-            and self._asked.enhanced not in SAYS_SO
+            and self._context.enhanced not in STATES_IT
             and self._doubt.search(self.words) is not None
         )
 
 
-class Table:
+class RuleTable:
     """The rules of a TOML text and what is derived from them, read when it is first needed."""
 
     def __init__(self, toml: Callable[[], str]) -> None:
@@ -385,14 +385,14 @@ class Table:
 
 def parse_rules(toml: str) -> Rules:
     """Rules from a TOML text; raises KeyError, ValueError or re.error for one that is wrong."""
-    rules = Rules(Table(lambda: toml))
+    rules = Rules(RuleTable(lambda: toml))
     rules.compile_all()
     return rules
 
 
 def load_rules() -> Rules:
     """The rules that come with the engine: nothing of them is read before it is needed."""
-    return Rules(Table(lambda: RULES.read_text("utf-8")))
+    return Rules(RuleTable(lambda: RULES.read_text("utf-8")))
 
 
 KEYS = frozenset(
@@ -412,7 +412,7 @@ def _rule(row: Mapping[str, Any], words: Mapping[str, str]) -> Rule:
         if strange_codes := set(codes) - set(CONDEMNING):
             raise ValueError(f"rule {row['id']}: {meaning.value} by {', '.join(strange_codes)}")
     return Rule(
-        reading=Reading(meaning, row["id"], row.get("about_us", False)),
+        reading=ReplyMeaning(meaning, row["id"], row.get("about_us", False)),
         steps=frozenset({Step.RCPT}) if meaning in OF_A_RECIPIENT else steps or frozenset(Step),
         codes=codes,
         enhanced=_pattern(row.get("enhanced"), {}),
@@ -421,7 +421,7 @@ def _rule(row: Mapping[str, Any], words: Mapping[str, str]) -> Rule:
         also=_pattern(row.get("with"), words),
         unless=_pattern(row.get("unless"), words),
         link=_pattern(row.get("link"), {}),
-        site=row.get("site"),
+        operator=row.get("site"),
         source=row["source"],
         examples=tuple(row["examples"]),
     )

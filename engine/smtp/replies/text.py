@@ -2,7 +2,7 @@
 
 `fold` gives the words: lower case, no accents, no punctuation but full stops, `@` for
 an address, `%` for a host, and words of other languages as their English ones (the
-lexicon). `speak_of` gives the subjects: each phrase that names the recipient's mailbox
+lexicon). `mark_subjects` gives the subjects: each phrase that names the recipient's mailbox
 becomes MAILBOX, one that names the sender, the client or the host's own machinery
 becomes ANOTHER, and auxiliary verbs are left out. `The user's account does not exist` is
 `¤ not exist`, `sender address does not exist` is `‡ not exist`. So a rule that asks for
@@ -58,7 +58,7 @@ class Names:
     enhanced: str = ""  # the first enhanced code, wherever it stands
     links: list[str] = field(default_factory=list)  # links and host names
 
-    def take_from(self, text: str) -> str:
+    def remove_from(self, text: str) -> str:
         """The text without them: `@` stands for an address, `%` for a host."""
         if "..." in text:
             text = _DOTTED.sub(self._dotted, text)
@@ -66,16 +66,18 @@ class Names:
         if '"' in text:
             text = _QUOTED.sub(" @ ", text)
         words = text.split(None, WORDS_MAX)[:WORDS_MAX]
-        return " ".join([word if word.isalpha() else self._take_from_word(word) for word in words])
+        return " ".join(
+            [word if word.isalpha() else self._remove_from_word(word) for word in words]
+        )
 
-    def _take_from_word(self, word: str) -> str:
+    def _remove_from_word(self, word: str) -> str:
         if len(word) > WORD_MAX and word.isascii():
-            return self._take_long(word)
+            return self._remove_long(word)
         if _MARKED.search(word):
             return _NAME.sub(self._replaced, word)
         return "" if _TICKET.fullmatch(word) else word
 
-    def _take_long(self, word: str) -> str:
+    def _remove_long(self, word: str) -> str:
         """An ASCII word of this length is an address, a link or nothing that says anything."""
         if "://" in word:
             self.links.append(word)
@@ -99,7 +101,7 @@ class Names:
 # ------------------------------------------------ letters
 
 
-def _bare_letters() -> dict[int, str | None]:
+def _without_accents() -> dict[int, str | None]:
     """Latin letters without their accents; in other scripts an accent may be half the letter."""
     latin = [*range(0x80, 0x250), *range(0x1E00, 0x1F00)]
     bare: dict[int, str | None] = {c: unicodedata.normalize("NFKD", chr(c))[0] for c in latin}
@@ -111,7 +113,7 @@ def _bare_letters() -> dict[int, str | None]:
 
 
 _PLAIN = ["ss", "ae", "oe", "o", "l", "d", "d", "th", "i", "O", "L", "D", "AE", "OE"]
-_BARE = _bare_letters()
+_BARE = _without_accents()
 _FAR_EAST = re.compile("[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]")
 _FAR_EAST_RUN = re.compile(f"{_FAR_EAST.pattern}+")
 _E_MAIL = re.compile(r"\be (?=mail)")
@@ -205,7 +207,7 @@ def joined(words: list[str]) -> str:
 
 # ------------------------------------------------ who is spoken of
 
-SENDING = frozenset({"send", "sending", "sent", "use", "using"})
+SENDER_WORDS = frozenset({"send", "sending", "sent", "use", "using"})
 FROM = frozenset({"from", "as"})
 
 
@@ -215,7 +217,7 @@ def _is_sent_from(clause: list[str], behind: list[str]) -> bool:
     for word in clause + behind:
         if sending and word in FROM:
             return True
-        sending = sending or word in SENDING
+        sending = sending or word in SENDER_WORDS
     return bool(clause) and clause[-1] == "sending"
 
 
@@ -236,7 +238,7 @@ class Subjects:
     def of(cls, table: Mapping[str, str]) -> "Subjects":
         return cls(**{name: frozenset(table.get(name, "").split()) for name in cls.__slots__})
 
-    def speak_of(self, words: list[str]) -> str:
+    def mark_subjects(self, words: list[str]) -> str:
         """The text with its subjects marked."""
         spoken: list[str] = []
         at = 0

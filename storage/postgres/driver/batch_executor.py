@@ -21,7 +21,13 @@ from mailprobe.storage.postgres.driver.partitions import (
     PartitionsMissing,
     is_missing_partition,
 )
-from mailprobe.storage.postgres.driver.server import Server, Session, is_gone, is_lost, is_trouble
+from mailprobe.storage.postgres.driver.server import (
+    PostgresServer,
+    TransactionSession,
+    is_gone,
+    is_lost,
+    is_server_failure,
+)
 from mailprobe.storage.postgres.outbox import is_overtaken
 
 Q = TypeVar("Q")
@@ -52,14 +58,16 @@ class Work(Protocol[Q_contra]):
     @property
     def repeatable(self) -> bool: ...
 
-    def __call__(self, db: Session, asked: Sequence[Q_contra], marker: Any) -> list[Any]: ...
+    def __call__(
+        self, db: TransactionSession, asked: Sequence[Q_contra], marker: Any
+    ) -> list[Any]: ...
 
 
-class Clerk(Generic[Q]):
+class BatchExecutor(Generic[Q]):
     """Not for two threads at once."""
 
     def __init__(
-        self, server: Server, now: Callable[[], datetime] | None, partitions: Partitions
+        self, server: PostgresServer, now: Callable[[], datetime] | None, partitions: Partitions
     ) -> None:
         self._server = server
         self._now = now
@@ -71,13 +79,13 @@ class Clerk(Generic[Q]):
         try:
             return self._do(work, asked, until)
         except Exception as error:
-            if is_trouble(error):
+            if is_server_failure(error):
                 return [Raised(self._server.as_unavailable(error))] * len(asked)
             if len(asked) == 1:
                 return [Raised(error)]
         return [self.do(work, [one], until)[0] for one in asked]
 
-    def leave(self) -> None:
+    def close(self) -> None:
         if self._db is not None:
             with suppress(psycopg.Error):
                 self._db.close()
@@ -105,10 +113,10 @@ class Clerk(Generic[Q]):
                 elif not was_there:
                     raise
 
-    def _session(self, until: float) -> Session:
+    def _session(self, until: float) -> TransactionSession:
         """Connected; where it must be known what came of a commit, tried for so long."""
         if self._db is not None and is_gone(self._db):
-            self.leave()
+            self.close()
         while self._db is None:
             try:
                 self._db = self._server.connect()
@@ -118,19 +126,19 @@ class Clerk(Generic[Q]):
                 if time.monotonic() > until:
                     raise
                 time.sleep(RETRY_S)
-        return Session(self._db, self._now, self._partitions.known)
+        return TransactionSession(self._db, self._now, self._partitions.known)
 
     def _clear_up(self, error: Exception) -> None:
         if self._db is None:
             return
         if isinstance(error, psycopg.Error | OSError) or self._db.closed:
             # Of statements in a pipeline that broke, psycopg takes all for prepared.
-            self.leave()
+            self.close()
             return
         try:
-            Session(self._db, None).rollback()
+            TransactionSession(self._db, None).rollback()
         except psycopg.Error:
-            self.leave()
+            self.close()
 
     def _repair(self, error: Exception) -> None:
         if isinstance(error, PartitionsMissing):

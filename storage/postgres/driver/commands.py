@@ -6,18 +6,18 @@ from datetime import datetime
 from typing import Any
 
 from mailprobe.storage.contract import units_of
-from mailprobe.storage.encrypted_columns import SealedFirst
+from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.records import (
     Attempt,
     Caller,
     Claim,
+    IdempotencyRecord,
     JobOrder,
     JobState,
     Key,
     KeyKind,
     Ledger,
-    LetterKind,
-    Once,
+    MessageKind,
     Reservation,
     UsageRow,
 )
@@ -27,7 +27,7 @@ from mailprobe.storage.records import (
 class Reserve:
     caller: Caller
     units: int
-    weigh: Callable[[Ledger], Any]
+    check_limits: Callable[[Ledger], Any]
     lease_s: float
 
 
@@ -37,9 +37,9 @@ class Spend:
 
     caller: Caller
     rows: Sequence[UsageRow]
-    weigh: Callable[[Ledger], Any]
+    check_limits: Callable[[Ledger], Any]
     metered: bool
-    first: SealedFirst | None = None
+    first: EncryptedFirst | None = None
 
     @property
     def units(self) -> int:
@@ -47,14 +47,14 @@ class Spend:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class CreateJob:
     """A job to be kept, its secret sealed. It is its own reservation of one unit."""
 
     caller: Caller
     order: JobOrder
     secret: bytes | None
-    weigh: Callable[[Ledger], Any]
-    first: SealedFirst | None = None
+    check_limits: Callable[[Ledger], Any]
+    first: EncryptedFirst | None = None
     units: int = 1
 
 
@@ -78,7 +78,7 @@ class Settle(_OfReservation):
     part: int
     ends: bool
     metered: bool
-    first: SealedFirst | None = None
+    first: EncryptedFirst | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfClaim:
+class _ClaimCommand:
     claim: Claim
 
     @property
@@ -97,28 +97,28 @@ class _OfClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified(_OfClaim):
+class Verified(_ClaimCommand):
     row: UsageRow
     payload: bytes
     metered: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Tried(_OfClaim):
+class JobAttempted(_ClaimCommand):
     attempt: Attempt
     state: JobState
     due_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class Abandoned(_OfClaim):
+class Abandoned(_ClaimCommand):
     pass
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
     account_id: str
-    kind: LetterKind
+    kind: MessageKind
     name: str
     body: bytes
     due_at: datetime
@@ -139,12 +139,12 @@ class Begin:
 class Finish:
     """Of a request with an idempotency key that counted nothing: its answer, sealed, or None."""
 
-    once: Once
+    idempotency: IdempotencyRecord
     answer: bytes | None
 
     @property
     def account_id(self) -> str:
-        return self.once.account_id
+        return self.idempotency.account_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +156,10 @@ class NewKey:
     prefix: str
     keys_max: int | None
     a_minute: int | None = None
-    once: Once | None = None
-    answer: Callable[[Key], SealedFirst] | None = None
+    idempotency: IdempotencyRecord | None = None
+    answer: Callable[[Key], EncryptedFirst] | None = None
 
 
-Outcome = Verified | Tried | Abandoned  # of a job's claim
-OfAccount = Post | Begin | Finish | NewKey
-Wish = Reserve | Spend | Promise | Extend | Settle | Refuse | Outcome | OfAccount
+Outcome = Verified | JobAttempted | Abandoned  # of a job's claim
+AccountCommand = Post | Begin | Finish | NewKey
+Command = Reserve | Spend | CreateJob | Extend | Settle | Refuse | Outcome | AccountCommand

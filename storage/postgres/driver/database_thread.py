@@ -22,10 +22,10 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.postgres.driver.batch_executor import Clerk, Raised, Work
+from mailprobe.storage.postgres.driver.batch_executor import BatchExecutor, Raised, Work
 from mailprobe.storage.postgres.driver.partitions import Partitions
-from mailprobe.storage.postgres.driver.server import Server
-from mailprobe.storage.thread_futures import Waiting, wake
+from mailprobe.storage.postgres.driver.server import PostgresServer
+from mailprobe.storage.thread_futures import ThreadFuture, resume
 
 Q = TypeVar("Q")
 
@@ -35,7 +35,7 @@ CLOSING_S = 5.0
 WAITING_MAX = 20_000  # more than are answered in ANSWER_S anywhere
 
 
-class _Asked(Waiting, Generic[Q]):
+class _PendingCall(ThreadFuture, Generic[Q]):
     """One question, from its asking to its answer."""
 
     __slots__ = ("outcome", "until", "what")
@@ -47,12 +47,12 @@ class _Asked(Waiting, Generic[Q]):
         self.outcome: Any = None  # a value, or Raised
 
 
-class Desk(Generic[Q]):
+class ThreadPool(Generic[Q]):
     """Some threads that do one kind of work, and the queue before them."""
 
     def __init__(
         self,
-        server: Server,
+        server: PostgresServer,
         work: Work[Q],
         now: Callable[[], datetime] | None,
         partitions: Partitions,
@@ -63,7 +63,7 @@ class Desk(Generic[Q]):
         self._work = work
         self._now = now
         self._partitions = partitions
-        self._queue: deque[_Asked[Q]] = deque()
+        self._queue: deque[_PendingCall[Q]] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._trio = trio.lowlevel.current_trio_token()
@@ -76,7 +76,7 @@ class Desk(Generic[Q]):
         for thread in self._threads:
             thread.start()
 
-    async def ask(self, what: Q, *, patience_s: float | None = None) -> Any:
+    async def call(self, what: Q, *, patience_s: float | None = None) -> Any:
         """Have it done; raises what it raises, or StoreUnavailable when the patience ends.
 
         A caller that is cancelled meanwhile gets its answer first: the wait is short,
@@ -84,10 +84,10 @@ class Desk(Generic[Q]):
         """
         patience_s = ANSWER_S if patience_s is None else patience_s
         await trio.lowlevel.checkpoint_if_cancelled()
-        asked = _Asked(what, trio.lowlevel.current_task(), patience_s)
-        self._put(asked)
+        asked = _PendingCall(what, trio.lowlevel.current_task(), patience_s)
+        self._enqueue(asked)
         await asked.wait(patience_s)
-        if not asked.answered and not self._give_up(asked):
+        if not asked.answered and not self._fail(asked):
             await asked.wait(BEGUN_S)
         if not asked.answered:
             raise StoreUnavailable(f"{self._server.name} did not answer within {patience_s:g} s")
@@ -95,11 +95,11 @@ class Desk(Generic[Q]):
             raise asked.outcome.error
         return asked.outcome
 
-    def _give_up(self, asked: _Asked[Q]) -> bool:
+    def _fail(self, asked: _PendingCall[Q]) -> bool:
         """False where it has been begun."""
         with self._changed:
-            asked.given_up = not asked.taken
-            return asked.given_up
+            asked.abandoned = not asked.delivered
+            return asked.abandoned
 
     async def close(self) -> None:
         """Answer what is waiting, and end the threads."""
@@ -111,7 +111,7 @@ class Desk(Generic[Q]):
             for thread in self._threads:
                 thread.join()
 
-    def _put(self, asked: _Asked[Q]) -> None:
+    def _enqueue(self, asked: _PendingCall[Q]) -> None:
         with self._changed:
             if self._closing:
                 raise StoreUnavailable("the store has been closed")
@@ -123,19 +123,19 @@ class Desk(Generic[Q]):
     # from here on in the threads
 
     def _run(self) -> None:
-        clerk: Clerk[Q] = Clerk(self._server, self._now, self._partitions)
+        executor: BatchExecutor[Q] = BatchExecutor(self._server, self._now, self._partitions)
         while group := self._next_group():
             until = min(asked.until for asked in group)
             try:
-                outcomes = clerk.do(self._work, [asked.what for asked in group], until)
+                outcomes = executor.do(self._work, [asked.what for asked in group], until)
                 for asked, outcome in zip(group, outcomes, strict=True):
                     asked.outcome = outcome
             except Exception as error:  # a bug of ours ends the group, never the thread
                 for asked in group:
                     asked.outcome = Raised(error)
             with suppress(trio.RunFinishedError):
-                self._trio.run_sync_soon(wake, group)
-        clerk.leave()
+                self._trio.run_sync_soon(resume, group)
+        executor.close()
         with self._changed:
             self._running -= 1
             last = not self._running
@@ -143,15 +143,15 @@ class Desk(Generic[Q]):
             with suppress(trio.RunFinishedError):
                 self._trio.run_sync_soon(self._ended.set)
 
-    def _next_group(self) -> list[_Asked[Q]]:
+    def _next_group(self) -> list[_PendingCall[Q]]:
         """Whoever waits, up to so many; nobody once the desk is closed."""
         with self._changed:
             while True:
-                group: list[_Asked[Q]] = []
+                group: list[_PendingCall[Q]] = []
                 while self._queue and len(group) < self._work.group_max:
                     asked = self._queue.popleft()
-                    if not asked.given_up:
-                        asked.taken = True
+                    if not asked.abandoned:
+                        asked.delivered = True
                         group.append(asked)
                 if group or self._closing:
                     return group

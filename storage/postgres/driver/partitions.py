@@ -11,7 +11,7 @@ from psycopg import errors, sql
 
 from mailprobe.storage.columns import micros
 from mailprobe.storage.periods import day_of
-from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.postgres.driver.server import TransactionSession
 
 AHEAD_DAYS = 3  # tidy() makes them each time
 DDL_LOCK = 0x6D70_6461_7973  # "mpdays": whoever makes or drops partitions, one at a time
@@ -45,11 +45,11 @@ class Partitions:
     def forget(self) -> None:
         self.known = set()
 
-    def make_ahead(self, db: Session, now: datetime) -> None:
+    def make_ahead(self, db: TransactionSession, now: datetime) -> None:
         today = day_of(now)
         self.make(db, [today + timedelta(days=n) for n in range(AHEAD_DAYS + 1)])
 
-    def make(self, db: Session, days: Iterable[date]) -> None:
+    def make(self, db: TransactionSession, days: Iterable[date]) -> None:
         """In a transaction of its own; attaching a table hinders nobody who logs."""
         if not self.known.issuperset(days):
             self.known = self.known | listed(db)
@@ -65,7 +65,7 @@ class Partitions:
         db.execute("COMMIT")
         self.known = self.known | there | set(missing)
 
-    def drop_before(self, db: Session, first: date) -> None:
+    def drop_before(self, db: TransactionSession, first: date) -> None:
         """In the caller's transaction."""
         db.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
         for day in sorted(listed(db)):
@@ -74,7 +74,7 @@ class Partitions:
         self.known = {day for day in self.known if day >= first}
 
 
-def listed(db: Session) -> set[date]:
+def listed(db: TransactionSession) -> set[date]:
     return {date.fromisoformat(name.removeprefix(PREFIX)) for (name,) in db.all(LISTED)}
 
 
@@ -82,7 +82,7 @@ def table_of(day: date) -> sql.Identifier:
     return sql.Identifier(PREFIX + day.isoformat().replace("-", ""))
 
 
-def _make(db: Session, day: date) -> None:
+def _make(db: TransactionSession, day: date) -> None:
     table = table_of(day)
     begins = micros(datetime.combine(day, time(), UTC))
     bounds = sql.Literal(begins), sql.Literal(begins + 86_400_000_000)

@@ -10,14 +10,19 @@ from pathlib import Path
 import psycopg
 
 from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.encryption import Seal
-from mailprobe.storage.postgres.driver.server import SCHEMA, UPKEEP_MS, Server, Session
+from mailprobe.storage.encryption import Cipher
+from mailprobe.storage.postgres.driver.server import (
+    SCHEMA,
+    UPKEEP_MS,
+    PostgresServer,
+    TransactionSession,
+)
 
 SCRIPTS = Path(__file__).parents[2] / "schema" / "postgres"
 MIGRATING_LOCK = 0x6D61_696C_7072  # "mailpr"
 MIGRATING_MS = 30_000  # as long a start waits for another that brings the tables up to date
-KNOWN = b"mailprobe"  # what is sealed
-SEAL = "seal"  # its name in `house`, and the place that it is bound to
+KEY_CHECK_TEXT = b"mailprobe"  # what is sealed
+KEY_CHECK = "seal"  # its name in `house`, and the place that it is bound to
 MOVING = "moving"  # the name in `house` of how far a move from SQLite is (migrate_target)
 OLDEST = 130_000  # server_version_num; of what is supported the oldest has all that is used here
 
@@ -27,7 +32,7 @@ MIGRATIONS = (
 )
 
 
-def prepare(server: Server, seal: Seal, *, moving: bool = False) -> None:
+def prepare(server: PostgresServer, cipher: Cipher, *, moving: bool = False) -> None:
     """See that the tables are there, of this version; and, unless `moving`, nothing is being moved in.
 
     Raises StoreBroken, StoreUnavailable.
@@ -37,14 +42,14 @@ def prepare(server: Server, seal: Seal, *, moving: bool = False) -> None:
     try:
         if db.info.server_version < OLDEST:
             raise StoreBroken(f"{server.name} is older than PostgreSQL {OLDEST // 10_000}")
-        _prepare(server, Session(db, None), seal, moving)
+        _prepare(server, TransactionSession(db, None), cipher, moving)
     except psycopg.Error as error:
         raise server.as_unavailable(error) from error
     finally:
         db.close()
 
 
-def _prepare(server: Server, db: Session, seal: Seal, moving: bool) -> None:
+def _prepare(server: PostgresServer, db: TransactionSession, cipher: Cipher, moving: bool) -> None:
     """In one transaction: a start that dies is only a start to be made again."""
     db.begin()
     db.execute(f"SET LOCAL lock_timeout = {MIGRATING_MS}")
@@ -54,7 +59,7 @@ def _prepare(server: Server, db: Session, seal: Seal, moving: bool) -> None:
     for number, script in enumerate(_scripts()[version:], version + 1):
         db.execute(script.read_text("utf-8"))
         db.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [number, script.stem])
-    _check_seal(server, db, seal)
+    _check_key(server, db, cipher)
     if not moving and db.one("SELECT 1 FROM house WHERE name = %s", [MOVING]):
         raise StoreBroken(
             f"{server.name} has but a part of what an SQLite database holds:"
@@ -63,7 +68,7 @@ def _prepare(server: Server, db: Session, seal: Seal, moving: bool) -> None:
     db.execute("COMMIT")
 
 
-def _version(server: Server, db: Session) -> int:
+def _version(server: PostgresServer, db: TransactionSession) -> int:
     """How many steps were made; the record of them is made where there is none."""
     if not db.one("SELECT 1 FROM pg_namespace WHERE nspname = %s", [SCHEMA]):
         db.execute(f"CREATE SCHEMA {SCHEMA}")
@@ -77,14 +82,17 @@ def _version(server: Server, db: Session) -> int:
     return int(version)
 
 
-def _check_seal(server: Server, db: Session, seal: Seal) -> None:
+def _check_key(server: PostgresServer, db: TransactionSession, cipher: Cipher) -> None:
     """Every machine must have the key of the first, else each could read but its own secrets."""
-    kept = db.one("SELECT value FROM house WHERE name = %s", [SEAL])
+    kept = db.one("SELECT value FROM house WHERE name = %s", [KEY_CHECK])
     if kept is None:
-        db.execute("INSERT INTO house VALUES (%s, %s)", [SEAL, seal.close(KNOWN, SEAL)])
+        db.execute(
+            "INSERT INTO house VALUES (%s, %s)",
+            [KEY_CHECK, cipher.close(KEY_CHECK_TEXT, KEY_CHECK)],
+        )
         return
     try:
-        seal.open(kept[0], SEAL)
+        cipher.open(kept[0], KEY_CHECK)
     except StoreBroken:
         raise StoreBroken(
             f"{server.name} was sealed with another MAILPROBE_SECRET_KEY:"

@@ -144,7 +144,7 @@ ELEMENTS: dict[type, Callable[[Any], str]] = {
 }
 
 
-class Server:
+class PostgresServer:
     """Where the database is, by its URL."""
 
     def __init__(self, url: str) -> None:
@@ -207,7 +207,7 @@ def _says(error: BaseException, code: str) -> bool:
     return bool(said and not code_of(error) and said in str(error))
 
 
-def is_trouble(error: BaseException) -> bool:
+def is_server_failure(error: BaseException) -> bool:
     """Is it the server that cannot go on, rather than one transaction that is wrong?"""
     if isinstance(error, StoreUnavailable | OSError | errors.InterfaceError):
         return True
@@ -238,7 +238,7 @@ def is_gone(db: psycopg.Connection[Any]) -> bool:
     return bool(ready)
 
 
-class Session:
+class TransactionSession:
     """What a transaction gets: the connection, and the clock.
 
     The clock is the database's, which all machines share; a test's where one was given.
@@ -307,7 +307,7 @@ class Writes:
         self._statements.append(statement)
         self._values += values
 
-    def send(self, db: Session) -> None:
+    def send(self, db: TransactionSession) -> None:
         if not self._statements:
             return
         *others, last = self._statements

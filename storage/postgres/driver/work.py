@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from mailprobe.storage.postgres.accounts import callers
-from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.postgres.driver.server import TransactionSession
 
-Act = Callable[[Session], Any]
+Act = Callable[[TransactionSession], Any]
 CALLERS_MAX = 500  # looked up with one question
 
 
 @dataclass(frozen=True, slots=True)
-class Deeds:
+class Writes:
     """Each in its own transaction. Told again it would be another deed, so it is not."""
 
     group_max: int = 1
     repeatable: bool = False
 
-    def __call__(self, db: Session, asked: Sequence[Act], marker: Any) -> list[Any]:
+    def __call__(self, db: TransactionSession, asked: Sequence[Act], marker: Any) -> list[Any]:
         (act,) = asked
         db.begin()
         value = act(db)
@@ -27,13 +27,13 @@ class Deeds:
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class Reads:
     """Each statement sees the database as it is."""
 
     group_max: int = 1
     repeatable: bool = True
 
-    def __call__(self, db: Session, asked: Sequence[Act], marker: Any) -> list[Any]:
+    def __call__(self, db: TransactionSession, asked: Sequence[Act], marker: Any) -> list[Any]:
         (act,) = asked
         return [act(db)]
 
@@ -45,5 +45,5 @@ class Callers:
     group_max: int = CALLERS_MAX
     repeatable: bool = True
 
-    def __call__(self, db: Session, asked: Sequence[str], marker: Any) -> list[Any]:
+    def __call__(self, db: TransactionSession, asked: Sequence[str], marker: Any) -> list[Any]:
         return list(callers(db, asked))

@@ -11,11 +11,11 @@ import trio
 
 from mailprobe.api.alerts.sender import LEASE_S, POLL_S, Alerts, open_alerts, pause_s
 from mailprobe.api.alerts.smtp_relay import (
+    ACCEPTED,
     ANSWER_S,
-    HAND_OVER_S,
-    TAKEN,
-    Fate,
+    DELIVERY_S,
     Relay,
+    SendResult,
     read_relay,
     shortened,
 )
@@ -41,18 +41,18 @@ FEW: Plans = {
 class Mailbox:
     """A Mailer that takes everything, or what its script says."""
 
-    fates: list[Fate] = field(default_factory=list)  # of the first tries
+    fates: list[SendResult] = field(default_factory=list)  # of the first tries
     taken: list[EmailMessage] = field(default_factory=list)
     tries: list[float] = field(default_factory=list)
     takes_s: float = 0.0
 
-    async def send(self, message: EmailMessage) -> Fate:
+    async def send(self, message: EmailMessage) -> SendResult:
         self.tries.append(trio.current_time())
         await trio.sleep(self.takes_s)
-        fate = self.fates.pop(0) if self.fates else TAKEN
-        if fate == TAKEN:
+        send_result = self.fates.pop(0) if self.fates else ACCEPTED
+        if send_result == ACCEPTED:
             self.taken.append(message)
-        return fate
+        return send_result
 
     @property
     def subjects(self) -> list[str]:
@@ -107,8 +107,8 @@ class Office:
         given |= {"rng": self.rng, "mailer": self.box}
         return open_alerts(self.store, FEW, PLACES, **{**given, **more})
 
-    async def letters(self) -> list[Any]:
-        return list(reversed(await self.store.letters("alert", limit=1000)))
+    async def messages(self) -> list[Any]:
+        return list(reversed(await self.store.messages("alert", limit=1000)))
 
 
 @pytest.fixture
@@ -122,12 +122,12 @@ async def office() -> Office:
 async def test_each_threshold_is_told_of_when_it_is_crossed(autojump_clock, office):
     account = await office.account()
     async with office.open() as alerts:
-        told = []
+        reported = []
         for _ in range(21):
             await office.use_before(alerts, account, 1)
-            told.append(len(office.box.taken))
+            reported.append(len(office.box.taken))
         assert set(office.box.subjects) == {"75 %", "90 %", "100 %"}
-        assert told == [0] * 14 + [1] * 3 + [2] * 2 + [3] * 2
+        assert reported == [0] * 14 + [1] * 3 + [2] * 2 + [3] * 2
 
 
 async def test_a_free_account_is_told_of_its_months_units_billable_or_not(autojump_clock, office):
@@ -204,7 +204,7 @@ async def test_a_subscriptions_period_counts_and_not_the_month(autojump_clock, o
         await office.store.change_account(account.id, **period)
         await office.use_before(alerts, account, 1)
         assert office.box.subjects == ["75 %", "75 %"]
-        assert [letter.name for letter in await office.letters()] == [
+        assert [message.name for message in await office.messages()] == [
             "2026-02-12T09:26:53Z 75",
             "2026-03-14T09:27:53Z 75",
         ]
@@ -241,7 +241,7 @@ async def test_an_account_in_constant_use_is_looked_at_once_a_second(autojump_cl
             alerts.watch(caller, False)
             await trio.sleep(0.01)
         assert office.store.calls.count("ledger") == pytest.approx(10, abs=1)
-        assert office.store.calls.count("post") == 1
+        assert office.store.calls.count("enqueue_message") == 1
 
 
 async def test_a_look_at_nobody_costs_nothing(autojump_clock, office):
@@ -249,7 +249,7 @@ async def test_a_look_at_nobody_costs_nothing(autojump_clock, office):
         await trio.sleep(1)
         office.store.calls.clear()
         await trio.sleep(10 * POLL_S)
-        assert set(office.store.calls) == {"claim_letters"}
+        assert set(office.store.calls) == {"claim_messages"}
         assert len(office.store.calls) == pytest.approx(10, abs=1)
 
 
@@ -260,7 +260,7 @@ async def test_nothing_is_posted_while_alerts_are_off(autojump_clock, office):
     account = await office.account(alerts=False)
     async with office.open() as alerts:
         await office.use_before(alerts, account, 19)
-        assert await office.letters() == []
+        assert await office.messages() == []
         await office.store.change_account(account.id, alerts=True)
         await office.use_before(alerts, account, 0 + 1)
         assert set(office.box.subjects) == {"75 %", "90 %", "100 %"}
@@ -278,16 +278,16 @@ async def test_a_caller_of_before_the_change_changes_nothing(autojump_clock, off
         assert office.box.tries == []
 
 
-async def test_a_letter_that_nobody_wants_any_more_is_not_sent(autojump_clock, office):
-    office.box.fates = [Fate("450 later")]
+async def test_a_message_that_nobody_wants_any_more_is_not_sent(autojump_clock, office):
+    office.box.fates = [SendResult("450 later")]
     account = await office.account()
     async with office.open() as alerts:
         await office.use_before(alerts, account, 15)
         await office.store.change_account(account.id, alerts=False)
         await trio.sleep(3600)
     assert len(office.box.tries) == 1
-    (letter,) = await office.letters()
-    assert (letter.due_at, letter.sent_at) == (None, None)
+    (message,) = await office.messages()
+    assert (message.due_at, message.sent_at) == (None, None)
 
 
 async def test_a_soft_cap_set_later_holds_from_the_next_use_on(autojump_clock, office):
@@ -326,18 +326,18 @@ async def test_a_cap_reached_again_in_one_period_is_told_of_once(autojump_clock,
         assert office.box.subjects.count("soft cap") == 1
 
 
-async def test_the_meter_tells_of_use_and_of_402(autojump_clock):
+async def test_the_quota_tells_of_use_and_of_402(autojump_clock):
     """The service itself, from the request to the mail."""
-    box, heard = Mailbox(), []
+    box, received = Mailbox(), []
     plans = {**FEW, "builder": replace(FEW["builder"], monthly_calls=4)}
     async with (
-        open_shop("builder", plans=plans, watch=lambda *told: heard[0].watch(*told)) as shop,
+        open_shop("builder", plans=plans, watch=lambda *reported: received[0].watch(*reported)) as shop,
         open_alerts(
             shop.store, plans, PLACES, now=shop.clock, url=None, sender="a@b.test",
             rng=random.Random(1), mailer=box,
         ) as alerts,
     ):  # fmt: skip
-        heard.append(alerts)
+        received.append(alerts)
         await shop.change(hard_cap_micros=0)
         assert (await shop.batch(*["known@friendly.test"] * 3)).status == 200
         await trio.sleep(2)
@@ -383,7 +383,8 @@ async def test_the_start_does_not_take_past_use_for_a_402(autojump_clock, office
 
 
 @pytest.mark.parametrize(
-    "away", ["account", "ledger", "post", "claim_letters", "letter_tried", "everything"]
+    "away",
+    ["account", "ledger", "enqueue_message", "claim_messages", "message_attempted", "everything"],
 )
 async def test_what_the_store_cannot_be_asked_is_asked_later(autojump_clock, office, caplog, away):
     accounts = [await office.account(), await office.account()]
@@ -412,9 +413,9 @@ async def test_a_start_without_the_store_is_made_up_for(autojump_clock, office, 
     assert office.box.subjects == ["75 %", "75 %"]
 
 
-async def test_a_letter_whose_account_cannot_be_read_waits_for_its_lease(autojump_clock, office):
+async def test_a_message_whose_account_cannot_be_read_waits_for_its_lease(autojump_clock, office):
     """A mail begun late in its lease might end after it, in the hands of two."""
-    office.box.fates = [Fate("450 later")]
+    office.box.fates = [SendResult("450 later")]
     account = await office.account()
     async with office.open() as alerts:
         await office.use_before(alerts, account, 15)
@@ -431,7 +432,7 @@ async def test_a_mail_that_was_taken_is_marked_before_anything_else_is_sent(auto
     """Else it would be due again, and sent again."""
     account = await office.account()
     await office.use(account, 18)
-    office.store.away = {"letter_tried"}
+    office.store.away = {"message_attempted"}
     async with office.open():
         await trio.sleep(LEASE_S / 2)
         assert len(office.box.tries) == 1
@@ -476,7 +477,7 @@ def test_pauses_double_from_a_minute_to_six_hours(tries, least):
 
 
 async def test_a_mail_is_tried_until_it_is_taken(autojump_clock, office):
-    office.box.fates = [Fate("451 later")] * 3
+    office.box.fates = [SendResult("451 later")] * 3
     account = await office.account()
     async with office.open() as alerts:
         await office.use_before(alerts, account, 15)
@@ -485,13 +486,13 @@ async def test_a_mail_is_tried_until_it_is_taken(autojump_clock, office):
     pauses = [b - a for a, b in zip(office.box.tries, office.box.tries[1:], strict=False)]
     for pause, least in zip(pauses, (60, 120, 240), strict=True):
         assert least <= pause <= least * 1.25 + POLL_S
-    (letter,) = await office.letters()
-    assert (letter.tries, letter.due_at, letter.error) == (4, None, None)
-    assert letter.sent_at
+    (message,) = await office.messages()
+    assert (message.tries, message.due_at, message.error) == (4, None, None)
+    assert message.sent_at
 
 
 async def test_it_tells_the_figures_of_the_crossing(autojump_clock, office):
-    office.box.fates = [Fate("451 later")]
+    office.box.fates = [SendResult("451 later")]
     account = await office.account()
     async with office.open() as alerts:
         await office.use_before(alerts, account, 15)
@@ -501,7 +502,7 @@ async def test_it_tells_the_figures_of_the_crossing(autojump_clock, office):
 
 
 async def test_after_three_days_it_is_given_up(autojump_clock, office, caplog):
-    office.box.fates = [Fate("the relay is gone")] * 1000
+    office.box.fates = [SendResult("the relay is gone")] * 1000
     account = await office.account()
     began = trio.current_time()
     async with office.open() as alerts:
@@ -509,13 +510,13 @@ async def test_after_three_days_it_is_given_up(autojump_clock, office, caplog):
         await trio.sleep(5 * 86_400)
     assert 2 * 86_400 < office.box.tries[-1] - began <= 3 * 86_400
     assert len(office.box.tries) < 25
-    (letter,) = await office.letters()
-    assert (letter.due_at, letter.sent_at, letter.error) == (None, None, "the relay is gone")
+    (message,) = await office.messages()
+    assert (message.due_at, message.sent_at, message.error) == (None, None, "the relay is gone")
     assert "given up" in caplog.text
 
 
 async def test_a_final_no_is_given_up_at_once(autojump_clock, office, caplog):
-    office.box.fates = [Fate("550 no such user", final=True)]
+    office.box.fates = [SendResult("550 no such user", final=True)]
     account = await office.account()
     async with office.open() as alerts:
         await office.use_before(alerts, account, 15)
@@ -540,9 +541,11 @@ async def test_an_account_that_cannot_be_written_to_stops_nobody(autojump_clock,
     assert "cannot be written to" in caplog.text
 
 
-async def test_a_letter_of_another_version_stops_nobody(autojump_clock, office, caplog):
+async def test_a_message_of_another_version_stops_nobody(autojump_clock, office, caplog):
     account = await office.account()
-    await office.store.post("alert", account.id, "x", b'{"kind":"80"}', due_at=office.clock())
+    await office.store.enqueue_message(
+        "alert", account.id, "x", b'{"kind":"80"}', due_at=office.clock()
+    )
     async with office.open() as alerts:
         await office.use_before(alerts, account, 15)
     assert office.box.subjects == ["75 %"]
@@ -564,7 +567,9 @@ async def test_a_period_that_is_long_over_is_told_of_no_more(autojump_clock, off
 # -- without a relay --------------------------------------------------------------------------
 
 
-async def test_without_a_relay_letters_wait_and_each_is_logged_once(autojump_clock, office, caplog):
+async def test_without_a_relay_messages_wait_and_each_is_logged_once(
+    autojump_clock, office, caplog
+):
     account = await office.account()
     for _ in range(2):
         async with office.open(mailer=None) as one, office.open(mailer=None) as other:
@@ -576,8 +581,8 @@ async def test_without_a_relay_letters_wait_and_each_is_logged_once(autojump_clo
     assert len(lines) == 1
     assert account.id in lines[0]
     assert "2026-03-01T00:00:00Z 75" in lines[0]
-    (letter,) = await office.letters()
-    assert letter.due_at
+    (message,) = await office.messages()
+    assert message.due_at
     async with office.open():
         await trio.sleep(5)
     assert office.box.subjects == ["75 %"]
@@ -594,8 +599,8 @@ async def test_a_mail_under_way_is_finished_by_a_stop(autojump_clock, office):
         async with office.open():
             await trio.sleep_forever()
     assert office.box.subjects == ["75 %"]
-    (letter,) = await office.letters()
-    assert letter.sent_at
+    (message,) = await office.messages()
+    assert message.sent_at
 
 
 async def test_a_stop_does_not_wait_for_a_relay_that_hangs(autojump_clock, office):
@@ -617,7 +622,7 @@ async def test_a_stop_does_not_wait_for_a_relay_that_hangs(autojump_clock, offic
 async def test_no_second_process_takes_a_mail_that_is_under_way(autojump_clock, office):
     account = await office.account()
     await office.use(account, 15)
-    office.box.takes_s = HAND_OVER_S + ANSWER_S  # the longest that a relay may take
+    office.box.takes_s = DELIVERY_S + ANSWER_S  # the longest that a relay may take
     async with office.open(), office.open(), office.open():
         await trio.sleep(1000)
     assert len(office.box.tries) == 1

@@ -17,7 +17,7 @@ import pytest
 import trio
 import trustme
 
-from mailprobe.api.alerts.smtp_relay import TAKEN, Fate, Relay, RelayMailer
+from mailprobe.api.alerts.smtp_relay import ACCEPTED, Relay, RelayMailer, SendResult
 from mailprobe.api.alerts.thresholds import compose, crossed
 from mailprobe.storage.records import Account, Ledger
 from tests.api.alerts.test_sender import FEW, Office
@@ -37,7 +37,7 @@ class FakeRelay:
     certificate: trustme.LeafCert | None = None
     tls: bool = False  # from the first octet on
     pause_s: dict[str, float] = field(default_factory=dict)  # before it says it
-    heard: list[str] = field(default_factory=list)  # commands; (TLS) stands for the handshake
+    received: list[str] = field(default_factory=list)  # commands; (TLS) stands for the handshake
     mails: list[bytes] = field(default_factory=list)
     port: int = 0
     met: int = 0  # connections
@@ -73,7 +73,9 @@ class FakeRelay:
         await self._say(stream, "connect", "220 relay.test ESMTP")
         while (line := await _line(stream, received)) is not None:
             verb = line.split(" ")[0].upper()
-            self.heard.append(re.sub("^(mail FROM|rcpt TO):", lambda verb: verb[0].lower(), line))
+            self.received.append(
+                re.sub("^(mail FROM|rcpt TO):", lambda verb: verb[0].lower(), line)
+            )
             self._move()
             if verb == "DATA":
                 await self._say(stream, verb, "354 go on")
@@ -85,13 +87,15 @@ class FakeRelay:
                     continue
                 stream, received = self._tls(stream), bytearray()
                 await stream.do_handshake()
-                self.heard.append("(TLS)")
+                self.received.append("(TLS)")
             elif verb == "EHLO":
-                known = [f for f in self.features if "(TLS)" not in self.heard or f != "STARTTLS"]
+                known = [
+                    f for f in self.features if "(TLS)" not in self.received or f != "STARTTLS"
+                ]
                 lines = ["relay.test", *known]
                 marks = "-" * (len(lines) - 1) + " "
-                told = (f"250{mark}{text}" for mark, text in zip(marks, lines, strict=True))
-                await self._say(stream, verb, "\r\n".join(told))
+                reported = (f"250{mark}{text}" for mark, text in zip(marks, lines, strict=True))
+                await self._say(stream, verb, "\r\n".join(reported))
             else:
                 replies = {"AUTH": "235 welcome", "QUIT": "221 bye"}
                 await self._say(stream, verb, replies.get(verb, "250 ok"))
@@ -159,8 +163,8 @@ def certificate() -> trustme.LeafCert:
 
 async def test_the_relay_gets_the_mail_byte_for_byte():
     async with open_relay() as relay:
-        assert await towards(relay).send(a_mail()) == TAKEN
-        assert relay.heard == [
+        assert await towards(relay).send(a_mail()) == ACCEPTED
+        assert relay.received == [
             "ehlo probe.test",
             "mail from:<alerts@m.test>",
             "rcpt to:<ann@example.org>",
@@ -187,30 +191,30 @@ async def test_from_the_use_to_the_relay():
     parts = {part.get_content_type(): part.get_content() for part in message.iter_parts()}
     assert set(parts) == {"text/plain", "text/html"}
     assert all("15 of 20 (75 %)" in text for text in parts.values())
-    (letter,) = await office.letters()
+    (letter,) = await office.messages()
     assert letter.sent_at
 
 
 async def test_without_a_login_an_offered_starttls_is_let_be():
     async with open_relay(features=["STARTTLS", "AUTH PLAIN"]) as relay:
-        assert await towards(relay).send(a_mail()) == TAKEN
-        assert "STARTTLS" not in relay.heard
+        assert await towards(relay).send(a_mail()) == ACCEPTED
+        assert "STARTTLS" not in relay.received
 
 
 async def test_a_login_waits_for_starttls():
     features = ["STARTTLS", "AUTH LOGIN PLAIN"]
     async with open_relay(features=features, certificate=certificate()) as relay:
         mailer = towards(relay, user="mail", password="secret")
-        assert await mailer.send(a_mail()) == TAKEN
-        assert relay.heard[:4] == ["ehlo probe.test", "STARTTLS", "(TLS)", "ehlo probe.test"]
-        assert base64.b64decode(relay.heard[4].split(" ")[2]) == b"\0mail\0secret"
+        assert await mailer.send(a_mail()) == ACCEPTED
+        assert relay.received[:4] == ["ehlo probe.test", "STARTTLS", "(TLS)", "ehlo probe.test"]
+        assert base64.b64decode(relay.received[4].split(" ")[2]) == b"\0mail\0secret"
         assert relay.mails == [a_mail().as_bytes()]
 
 
 async def test_smtps_is_encrypted_from_the_first_octet():
     async with open_relay(features=["AUTH PLAIN"], certificate=certificate(), tls=True) as relay:
-        assert await towards(relay, user="mail", password="x").send(a_mail()) == TAKEN
-        assert relay.heard[1].startswith("AUTH PLAIN ")
+        assert await towards(relay, user="mail", password="x").send(a_mail()) == ACCEPTED
+        assert relay.received[1].startswith("AUTH PLAIN ")
         assert len(relay.mails) == 1
 
 
@@ -219,35 +223,35 @@ async def test_a_certificate_that_nobody_vouches_for_gets_no_password(tls, caplo
     how = {"features": ["STARTTLS", "AUTH PLAIN"], "tls": tls, "certificate": certificate()}
     async with open_relay(**how) as relay:
         strict = ssl.create_default_context()
-        fate = await towards(relay, user="mail", password="x", context=strict).send(a_mail())
-        assert "certificate" in (fate.why or "").lower()
-        assert not fate.final
-        assert not [line for line in relay.heard if line.startswith("AUTH")]
+        send_result = await towards(relay, user="mail", password="x", context=strict).send(a_mail())
+        assert "certificate" in (send_result.why or "").lower()
+        assert not send_result.final
+        assert not [line for line in relay.received if line.startswith("AUTH")]
 
 
 async def test_a_certificate_of_another_host_gets_no_password():
     other = AUTHORITY.issue_cert("other.test")
     async with open_relay(features=["STARTTLS", "AUTH PLAIN"], certificate=other) as relay:
-        fate = await towards(relay, user="mail", password="x").send(a_mail())
-        assert "certificate" in (fate.why or "").lower()
+        send_result = await towards(relay, user="mail", password="x").send(a_mail())
+        assert "certificate" in (send_result.why or "").lower()
 
 
 async def test_a_password_in_the_clear_stays_on_this_machine(monkeypatch):
     """Whoever sits in between can take the word STARTTLS out of the answer."""
     async with open_relay(features=["AUTH PLAIN"]) as relay:
         mailer = towards(relay, user="mail", password="x")
-        assert await mailer.send(a_mail()) == TAKEN
+        assert await mailer.send(a_mail()) == ACCEPTED
         monkeypatch.setattr("mailprobe.api.alerts.smtp_relay._is_this_machine", lambda sock: False)
-        fate = await mailer.send(a_mail())
-        assert "STARTTLS" in (fate.why or "")
+        send_result = await mailer.send(a_mail())
+        assert "STARTTLS" in (send_result.why or "")
         assert len(relay.mails) == 1
 
 
 async def test_a_refused_login_is_told_without_its_words():
     says = {"AUTH": "535 5.7.8 no: AG1haWwAc2VjcmV0 secret"}
     async with open_relay(features=["AUTH PLAIN"], says=says) as relay:
-        fate = await towards(relay, user="mail", password="secret").send(a_mail())
-        assert fate == Fate("the login was refused with 535")
+        send_result = await towards(relay, user="mail", password="secret").send(a_mail())
+        assert send_result == SendResult("the login was refused with 535")
 
 
 @pytest.mark.parametrize(
@@ -263,10 +267,12 @@ async def test_a_refused_login_is_told_without_its_words():
 )
 async def test_a_login_that_cannot_be_made_is_a_fate(features, says, password):
     async with open_relay(features=features, says=says) as relay:
-        fate = await towards(relay, user="mail", password=password, hand_over_s=1.0).send(a_mail())
-        assert fate.why
-        assert not fate.final
-        assert password not in fate.why
+        send_result = await towards(relay, user="mail", password=password, delivery_s=1.0).send(
+            a_mail()
+        )
+        assert send_result.why
+        assert not send_result.final
+        assert password not in send_result.why
 
 
 @pytest.mark.parametrize("stage", STAGES[:-1])
@@ -275,28 +281,28 @@ async def test_whatever_a_relay_says_is_a_fate(stage, reply):
     """Only a final no to the recipient is final: the rest an operator can mend."""
     says = {stage: reply, "HELO": reply} if stage == "EHLO" else {stage: reply}
     async with open_relay(says=says) as relay:
-        fate = await towards(relay).send(a_mail())
-        assert fate.why
-        assert fate.final == (stage == "RCPT" and reply == "550 no")
+        send_result = await towards(relay).send(a_mail())
+        assert send_result.why
+        assert send_result.final == (stage == "RCPT" and reply == "550 no")
 
 
 async def test_an_old_relay_is_greeted_as_it_likes():
     async with open_relay(says={"EHLO": "502 what?"}) as relay:
-        assert await towards(relay).send(a_mail()) == TAKEN
-        assert relay.heard[:2] == ["ehlo probe.test", "helo probe.test"]
+        assert await towards(relay).send(a_mail()) == ACCEPTED
+        assert relay.received[:2] == ["ehlo probe.test", "helo probe.test"]
 
 
 @pytest.mark.parametrize("stage", STAGES[:-1])
 async def test_a_silent_relay_is_left(stage):
     async with open_relay(says={stage: SILENCE}) as relay:
-        fate = await towards(relay, hand_over_s=0.2, answer_s=0.1).send(a_mail())
-        assert fate == Fate("the relay took too long")
+        send_result = await towards(relay, delivery_s=0.2, answer_s=0.1).send(a_mail())
+        assert send_result == SendResult("the relay took too long")
 
 
 async def test_a_relay_that_is_silent_in_the_handshake_is_left():
     async with open_relay(says={"connect": SILENCE}) as relay:
-        fate = await towards(relay, tls=True, hand_over_s=0.2).send(a_mail())
-        assert fate == Fate("the relay took too long")
+        send_result = await towards(relay, tls=True, delivery_s=0.2).send(a_mail())
+        assert send_result == SendResult("the relay took too long")
 
 
 async def test_a_relay_that_drips_is_left():
@@ -313,34 +319,34 @@ async def test_a_relay_that_drips_is_left():
         nursery.start_soon(trio.serve_listeners, drip, [listener])
         port = listener.socket.getsockname()[1]
         with trio.fail_after(10):
-            fate = await RelayMailer(Relay("127.0.0.1", port, False, hand_over_s=0.3)).send(
+            send_result = await RelayMailer(Relay("127.0.0.1", port, False, delivery_s=0.3)).send(
                 a_mail()
             )
         nursery.cancel_scope.cancel()
-    assert fate == Fate("the relay took too long")
+    assert send_result == SendResult("the relay took too long")
 
 
 async def test_a_relay_that_files_slowly_is_waited_for():
     """It has the mail: whoever gives up now sends a copy (RFC 1047)."""
     async with open_relay(pause_s={".": 1.2}) as relay:
-        assert await towards(relay, hand_over_s=1.0, answer_s=9).send(a_mail()) == TAKEN
+        assert await towards(relay, delivery_s=1.0, answer_s=9).send(a_mail()) == ACCEPTED
 
 
 @pytest.mark.parametrize("reply", [HANG_UP, "500 what?", "nonsense"])
 async def test_after_the_yes_nothing_can_go_wrong(reply):
     async with open_relay(says={"QUIT": reply}) as relay:
-        assert await towards(relay).send(a_mail()) == TAKEN
+        assert await towards(relay).send(a_mail()) == ACCEPTED
 
 
 async def test_a_relay_that_is_silent_after_its_yes_has_the_mail(monkeypatch):
     monkeypatch.setattr("mailprobe.api.alerts.smtp_relay.QUIT_S", 0.1)
     async with open_relay(says={"QUIT": SILENCE}) as relay:
-        assert await towards(relay, hand_over_s=5).send(a_mail()) == TAKEN
+        assert await towards(relay, delivery_s=5).send(a_mail()) == ACCEPTED
 
 
 async def test_nobody_there_is_a_fate(unused_port):
-    fate = await RelayMailer(Relay("127.0.0.1", unused_port, False)).send(a_mail())
-    assert "refused" in (fate.why or "").lower()
+    send_result = await RelayMailer(Relay("127.0.0.1", unused_port, False)).send(a_mail())
+    assert "refused" in (send_result.why or "").lower()
 
 
 @pytest.fixture
@@ -359,35 +365,35 @@ async def test_a_name_that_is_none_is_a_fate():
 async def test_what_was_refused_for_now_is_taken_later():
     async with open_relay(says={"RCPT": "450 4.7.1 greylisted"}) as relay:
         mailer = towards(relay)
-        assert await mailer.send(a_mail()) == Fate("450 4.7.1 greylisted")
+        assert await mailer.send(a_mail()) == SendResult("450 4.7.1 greylisted")
         relay.says.clear()
-        assert await mailer.send(a_mail()) == TAKEN
+        assert await mailer.send(a_mail()) == ACCEPTED
         assert len(relay.mails) == 1
 
 
 async def test_what_a_relay_says_is_fit_for_a_log():
     says = {"RCPT": "550 5.1.1 <Ann@Example.org>: \x1b[31mno\x00 " + "long " * 90}
     async with open_relay(says=says) as relay:
-        fate = await towards(relay).send(a_mail())
-        assert fate.why
-        assert fate.why.startswith("550 5.1.1 <a…@example.org>: ")
-        assert fate.why.isprintable()
-        assert len(fate.why) <= 200
+        send_result = await towards(relay).send(a_mail())
+        assert send_result.why
+        assert send_result.why.startswith("550 5.1.1 <a…@example.org>: ")
+        assert send_result.why.isprintable()
+        assert len(send_result.why) <= 200
 
 
 async def test_an_address_of_another_script_needs_a_relay_that_knows_them():
     mail = a_mail("jösé@bücher.test")
     async with open_relay(features=["SMTPUTF8", "8BITMIME"]) as relay:
-        assert await towards(relay).send(mail) == TAKEN
-        assert relay.heard[1:3] == [
+        assert await towards(relay).send(mail) == ACCEPTED
+        assert relay.received[1:3] == [
             "mail from:<alerts@m.test> SMTPUTF8",
             "rcpt to:<jösé@xn--bcher-kva.test>",
         ]
         assert "To: jösé@xn--bcher-kva.test".encode() in relay.mails[0]
         relay.features = ()
-        fate = await towards(relay).send(mail)
-        assert fate.why
-        assert not fate.final
+        send_result = await towards(relay).send(mail)
+        assert send_result.why
+        assert not send_result.final
 
 
 async def test_a_line_that_begins_with_a_dot_arrives_as_it_was():
@@ -395,7 +401,7 @@ async def test_a_line_that_begins_with_a_dot_arrives_as_it_was():
     mail["From"], mail["To"] = "a@b.test", "c@d.test"
     mail.set_content("one\n.\n..two\n\n.three\n")
     async with open_relay() as relay:
-        assert await towards(relay).send(mail) == TAKEN
+        assert await towards(relay).send(mail) == ACCEPTED
         assert relay.mails == [mail.as_bytes()]
 
 
@@ -410,7 +416,7 @@ async def test_a_cancelled_send_leaves_no_connection(stage):
             nursery.cancel_scope.cancel()
         relay.says.clear()
         with trio.fail_after(5):  # the one seat is free again
-            assert await mailer.send(a_mail()) == TAKEN
+            assert await mailer.send(a_mail()) == ACCEPTED
 
 
 def reached(relay: FakeRelay, stage: str) -> bool:
@@ -418,7 +424,7 @@ def reached(relay: FakeRelay, stage: str) -> bool:
         return relay.met > 0
     if stage == ".":
         return bool(relay.mails)
-    return any(line.upper().startswith(stage) for line in relay.heard)
+    return any(line.upper().startswith(stage) for line in relay.received)
 
 
 async def test_no_line_of_the_log_holds_the_password(caplog):
@@ -430,7 +436,7 @@ async def test_no_line_of_the_log_holds_the_password(caplog):
         url = f"smtp://mail:secret@127.0.0.1:{relay.port}"
         async with office.open(mailer=None, url=url) as alerts:
             alerts.watch(await office.use(account, 15), False)
-            await relay.until(lambda: any(line.startswith("AUTH") for line in relay.heard))
+            await relay.until(lambda: any(line.startswith("AUTH") for line in relay.received))
     assert "535" in caplog.text
     assert "secret" not in caplog.text
     assert "ann@" not in caplog.text

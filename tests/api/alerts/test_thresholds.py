@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailprobe.api.alerts.thresholds import (
-    WORDS,
+    ALERT_TEXTS,
     Alert,
     Figures,
     Unwritable,
     compose,
     crossed,
     from_body,
-    letter_name,
+    message_name,
     to_body,
 )
-from mailprobe.api.quota.plans import PLANS, Plan
+from mailprobe.api.quota.plans import PLANS, PricingPlan
 from mailprobe.storage.records import Account, Ledger
 from tests.test_layers import IMPURE, tops
 
@@ -42,7 +42,9 @@ def ledger(**more: Any) -> Ledger:
     return Ledger(**{**fields, **more})
 
 
-def kinds(plan: Plan, *, capped: bool = False, caps: Any = (None, None), **more: Any) -> list[str]:
+def kinds(
+    plan: PricingPlan, *, capped: bool = False, caps: Any = (None, None), **more: Any
+) -> list[str]:
     account = replace(ACCOUNT, soft_cap_micros=caps[0], hard_cap_micros=caps[1])
     return [alert.kind for alert in crossed(plan, ledger(**more), account, capped=capped)]
 
@@ -154,18 +156,18 @@ def test_a_period_that_is_over_is_no_share_of_anything():
 # -- the letter ---------------------------------------------------------------------------------
 
 
-def test_a_letter_is_named_by_its_period_and_its_threshold():
-    assert letter_name(alert("75")) == "2026-03-01T00:00:00Z 75"
-    assert letter_name(alert("hard_cap", at=NOW + timedelta(days=3))) == (
+def test_a_message_is_named_by_its_period_and_its_threshold():
+    assert message_name(alert("75")) == "2026-03-01T00:00:00Z 75"
+    assert message_name(alert("hard_cap", at=NOW + timedelta(days=3))) == (
         "2026-03-01T00:00:00Z hard_cap"
     )
     subscribed = alert("100", period_start=datetime(2026, 2, 14, 8, 30, 1, tzinfo=UTC))
-    assert letter_name(subscribed) == "2026-02-14T08:30:01Z 100"
+    assert message_name(subscribed) == "2026-02-14T08:30:01Z 100"
 
 
-def test_the_free_months_letters_are_not_those_of_a_billing_period():
+def test_the_free_months_messages_are_not_those_of_a_billing_period():
     """Who upgrades in mid-month has another quantity to run out of, from the same day on."""
-    assert letter_name(alert("75", "free")) == "2026-03-01T00:00:00Z quota 75"
+    assert message_name(alert("75", "free")) == "2026-03-01T00:00:00Z quota 75"
 
 
 def test_the_free_month_is_the_calendars_whatever_a_former_subscription_left():
@@ -174,14 +176,14 @@ def test_the_free_month_is_the_calendars_whatever_a_former_subscription_left():
     assert (first.figures.period_start, first.figures.period_end) == (MARCH, APRIL)
 
 
-def test_a_letter_keeps_the_figures_of_the_crossing():
+def test_a_message_keeps_the_figures_of_the_crossing():
     account = replace(ACCOUNT, soft_cap_micros=EUR, hard_cap_micros=None)
     for each in crossed(BUILDER, ledger(period_billable=7_500), account, capped=False):
         assert from_body(to_body(each)) == each
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"\xff", b'{"kind":"80","figures":{}}', b"[" * 9999])
-def test_a_letter_that_cannot_be_read_is_said_to_be_so(body):
+def test_a_message_that_cannot_be_read_is_said_to_be_so(body):
     with pytest.raises(Unwritable):
         from_body(body)
 
@@ -228,7 +230,7 @@ SAMPLES = {
         key[1], "free" if key[0] == "quota" else "builder",
         spend_micros=12_340_000, soft_cap_micros=10 * EUR, hard_cap_micros=25 * EUR,
     )
-    for key in WORDS
+    for key in ALERT_TEXTS
 }  # fmt: skip
 
 
@@ -314,11 +316,11 @@ def test_its_headers_are_those_of_a_machines_mail():
 
 
 def test_a_copy_is_known_by_its_octets():
-    once = compose(alert("75"), ACCOUNT, dashboard_url=DASHBOARD, sender=SENDER)
+    idempotency = compose(alert("75"), ACCOUNT, dashboard_url=DASHBOARD, sender=SENDER)
     again = compose(
         from_body(to_body(alert("75"))), ACCOUNT, dashboard_url=DASHBOARD, sender=SENDER
     )
-    assert once.as_bytes() == again.as_bytes()
+    assert idempotency.as_bytes() == again.as_bytes()
 
 
 def test_a_message_id_is_of_one_account_period_and_threshold():

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import trio
 
-from mailprobe.api.billing.client import Pace, Stripe
+from mailprobe.api.billing.client import Stripe, StripePace
 from mailprobe.api.billing.provider import open_stripe_payments
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import Store, StoreUnavailable
@@ -27,7 +27,7 @@ from tests.storage.fixed_clock import NOON, SECRET, granted, row
 
 NAMES = ("ann", "bob", "cid")
 SPEED = 100
-PACE = Pace(patience_s=0.15, poll_s=0.01, rest_max_s=0.02)
+PACE = StripePace(timeout_s=0.15, poll_s=0.01, backoff_max_s=0.02)
 
 
 def fast_clock(began: float) -> Callable[[], datetime]:

@@ -62,7 +62,7 @@ MOODS = {
     "is crowded": Mood(takes=False, status=429),
     "babbles": Mood(status=200, says=b"<html>Welcome to the hotel"),
 }
-TROUBLES = sorted(MOODS.keys() - {"fine", "is busy"})  # seven seconds are long in a test
+FAULTS = sorted(MOODS.keys() - {"fine", "is busy"})  # seven seconds are long in a test
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class FakeStripe:
             if path.endswith(word) and moods:
                 return MOODS[moods.pop(0)]
         if self.rng.random() < self.trouble:
-            return MOODS[self.rng.choice(TROUBLES)]
+            return MOODS[self.rng.choice(FAULTS)]
         return MOODS["fine"]
 
     def answer(self, asked: Asked) -> tuple[int, bytes]:
@@ -141,11 +141,11 @@ class FakeStripe:
             if asked.headers.get("authorization") != f"Bearer {self.key}":
                 shown = f"{self.key[:8]}***{self.key[-4:]}"
                 raise Refused(401, f"Invalid API Key provided: {shown}")
-            return self._once(asked)
+            return self._idempotency(asked)
         except Refused as refused:
             return refused.status, json.dumps(refused.body).encode()
 
-    def _once(self, asked: Asked) -> tuple[int, bytes]:
+    def _idempotency(self, asked: Asked) -> tuple[int, bytes]:
         """A POST with an idempotency key is done once, and answered the same a second time."""
         key = asked.headers.get("idempotency-key", "")
         same = (asked.path, asked.form)
@@ -293,10 +293,10 @@ class FakeStripe:
 
     def _steer(self, asked: Asked, octets: bytes) -> bytes:
         if asked.method == "POST":
-            told = json.loads(octets)
-            self.put(*told.get("subscriptions", []))
-            self.trouble = told.get("trouble", self.trouble)
-            for word, moods in told.get("moods", {}).items():
+            reported = json.loads(octets)
+            self.put(*reported.get("subscriptions", []))
+            self.trouble = reported.get("trouble", self.trouble)
+            for word, moods in reported.get("moods", {}).items():
                 self.next(word, *moods)
         return json.dumps(
             {

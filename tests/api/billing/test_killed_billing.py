@@ -156,7 +156,7 @@ async def kill_job(billed: Billed) -> None:
         assert first is None or answer.content == first.content
         assert await service.until_jobs_are_done()
         after = service.done()
-        assert after == added(before, JOB.once), write
+        assert after == added(before, JOB.idempotency), write
         assert billed.metered(account_id) == after.billable
         last = await service.repeat(JOB, write)
         assert (last.content, last.headers["idempotency-replayed"]) == (answer.content, "true")

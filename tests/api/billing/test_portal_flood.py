@@ -5,14 +5,14 @@ import trio
 from mailprobe.api.billing.provider import PORTALS_AT_ONCE
 from mailprobe.api.rest.refusals import ProviderUnavailable
 from tests.api.billing.fake_stripe import PORTAL
-from tests.api.billing.test_provider import QUICK, open_desk
+from tests.api.billing.test_provider import QUICK, open_office
 
 TRIES = len(QUICK.repeats_s) + 1
 ASKED = 300  # each would hold a place of the service's requests while Stripe is silent
 
 
 async def test_of_one_account_few_portals_are_being_opened_at_a_time() -> None:
-    async with open_desk() as desk:
+    async with open_office() as desk:
         refused, have_been_refused = 0, trio.Event()
 
         async def ask() -> None:

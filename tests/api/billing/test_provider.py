@@ -23,37 +23,37 @@ import stripe as sdk
 import trio
 
 from mailprobe.api.billing.billing import open_payments
-from mailprobe.api.billing.client import Pace, Stripe, StripeFailed, Wire
+from mailprobe.api.billing.client import Stripe, StripeFailed, StripePace, StripeTransport
 from mailprobe.api.billing.provider import (
-    Customers,
-    Postman,
+    AccountLocks,
+    OutboxWorker,
+    StripeCustomers,
     StripePayments,
-    Turns,
     open_stripe_payments,
 )
 from mailprobe.api.billing.rules import (
-    DOUBT_MAX,
     FOLLOWED,
     KEEPS_TIER,
     METER_EVENT,
     OUTAGE_PAUSE_MAX_S,
     RETRY_AFTER_MAX_S,
+    UNCERTAIN_MAX,
     Failure,
     account_fields,
-    doubted_since,
     held_for,
     identifier_of,
     pause_s,
     read_event,
     read_retry_after,
     read_subscription,
-    told_of,
+    reported,
+    uncertain_since,
 )
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.rest.refusals import InvalidRequest, NoSuchRoute, ProviderUnavailable
 from mailprobe.storage import open_store
 from mailprobe.storage.memory.store import MemoryStore
-from mailprobe.storage.records import Caller, Letter, Reservation
+from mailprobe.storage.records import Caller, OutboxMessage, Reservation
 from tests.api import service_fixture
 from tests.api.billing.billing_child import NAMES, fast_clock
 from tests.api.billing.fake_stripe import (
@@ -79,14 +79,16 @@ KILLS = 20
 TIERS = ("builder", "scale", "free")  # of the child's three accounts
 DASHBOARD = "https://dash.test"
 SLOT = int(NOON.timestamp())
-QUICK = Pace(patience_s=0.3, answer_s=2, repeats_s=(0.01, 0.02), poll_s=0.01, rest_max_s=0.02)
+QUICK = StripePace(
+    timeout_s=0.3, answer_s=2, repeats_s=(0.01, 0.02), poll_s=0.01, backoff_max_s=0.02
+)
 
 
 # -- what Stripe tells of subscriptions ---------------------------------------------------------
 
 
-def fields_by(*told: dict[str, Any]) -> dict[str, Any]:
-    fields = account_fields([read_subscription(one) for one in told])
+def fields_by(*reported: dict[str, Any]) -> dict[str, Any]:
+    fields = account_fields([read_subscription(one) for one in reported])
     assert fields is not None
     return fields
 
@@ -135,31 +137,31 @@ def test_all_that_is_told_of_a_subscription_becomes_the_accounts():
 
 
 def test_the_period_is_the_subscriptions_own_in_old_api_versions():
-    told = subscription("cus_1", current_period_start=SLOT, current_period_end=SLOT + 1)
-    for item in told["items"]["data"]:
+    reported = subscription("cus_1", current_period_start=SLOT, current_period_end=SLOT + 1)
+    for item in reported["items"]["data"]:
         del item["current_period_start"], item["current_period_end"]
-    assert fields_by(told)["current_period_start"] == NOON
+    assert fields_by(reported)["current_period_start"] == NOON
 
 
 def test_the_period_is_that_of_the_item_which_makes_the_tier():
-    told = subscription("cus_1", "scale", start=SLOT, end=SLOT + 1)
+    reported = subscription("cus_1", "scale", start=SLOT, end=SLOT + 1)
     other = subscription("cus_1", None)["items"]["data"]
-    told["items"]["data"] = other + told["items"]["data"]
-    fields = fields_by(told)
+    reported["items"]["data"] = other + reported["items"]["data"]
+    fields = fields_by(reported)
     assert (fields["tier"], fields["current_period_start"]) == ("scale", NOON)
 
 
 def test_the_tier_is_named_by_the_price_or_by_its_product():
-    told = subscription("cus_1", None)
-    price = told["items"]["data"][0]["price"]
-    assert read_subscription(told).tier is None
+    reported = subscription("cus_1", None)
+    price = reported["items"]["data"][0]["price"]
+    assert read_subscription(reported).tier is None
     price["product"] = {"id": "prod_1", "metadata": {"tier": "builder"}}
-    assert read_subscription(told).tier == "builder"
+    assert read_subscription(reported).tier == "builder"
     price["product"] = "prod_1"
     price["metadata"] = {"tier": "scale"}
-    assert read_subscription(told).tier == "scale"
+    assert read_subscription(reported).tier == "scale"
     price |= {"metadata": {}, "lookup_key": "scale_overage"}
-    assert read_subscription(told).tier is None
+    assert read_subscription(reported).tier is None
 
 
 def test_of_several_the_best_that_lives_counts_else_the_newest_that_ended():
@@ -262,50 +264,50 @@ def test_an_event_is_about_a_customer_and_may_name_the_account():
 
 # -- what may be sent again ---------------------------------------------------------------------
 
-LETTER = Letter("id", "meter", "0" * 36, str(SLOT), b"", 3, NOON, NOON, fence=1)
+MESSAGE = OutboxMessage("id", "meter", "0" * 36, str(SLOT), b"", 3, NOON, NOON, fence=1)
 LOST = Failure("lost", certain=False)
 REFUSED = Failure("refused", certain=True)
 
 
-def tried(letter: Letter, failure: Failure, at: datetime) -> Letter:
+def tried(message: OutboxMessage, failure: Failure, at: datetime) -> OutboxMessage:
     """As the store has it after the try, claimed once more."""
-    error = told_of(letter, failure, at)
-    return replace(letter, tries=letter.tries + 1, fence=letter.fence + 1, error=error)
+    error = reported(message, failure, at)
+    return replace(message, tries=message.tries + 1, fence=message.fence + 1, error=error)
 
 
 def test_an_identifier_is_the_account_and_the_slot_and_short_enough():
-    assert identifier_of(LETTER) == f"{'0' * 36}-{SLOT}"
-    assert len(identifier_of(LETTER)) <= 100
+    assert identifier_of(MESSAGE) == f"{'0' * 36}-{SLOT}"
+    assert len(identifier_of(MESSAGE)) <= 100
 
 
 def test_a_doubt_lasts_from_the_first_try_whose_end_is_not_known():
-    refused = tried(LETTER, REFUSED, NOON)
-    assert doubted_since(refused) is None
+    refused = tried(MESSAGE, REFUSED, NOON)
+    assert uncertain_since(refused) is None
     lost = tried(refused, LOST, NOON + timedelta(hours=1))
-    assert doubted_since(lost) == NOON + timedelta(hours=1)
+    assert uncertain_since(lost) == NOON + timedelta(hours=1)
     for failure in (REFUSED, LOST, REFUSED):
         lost = tried(lost, failure, NOON + timedelta(hours=2))
-        assert doubted_since(lost) == NOON + timedelta(hours=1)
-    long = tried(LETTER, Failure("x" * 10_000, certain=False), NOON)
-    assert doubted_since(long) == NOON
+        assert uncertain_since(lost) == NOON + timedelta(hours=1)
+    long = tried(MESSAGE, Failure("x" * 10_000, certain=False), NOON)
+    assert uncertain_since(long) == NOON
     assert len(long.error or "") <= 300
 
 
 def test_a_claim_whose_end_nobody_told_is_a_doubt_since_it_was_due():
-    refused = replace(tried(LETTER, REFUSED, NOON), due_at=NOON + timedelta(hours=5))
+    refused = replace(tried(MESSAGE, REFUSED, NOON), due_at=NOON + timedelta(hours=5))
     killed = replace(refused, fence=refused.fence + 1)
-    assert doubted_since(killed) == NOON + timedelta(hours=5)
+    assert uncertain_since(killed) == NOON + timedelta(hours=5)
     after = tried(killed, REFUSED, NOON + timedelta(hours=6))
-    assert doubted_since(after) == NOON + timedelta(hours=5)
+    assert uncertain_since(after) == NOON + timedelta(hours=5)
 
 
 def test_what_is_in_doubt_is_held_after_23_hours_and_what_was_refused_after_34_days():
-    lost, refused = tried(LETTER, LOST, NOON), tried(LETTER, REFUSED, NOON)
-    assert held_for(lost, NOON + DOUBT_MAX) is None
-    assert held_for(lost, NOON + DOUBT_MAX + timedelta(seconds=1))
+    lost, refused = tried(MESSAGE, LOST, NOON), tried(MESSAGE, REFUSED, NOON)
+    assert held_for(lost, NOON + UNCERTAIN_MAX) is None
+    assert held_for(lost, NOON + UNCERTAIN_MAX + timedelta(seconds=1))
     assert held_for(refused, NOON + timedelta(days=34)) is None
     assert held_for(refused, NOON + timedelta(days=34, seconds=1))
-    assert timedelta(hours=23) == DOUBT_MAX
+    assert timedelta(hours=23) == UNCERTAIN_MAX
 
 
 def test_pauses_grow_have_a_bound_and_a_chance_and_are_never_shorter_than_asked():
@@ -333,14 +335,14 @@ def test_a_retry_after_is_whole_seconds(header, seconds):
 
 
 @dataclass
-class Desk:
+class Office:
     """A store, a fake Stripe, and what stands between them; the clock stands still until told."""
 
     store: Any
     fake: FakeStripe
     clock: Clock
     stripe: Stripe
-    postman: Postman
+    outbox_worker: OutboxWorker
     payments: StripePayments
     caller: Caller
 
@@ -356,32 +358,32 @@ class Desk:
         """Rounds so far apart that whatever is to be sent is due."""
         for _ in range(rounds):
             self.clock.pass_(12 + 2 * OUTAGE_PAUSE_MAX_S)
-            await self.postman.deliver()
+            await self.outbox_worker.deliver()
 
-    async def letters(self) -> list[Letter]:
-        letters: list[Letter] = await self.store.letters("meter", limit=1000)
-        return letters
+    async def messages(self) -> list[OutboxMessage]:
+        messages: list[OutboxMessage] = await self.store.messages("meter", limit=1000)
+        return messages
 
-    async def letter(self) -> Letter:
-        (letter,) = await self.letters()
-        return letter
+    async def message(self) -> OutboxMessage:
+        (message,) = await self.messages()
+        return message
 
 
 @asynccontextmanager
-async def open_desk(tier: str = "builder") -> AsyncIterator[Desk]:
+async def open_office(tier: str = "builder") -> AsyncIterator[Office]:
     clock = Clock()
     store: Any = Unsteady(MemoryStore(clock))
     caller = await make_caller(store, tier)
     async with open_fake_stripe(now=clock) as fake:
         stripe = Stripe(KEY, fake.url, QUICK)
-        customers = Customers(store, stripe)
+        customers = StripeCustomers(store, stripe)
         rng = random.Random(0)
-        yield Desk(
+        yield Office(
             store,
             fake,
             clock,
             stripe,
-            Postman(store, stripe, customers, now=clock, rng=rng, pace=QUICK),
+            OutboxWorker(store, stripe, customers, now=clock, rng=rng, pace=QUICK),
             StripePayments(
                 store,
                 stripe,
@@ -397,23 +399,23 @@ async def open_desk(tier: str = "builder") -> AsyncIterator[Desk]:
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
-    async with open_desk() as desk:
-        yield desk
+async def office() -> AsyncIterator[Office]:
+    async with open_office() as office:
+        yield office
 
 
-async def test_what_is_billable_of_ten_seconds_leaves_as_one_event(desk: Desk):
-    await desk.use(3)
-    desk.clock.pass_(9)
-    await desk.use(4)
-    desk.clock.pass_(1)
-    await desk.use(5)
-    await desk.deliver()
-    account_id = desk.caller.account.id
-    assert [(event["value"], event["timestamp"]) for event in desk.fake.events] == [
+async def test_what_is_billable_of_ten_seconds_leaves_as_one_event(office: Office):
+    await office.use(3)
+    office.clock.pass_(9)
+    await office.use(4)
+    office.clock.pass_(1)
+    await office.use(5)
+    await office.deliver()
+    account_id = office.caller.account.id
+    assert [(event["value"], event["timestamp"]) for event in office.fake.events] == [
         (7, SLOT), (5, SLOT + 10),
     ]  # fmt: skip
-    asked = [asked for asked in desk.fake.asked if asked.path == "/v1/billing/meter_events"]
+    asked = [asked for asked in office.fake.asked if asked.path == "/v1/billing/meter_events"]
     assert asked[0].form == {
         "event_name": METER_EVENT,
         "identifier": f"{account_id}-{SLOT}",
@@ -421,278 +423,278 @@ async def test_what_is_billable_of_ten_seconds_leaves_as_one_event(desk: Desk):
         "payload[value]": "7",
         "timestamp": str(SLOT),
     }
-    assert all(letter.sent_at and letter.due_at is None for letter in await desk.letters())
-    await desk.deliver(3)
-    assert desk.fake.counted == 12
+    assert all(message.sent_at and message.due_at is None for message in await office.messages())
+    await office.deliver(3)
+    assert office.fake.counted == 12
 
 
 async def test_the_free_tier_is_never_metered():
-    async with open_desk("free") as desk:
-        await desk.use(3)
-        await desk.deliver()
-        assert desk.fake.asked == []
-        assert await desk.letters() == []
+    async with open_office("free") as office:
+        await office.use(3)
+        await office.deliver()
+        assert office.fake.asked == []
+        assert await office.messages() == []
 
 
 @pytest.mark.parametrize("mood", MOODS)
 @pytest.mark.parametrize("times", [1, 3])
-async def test_whatever_the_mood_each_verification_is_counted_once(desk: Desk, mood, times):
-    desk.fake.next("meter_events", *[mood] * times)
-    await desk.use(3)
-    await desk.deliver(times + 2)
-    assert desk.fake.counted == 3
-    letter = await desk.letter()
-    assert letter.sent_at
-    assert letter.error is None
+async def test_whatever_the_mood_each_verification_is_counted_once(office: Office, mood, times):
+    office.fake.next("meter_events", *[mood] * times)
+    await office.use(3)
+    await office.deliver(times + 2)
+    assert office.fake.counted == 3
+    message = await office.message()
+    assert message.sent_at
+    assert message.error is None
 
 
-async def test_an_event_taken_and_not_answered_is_sent_again_under_its_name(desk: Desk):
-    desk.fake.next("meter_events", "hangs after", "drops after", "fails after")
-    await desk.use(3)
-    await desk.deliver(4)
+async def test_an_event_taken_and_not_answered_is_sent_again_under_its_name(office: Office):
+    office.fake.next("meter_events", "hangs after", "drops after", "fails after")
+    await office.use(3)
+    await office.deliver(4)
     identifiers = [
-        asked.form["identifier"] for asked in desk.fake.asked if "identifier" in asked.form
+        asked.form["identifier"] for asked in office.fake.asked if "identifier" in asked.form
     ]
-    assert identifiers == [f"{desk.caller.account.id}-{SLOT}"] * 4
-    keys = [asked.headers["idempotency-key"] for asked in desk.fake.asked]
+    assert identifiers == [f"{office.caller.account.id}-{SLOT}"] * 4
+    keys = [asked.headers["idempotency-key"] for asked in office.fake.asked]
     assert len(set(keys)) == len(keys), "a fixed one has Stripe repeat its 500"
-    assert desk.fake.counted == 3
+    assert office.fake.counted == 3
 
 
-async def test_what_is_in_doubt_for_a_day_is_held_for_a_person(desk: Desk, caplog):
-    desk.fake.next("meter_events", "hangs after")
-    await desk.use(3)
-    await desk.deliver()
-    desk.clock.pass_(days=1)
-    await desk.deliver(3)
-    assert desk.fake.times_asked("meter_events") == 1
-    letter = await desk.letter()
-    assert letter.due_at is letter.sent_at is None
-    assert letter.error
-    assert letter.error.startswith("held, in doubt since 2025-03-14T12:30:12+00:00")
+async def test_what_is_in_doubt_for_a_day_is_held_for_a_person(office: Office, caplog):
+    office.fake.next("meter_events", "hangs after")
+    await office.use(3)
+    await office.deliver()
+    office.clock.pass_(days=1)
+    await office.deliver(3)
+    assert office.fake.times_asked("meter_events") == 1
+    message = await office.message()
+    assert message.due_at is message.sent_at is None
+    assert message.error
+    assert message.error.startswith("held, in doubt since 2025-03-14T12:30:12+00:00")
     (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    for said in (f"{letter.account_id}-{SLOT}", "3 verifications", "2025-03-14T12:00:00+00:00"):
+    for said in (f"{message.account_id}-{SLOT}", "3 verifications", "2025-03-14T12:00:00+00:00"):
         assert said in line.getMessage()
 
 
-async def test_what_was_surely_not_taken_is_sent_for_weeks(desk: Desk):
-    await desk.use(3)
+async def test_what_was_surely_not_taken_is_sent_for_weeks(office: Office):
+    await office.use(3)
     for mood in ("knows no key", "is busy", "refuses", "forbids"):
-        desk.fake.next("meter_events", mood)
-        await desk.deliver()
-        desk.clock.pass_(days=8)
-    url, desk.stripe._client._requestor._options.base_addresses["api"] = (
-        desk.fake.url, "http://127.0.0.1:9",
+        office.fake.next("meter_events", mood)
+        await office.deliver()
+        office.clock.pass_(days=8)
+    url, office.stripe._client._requestor._options.base_addresses["api"] = (
+        office.fake.url, "http://127.0.0.1:9",
     )  # fmt: skip
-    await desk.deliver()
-    desk.stripe._client._requestor._options.base_addresses["api"] = url
-    await desk.deliver()
-    assert desk.fake.counted == 3
+    await office.deliver()
+    office.stripe._client._requestor._options.base_addresses["api"] = url
+    await office.deliver()
+    assert office.fake.counted == 3
 
 
-async def test_what_stripe_would_not_take_any_more_is_held(desk: Desk, caplog):
-    await desk.use(3)
-    desk.clock.pass_(days=34)
-    await desk.deliver()
-    assert desk.fake.asked == []
-    assert "too old" in ((await desk.letter()).error or "")
+async def test_what_stripe_would_not_take_any_more_is_held(office: Office, caplog):
+    await office.use(3)
+    office.clock.pass_(days=34)
+    await office.deliver()
+    assert office.fake.asked == []
+    assert "too old" in ((await office.message()).error or "")
     assert "too old" in caplog.text
 
 
 @pytest.mark.parametrize("hook", ["on_ask", "on_done"])
-async def test_a_process_that_dies_in_the_middle_has_sent_it_or_not(desk: Desk, hook):
+async def test_a_process_that_dies_in_the_middle_has_sent_it_or_not(office: Office, hook):
     """Its claim ends with the lease; the next one sends it under the same name."""
-    await desk.use(3)
-    desk.fake.next("meter_events", "hangs" if hook == "on_ask" else "hangs after")
-    desk.clock.pass_(12)
+    await office.use(3)
+    office.fake.next("meter_events", "hangs" if hook == "on_ask" else "hangs after")
+    office.clock.pass_(12)
     with trio.CancelScope() as life:
 
         def die(asked: Any) -> None:
             if asked.path.endswith("meter_events"):
                 life.cancel()
 
-        setattr(desk.fake, hook, die)
-        await desk.postman.deliver()
+        setattr(office.fake, hook, die)
+        await office.outbox_worker.deliver()
     assert life.cancelled_caught
-    assert (await desk.letter()).sent_at is None
-    assert desk.fake.counted == (3 if hook == "on_done" else 0)
-    await desk.postman.deliver()
-    assert desk.fake.times_asked("meter_events") == 1, "its claim is still in force"
-    await desk.deliver()
-    assert desk.fake.counted == 3
-    assert (await desk.letter()).sent_at
+    assert (await office.message()).sent_at is None
+    assert office.fake.counted == (3 if hook == "on_done" else 0)
+    await office.outbox_worker.deliver()
+    assert office.fake.times_asked("meter_events") == 1, "its claim is still in force"
+    await office.deliver()
+    assert office.fake.counted == 3
+    assert (await office.message()).sent_at
 
 
-async def test_a_claim_without_an_end_a_day_ago_is_held(desk: Desk):
-    await desk.use(3)
-    desk.clock.pass_(12)
-    await desk.store.claim_letters("meter", limit=10, lease_s=60)
-    desk.clock.pass_(days=1)
-    await desk.deliver()
-    assert desk.fake.times_asked("meter_events") == 0
-    assert "in doubt" in ((await desk.letter()).error or "")
+async def test_a_claim_without_an_end_a_day_ago_is_held(office: Office):
+    await office.use(3)
+    office.clock.pass_(12)
+    await office.store.claim_messages("meter", limit=10, lease_s=60)
+    office.clock.pass_(days=1)
+    await office.deliver()
+    assert office.fake.times_asked("meter_events") == 0
+    assert "in doubt" in ((await office.message()).error or "")
 
 
-async def test_who_asks_for_patience_gets_it(desk: Desk):
-    desk.fake.next("meter_events", "is busy")
-    await desk.use(3)
-    desk.clock.pass_(12)
-    done = await desk.postman.deliver()
+async def test_who_asks_for_patience_gets_it(office: Office):
+    office.fake.next("meter_events", "is busy")
+    await office.use(3)
+    office.clock.pass_(12)
+    done = await office.outbox_worker.deliver()
     assert done.in_the_way
     assert done.in_the_way.retry_after_s == 7
-    due_at = (await desk.letter()).due_at
+    due_at = (await office.message()).due_at
     assert due_at
-    assert due_at >= desk.clock() + timedelta(seconds=7)
-    desk.clock.pass_(6.9)
-    await desk.postman.deliver()
-    assert desk.fake.times_asked("meter_events") == 1
-    desk.clock.pass_(0.2)
-    await desk.postman.deliver()
-    assert desk.fake.counted == 3
+    assert due_at >= office.clock() + timedelta(seconds=7)
+    office.clock.pass_(6.9)
+    await office.outbox_worker.deliver()
+    assert office.fake.times_asked("meter_events") == 1
+    office.clock.pass_(0.2)
+    await office.outbox_worker.deliver()
+    assert office.fake.counted == 3
 
 
-async def test_one_customer_is_told_of_once_at_a_time_and_several_at_once(desk: Desk):
-    other = await make_caller(desk.store, "scale", "other")
-    callers = (desk.caller, other)
+async def test_one_customer_is_told_of_once_at_a_time_and_several_at_once(office: Office):
+    other = await make_caller(office.store, "scale", "other")
+    callers = (office.caller, other)
     for caller in callers:
         for _ in range(5):
-            await desk.use(1, caller)
-            desk.clock.pass_(10)
-    desk.fake.next("meter_events", *["late"] * 10)
-    at_once = 0
+            await office.use(1, caller)
+            office.clock.pass_(10)
+    office.fake.next("meter_events", *["late"] * 10)
+    at_idempotency = 0
 
     def look(asked: Any) -> None:
-        nonlocal at_once
-        at_once = max(at_once, sum(desk.fake.busy.values()) + 1)
+        nonlocal at_idempotency
+        at_idempotency = max(at_idempotency, sum(office.fake.busy.values()) + 1)
 
-    desk.fake.on_ask = look
-    await desk.deliver()
-    assert desk.fake.counted == desk.fake.times_asked("meter_events") == 10
-    assert at_once == 2
+    office.fake.on_ask = look
+    await office.deliver()
+    assert office.fake.counted == office.fake.times_asked("meter_events") == 10
+    assert at_idempotency == 2
 
 
-async def test_a_round_ends_where_stripe_refuses_everything(desk: Desk):
+async def test_a_round_ends_where_stripe_refuses_everything(office: Office):
     for _ in range(20):
-        await desk.use(1)
-        desk.clock.pass_(10)
-    desk.fake.next("meter_events", "knows no key")
-    await desk.deliver()
-    assert desk.fake.times_asked("meter_events") == 1
-    await desk.deliver()
-    assert desk.fake.counted == 20
+        await office.use(1)
+        office.clock.pass_(10)
+    office.fake.next("meter_events", "knows no key")
+    await office.deliver()
+    assert office.fake.times_asked("meter_events") == 1
+    await office.deliver()
+    assert office.fake.counted == 20
 
 
-async def test_one_letter_that_is_refused_keeps_no_other_waiting(desk: Desk, caplog):
+async def test_one_message_that_is_refused_keeps_no_other_waiting(office: Office, caplog):
     for _ in range(3):
-        await desk.use(1)
-        desk.clock.pass_(10)
-    desk.fake.next("meter_events", "refuses")
-    await desk.deliver()
-    assert desk.fake.counted == 2
+        await office.use(1)
+        office.clock.pass_(10)
+    office.fake.next("meter_events", "refuses")
+    await office.deliver()
+    assert office.fake.counted == 2
     assert "1 of 3 meter events were not taken: Stripe answered 400: not in the mood" in caplog.text
 
 
-async def test_a_store_that_is_away_after_the_sending_counts_nothing_twice(desk: Desk, caplog):
-    await desk.use(3)
-    desk.store.away = {"letter_tried"}
-    await desk.deliver()
-    assert desk.fake.counted == 3
-    desk.store.away = False
-    await desk.deliver()
-    assert desk.fake.counted == 3
-    assert (await desk.letter()).sent_at
+async def test_a_store_that_is_away_after_the_sending_counts_nothing_twice(office: Office, caplog):
+    await office.use(3)
+    office.store.away = {"message_attempted"}
+    await office.deliver()
+    assert office.fake.counted == 3
+    office.store.away = False
+    await office.deliver()
+    assert office.fake.counted == 3
+    assert (await office.message()).sent_at
     assert "the store cannot be asked" in caplog.text
 
 
 # -- customers ----------------------------------------------------------------------------------
 
 
-async def test_an_account_gets_one_customer_whoever_needs_it_first(desk: Desk):
-    await desk.use(3)
-    desk.clock.pass_(12)
-    desk.fake.next("customers", "late")
+async def test_an_account_gets_one_customer_whoever_needs_it_first(office: Office):
+    await office.use(3)
+    office.clock.pass_(12)
+    office.fake.next("customers", "late")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.postman.deliver)
+        nursery.start_soon(office.outbox_worker.deliver)
         for _ in range(3):
-            nursery.start_soon(desk.payments.portal_url, desk.caller.account, None)
-    (customer,) = desk.fake.customers.values()
+            nursery.start_soon(office.payments.portal_url, office.caller.account, None)
+    (customer,) = office.fake.customers.values()
     assert customer["email"] == "ann@shop.test"
-    assert customer["metadata"] == {"account_id": desk.caller.account.id}
-    account = await desk.store.account(desk.caller.account.id)
+    assert customer["metadata"] == {"account_id": office.caller.account.id}
+    account = await office.store.account(office.caller.account.id)
     assert account.customer_id == customer["id"]
-    assert desk.fake.times_asked("customers") == 1
+    assert office.fake.times_asked("customers") == 1
 
 
-async def test_a_customer_made_and_forgotten_is_found_again(desk: Desk):
+async def test_a_customer_made_and_forgotten_is_found_again(office: Office):
     """The process died between Stripe's answer and the store."""
-    desk.store.away = {"change_account"}
-    await desk.use(3)
-    await desk.deliver()
-    assert len(desk.fake.customers) == 1
-    desk.store.away = False
-    await desk.deliver(2)
-    assert len(desk.fake.customers) == 1
-    assert desk.fake.events[0]["customer"] == "cus_1"
-    keys = {a.headers["idempotency-key"] for a in desk.fake.asked if a.path == "/v1/customers"}
-    assert keys == {f"customer-{desk.caller.account.id}"}
+    office.store.away = {"change_account"}
+    await office.use(3)
+    await office.deliver()
+    assert len(office.fake.customers) == 1
+    office.store.away = False
+    await office.deliver(2)
+    assert len(office.fake.customers) == 1
+    assert office.fake.events[0]["customer"] == "cus_1"
+    keys = {a.headers["idempotency-key"] for a in office.fake.asked if a.path == "/v1/customers"}
+    assert keys == {f"customer-{office.caller.account.id}"}
 
 
-async def test_after_a_deleted_customer_comes_another(desk: Desk):
+async def test_after_a_deleted_customer_comes_another(office: Office):
     """The second creation had the first one's idempotency key: Stripe gave the deleted one again."""
-    account = desk.caller.account
+    account = office.caller.account
     for generation in range(3):
-        account = await desk.store.change_account(account.id, tier="builder")
-        await desk.payments.portal_url(account, None)
-        account = await desk.store.account(account.id)
+        account = await office.store.change_account(account.id, tier="builder")
+        await office.payments.portal_url(account, None)
+        account = await office.store.account(account.id)
         assert account.customer_id == f"cus_{generation + 1}"
-        await tell(desk, "customer.deleted", object="customer", id=account.customer_id)
-        del desk.fake.customers[account.customer_id]
-        desk.fake.customers |= {f"gone {generation}": {}}  # its names are numbered
-        account = await desk.store.account(account.id)
+        await tell(office, "customer.deleted", object="customer", id=account.customer_id)
+        del office.fake.customers[account.customer_id]
+        office.fake.customers |= {f"gone {generation}": {}}  # its names are numbered
+        account = await office.store.account(account.id)
         assert (account.customer_id, account.customer_generation) == (None, generation + 1)
-    keys = [a.headers["idempotency-key"] for a in desk.fake.asked if a.path == "/v1/customers"]
+    keys = [a.headers["idempotency-key"] for a in office.fake.asked if a.path == "/v1/customers"]
     assert keys == [f"customer-{account.id}{ending}" for ending in ("", "-1", "-2")]
 
 
-async def test_a_customer_that_stripe_does_not_have_was_deleted(desk: Desk):
+async def test_a_customer_that_stripe_does_not_have_was_deleted(office: Office):
     """Its event never came, or not yet."""
-    account = desk.caller.account
-    await desk.payments.portal_url(account, None)
-    desk.fake.customers = {"gone": {}}
-    account = await desk.store.account(account.id)
-    assert await desk.payments.portal_url(account, None) == PORTAL
-    account = await desk.store.account(account.id)
+    account = office.caller.account
+    await office.payments.portal_url(account, None)
+    office.fake.customers = {"gone": {}}
+    account = await office.store.account(account.id)
+    assert await office.payments.portal_url(account, None) == PORTAL
+    account = await office.store.account(account.id)
     assert (account.customer_id, account.customer_generation) == ("cus_2", 1)
-    desk.fake.customers = {"gone": {}, "gone too": {}}
-    await desk.use(3)
-    await desk.deliver(3)
-    assert desk.fake.counted == 3
-    assert desk.fake.events[-1]["customer"] == "cus_3"
-    assert (await desk.store.account(account.id)).tier == account.tier
+    office.fake.customers = {"gone": {}, "gone too": {}}
+    await office.use(3)
+    await office.deliver(3)
+    assert office.fake.counted == 3
+    assert office.fake.events[-1]["customer"] == "cus_3"
+    assert (await office.store.account(account.id)).tier == account.tier
 
 
 @pytest.mark.parametrize("mood", sorted(MOODS.keys() - {"fails after"}))
-async def test_no_customer_no_event_and_no_doubt(desk: Desk, mood):
-    desk.fake.next("customers", mood)
-    await desk.use(3)
-    desk.clock.pass_(12)
-    await desk.postman.deliver()
-    letter = await desk.letter()
-    assert letter.sent_at or doubted_since(letter) is None
-    await desk.deliver(2)
-    assert desk.fake.counted == 3
-    assert len(desk.fake.customers) == 1
+async def test_no_customer_no_event_and_no_doubt(office: Office, mood):
+    office.fake.next("customers", mood)
+    await office.use(3)
+    office.clock.pass_(12)
+    await office.outbox_worker.deliver()
+    message = await office.message()
+    assert message.sent_at or uncertain_since(message) is None
+    await office.deliver(2)
+    assert office.fake.counted == 3
+    assert len(office.fake.customers) == 1
 
 
 # -- the portal ---------------------------------------------------------------------------------
 
 
-async def test_the_portal_leads_back_to_where_the_caller_says_or_to_the_dashboard(desk: Desk):
-    account = desk.caller.account
-    assert await desk.payments.portal_url(account, "https://shop.test/x") == PORTAL
-    account = await desk.store.account(account.id)
-    assert await desk.payments.portal_url(account, None) == PORTAL
-    forms = [asked.form for asked in desk.fake.asked if asked.path.endswith("sessions")]
+async def test_the_portal_leads_back_to_where_the_caller_says_or_to_the_dashboard(office: Office):
+    account = office.caller.account
+    assert await office.payments.portal_url(account, "https://shop.test/x") == PORTAL
+    account = await office.store.account(account.id)
+    assert await office.payments.portal_url(account, None) == PORTAL
+    forms = [asked.form for asked in office.fake.asked if asked.path.endswith("sessions")]
     assert forms == [
         {"customer": "cus_1", "return_url": "https://shop.test/x"},
         {"customer": "cus_1", "return_url": DASHBOARD},
@@ -700,209 +702,219 @@ async def test_the_portal_leads_back_to_where_the_caller_says_or_to_the_dashboar
 
 
 async def test_a_free_account_has_no_portal_unless_it_once_paid():
-    async with open_desk("free") as desk:
-        account = desk.caller.account
-        assert await desk.payments.portal_url(account, None) is None
-        assert desk.fake.asked == []
-        customer_id = await desk.stripe.make_customer(account)
-        await desk.store.change_account(account.id, customer_id=customer_id)
-        account = await desk.store.account(account.id)
-        assert await desk.payments.portal_url(account, None) == PORTAL
+    async with open_office("free") as office:
+        account = office.caller.account
+        assert await office.payments.portal_url(account, None) is None
+        assert office.fake.asked == []
+        customer_id = await office.stripe.make_customer(account)
+        await office.store.change_account(account.id, customer_id=customer_id)
+        account = await office.store.account(account.id)
+        assert await office.payments.portal_url(account, None) == PORTAL
 
 
 @pytest.mark.parametrize("word", ["customers", "sessions"])
 @pytest.mark.parametrize("mood", sorted(MOODS.keys() - {"fine", "late", "is busy"}))
-async def test_a_portal_that_stripe_does_not_open_is_unavailable(desk: Desk, word, mood):
-    desk.fake.next(word, *[mood] * 3)
+async def test_a_portal_that_stripe_does_not_open_is_unavailable(office: Office, word, mood):
+    office.fake.next(word, *[mood] * 3)
     with pytest.raises(ProviderUnavailable):
-        await desk.payments.portal_url(desk.caller.account, None)
+        await office.payments.portal_url(office.caller.account, None)
 
 
-async def test_a_portal_is_asked_for_again_before_it_is_given_up(desk: Desk):
-    desk.fake.next("sessions", "drops")
-    assert await desk.payments.portal_url(desk.caller.account, None) == PORTAL
+async def test_a_portal_is_asked_for_again_before_it_is_given_up(office: Office):
+    office.fake.next("sessions", "drops")
+    assert await office.payments.portal_url(office.caller.account, None) == PORTAL
 
 
 # -- events -------------------------------------------------------------------------------------
 
 
-async def tell(desk: Desk, kind: str = "customer.subscription.updated", **about: Any) -> Any:
+async def tell(office: Office, kind: str = "customer.subscription.updated", **about: Any) -> Any:
     """Have Stripe tell of it; the account as it is then."""
     about = {"object": "subscription", "customer": "cus_1"} | about
-    octets, header = signed(kind, about, desk.clock())
-    await desk.payments.take_event(octets, header)
-    return await desk.store.account(desk.caller.account.id)
+    octets, header = signed(kind, about, office.clock())
+    await office.payments.receive_event(octets, header)
+    return await office.store.account(office.caller.account.id)
 
 
-async def become(desk: Desk, customer_id: str = "cus_1") -> None:
-    await desk.store.change_account(desk.caller.account.id, customer_id=customer_id)
+async def become(office: Office, customer_id: str = "cus_1") -> None:
+    await office.store.change_account(office.caller.account.id, customer_id=customer_id)
 
 
 async def test_an_event_is_a_hint_and_what_is_fetched_is_true():
-    async with open_desk("free") as desk:
-        await become(desk)
-        desk.fake.put(subscription("cus_1", "scale"))
-        account = await tell(desk, status="canceled", items="lies")
+    async with open_office("free") as office:
+        await become(office)
+        office.fake.put(subscription("cus_1", "scale"))
+        account = await tell(office, status="canceled", items="lies")
         assert (account.tier, account.subscription_status) == ("scale", "active")
-        desk.fake.put(subscription("cus_1", "scale", status="past_due"))
-        account = await tell(desk, "invoice.payment_failed", object="invoice")
+        office.fake.put(subscription("cus_1", "scale", status="past_due"))
+        account = await tell(office, "invoice.payment_failed", object="invoice")
         assert (account.tier, account.subscription_status) == ("scale", "past_due")
-        desk.fake.put(subscription("cus_1", "scale", status="canceled", canceled_at=SLOT))
-        account = await tell(desk, "customer.subscription.deleted")
+        office.fake.put(subscription("cus_1", "scale", status="canceled", canceled_at=SLOT))
+        account = await tell(office, "customer.subscription.deleted")
         assert (account.tier, account.subscription_status) == ("free", "canceled")
         assert account.canceled_at == NOON
         assert account.current_period_end is None
-        asked = desk.fake.times_asked("subscriptions")
-        same = await tell(desk, "customer.subscription.created", status="active")  # late and twice
+        asked = office.fake.times_asked("subscriptions")
+        same = await tell(
+            office, "customer.subscription.created", status="active"
+        )  # late and twice
         assert same == account
-        assert desk.fake.times_asked("subscriptions") == asked + 1
+        assert office.fake.times_asked("subscriptions") == asked + 1
 
 
 @pytest.mark.parametrize(
     "kind", ["customer.created", "charge.succeeded", "payment_intent.created", "product.updated"]
 )
-async def test_other_events_are_taken_and_change_nothing(desk: Desk, kind):
-    account = await tell(desk, kind)
-    assert account == desk.caller.account
-    assert desk.fake.asked == []
+async def test_other_events_are_taken_and_change_nothing(office: Office, kind):
+    account = await tell(office, kind)
+    assert account == office.caller.account
+    assert office.fake.asked == []
 
 
-async def test_an_account_forgets_a_customer_that_was_deleted(desk: Desk):
+async def test_an_account_forgets_a_customer_that_was_deleted(office: Office):
     """Stripe may not tell any more what it had bought."""
-    await become(desk)
-    desk.fake.put(subscription("cus_1", "scale"))
-    assert (await tell(desk)).tier == "scale"
-    asked = len(desk.fake.asked)
+    await become(office)
+    office.fake.put(subscription("cus_1", "scale"))
+    assert (await tell(office)).tier == "scale"
+    asked = len(office.fake.asked)
     for _ in range(2):
-        account = await tell(desk, "customer.deleted", object="customer", id="cus_1")
+        account = await tell(office, "customer.deleted", object="customer", id="cus_1")
         assert (account.tier, account.subscription_status, account.customer_id) == (
             "free", None, None,
         )  # fmt: skip
-    assert len(desk.fake.asked) == asked
+    assert len(office.fake.asked) == asked
 
 
 async def test_a_checkout_makes_the_customer_the_accounts():
-    async with open_desk("free") as desk:
-        desk.fake.put(subscription("cus_7"))
-        account_id = desk.caller.account.id
+    async with open_office("free") as office:
+        office.fake.put(subscription("cus_7"))
+        account_id = office.caller.account.id
         kind = "checkout.session.completed"
         account = await tell(
-            desk, kind, object="checkout.session", customer="cus_7", client_reference_id=account_id
+            office,
+            kind,
+            object="checkout.session",
+            customer="cus_7",
+            client_reference_id=account_id,
         )
         assert (account.tier, account.customer_id) == ("builder", "cus_7")
 
 
 async def test_a_subscription_may_name_the_account():
-    async with open_desk("free") as desk:
-        metadata = {"account_id": desk.caller.account.id}
-        desk.fake.put(subscription("cus_7", metadata=metadata))
-        account = await tell(desk, "invoice.paid", object="invoice", customer="cus_7")
+    async with open_office("free") as office:
+        metadata = {"account_id": office.caller.account.id}
+        office.fake.put(subscription("cus_7", metadata=metadata))
+        account = await tell(office, "invoice.paid", object="invoice", customer="cus_7")
         assert (account.tier, account.customer_id) == ("builder", "cus_7")
 
 
-async def test_a_customer_nobody_knows_is_told_of_and_let_be(desk: Desk, caplog):
-    desk.fake.put(subscription("cus_9", "scale"))
-    assert await tell(desk, customer="cus_9") == desk.caller.account
-    assert await tell(desk, customer="cus_9", metadata={"account_id": "x"}) == desk.caller.account
+async def test_a_customer_nobody_knows_is_told_of_and_let_be(office: Office, caplog):
+    office.fake.put(subscription("cus_9", "scale"))
+    assert await tell(office, customer="cus_9") == office.caller.account
+    assert (
+        await tell(office, customer="cus_9", metadata={"account_id": "x"}) == office.caller.account
+    )
     assert "customer cus_9 is no account of ours" in caplog.text
 
 
-async def test_an_account_moves_to_a_customer_that_pays_from_one_that_does_not(desk: Desk, caplog):
-    await become(desk, "cus_1")
-    named = {"customer": "cus_2", "metadata": {"account_id": desk.caller.account.id}}
-    desk.fake.put(subscription("cus_2", "scale", id="sub_2", status="canceled"))
-    assert (await tell(desk, **named)).customer_id == "cus_1"
-    desk.fake.put(subscription("cus_1", "builder"), subscription("cus_2", "scale", id="sub_2"))
-    assert (await tell(desk, **named)).customer_id == "cus_1"
+async def test_an_account_moves_to_a_customer_that_pays_from_one_that_does_not(
+    office: Office, caplog
+):
+    await become(office, "cus_1")
+    named = {"customer": "cus_2", "metadata": {"account_id": office.caller.account.id}}
+    office.fake.put(subscription("cus_2", "scale", id="sub_2", status="canceled"))
+    assert (await tell(office, **named)).customer_id == "cus_1"
+    office.fake.put(subscription("cus_1", "builder"), subscription("cus_2", "scale", id="sub_2"))
+    assert (await tell(office, **named)).customer_id == "cus_1"
     assert "end one of the subscriptions" in caplog.text
-    desk.fake.put(subscription("cus_1", "builder", status="canceled"))
-    account = await tell(desk, **named)
+    office.fake.put(subscription("cus_1", "builder", status="canceled"))
+    account = await tell(office, **named)
     assert (account.customer_id, account.tier) == ("cus_2", "scale")
 
 
 async def test_a_tier_may_stand_on_the_product():
-    async with open_desk("free") as desk:
-        await become(desk)
-        desk.fake.put(subscription("cus_1", None))
-        desk.fake.products["prod_1"] = {"id": "prod_1", "metadata": {"tier": "scale"}}
-        assert (await tell(desk)).tier == "scale"
+    async with open_office("free") as office:
+        await become(office)
+        office.fake.put(subscription("cus_1", None))
+        office.fake.products["prod_1"] = {"id": "prod_1", "metadata": {"tier": "scale"}}
+        assert (await tell(office)).tier == "scale"
 
 
-async def test_a_price_that_names_no_tier_takes_none_away(desk: Desk, caplog):
-    await become(desk)
-    desk.fake.put(subscription("cus_1", "hosting"))
-    assert (await tell(desk)).tier == "builder"
+async def test_a_price_that_names_no_tier_takes_none_away(office: Office, caplog):
+    await become(office)
+    office.fake.put(subscription("cus_1", "hosting"))
+    assert (await tell(office)).tier == "builder"
     assert "names no tier" in caplog.text
 
 
 @pytest.mark.parametrize(
     "mood", sorted(MOODS.keys() - {"fine", "late", "is busy"} - {"fails after"})
 )
-async def test_what_cannot_be_fetched_is_to_be_told_again(desk: Desk, mood):
-    await become(desk)
-    desk.fake.next("subscriptions", *[mood] * 3)
+async def test_what_cannot_be_fetched_is_to_be_told_again(office: Office, mood):
+    await become(office)
+    office.fake.next("subscriptions", *[mood] * 3)
     with pytest.raises(ProviderUnavailable):
-        await tell(desk)
-    desk.fake.moods.clear()
-    desk.fake.put(subscription("cus_1", "scale"))
-    assert (await tell(desk)).tier == "scale"
+        await tell(office)
+    office.fake.moods.clear()
+    office.fake.put(subscription("cus_1", "scale"))
+    assert (await tell(office)).tier == "scale"
 
 
-async def test_events_of_one_customer_are_followed_one_after_the_other(desk: Desk):
-    await become(desk)
-    desk.fake.put(subscription("cus_1", "scale"))
-    fetch, under_way, most = desk.stripe.subscriptions, 0, 0
+async def test_events_of_one_customer_are_followed_one_after_the_other(office: Office):
+    await become(office)
+    office.fake.put(subscription("cus_1", "scale"))
+    fetch, under_way, most = office.stripe.subscriptions, 0, 0
 
     async def fetch_and_count(customer_id: str) -> Any:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        told = await fetch(customer_id)
+        reported = await fetch(customer_id)
         under_way -= 1
-        return told
+        return reported
 
-    desk.stripe.subscriptions = fetch_and_count  # type: ignore[method-assign]
+    office.stripe.subscriptions = fetch_and_count  # type: ignore[method-assign]
     async with trio.open_nursery() as nursery:
         for _ in range(4):
-            nursery.start_soon(tell, desk)
+            nursery.start_soon(tell, office)
     assert most == 1
-    assert desk.fake.times_asked("subscriptions") == 5, (
+    assert office.fake.times_asked("subscriptions") == 5, (
         "who wrote looks again, who did not has done"
     )
-    assert desk.payments._turns._locks == {}
+    assert office.payments._locks._locks == {}
 
 
-async def test_of_two_processes_the_one_with_older_news_does_not_win(desk: Desk):
+async def test_of_two_processes_the_one_with_older_news_does_not_win(office: Office):
     """The first is told that it is active, and is slow; meanwhile it ended, as the second learns."""
-    await become(desk)
-    other = Stripe(KEY, desk.fake.url)
+    await become(office)
+    other = Stripe(KEY, office.fake.url)
     slow = StripePayments(
-        desk.store, other, Customers(desk.store, other),
-        webhook_secret=SECRET, dashboard_url=DASHBOARD, now=desk.clock,
+        office.store, other, StripeCustomers(office.store, other),
+        webhook_secret=SECRET, dashboard_url=DASHBOARD, now=office.clock,
     )  # fmt: skip
     fetch, fetched, go_on = other.subscriptions, trio.Event(), trio.Event()
 
     async def fetch_slowly(customer_id: str) -> Any:
-        told = await fetch(customer_id)
+        reported = await fetch(customer_id)
         fetched.set()
         await go_on.wait()
-        return told
+        return reported
 
     other.subscriptions = fetch_slowly  # type: ignore[method-assign]
-    desk.fake.put(subscription("cus_1", "scale"))
+    office.fake.put(subscription("cus_1", "scale"))
     octets, header = signed("customer.subscription.updated", {"customer": "cus_1"}, NOON)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(slow.take_event, octets, header)
+        nursery.start_soon(slow.receive_event, octets, header)
         await fetched.wait()
-        desk.fake.put(subscription("cus_1", "scale", status="canceled"))
-        assert (await tell(desk)).tier == "free"
+        office.fake.put(subscription("cus_1", "scale", status="canceled"))
+        assert (await tell(office)).tier == "free"
         go_on.set()
-    assert (await desk.store.account(desk.caller.account.id)).tier == "free"
+    assert (await office.store.account(office.caller.account.id)).tier == "free"
     await other.close()
 
 
 async def test_turns_are_kept_by_name_and_forgotten():
-    turns, order = Turns(), []
+    turns, order = AccountLocks(), []
 
     async def take(name: str) -> None:
         async with turns.of(name):
@@ -931,13 +943,13 @@ async def test_without_a_key_nothing_is_loaded_and_nothing_is_billed():
     ) as payments:  # fmt: skip
         assert await payments.portal_url(caller.account, None) is None
         with pytest.raises(NoSuchRoute):
-            await payments.take_event(OCTETS, HEADER)
+            await payments.receive_event(OCTETS, HEADER)
 
 
 async def test_a_verification_that_is_not_metered_posts_nothing(autojump_clock, shop: Shop):
     await shop.verify()
     assert (await shop.rows())[0].billable
-    assert await shop.store.letters("meter", limit=10) == []
+    assert await shop.store.messages("meter", limit=10) == []
     got = await shop.ask("POST", "/v1/billing/stripe", octets=OCTETS, key=None)
     assert got.status == 404
     assert (await shop.manage("POST", "/billing/portal")).status == 402
@@ -978,8 +990,8 @@ async def test_after_an_event_the_account_says_so_and_the_next_request_is_weighe
                 canceled_at=int(start.timestamp()), cancel_at_period_end=True,
             )
         )  # fmt: skip
-        told = await tell_shop(shop, "customer.subscription.updated", {"customer": "cus_1"})
-        assert (told.status, told.octets) == (204, b"")
+        reported = await tell_shop(shop, "customer.subscription.updated", {"customer": "cus_1"})
+        assert (reported.status, reported.octets) == (204, b"")
         assert (await shop.verify()).headers["ratelimit-policy"].startswith('"minute";q=1000;')
         got = (await shop.manage("GET", "/account")).body
         assert got["tier"] == "scale"
@@ -1085,7 +1097,7 @@ class Border:
 
 
 @asynccontextmanager
-async def open_rounds() -> AsyncIterator[tuple[Any, Border, Desk]]:
+async def open_rounds() -> AsyncIterator[tuple[Any, Border, Office]]:
     clock: Any = service_fixture.Clock()
     store: Any = Unsteady(MemoryStore(clock))
     border: Any = Border()
@@ -1095,25 +1107,25 @@ async def open_rounds() -> AsyncIterator[tuple[Any, Border, Desk]]:
         rng=random.Random(0),
     ) as payments:  # fmt: skip
         nobody: Any = None
-        yield store, border, Desk(store, nobody, clock, border, nobody, payments, caller)
+        yield store, border, Office(store, nobody, clock, border, nobody, payments, caller)
 
 
 async def test_a_count_leaves_within_thirty_seconds(autojump_clock):
-    async with open_rounds() as (_, border, desk):
+    async with open_rounds() as (_, border, office):
         for _ in range(40):
             before = sum(count for _, count in border.counted)
             began = trio.current_time()
-            await desk.use(3)
+            await office.use(3)
             await trio.sleep(29)
             assert sum(count for _, count in border.counted) == before + 3
             assert border.counted[-1][0] <= began + 29
 
 
 async def test_where_stripe_is_away_it_rests_longer_and_longer_up_to_a_minute(autojump_clock):
-    async with open_rounds() as (_, border, desk):
+    async with open_rounds() as (_, border, office):
         border.failures = [StripeFailed(LOST) for _ in range(20)]
         for _ in range(200):
-            await desk.use(1)
+            await office.use(1)
             await trio.sleep(10)
         tries = border.tries[:21]
         waits = [after - before for before, after in pairwise(tries)]
@@ -1125,9 +1137,9 @@ async def test_where_stripe_is_away_it_rests_longer_and_longer_up_to_a_minute(au
 
 
 async def test_what_asks_for_an_hour_gets_it(autojump_clock):
-    async with open_rounds() as (_, border, desk):
+    async with open_rounds() as (_, border, office):
         border.failures = [StripeFailed(replace(REFUSED, retry_after_s=3600))]
-        await desk.use(1)
+        await office.use(1)
         await trio.sleep(3600)
         assert border.counted == []
         await trio.sleep(60)
@@ -1135,8 +1147,8 @@ async def test_what_asks_for_an_hour_gets_it(autojump_clock):
 
 
 async def test_a_store_that_is_away_is_asked_again(autojump_clock, caplog):
-    async with open_rounds() as (store, border, desk):
-        await desk.use(1)
+    async with open_rounds() as (store, border, office):
+        await office.use(1)
         store.away = True
         await trio.sleep(60)
         assert "the store cannot be asked" in caplog.text
@@ -1145,22 +1157,22 @@ async def test_a_store_that_is_away_is_asked_again(autojump_clock, caplog):
         assert len(border.counted) == 1
 
 
-async def test_a_bug_in_the_sending_is_logged_and_the_letter_is_sent_again(autojump_clock, faults):
-    async with open_rounds() as (_, border, desk):
+async def test_a_bug_in_the_sending_is_logged_and_the_message_is_sent_again(autojump_clock, faults):
+    async with open_rounds() as (_, border, office):
         border.failures = [ZeroDivisionError()]
-        await desk.use(1)
+        await office.use(1)
         await trio.sleep(600)
         assert len(border.counted) == 1
     assert ["ZeroDivisionError" in each for each in faults] == [True]
 
 
-async def test_a_bug_in_the_looking_is_logged_and_letters_are_looked_for_again(
+async def test_a_bug_in_the_looking_is_logged_and_messages_are_looked_for_again(
     autojump_clock, faults, monkeypatch
 ):
-    async with open_rounds() as (_, border, desk):
+    async with open_rounds() as (_, border, office):
         with monkeypatch.context() as patched:
-            patched.setattr("mailprobe.api.billing.provider.Postman.deliver", throw)
-            await desk.use(1)
+            patched.setattr("mailprobe.api.billing.provider.OutboxWorker.deliver", throw)
+            await office.use(1)
             await trio.sleep(60)
         assert faults
         await trio.sleep(600)
@@ -1179,21 +1191,21 @@ async def test_no_key_no_secret_and_no_portal_is_in_logs_and_tracebacks(caplog):
     for name in ("httpx", "httpcore"):  # as serve has it
         logging.getLogger(name).setLevel(logging.WARNING)
     shown: list[str] = []
-    async with open_desk() as desk:
+    async with open_office() as office:
         for mood in MOODS:
-            desk.fake.next("customers", *[mood] * 3)
-            desk.fake.next("sessions", *[mood] * 3)
+            office.fake.next("customers", *[mood] * 3)
+            office.fake.next("sessions", *[mood] * 3)
             try:
-                await desk.payments.portal_url(desk.caller.account, None)
+                await office.payments.portal_url(office.caller.account, None)
             except ProviderUnavailable as error:
                 shown += traceback.format_exception(error)
-            await desk.store.change_account(desk.caller.account.id, customer_id=None)
-            desk.fake.moods.clear()
-        desk.fake.key = "sk_test_another"
-        await desk.use(1)
-        await desk.deliver()
-        shown += [repr(one) for one in (desk.payments, desk.stripe, desk.postman)]
-        shown += [(await desk.letter()).error or ""]
+            await office.store.change_account(office.caller.account.id, customer_id=None)
+            office.fake.moods.clear()
+        office.fake.key = "sk_test_another"
+        await office.use(1)
+        await office.deliver()
+        shown += [repr(one) for one in (office.payments, office.stripe, office.outbox_worker)]
+        shown += [(await office.message()).error or ""]
     text = caplog.text + "".join(shown)
     assert "not opened" in text
     for secret in (KEY, SECRET, PORTAL, "NeverShow", KEY[-4:]):
@@ -1206,7 +1218,7 @@ async def test_a_traceback_shows_no_key_even_with_all_that_its_frames_hold(monke
     async def break_down(self: Any, *arguments: Any) -> None:
         raise ZeroDivisionError("in the middle of the SDK")
 
-    monkeypatch.setattr(Wire, "request_async", break_down)
+    monkeypatch.setattr(StripeTransport, "request_async", break_down)
     clock = Clock()
     store: Any = MemoryStore(clock)
     caller = await make_caller(store)
@@ -1216,8 +1228,8 @@ async def test_a_traceback_shows_no_key_even_with_all_that_its_frames_hold(monke
             dashboard_url=DASHBOARD, now=clock, rng=random.Random(0),
         ) as payments:  # fmt: skip
             await payments.portal_url(caller.account, None)
-    told = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
-    text = "".join(told.format())
+    reported = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
+    text = "".join(reported.format())
     assert "in the middle of the SDK" in text
     assert "NeverShow" not in text
 
@@ -1232,9 +1244,12 @@ async def test_the_fake_runs_as_a_program_too():
     url = (await process.stdout.receive_some()).decode().strip()
     stripe = Stripe(KEY, url)
     customer_id = await stripe.make_customer((await make_caller(MemoryStore(Clock()))).account)
-    told = {"subscriptions": [subscription(customer_id, "scale")], "moods": {"sessions": ["fails"]}}
+    reported = {
+        "subscriptions": [subscription(customer_id, "scale")],
+        "moods": {"sessions": ["fails"]},
+    }
     async with httpx.AsyncClient() as http:
-        state = (await http.post(f"{url}/fake", json=told)).json()
+        state = (await http.post(f"{url}/fake", json=reported)).json()
     assert state["customers"].keys() == {customer_id}
     assert [one.tier for one in await stripe.subscriptions(customer_id)] == ["scale"]
     with pytest.raises(StripeFailed):
@@ -1255,8 +1270,8 @@ def rows_of(header: str) -> list[tuple[str, str]]:
 
 
 def test_the_page_has_the_codes_table_of_statuses():
-    told = {status: tier == "kept" for status, tier in rows_of("| status | tier |")}
-    assert told == KEEPS_TIER
+    reported = {status: tier == "kept" for status, tier in rows_of("| status | tier |")}
+    assert reported == KEEPS_TIER
 
 
 def test_the_page_names_events_that_are_followed_and_the_meter():
@@ -1301,17 +1316,17 @@ async def test_killed_at_any_moment_the_meter_counts_each_verification_once(tmp_
         async with open_store(path, secret_key=STORE_SECRET, now=clock) as store:
             await deliver_all(store, fake, clock)
             used = [(await store.ledger(caller)).month_billable for caller in callers]
-            letters = await store.letters("meter", limit=1000)
+            messages = await store.messages("meter", limit=1000)
             customers = [await store.account(caller.account.id) for caller in callers]
     billed = Counter[str]()
     for event in fake.events:
         billed[event["customer"]] += event["value"]
-    assert all(letter.sent_at for letter in letters)
+    assert all(message.sent_at for message in messages)
     assert [account.customer_id is None for account in customers if account] == [False, False, True]
     assert [billed[account.customer_id or ""] for account in customers if account] == [*used[:2], 0]
     assert min(used) > 0
     identifiers = [event["identifier"] for event in fake.events]
-    assert len(identifiers) == len(set(identifiers)) == len(letters)
+    assert len(identifiers) == len(set(identifiers)) == len(messages)
     sent = Counter(asked.form["identifier"] for asked in fake.asked if "identifier" in asked.form)
     assert max(sent.values()) > 1, "nothing was ever sent twice: this proved nothing"
 
@@ -1352,11 +1367,13 @@ class Later:
 async def deliver_all(store: Any, fake: FakeStripe, clock: Later) -> None:
     """What the fake refuses while it still answers one who was killed is due again later."""
     stripe = Stripe(KEY, fake.url)
-    postman = Postman(store, stripe, Customers(store, stripe), now=clock, rng=random.Random(0))
+    outbox_worker = OutboxWorker(
+        store, stripe, StripeCustomers(store, stripe), now=clock, rng=random.Random(0)
+    )
     for _ in range(20):
-        while (await postman.deliver()).claimed:
+        while (await outbox_worker.deliver()).claimed:
             pass
-        if all(letter.sent_at for letter in await store.letters("meter", limit=1000)):
+        if all(message.sent_at for message in await store.messages("meter", limit=1000)):
             break
         clock.ahead += timedelta(minutes=30)
     await stripe.close()

@@ -16,8 +16,8 @@ from typing import IO
 
 import pytest
 
-from mailprobe.api.cli.cleaning.run import Order, Summary, clean_list, in_asking_order, output_path
-from mailprobe.api.cli.errors import Trouble
+from mailprobe.api.cli.cleaning.run import Order, Summary, clean_list, in_request_order, output_path
+from mailprobe.api.cli.errors import CommandError
 from tests.api.fake_source import FakeSource
 
 ROOT = Path(__file__).parents[3]
@@ -68,7 +68,7 @@ def test_each_row_comes_out_once_in_order_with_its_result(tmp_path: Path) -> Non
     assert Counter(source.asked) == dict.fromkeys(
         ["ann@shop.test", "nobody@shop.test", "bob@gmial.com", "not an address"], 1
     )
-    assert (summary.rows, summary.blank, summary.addresses, summary.asked) == (6, 1, 4, 4)
+    assert (summary.rows, summary.blank, summary.addresses, summary.verified) == (6, 1, 4, 4)
     assert summary.tally.statuses == {"deliverable": 3, "undeliverable": 1, "invalid": 1}
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
 
@@ -102,7 +102,7 @@ def test_the_outputs_name_is_made_from_the_inputs(name: str, expected: str) -> N
 def test_domains_take_turns_and_keep_together() -> None:
     big = [f"{n}@big.test" for n in range(50)]
     addresses = [*big[:30], "a@one.test", *big[30:], "b@ONE.test", "c@two.test", "none"]
-    order = in_asking_order(addresses)
+    order = in_request_order(addresses)
     assert sorted(order) == sorted(addresses)
     assert order[:20] == big[:20]
     assert order[20:24] == ["a@one.test", "b@ONE.test", "c@two.test", "none"]
@@ -114,12 +114,12 @@ def test_domains_take_turns_and_keep_together() -> None:
 
 def refused(order: Order) -> str:
     source = FakeSource()
-    with pytest.raises(Trouble) as trouble:
+    with pytest.raises(CommandError) as fault:
         clean(order, source)
-    assert trouble.value.exit_code == 2
+    assert fault.value.exit_code == 2
     assert source.asked == []
-    assert "\n" not in trouble.value.message
-    return trouble.value.message
+    assert "\n" not in fault.value.message
+    return fault.value.message
 
 
 def test_the_list_itself_is_never_the_output(tmp_path: Path) -> None:
@@ -173,17 +173,17 @@ def test_a_source_that_fails_loses_no_answer(tmp_path: Path) -> None:
     path = written(tmp_path / "list.csv")
     order = Order(path, output_path(path))
     first = FakeSource(fail_after=2)
-    with pytest.raises(Trouble, match="2 of 4 addresses are answered and kept") as trouble:
+    with pytest.raises(CommandError, match="2 of 4 addresses are answered and kept") as fault:
         clean(order, first)
-    assert trouble.value.exit_code == 1
+    assert fault.value.exit_code == 1
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv.journal"]
-    with pytest.raises(Trouble, match="--resume") as trouble:
+    with pytest.raises(CommandError, match="--resume") as fault:
         clean(order)
-    assert trouble.value.exit_code == 2
+    assert fault.value.exit_code == 2
 
     second = FakeSource()
     summary, _ = clean(Order(path, order.output, resume=True), second)
-    assert len(first.asked) == len(second.asked) == summary.asked == 2
+    assert len(first.asked) == len(second.asked) == summary.verified == 2
     assert not set(first.asked) & set(second.asked)
     assert len(rows_of(tmp_path / "list.verified.csv")) == 6
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
@@ -194,7 +194,7 @@ def test_what_a_damaged_journal_lost_is_asked_again(
 ) -> None:
     path = written(tmp_path / "list.csv")
     order = Order(path, output_path(path), resume=True)
-    with pytest.raises(Trouble):
+    with pytest.raises(CommandError):
         clean(order, FakeSource(fail_after=3))
     journal = tmp_path / "list.verified.csv.journal"
     journal.write_bytes(journal.read_bytes().replace(b"ann@shop", b"\xff\xfe\xfd@shop", 1))
@@ -207,14 +207,14 @@ def test_what_a_damaged_journal_lost_is_asked_again(
 
 def test_a_source_that_fails_at_once_leaves_nothing_behind(tmp_path: Path) -> None:
     path = written(tmp_path / "list.csv")
-    with pytest.raises(Trouble, match="the service is gone; nothing was answered"):
+    with pytest.raises(CommandError, match="the service is gone; nothing was answered"):
         clean(Order(path, output_path(path)), FakeSource(fail_after=0))
     assert names_in(tmp_path) == ["list.csv"]
 
 
 def test_a_changed_list_is_not_gone_on_with(tmp_path: Path) -> None:
     path = written(tmp_path / "list.csv")
-    with pytest.raises(Trouble):
+    with pytest.raises(CommandError):
         clean(Order(path, output_path(path)), FakeSource(fail_after=1))
     written(path, LIST + "New,new@shop.test\n")
     assert "another list" in refused(Order(path, output_path(path), resume=True))
@@ -246,13 +246,13 @@ def test_a_bug_is_not_swallowed_and_loses_no_answer(
 class Child:
     """`mailprobe` in a process of its own, with the fake source for an engine."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", told: io.BufferedReader) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", reported: io.BufferedReader) -> None:
         self.process = process
-        self._told = told
+        self._reported = reported
         self.asked: list[str] = []
 
     def until_ready(self) -> None:
-        for line in self._told:
+        for line in self._reported:
             word = line.decode().rstrip("\n")
             if word == "ready":
                 return
@@ -260,7 +260,7 @@ class Child:
         raise AssertionError("the child ended before it was ready")
 
     def end(self) -> tuple[int, str, str]:
-        self.asked += [line.decode().rstrip("\n") for line in self._told]
+        self.asked += [line.decode().rstrip("\n") for line in self._reported]
         out, err = self.process.communicate()
         return self.process.returncode, (out or b"").decode(), err.decode()
 
@@ -282,7 +282,7 @@ def mailprobe(
     read, write = os.pipe()
     knobs = [] if hang_after is None else ["--hang-after", str(hang_after)]
     with (
-        os.fdopen(read, "rb") as told,
+        os.fdopen(read, "rb") as reported,
         subprocess.Popen(
             [sys.executable, "-m", "tests.api.fake_source", *knobs, "--", *map(str, words)],
             cwd=directory,
@@ -300,7 +300,7 @@ def mailprobe(
             process.stdin.close()
             process.stdin = None
         try:
-            yield Child(process, told)
+            yield Child(process, reported)
         finally:
             process.kill()
 

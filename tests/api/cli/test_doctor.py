@@ -22,7 +22,7 @@ from trio.testing import memory_stream_pair
 from mailprobe.api.cli import doctor
 from mailprobe.api.cli.doctor import (
     Check,
-    Endpoint,
+    EndpointCheck,
     Means,
     check_clock,
     check_database,
@@ -62,10 +62,10 @@ class Internet:
     banner: bytes = b"220 mx ready\r\n"
     ehlo: bytes = b"250-mx at your service, [11.0.9.9]\r\n250 PIPELINING\r\n"
     dialled: list = field(default_factory=list)
-    heard: list = field(default_factory=list)
+    received: list = field(default_factory=list)
     nursery: trio.Nursery | None = None
 
-    async def post(self, url: str, query: bytes) -> DohResponse:
+    async def enqueue_message(self, url: str, query: bytes) -> DohResponse:
         return DohResponse(await self.exchange(url, query), self.date)
 
     async def exchange(self, url: str, query: bytes) -> bytes:
@@ -105,7 +105,7 @@ class Internet:
             await stream.send_all(self.banner)
             async for octets in stream:
                 octets = bytes(octets)
-                self.heard.append(octets)
+                self.received.append(octets)
                 await stream.send_all(said[octets[:4].upper()])
 
 
@@ -132,8 +132,8 @@ async def test_where_nothing_is_missing_all_is_ok(autojump_clock, tmp_path):
     checks = await examined(internet, tmp_path / "data" / "mailprobe.db")
     assert [check.status for check in checks["all"]] == ["ok"] * 6
     assert sorted(internet.dialled) == [("11.0.1.1", 25), ("11.0.1.2", 25), ("11.0.1.3", 25)]
-    assert internet.heard.count(b"QUIT\r\n") == 3
-    assert internet.heard.count(f"EHLO {HELO}\r\n".encode()) == 3
+    assert internet.received.count(b"QUIT\r\n") == 3
+    assert internet.received.count(f"EHLO {HELO}\r\n".encode()) == 3
     assert not list(tmp_path.iterdir())
 
 
@@ -141,8 +141,8 @@ async def test_a_world_that_is_silent_takes_under_ten_seconds(autojump_clock, tm
     began = trio.current_time()
     checks = await examined(Internet(silent=True), tmp_path / "x.db")
     assert trio.current_time() - began < 10
-    told = [check.status for check in checks["all"]]
-    assert told == ["failed", "failed", "skipped", "skipped", "ok", "skipped"]
+    reported = [check.status for check in checks["all"]]
+    assert reported == ["failed", "failed", "skipped", "skipped", "ok", "skipped"]
 
 
 async def test_each_endpoint_is_told_by_itself(autojump_clock, tmp_path):
@@ -242,7 +242,7 @@ async def test_where_nobody_says_who_we_are_the_names_own_address_is_checked(
 )
 def test_the_clock(ahead, status, found):
     blank = Check("x", "ok", "")
-    check = check_clock([Endpoint(blank, seconds) for seconds in ahead])
+    check = check_clock([EndpointCheck(blank, seconds) for seconds in ahead])
     assert check.status == status
     assert found in check.found
 
@@ -297,9 +297,11 @@ def run_doctor(*arguments: str, directory: Path) -> subprocess.CompletedProcess[
 def test_json_is_one_object_and_a_failure_exits_1(tmp_path):
     done = run_doctor("--json", directory=tmp_path)
     assert (done.returncode, done.stderr) == (1, "mailprobe: 3 of 6 checks failed\n")
-    told = json.loads(done.stdout)
-    assert told["ok"] is False
-    assert [list(check) for check in told["checks"]] == [["check", "status", "found", "advice"]] * 6
+    reported = json.loads(done.stdout)
+    assert reported["ok"] is False
+    assert [list(check) for check in reported["checks"]] == [
+        ["check", "status", "found", "advice"]
+    ] * 6
     assert not list(tmp_path.iterdir())
 
 

@@ -17,14 +17,14 @@ from click.testing import CliRunner
 
 from mailprobe.api.cli import main
 from mailprobe.api.cli.cleaning.run import DOMAIN_RUN, Order, clean_list
-from mailprobe.api.cli.errors import Misuse, Trouble
+from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.http_source import (
-    FIRST_PATIENCE_S,
-    PATIENCE_S,
+    FIRST_TIMEOUT_S,
     TEXT_CHARACTERS_MAX,
+    TIMEOUT_S,
     Allowance,
     HttpSource,
-    Queue,
+    RequestQueue,
     check_server,
     domain_of,
 )
@@ -115,10 +115,10 @@ async def ask(
         try:
             async with HttpSource(client, URL).open_answers(texts) as answers:
                 async for answer in answers:
-                    assert answer.verdict.email == texts[answer.place]
+                    assert answer.verdict.email == texts[answer.position]
                     came.append(answer.verdict.email)
-        except Trouble as trouble:
-            return came, trouble.message
+        except CommandError as fault:
+            return came, fault.message
     return came, None
 
 
@@ -128,8 +128,8 @@ async def ask(
 async def test_every_address_is_asked_once_and_domains_take_turns(autojump_clock: Any) -> None:
     service = Service()
     texts = addresses(700, 40)
-    came, trouble = await ask(texts, service.handle)
-    assert trouble is None
+    came, fault = await ask(texts, service.handle)
+    assert fault is None
     assert Counter(came) == Counter(service.asked) == Counter(texts)
     assert max(service.sizes) == 50
     assert service.open_max > 3  # several requests at once
@@ -183,8 +183,8 @@ async def test_a_service_that_cannot_just_now_is_asked_again(
     service = Service(instead=[None, no, no])
     texts = addresses(150, 30)
     began = trio.current_time()
-    came, trouble = await ask(texts, service.handle)
-    assert (Counter(came), trouble) == (Counter(texts), None)
+    came, fault = await ask(texts, service.handle)
+    assert (Counter(came), fault) == (Counter(texts), None)
     assert trio.current_time() - began > 2
 
 
@@ -196,8 +196,8 @@ async def test_after_a_lost_connection_only_the_rest_is_asked_again(autojump_clo
 
     service.instead = [cut]
     texts = addresses(50, 10)
-    came, trouble = await ask(texts, service.handle)
-    assert (Counter(came), trouble) == (Counter(texts), None)
+    came, fault = await ask(texts, service.handle)
+    assert (Counter(came), fault) == (Counter(texts), None)
     assert Counter(service.asked) == Counter(texts)
     assert service.sizes == [50, 43]
 
@@ -242,8 +242,8 @@ async def test_a_refusal_for_good_ends_it_and_what_was_under_way_is_taken(
     autojump_clock: Any, status: int, code: str, more: dict[str, Any]
 ) -> None:
     service = Service(instead=[None, None, lambda emails: error(status, code, **more)])
-    came, trouble = await ask(addresses(400, 80), service.handle)
-    assert trouble == f"the service says {status} {code}: It is so. Do it"
+    came, fault = await ask(addresses(400, 80), service.handle)
+    assert fault == f"the service says {status} {code}: It is so. Do it"
     assert set(came) == set(service.asked)
     assert len(came) >= 100
     assert len(service.sizes) <= 5
@@ -259,10 +259,10 @@ async def test_the_last_units_of_the_month_are_used(autojump_clock: Any) -> None
         left -= len(emails)
         return None
 
-    came, trouble = await ask(addresses(30, 30), Service(always=quota).handle)
+    came, fault = await ask(addresses(30, 30), Service(always=quota).handle)
     assert len(came) == 20
-    assert trouble
-    assert "monthly_quota_exceeded" in trouble
+    assert fault
+    assert "monthly_quota_exceeded" in fault
 
 
 async def test_a_service_that_is_gone_is_given_up_after_a_while(autojump_clock: Any) -> None:
@@ -270,20 +270,20 @@ async def test_a_service_that_is_gone_is_given_up_after_a_while(autojump_clock: 
         raise httpx.ConnectError("Connection refused")
 
     began = trio.current_time()
-    came, trouble = await ask(addresses(3, 1), Service(always=gone).handle)
-    assert trouble == f"the service at {URL} cannot be reached (Connection refused)"
-    assert FIRST_PATIENCE_S <= trio.current_time() - began < 3 * FIRST_PATIENCE_S
+    came, fault = await ask(addresses(3, 1), Service(always=gone).handle)
+    assert fault == f"the service at {URL} cannot be reached (Connection refused)"
+    assert FIRST_TIMEOUT_S <= trio.current_time() - began < 3 * FIRST_TIMEOUT_S
     began = trio.current_time()
-    came, trouble = await ask(addresses(99, 9), Service(instead=[None], always=gone).handle)
+    came, fault = await ask(addresses(99, 9), Service(instead=[None], always=gone).handle)
     assert len(came) == 50
-    assert PATIENCE_S <= trio.current_time() - began < 2 * PATIENCE_S
+    assert TIMEOUT_S <= trio.current_time() - began < 2 * TIMEOUT_S
 
 
 async def test_another_programs_answers_are_told_from_results(autojump_clock: Any) -> None:
     page = httpx.Response(200, content=b"<html>\n</html>\n")
-    _, trouble = await ask(["a@x.test"], Service(always=lambda _: page).handle)
-    assert trouble
-    assert "no result of a mailprobe service" in trouble
+    _, fault = await ask(["a@x.test"], Service(always=lambda _: page).handle)
+    assert fault
+    assert "no result of a mailprobe service" in fault
 
 
 async def test_whoever_leaves_ends_the_requests(autojump_clock: Any) -> None:
@@ -317,9 +317,11 @@ def test_what_was_answered_is_kept_and_not_asked_again(tmp_path: Path) -> None:
         return open_source
 
     out = tmp_path / "out.csv"
-    with pytest.raises(Trouble, match=r"are answered and kept; go on with: .*--resume") as trouble:
+    with pytest.raises(
+        CommandError, match=r"are answered and kept; go on with: .*--resume"
+    ) as fault:
         clean_list(Order(path, out), opening(first), standard_output=None)  # type: ignore[arg-type]
-    assert trouble.value.exit_code == 1
+    assert fault.value.exit_code == 1
     second = Service()
     clean_list(Order(path, out, resume=True), opening(second), standard_output=None)  # type: ignore[arg-type]
     assert Counter(first.asked) + Counter(second.asked) == Counter(texts)
@@ -332,10 +334,10 @@ def test_what_was_answered_is_kept_and_not_asked_again(tmp_path: Path) -> None:
 async def test_the_first_answer_about_another_address_ends_it(autojump_clock: Any) -> None:
     """Asking again would be answered so again, and billed."""
     service = Service(always=lambda _: httpx.Response(200, content=line_of("mallory@x.test")))
-    came, trouble = await ask(addresses(300, 60), service.handle)
+    came, fault = await ask(addresses(300, 60), service.handle)
     assert came == []
-    assert trouble
-    assert "answers about mallory@x.test, which it was not asked" in trouble
+    assert fault
+    assert "answers about mallory@x.test, which it was not asked" in fault
     assert len(service.sizes) <= 4
 
 
@@ -343,10 +345,10 @@ async def test_an_answer_given_twice_ends_it(autojump_clock: Any) -> None:
     texts = addresses(3, 3)
     content = line_of(texts[0]) + line_of(texts[0])
     service = Service(always=lambda _: httpx.Response(200, content=content))
-    came, trouble = await ask(texts, service.handle)
+    came, fault = await ask(texts, service.handle)
     assert came == [texts[0]]
-    assert trouble
-    assert "was not asked" in trouble
+    assert fault
+    assert "was not asked" in fault
     assert service.sizes == [3]
 
 
@@ -366,9 +368,9 @@ async def test_a_429_for_ever_waits_and_ends(
 ) -> None:
     service = Service(always=lambda _: error(429, code, headers, **more))
     began = trio.current_time()
-    came, trouble = await ask(addresses(30, 3), service.handle)
+    came, fault = await ask(addresses(30, 3), service.handle)
     assert came == []
-    assert trouble == f"the service says 429 {code}: It is so. Do it"
+    assert fault == f"the service says 429 {code}: It is so. Do it"
     assert 60 < trio.current_time() - began < 1100
     assert len(service.sizes) < 4000
 
@@ -386,9 +388,9 @@ async def test_a_response_without_end_ends_by_a_clock(
 ) -> None:
     service = Service(always=lambda _: httpx.Response(status, content=dripping(piece, every_s)))
     began = trio.current_time()
-    _, trouble = await ask(addresses(10, 3), service.handle)
-    assert trouble
-    assert "\n" not in trouble
+    _, fault = await ask(addresses(10, 3), service.handle)
+    assert fault
+    assert "\n" not in fault
     assert trio.current_time() - began < 600
 
 
@@ -427,33 +429,33 @@ async def test_a_service_that_fails_on_everything_is_no_verdict(
 ) -> None:
     service = Service(always=lambda _: error(500, "internal"))
     began = trio.current_time()
-    came, trouble = await ask(addresses(count, 50), service.handle)
+    came, fault = await ask(addresses(count, 50), service.handle)
     assert came == []
-    assert trouble
-    assert trio.current_time() - began < 2 * PATIENCE_S
+    assert fault
+    assert trio.current_time() - began < 2 * TIMEOUT_S
 
 
 # What is pure
 
 
 def test_a_domain_is_taken_by_the_run_and_rests_until_it_is_put_back() -> None:
-    queue = Queue()
+    queue = RequestQueue()
     for place in range(30):
         queue.add(place, "x@big.test")
     queue.add(30, "x@small.test")
-    taken = queue.take(50)
+    taken = queue.pop_batch(50)
     assert taken == {"big.test": list(range(20)), "small.test": [30]}
-    assert queue.take(50) == {}
-    queue.put_back("small.test", [])
-    queue.put_back("big.test", [3, 4])
-    assert queue.take(5) == {"big.test": [3, 4, 20, 21, 22]}
+    assert queue.pop_batch(50) == {}
+    queue.requeue("small.test", [])
+    queue.requeue("big.test", [3, 4])
+    assert queue.pop_batch(5) == {"big.test": [3, 4, 20, 21, 22]}
     assert "small.test" not in queue.waiting
 
 
 def test_units_come_back_a_minute_after_they_were_granted() -> None:
     allowance = Allowance(limit=100)
     allowance.granted.append((5.0, 60))
-    allowance.asked = 30
+    allowance.requested = 30
     assert allowance.room(64.9) == 10
     assert allowance.opens_at() == 65.0
     assert allowance.room(65.0) == 70
@@ -493,7 +495,7 @@ def test_a_server_that_is_not_there_ends_the_command_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On real sockets; the key is not repeated to the screen."""
-    monkeypatch.setattr("mailprobe.api.cli.http_source.FIRST_PATIENCE_S", 0.0)
+    monkeypatch.setattr("mailprobe.api.cli.http_source.FIRST_TIMEOUT_S", 0.0)
     path = tmp_path / "list.txt"
     path.write_text("ann@shop.test\n")
     words = ["clean", str(path), "--server", "http://127.0.0.1:1", "--key", "sk_live_secret"]

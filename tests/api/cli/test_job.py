@@ -50,11 +50,11 @@ async def give_up(store: Any) -> None:
     (claim,) = await store.claim_jobs("deliver", **bounds)
     again = now + timedelta(milliseconds=1)
     first = Attempt(1, now, 12, 500)
-    assert await store.job_tried(claim, first, state="delivering", due_at=again)
+    assert await store.job_attempted(claim, first, state="delivering", due_at=again)
     while not (claims := await store.claim_jobs("deliver", **bounds)):
         await trio.lowlevel.checkpoint()
     last = Attempt(2, now, 15_000, None, "no answer in time")
-    assert await store.job_tried(claims[0], last, state="failed", due_at=None)
+    assert await store.job_attempted(claims[0], last, state="failed", due_at=None)
 
 
 def listed(ask: Ask, *words: str) -> list[Any]:

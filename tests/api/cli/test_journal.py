@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mailprobe.api.cli.cleaning.journal import Header, open_journal
-from mailprobe.api.cli.errors import Misuse, Trouble
+from mailprobe.api.cli.errors import CommandError, Misuse
 from tests.api.fake_source import verdict_of
 
 HEADER = Header(1, 10, "ab" * 32)
@@ -117,7 +117,7 @@ def test_a_journal_cut_while_it_is_used_is_told(tmp_path: Path) -> None:
     with open_journal(path, HEADER, resume=False) as journal:
         offset = journal.append(ANN)
         os.truncate(path, offset + 5)
-        with journal.reading() as pages, pytest.raises(Trouble, match="changed or damaged"):
+        with journal.reading() as pages, pytest.raises(CommandError, match="changed or damaged"):
             pages.answer(offset)
 
 

@@ -14,7 +14,7 @@ from python_calamine import CalamineWorkbook
 
 from mailprobe.api.cli.listfile import (
     BadList,
-    Manner,
+    OutputFormat,
     open_list,
     open_writer,
     output_manner,
@@ -40,7 +40,7 @@ def complaint(path: Path, column: str | None = None) -> str:
     return bad.value.message
 
 
-def rewritten(path: Path, manner: Manner | None = None) -> bytes:
+def rewritten(path: Path, manner: OutputFormat | None = None) -> bytes:
     """The list with results, as `clean` writes it."""
     file = io.BytesIO()
     with open_list(path, column=None) as source:
@@ -239,12 +239,12 @@ def test_objects_keep_their_text_to_the_letter(tmp_path: Path) -> None:
 def test_formats_turn_into_each_other(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"email,,x,x\nann@shop.test,1,2,3,4\n")
-    line = json.loads(rewritten(path, Manner("ndjson")))
+    line = json.loads(rewritten(path, OutputFormat("ndjson")))
     assert [line[k] for k in ("email", "column_2", "x", "x_2", "column_5")] == [ANN, *"1234"]
     assert line["valid"] is True
     path = tmp_path / "a.ndjson"
     path.write_bytes(b'{"email":"ann@shop.test","n":[1]}\n{"email":null,"more":true}\n')
-    rows = list(csv.reader(io.StringIO(rewritten(path, Manner("csv")).decode())))
+    rows = list(csv.reader(io.StringIO(rewritten(path, OutputFormat("csv")).decode())))
     assert rows[0][:4] == ["email", "n", "more", "mailprobe_email"]
     assert rows[1][:3] == [ANN, "[1]", ""]
     assert rows[2][:4] == ["", "", "true", ""]
@@ -279,7 +279,7 @@ def test_no_cell_becomes_a_formula(tmp_path: Path) -> None:
     assert list(csv.reader(io.StringIO(rewritten(path).decode())))[1][:3] == [
         "=1+1@shop.test", "=SUM(A1)", "=1+1@shop.test",
     ]  # fmt: skip
-    rows = sheet_of(rewritten(path, Manner("xlsx")))
+    rows = sheet_of(rewritten(path, OutputFormat("xlsx")))
     assert rows[1][:2] == ["=1+1@shop.test", "=SUM(A1)"]
 
 
@@ -300,17 +300,19 @@ def test_a_host_named_like_a_formula_is_defused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "expected"),
     [
-        ("a.csv", Manner("csv", ";", "\r\n"), Manner("csv", ";", "\r\n")),
-        ("a.csv", Manner("csv", "\t"), Manner("csv", ",")),
-        ("a.tsv", Manner("csv", ","), Manner("csv", "\t")),
-        ("a.xlsx", Manner("csv"), Manner("xlsx")),
-        ("a.JSONL", Manner("csv"), Manner("ndjson")),
-        ("a.txt", Manner("ndjson"), Manner("csv")),
-        ("a.dat", Manner("ndjson"), Manner("ndjson")),
-        (None, Manner("ndjson"), Manner("ndjson")),
+        ("a.csv", OutputFormat("csv", ";", "\r\n"), OutputFormat("csv", ";", "\r\n")),
+        ("a.csv", OutputFormat("csv", "\t"), OutputFormat("csv", ",")),
+        ("a.tsv", OutputFormat("csv", ","), OutputFormat("csv", "\t")),
+        ("a.xlsx", OutputFormat("csv"), OutputFormat("xlsx")),
+        ("a.JSONL", OutputFormat("csv"), OutputFormat("ndjson")),
+        ("a.txt", OutputFormat("ndjson"), OutputFormat("csv")),
+        ("a.dat", OutputFormat("ndjson"), OutputFormat("ndjson")),
+        (None, OutputFormat("ndjson"), OutputFormat("ndjson")),
     ],
 )
-def test_the_ending_says_the_format(name: str | None, given: Manner, expected: Manner) -> None:
+def test_the_ending_says_the_format(
+    name: str | None, given: OutputFormat, expected: OutputFormat
+) -> None:
     assert output_manner(Path(name) if name else None, given) == expected
 
 
@@ -390,5 +392,5 @@ def test_every_sheet_row_comes_out_once_and_unchanged(
     text = io.StringIO(newline="")
     csv.writer(text).writerows([["email", "a", "b", "c"], *([ANN, *row] for row in rows), [BOB]])
     path.write_bytes(text.getvalue().encode())
-    got = sheet_of(rewritten(path, Manner("xlsx")))
+    got = sheet_of(rewritten(path, OutputFormat("xlsx")))
     assert [row[1:4] for row in got[1:-1]] == rows

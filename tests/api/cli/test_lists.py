@@ -274,18 +274,18 @@ def test_without_npm_the_throwaways_are_made_anew_and_it_says_so(folder, archive
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "reported"),
     [
         ("python: No module named pip", "pip is missing in this environment"),
         ("ERROR: No matching distribution found", "Check the network"),
     ],
 )
-def test_without_pip_or_a_network_nothing_changes(folder, monkeypatch, said, told):
+def test_without_pip_or_a_network_nothing_changes(folder, monkeypatch, said, reported):
     before = bytes_of(folder)
     play(monkeypatch, None, said)
     result = run("--into", folder)
     assert result.exit_code == 1
-    assert told in result.stderr
+    assert reported in result.stderr
     assert "--from" in result.stderr
     assert bytes_of(folder) == before
 

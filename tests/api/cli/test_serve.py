@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mailprobe.api.serve import places_of
+from mailprobe.api.serve import links_of
 from mailprobe.api.settings import Settings
 from mailprobe.bench.lab import Lab, start_lab
 from tests.api.cli.test_clean import ROOT, rows_of
@@ -198,7 +198,7 @@ def test_a_wrong_setting_ends_the_start(tmp_path: Path, toml: str, words: list[s
 
 
 def test_the_public_addresses_are_the_operators_or_made_from_the_bind(tmp_path: Path) -> None:
-    places = places_of(Settings.read({"MAILPROBE_BIND": "0.0.0.0:80"}, tmp_path))
+    places = links_of(Settings.read({"MAILPROBE_BIND": "0.0.0.0:80"}, tmp_path))
     assert places.base_url == "http://127.0.0.1:80"
     assert places.docs_url == "http://127.0.0.1:80/docs"
     said = {
@@ -206,6 +206,6 @@ def test_the_public_addresses_are_the_operators_or_made_from_the_bind(tmp_path: 
         "MAILPROBE_DOCS_URL": "https://docs.test",
         "MAILPROBE_DASHBOARD_URL": "https://dash.test",
     }
-    places = places_of(Settings.read(said, tmp_path))
+    places = links_of(Settings.read(said, tmp_path))
     assert (places.base_url, places.docs_url) == ("https://api.test", "https://docs.test")
     assert places.dashboard_url == "https://dash.test"

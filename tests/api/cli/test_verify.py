@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from mailprobe.api.cli.cleaning.tally import Pace, Tally, duration
+from mailprobe.api.cli.cleaning.tally import ProgressRate, ResultCounts, duration
 from mailprobe.api.cli.output.report import explanation, summary_table, verdict_table
 from mailprobe.api.cli.output.terminal import plain
-from mailprobe.engine.evidence import Evidence, Line, Tried
+from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
 from mailprobe.engine.verdict import FIELDS
 from tests.api.cli.test_clean import mailprobe
 from tests.api.fake_source import EVIDENCE, verdict_of
@@ -120,7 +120,10 @@ def test_nothing_that_others_say_reaches_the_terminal_raw() -> None:
         verdict_of("ann@shop.test"), email=HOSTILE, mx_host=HOSTILE, suggestion=HOSTILE
     )
     evidence = Evidence(
-        [Tried(HOSTILE, HOSTILE, HOSTILE)], [Line(1, "server", HOSTILE)], HOSTILE, [HOSTILE]
+        [ConnectionAttempt(HOSTILE, HOSTILE, HOSTILE)],
+        [ConversationLine(1, "server", HOSTILE)],
+        HOSTILE,
+        [HOSTILE],
     )
     shown = drawn(verdict_table([verdict], 200), 200)
     shown += "".join(drawn(line, 200) for line in explanation(verdict, evidence))
@@ -149,7 +152,7 @@ def test_an_explanation_shows_who_said_what_and_when() -> None:
 
 
 def test_a_summary_counts_by_status_reason_and_light() -> None:
-    tally = Tally()
+    tally = ResultCounts()
     for address in ("a@x.test", "b@x.test", "nobody@x.test", "throwaway@x.test"):
         tally.count(verdict_of(address))
     shown = drawn(summary_table(tally))
@@ -158,7 +161,7 @@ def test_a_summary_counts_by_status_reason_and_light() -> None:
 
 
 def test_the_pace_is_that_of_the_last_seconds() -> None:
-    pace = Pace()
+    pace = ProgressRate()
     pace.mark(0.0, 100)
     assert (pace.per_s, pace.left_s(200)) == (0.0, None)
     pace.mark(10.0, 150)

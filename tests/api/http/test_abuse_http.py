@@ -8,12 +8,12 @@ from socket import SO_SNDBUF, SOL_SOCKET
 import pytest
 import trio
 
-from mailprobe.api.http.overload import Anteroom
-from mailprobe.api.http.request_bodies import Intake
+from mailprobe.api.http.overload import AdmissionQueue
+from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.rest.errors import octets_of_code
-from mailprobe.engine.testing.mail_host import Door, MailHost
+from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.api.raw_http import Raw, Serving, respond, serving
 from tests.api.service_fixture import PLACES, Shop, open_shop
 
@@ -23,7 +23,7 @@ MEBIBYTE = 1024 * 1024
 
 
 @dataclass
-class Doors:
+class Listeners:
     """A service behind its sockets."""
 
     shop: Shop
@@ -41,21 +41,21 @@ class Doors:
         return self.head(VERIFY, f"Content-Length: {len(body)}", key=self.shop.key) + body
 
 
-class TakesEvents:
+class ReceivesEvents:
     """A billing provider that is told of events."""
 
-    takes_events = True
+    receives_events = True
 
     def __init__(self) -> None:
         self.events: list[int] = []
 
-    async def take_event(self, octets: bytes, signature: str) -> None:
+    async def receive_event(self, octets: bytes, signature: str) -> None:
         self.events.append(len(octets))
 
 
 @asynccontextmanager
-async def open_doors(payments: object = None, **limits: object) -> AsyncIterator[Doors]:
-    intake = limits.pop("intake", None) or Intake()
+async def open_listeners(payments: object = None, **limits: object) -> AsyncIterator[Listeners]:
+    intake = limits.pop("intake", None) or BodyBudget()
     async with open_shop("scale", payments=payments) as shop:
         tools = create_tools_app(shop.service, "http://a.test", PLACES.docs_url)
         common = {"intake": intake, "vital": (b"/health",), **limits}
@@ -64,7 +64,7 @@ async def open_doors(payments: object = None, **limits: object) -> AsyncIterator
             serving(create_app(shop.service), **common) as api,
             serving(tools, **common) as served,
         ):
-            yield Doors(shop, api, served)
+            yield Listeners(shop, api, served)
 
 
 # -- HTTP -----------------------------------------------------------------------------------------
@@ -73,9 +73,9 @@ async def open_doors(payments: object = None, **limits: object) -> AsyncIterator
 @pytest.mark.parametrize("method", ["head", "get", "post", "Post"])
 @pytest.mark.parametrize("path", ["/health", VERIFY, "/nowhere"])
 async def test_a_method_in_lower_case_is_refused_and_logs_nothing(method, path, caplog):
-    async with open_doors() as doors:
-        for server in (doors.api, doors.tools):
-            answer = await server.ask(doors.head(path, "Content-Length: 0", method=method))
+    async with open_listeners() as listeners:
+        for server in (listeners.api, listeners.tools):
+            answer = await server.ask(listeners.head(path, "Content-Length: 0", method=method))
             assert (answer.status, answer.code) == (400, "invalid_request")
     assert "Traceback" not in caplog.text
 
@@ -95,28 +95,28 @@ ENCODED = [
 @pytest.mark.parametrize("long_way", [False, True])
 async def test_an_encoded_path_is_not_the_route(path, long_way):
     fields = ["Expect: nothing"] if long_way else []
-    async with open_doors() as doors, doors.api.connect() as raw:
+    async with open_listeners() as listeners, listeners.api.connect() as raw:
         for method in ("GET", "POST"):
             body = ["Content-Length: 2"] if method == "POST" else []
-            asked = doors.head(path, *fields, *body, key=doors.shop.key, method=method)
+            asked = listeners.head(path, *fields, *body, key=listeners.shop.key, method=method)
             answer = await raw.ask(asked + ("{}" if body else ""))
             assert (answer.status, answer.code) == (404, "not_found")
-        tools = await doors.tools.ask(doors.head("/%6dcp", "Content-Length: 0"))
+        tools = await listeners.tools.ask(listeners.head("/%6dcp", "Content-Length: 0"))
         assert (tools.status, tools.code) == (404, "not_found")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "identity, gzip", "GZIP"])
 async def test_a_coded_body_is_refused_unread(coding):
-    async with open_doors() as doors:
+    async with open_listeners() as listeners:
         fields = [f"Content-Encoding: {coding}", "Content-Length: 500"]
-        answer = await doors.api.ask(doors.head(VERIFY, *fields, key=doors.shop.key))
+        answer = await listeners.api.ask(listeners.head(VERIFY, *fields, key=listeners.shop.key))
         assert (answer.status, answer.code) == (415, "unsupported_media_type")
-        answer = await doors.api.ask(doors.head(VERIFY, *fields))
+        answer = await listeners.api.ask(listeners.head(VERIFY, *fields))
         assert answer.status == 401
-        answer = await doors.tools.ask(doors.head("/mcp", *fields, key=doors.shop.key))
+        answer = await listeners.tools.ask(listeners.head("/mcp", *fields, key=listeners.shop.key))
         assert answer.status == 415
         fields = ["Content-Encoding: identity", "Content-Length: 2"]
-        assert (await doors.api.ask(doors.head(VERIFY, *fields) + "{}")).status == 401
+        assert (await listeners.api.ask(listeners.head(VERIFY, *fields) + "{}")).status == 401
 
 
 # -- bodies that are awaited ---------------------------------------------------------------------
@@ -137,83 +137,88 @@ async def settled() -> None:
 @pytest.mark.parametrize("path", [STRIPE, VERIFY, "/mcp"])
 async def test_slow_bodies_without_a_key_hold_up_nobody(path):
     """100 of them where 20 requests may be at work; the issue had 1,000 and 1,000."""
-    opened = open_doors(TakesEvents(), in_flight_max=20, body_s=30.0)
-    async with opened as doors, AsyncExitStack() as stack:
-        server = doors.tools if path == "/mcp" else doors.api
-        await crowd(stack, server, doors.head(path, "Content-Length: 1000") + "{", 100)
+    opened = open_listeners(ReceivesEvents(), in_flight_max=20, body_s=30.0)
+    async with opened as listeners, AsyncExitStack() as stack:
+        server = listeners.tools if path == "/mcp" else listeners.api
+        await crowd(stack, server, listeners.head(path, "Content-Length: 1000") + "{", 100)
         for _ in range(5):
-            assert (await doors.api.ask(doors.single())).status == 200
-            health = doors.head("/health", method="GET")
-            assert b'"ok":true' in (await doors.api.ask(health)).body
+            assert (await listeners.api.ask(listeners.single())).status == 200
+            health = listeners.head("/health", method="GET")
+            assert b'"ok":true' in (await listeners.api.ask(health)).body
 
 
 @pytest.mark.parametrize("target", ["/health", "/health?from=probe", "http://a.test/health?"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_health_is_told_where_no_request_may_be_at_work(target, method):
-    async with open_doors(in_flight_max=0) as doors, doors.api.connect() as raw:
-        assert (await doors.api.ask(doors.single())).status == 503
-        await raw.say(doors.head(target, method=method))
+    async with open_listeners(in_flight_max=0) as listeners, listeners.api.connect() as raw:
+        assert (await listeners.api.ask(listeners.single())).status == 503
+        await raw.say(listeners.head(target, method=method))
         assert (await raw.answer(head_only=method == "HEAD")).status == 200
 
 
 async def test_slow_heads_hold_up_nobody():
-    async with open_doors(connections_max=30, head_s=30.0) as doors, AsyncExitStack() as stack:
-        await crowd(stack, doors.api, "POST / HT", 60)
+    async with (
+        open_listeners(connections_max=30, head_s=30.0) as listeners,
+        AsyncExitStack() as stack,
+    ):
+        await crowd(stack, listeners.api, "POST / HT", 60)
         for _ in range(5):
-            assert (await doors.api.ask(doors.single())).status == 200
+            assert (await listeners.api.ask(listeners.single())).status == 200
 
 
 async def test_who_is_awaited_longest_makes_room_and_is_told_so():
-    opened = open_doors(TakesEvents(), connections_max=3, body_s=30.0)
-    async with opened as doors, AsyncExitStack() as stack:
-        slow = await crowd(stack, doors.api, doors.head(STRIPE, "Content-Length: 9") + "{", 3)
+    opened = open_listeners(ReceivesEvents(), connections_max=3, body_s=30.0)
+    async with opened as listeners, AsyncExitStack() as stack:
+        slow = await crowd(
+            stack, listeners.api, listeners.head(STRIPE, "Content-Length: 9") + "{", 3
+        )
         await settled()
-        assert (await doors.api.ask(doors.single())).status == 200
+        assert (await listeners.api.ask(listeners.single())).status == 200
         answer = await slow[0].answer()
         assert (answer.status, answer.code) == (503, "overloaded")
         await slow[0].assert_closed()
 
 
 async def test_a_route_that_is_off_answers_404_unread():
-    async with open_doors() as doors, doors.api.connect() as raw:
-        answer = await raw.ask(doors.head(STRIPE, f"Content-Length: {MEBIBYTE}"))
+    async with open_listeners() as listeners, listeners.api.connect() as raw:
+        answer = await raw.ask(listeners.head(STRIPE, f"Content-Length: {MEBIBYTE}"))
         assert (answer.status, answer.code) == (404, "not_found")
 
 
 @pytest.mark.parametrize("fields", [["Content-Length: 9999999"], ["Content-Length: 500"]])
-@pytest.mark.parametrize("door", ["api", "tools"])
-async def test_the_key_is_checked_from_the_head_on_both_servers(door, fields):
+@pytest.mark.parametrize("listener", ["api", "tools"])
+async def test_the_key_is_checked_from_the_head_on_both_servers(listener, fields):
     """401 before 413 and 408, and nothing of the body is read."""
-    async with open_doors() as doors, getattr(doors, door).connect() as raw:
-        path = VERIFY if door == "api" else "/mcp"
+    async with open_listeners() as listeners, getattr(listeners, listener).connect() as raw:
+        path = VERIFY if listener == "api" else "/mcp"
         for sent in ([], ["Authorization: Bearer sk_live_nothing"]):
-            async with getattr(doors, door).connect() as raw:
-                answer = await raw.ask(doors.head(path, *fields, *sent))
+            async with getattr(listeners, listener).connect() as raw:
+                answer = await raw.ask(listeners.head(path, *fields, *sent))
                 assert answer.status == 401
 
 
 async def test_an_event_has_at_most_256_kib():
-    payments = TakesEvents()
-    async with open_doors(payments) as doors:
+    payments = ReceivesEvents()
+    async with open_listeners(payments) as listeners:
         for octets, status in ((256 * 1024, 204), (256 * 1024 + 1, 413)):
-            head = doors.head(STRIPE, f"Content-Length: {octets}")
-            assert (await doors.api.ask(head.encode() + bytes(octets))).status == status
-            chunks = doors.head(STRIPE, "Transfer-Encoding: chunked").encode()
+            head = listeners.head(STRIPE, f"Content-Length: {octets}")
+            assert (await listeners.api.ask(head.encode() + bytes(octets))).status == status
+            chunks = listeners.head(STRIPE, "Transfer-Encoding: chunked").encode()
             chunks += b"%x\r\n" % octets + bytes(octets) + b"\r\n0\r\n\r\n"
-            assert (await doors.api.ask(chunks)).status == status
+            assert (await listeners.api.ask(chunks)).status == status
     assert payments.events == [256 * 1024] * 2
 
 
 async def test_beyond_the_sum_of_all_bodies_the_youngest_without_a_key_is_refused():
-    intake = Intake(octets_max=MEBIBYTE)
+    intake = BodyBudget(octets_max=MEBIBYTE)
     body = bytes(MEBIBYTE // 4)
-    opened = open_doors(TakesEvents(), intake=intake, body_s=30.0)
-    async with opened as doors, AsyncExitStack() as stack:
-        keyed = doors.head(VERIFY, "Content-Length: 600000", key=doors.shop.key).encode()
-        named = await crowd(stack, doors.api, keyed + body, 2)
+    opened = open_listeners(ReceivesEvents(), intake=intake, body_s=30.0)
+    async with opened as listeners, AsyncExitStack() as stack:
+        keyed = listeners.head(VERIFY, "Content-Length: 600000", key=listeners.shop.key).encode()
+        named = await crowd(stack, listeners.api, keyed + body, 2)
         await settled()
-        event = doors.head(STRIPE, f"Content-Length: {len(body) - 1000}").encode()
-        first, second = await crowd(stack, doors.api, event + body[:-2000], 2)
+        event = listeners.head(STRIPE, f"Content-Length: {len(body) - 1000}").encode()
+        first, second = await crowd(stack, listeners.api, event + body[:-2000], 2)
         await settled()
         assert intake.octets <= MEBIBYTE
         await named[0].say(bytes(MEBIBYTE // 4))
@@ -230,36 +235,36 @@ async def test_beyond_the_sum_of_all_bodies_the_youngest_without_a_key_is_refuse
 
 async def test_bodies_on_their_way_leave_room_for_requests_that_come_in_one_piece():
     """They filled the bound to its last octet, and the smallest request of another got 503."""
-    intake = Intake(octets_max=MEBIBYTE)
-    async with open_doors(intake=intake, body_s=30.0) as doors, AsyncExitStack() as stack:
-        neighbour = await doors.shop.new_key("sk_live_")
-        head = doors.head(VERIFY, f"Content-Length: {MEBIBYTE // 4 + 1}", key=neighbour)
+    intake = BodyBudget(octets_max=MEBIBYTE)
+    async with open_listeners(intake=intake, body_s=30.0) as listeners, AsyncExitStack() as stack:
+        neighbour = await listeners.shop.new_key("sk_live_")
+        head = listeners.head(VERIFY, f"Content-Length: {MEBIBYTE // 4 + 1}", key=neighbour)
         slow = []
         for _ in range(4):
-            slow += await crowd(stack, doors.api, head.encode(), 1)
+            slow += await crowd(stack, listeners.api, head.encode(), 1)
             await settled()
             await slow[-1].say(bytes(MEBIBYTE // 4))
             await settled()
         assert 0 < intake.octets <= MEBIBYTE
-        answer = await doors.api.ask(doors.single())
+        answer = await listeners.api.ask(listeners.single())
         assert answer.status == 200, answer.body
 
 
 async def test_of_one_address_and_of_one_key_the_body_awaited_longest_is_refused():
-    intake = Intake(address_bodies_max=2, key_bodies_max=3)
-    opened = open_doors(TakesEvents(), intake=intake, body_s=30.0)
-    async with opened as doors, AsyncExitStack() as stack:
+    intake = BodyBudget(address_bodies_max=2, key_bodies_max=3)
+    opened = open_listeners(ReceivesEvents(), intake=intake, body_s=30.0)
+    async with opened as listeners, AsyncExitStack() as stack:
         for head, most in (
-            (doors.head(STRIPE, "Content-Length: 9"), 2),
-            (doors.head(VERIFY, "Content-Length: 9", key=doors.shop.key), 3),
+            (listeners.head(STRIPE, "Content-Length: 9"), 2),
+            (listeners.head(VERIFY, "Content-Length: 9", key=listeners.shop.key), 3),
         ):
-            slow = await crowd(stack, doors.api, head, most)
+            slow = await crowd(stack, listeners.api, head, most)
             await settled()
-            await crowd(stack, doors.api, head, 1)
+            await crowd(stack, listeners.api, head, 1)
             assert (await slow[0].answer()).code == "overloaded"
-        other = await doors.shop.new_key("sk_live_")
-        raw = await stack.enter_async_context(doors.api.connect())
-        await raw.say(doors.head(VERIFY, "Content-Length: 2", key=other))
+        other = await listeners.shop.new_key("sk_live_")
+        raw = await stack.enter_async_context(listeners.api.connect())
+        await raw.say(listeners.head(VERIFY, "Content-Length: 2", key=other))
         await settled()
         assert (await raw.ask("{}")).status == 400
 
@@ -273,16 +278,16 @@ BEHIND = {"nothing": "", "a CRLF": "\r\n", "a request": "GET /health HTTP/1.1\r\
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("half", [False, True])
 async def test_who_hangs_up_is_not_billed_whatever_came_behind_the_body(behind, apart, half):
-    async with open_doors() as doors:
-        shop = doors.shop
-        shop.world.add("silent.test", MailHost(door=Door.SILENT))
-        async with doors.api.connect() as raw:
+    async with open_listeners() as listeners:
+        shop = listeners.shop
+        shop.world.add("silent.test", MailHost(address=HostAddress.SILENT))
+        async with listeners.api.connect() as raw:
             if apart:
-                await raw.say(doors.single("ann@silent.test"))
+                await raw.say(listeners.single("ann@silent.test"))
                 await settled()
                 await raw.say(behind or "\r\n")
             else:
-                await raw.say(doors.single("ann@silent.test") + behind)
+                await raw.say(listeners.single("ann@silent.test") + behind)
             await until_under_way(shop, 1)
             if half:
                 await raw.stream.send_eof()
@@ -299,10 +304,14 @@ async def until_under_way(shop: Shop, count: int) -> None:
 
 
 async def test_who_sends_no_more_still_gets_an_answer_that_waits_for_nobody():
-    async with open_doors() as doors:
-        health = doors.head("/health", method="GET")
-        for asked, status in ((health, 200), (doors.head(VERIFY), 401), (doors.single(), 200)):
-            async with doors.api.connect() as raw:
+    async with open_listeners() as listeners:
+        health = listeners.head("/health", method="GET")
+        for asked, status in (
+            (health, 200),
+            (listeners.head(VERIFY), 401),
+            (listeners.single(), 200),
+        ):
+            async with listeners.api.connect() as raw:
                 await raw.say(asked)
                 await raw.stream.send_eof()
                 assert (await raw.answer()).status == status
@@ -335,12 +344,12 @@ async def test_no_answer_is_made_before_the_one_before_it_is_out(apart):
 
 async def test_who_reads_no_answer_holds_neither_a_place_nor_the_room_of_a_request():
     """Answers that cannot be sent were work for 15 s: a hundred of them delayed everybody."""
-    room = Anteroom()
-    opened = open_doors(anteroom=room, in_flight_max=20, send_s=30.0)
-    async with opened as doors, AsyncExitStack() as stack:
-        refused = doors.head(VERIFY, "Content-Length: 2") + "{}"
+    room = AdmissionQueue()
+    opened = open_listeners(admission_queue=room, in_flight_max=20, send_s=30.0)
+    async with opened as listeners, AsyncExitStack() as stack:
+        refused = listeners.head(VERIFY, "Content-Length: 2") + "{}"
         for _ in range(20):
-            connecting = doors.api.connect(receive_octets=4096)
+            connecting = listeners.api.connect(receive_octets=4096)
             raw = await stack.enter_async_context(connecting)
             raw.stream.socket.setsockopt(SOL_SOCKET, SO_SNDBUF, MEBIBYTE)
             with trio.move_on_after(0.1):
@@ -348,7 +357,7 @@ async def test_who_reads_no_answer_holds_neither_a_place_nor_the_room_of_a_reque
         await settled()
         assert len(room) == 0
         for _ in range(5):
-            assert (await doors.api.ask(doors.single())).status == 200
+            assert (await listeners.api.ask(listeners.single())).status == 200
 
 
 async def test_who_reads_no_answer_makes_room_for_a_newcomer():

@@ -127,25 +127,25 @@ async def test_draining_does_not_wait_for_an_idle_client():
 
 
 async def test_the_application_hears_disconnect_only_after_its_last_message():
-    heard = []
+    received = []
     done = trio.Event()
 
     async def app(scope, receive, send):
         async def listen():
             await read_body(receive)
-            heard.append((await receive())["type"])
-            heard.append("told")
+            received.append((await receive())["type"])
+            received.append("told")
             done.set()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen)
             await respond(send)
-            heard.append("sent")
+            received.append("sent")
 
     async with serving(app) as server, server.connect() as raw:
         assert (await raw.ask(GET)).body == b"ok"
         await done.wait()
-    assert heard == ["sent", "http.disconnect", "told"]
+    assert received == ["sent", "http.disconnect", "told"]
 
 
 # -- 3: a client that stops reading ------------------------------------------------------------

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from mailprobe.api.http.exchange import WHOLE_BODY
-from mailprobe.api.http.fast_parser import PlainAnswer, read_plain
+from mailprobe.api.http.fast_parser import FastAnswer, read_fast
 from tests.api.raw_http import Streaming, hello, read_body, respond, serving
 
 GET = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"
@@ -24,8 +24,10 @@ async def mirror(scope, receive, send):
     """Answers with all that it was told."""
     state = {**scope, "state": sorted(scope["state"]), "client": scope["client"][0]}
     assert state.pop("extensions") in ({}, {WHOLE_BODY: b""}, {WHOLE_BODY: b"hello"})
-    told = {"scope": {**state, "server": scope["server"][0]}, "body": await read_body(receive)}
-    await respond(send, json.dumps(told, default=lambda octets: octets.decode("latin-1")).encode())
+    reported = {"scope": {**state, "server": scope["server"][0]}, "body": await read_body(receive)}
+    await respond(
+        send, json.dumps(reported, default=lambda octets: octets.decode("latin-1")).encode()
+    )
 
 
 ASKED = {
@@ -49,7 +51,7 @@ ASKED = {
 async def test_both_ways_tell_the_application_the_same(asked):
     """In one piece it goes the short way, in two the long one."""
     octets = asked.encode("latin-1")
-    assert read_plain(octets, 16_384) is not None
+    assert read_fast(octets, 16_384) is not None
     async with serving(mirror) as server, server.connect() as raw:
         for _ in range(2):
             short = await raw.ask(octets)
@@ -86,7 +88,7 @@ DOUBTFUL = {
 
 @pytest.mark.parametrize("asked", DOUBTFUL.values(), ids=DOUBTFUL)
 def test_what_is_in_doubt_goes_the_long_way(asked):
-    assert read_plain(asked.encode("latin-1"), 16_384) is None
+    assert read_fast(asked.encode("latin-1"), 16_384) is None
 
 
 async def test_both_ways_answer_the_same():
@@ -154,7 +156,7 @@ NO_FIELDS = {
 
 @pytest.mark.parametrize("field", NO_FIELDS.values(), ids=NO_FIELDS)
 def test_a_field_that_is_none_is_never_said(field):
-    answer = PlainAnswer()
+    answer = FastAnswer()
     with pytest.raises(h11.LocalProtocolError):
         answer.octets_of({**START, "headers": [field]}, [])
     head = answer.octets_of({**START, "headers": [(b"content-length", b"0")]}, [])
@@ -163,14 +165,14 @@ def test_a_field_that_is_none_is_never_said(field):
 
 @pytest.mark.parametrize("octets", [b"o", b"okay"])
 def test_a_body_of_another_length_than_was_said_is_an_error(octets):
-    answer = PlainAnswer()
+    answer = FastAnswer()
     answer.octets_of({**START, "headers": [(b"content-length", b"2")]}, [])
     with pytest.raises(h11.LocalProtocolError):
         answer.octets_of({"type": "http.response.body", "body": octets}, [])
 
 
 def test_messages_out_of_turn_are_errors():
-    answer = PlainAnswer()
+    answer = FastAnswer()
     body = {"type": "http.response.body", "body": b""}
     with pytest.raises(h11.LocalProtocolError):
         answer.octets_of(body, [])

@@ -7,16 +7,16 @@ import trio
 
 from mailprobe.api.http.ndjson import NdjsonBody
 from mailprobe.api.quota.metered_stream import open_metered
-from mailprobe.api.rest.messages import Lines
+from mailprobe.api.rest.messages import StreamedLines
 from mailprobe.api.rest.verification import encoder_of_lines
-from mailprobe.engine.testing.fake_network import World
+from mailprobe.engine.testing.fake_network import FakeNetwork
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.service_fixture import Shop
 
 
-def add_hosts(world: World) -> None:
+def add_hosts(network: FakeNetwork) -> None:
     for name, latency_s in (("one", 0.1), ("two", 0.2), ("three", 0.3)):
-        world.add(f"{name}.test", MailHost(latency_s=latency_s))
+        network.add(f"{name}.test", MailHost(latency_s=latency_s))
 
 
 async def test_a_line_goes_out_as_soon_as_its_verdict_is_there(autojump_clock, shop: Shop):
@@ -53,9 +53,9 @@ async def test_nothing_is_held_back_by_a_proxy(autojump_clock, shop: Shop):
 
 async def test_a_long_stream_is_not_cut(autojump_clock, shop: Shop):
     """The framework's own limit is a minute."""
-    meter, caller = shop.service.meter, await shop.caller()
-    lines = Lines(
-        lambda: open_metered(meter, caller, ["bad", "a b"], operation="stream", headers={}),
+    quota, caller = shop.service.quota, await shop.caller()
+    lines = StreamedLines(
+        lambda: open_metered(quota, caller, ["bad", "a b"], operation="stream", headers={}),
         encoder_of_lines(),
     )
     async with NdjsonBody(lines) as body:
@@ -85,10 +85,10 @@ async def test_the_end_is_said_with_the_last_line(autojump_clock, shop: Shop):
 
 
 async def test_a_crash_of_the_sender_closes_the_stream(autojump_clock, shop: Shop):
-    meter, caller = shop.service.meter, await shop.caller()
-    lines = Lines(
+    quota, caller = shop.service.quota, await shop.caller()
+    lines = StreamedLines(
         lambda: open_metered(
-            meter, caller, ["bad", "known@slow.test"], operation="stream", headers={}
+            quota, caller, ["bad", "known@slow.test"], operation="stream", headers={}
         ),
         encoder_of_lines(),
     )

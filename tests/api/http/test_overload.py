@@ -3,19 +3,19 @@
 import pytest
 import trio
 
-from mailprobe.api.http.fast_parser import read_plain
+from mailprobe.api.http.fast_parser import read_fast
 from mailprobe.api.http.overload import (
     AT_ONCE,
     AT_ONCE_MAX,
     BURST,
-    CROWD,
+    BURST_SHARE,
     REFUSALS_AHEAD_S,
-    Anteroom,
-    Place,
-    let_in,
+    AdmissionQueue,
+    Ticket,
+    admitted,
 )
-from mailprobe.api.http.request_bodies import Intake
-from mailprobe.api.http.server import REFUSED_WITHIN_S, UNREAD_S_MAX, Limits, Server
+from mailprobe.api.http.request_bodies import BodyBudget
+from mailprobe.api.http.server import REFUSED_WITHIN_S, UNREAD_S_MAX, HttpServer, Limits
 from tests.api.raw_http import read_body, respond, serving
 
 HEAD = "POST / HTTP/1.1\r\nHost: a.test\r\n"
@@ -28,24 +28,24 @@ class Store:
     def __init__(self, rate: float) -> None:
         self.pause_s = 1 / rate
         self.waited_s: list[float] = []
-        self._queue: list[tuple[Place, float]] = []
+        self._queue: list[tuple[Ticket, float]] = []
 
-    def ask(self, place: Place) -> None:
-        self._queue.append((place, trio.current_time()))
+    def ask(self, ticket: Ticket) -> None:
+        self._queue.append((ticket, trio.current_time()))
 
     async def run(self) -> None:
         while True:
             await trio.sleep(self.pause_s)
             if self._queue:
-                place, since = self._queue.pop(0)
-                place.leave()
+                ticket, since = self._queue.pop(0)
+                ticket.leave()
                 self.waited_s.append(trio.current_time() - since)
 
 
 class Flood:
     """Requests that come so often a second, and what became of them."""
 
-    def __init__(self, room: Anteroom, store: Store) -> None:
+    def __init__(self, room: AdmissionQueue, store: Store) -> None:
         self.room = room
         self.store = store
         self.shed = 0
@@ -53,9 +53,9 @@ class Flood:
 
     def come(self, count: int = 1) -> None:
         for _ in range(count):
-            place = Place(self.room)
-            if place.take():
-                self.store.ask(place)
+            ticket = Ticket(self.room)
+            if ticket.acquire():
+                self.store.ask(ticket)
             else:
                 self.shed += 1
             self.most = max(self.most, len(self.room))
@@ -75,7 +75,7 @@ async def flood(nursery):
 def start(nursery: trio.Nursery, rate: float) -> Flood:
     store = Store(rate)
     nursery.start_soon(store.run)
-    return Flood(Anteroom(), store)
+    return Flood(AdmissionQueue(), store)
 
 
 @pytest.mark.parametrize("rate", [300, 1_000, 2_000])
@@ -87,16 +87,16 @@ async def test_three_times_the_load_is_shed_and_the_rest_is_granted(autojump_clo
     await coming.rush(3 * rate, 2)
     assert len(coming.store.waited_s) >= 0.98 * 2 * rate  # the store never idles
     assert coming.shed - shed >= 0.6 * 6 * rate
-    assert CROWD <= coming.most <= max(CROWD, 0.06 * rate)
-    assert max(coming.store.waited_s) <= 1.1 * max(0.05, CROWD / rate)
+    assert BURST_SHARE <= coming.most <= max(BURST_SHARE, 0.06 * rate)
+    assert max(coming.store.waited_s) <= 1.1 * max(0.05, BURST_SHARE / rate)
 
 
 @pytest.mark.parametrize("rate", [60, 200, 1_000])
 async def test_a_crowd_at_once_is_no_overload_however_slow_the_machine(autojump_clock, flood, rate):
     coming = flood(rate)
     for _ in range(5):
-        coming.come(CROWD)
-        await trio.sleep(2 + CROWD / rate)
+        coming.come(BURST_SHARE)
+        await trio.sleep(2 + BURST_SHARE / rate)
     assert not coming.shed
 
 
@@ -123,7 +123,7 @@ async def test_after_a_rejection_a_queue_that_stands_for_100_ms_is_shed(autojump
     await coming.rush(1_500, 6)
     coming.most = 0
     await coming.rush(1_500, 3)
-    assert coming.most <= 2 * CROWD
+    assert coming.most <= 2 * BURST_SHARE
 
 
 async def test_what_it_bears_is_let_in_for_ever(autojump_clock, flood):
@@ -149,15 +149,15 @@ async def test_when_the_flood_is_over_a_burst_may_come_again(autojump_clock, flo
 
 
 def test_a_place_is_left_once_and_taken_once():
-    room = Anteroom(lambda: 0.0)
-    place = Place(room)
-    assert place.take()
-    assert place.take()
+    room = AdmissionQueue(lambda: 0.0)
+    ticket = Ticket(room)
+    assert ticket.acquire()
+    assert ticket.acquire()
     assert len(room) == 1
-    place.leave()
-    place.leave()
+    ticket.leave()
+    ticket.leave()
     assert len(room) == 0
-    assert place.take()  # its answer was given: whatever comes of its body is passed over
+    assert ticket.acquire()  # its answer was given: whatever comes of its body is passed over
     assert len(room) == 0
 
 
@@ -176,21 +176,21 @@ class Slow:
         self.begun += scope["method"] == "POST"
         if scope["method"] == "POST":
             await self.go_on.wait()
-            let_in()
+            admitted()
         await respond(send)
 
 
-def fill(room: Anteroom) -> list[Place]:
+def fill(room: AdmissionQueue) -> list[Ticket]:
     """As many as may wait, so that the next one is one too many."""
-    places = []
+    tickets = []
     while not room.full:
-        places.append(Place(room))
-        assert places[-1].take()
-    return places
+        tickets.append(Ticket(room))
+        assert tickets[-1].acquire()
+    return tickets
 
 
-def a_server(room: Anteroom) -> Server:
-    return Server(respond, lambda code: b"", Limits(), room, Intake(), ())
+def a_server(room: AdmissionQueue) -> HttpServer:
+    return HttpServer(respond, lambda code: b"", Limits(), room, BodyBudget(), ())
 
 
 WAYS = {
@@ -205,10 +205,10 @@ WAYS = {
 
 @pytest.mark.parametrize("pieces", WAYS.values(), ids=WAYS)
 async def test_one_too_many_is_told_503_and_may_ask_again_on_the_same_connection(pieces):
-    app, room = Slow(), Anteroom()
+    app, room = Slow(), AdmissionQueue()
     app.go_on.set()
     async with serving(app, room) as server, server.connect() as raw:
-        places = fill(room)
+        tickets = fill(room)
         for _ in range(2):
             for piece in pieces:
                 await raw.say(piece)
@@ -216,8 +216,8 @@ async def test_one_too_many_is_told_503_and_may_ask_again_on_the_same_connection
             assert (answer.status, answer.code) == (503, "overloaded")
             assert answer.headers["retry-after"] == "1"
             assert answer.headers.keys() >= {"date", "content-length", "x-request-id"}
-        for place in places:
-            place.leave()
+        for ticket in tickets:
+            ticket.leave()
         for piece in pieces:
             await raw.say(piece)
         assert (await raw.answer()).status == 200
@@ -225,7 +225,7 @@ async def test_one_too_many_is_told_503_and_may_ask_again_on_the_same_connection
 
 
 async def test_both_ways_give_the_same_answer():
-    app, room = Slow(), Anteroom()
+    app, room = Slow(), AdmissionQueue()
     async with serving(app, room) as server, server.connect() as raw:
         fill(room)
         short = await raw.ask(WHOLE)
@@ -236,13 +236,13 @@ async def test_both_ways_give_the_same_answer():
 
 
 async def test_refusals_take_a_share_of_the_time_and_no_more(autojump_clock):
-    room = Anteroom()
-    places = fill(room)
+    room = AdmissionQueue()
+    tickets = fill(room)
     assert room.refusals_left > 10
     while room.refusals_left:
         room.refused(0.001)
     assert room.overrun
-    places.pop().leave()
+    tickets.pop().leave()
     assert not room.overrun
     fill(room)
     await trio.sleep(1)
@@ -251,55 +251,57 @@ async def test_refusals_take_a_share_of_the_time_and_no_more(autojump_clock):
 
 
 async def test_their_turn_comes_in_the_order_of_their_coming(autojump_clock, nursery):
-    room = Anteroom()
-    places = [Place(room) for _ in range(AT_ONCE + 3)]
+    room = AdmissionQueue()
+    tickets = [Ticket(room) for _ in range(AT_ONCE + 3)]
     begun = []
 
     async def work(number):
-        await places[number].turn()
+        await tickets[number].turn()
         begun.append(number)
 
-    for number, place in enumerate(places):
-        assert place.take()
+    for number, ticket in enumerate(tickets):
+        assert ticket.acquire()
         nursery.start_soon(work, number)
     await trio.testing.wait_all_tasks_blocked()
     assert len(begun) == AT_ONCE
-    places[AT_ONCE].leave()  # it hung up
-    for place in places[:2]:
-        place.leave()
+    tickets[AT_ONCE].leave()  # it hung up
+    for ticket in tickets[:2]:
+        ticket.leave()
         await trio.testing.wait_all_tasks_blocked()
     assert begun[AT_ONCE:] == [AT_ONCE + 1, AT_ONCE + 2]
 
 
-@pytest.mark.parametrize(("busy", "at_once"), [(0.3, AT_ONCE_MAX), (0.6, AT_ONCE), (0.9, AT_ONCE)])
+@pytest.mark.parametrize(
+    ("busy", "at_idempotency"), [(0.3, AT_ONCE_MAX), (0.6, AT_ONCE), (0.9, AT_ONCE)]
+)
 async def test_more_are_worked_on_where_it_is_the_store_that_is_slow(
-    busy, at_once, autojump_clock, nursery
+    busy, at_idempotency, autojump_clock, nursery
 ):
     """Each more costs processor time, and where there is time left it is the store they wait for."""
-    room = Anteroom(computed_s=lambda: busy * trio.current_time())
+    room = AdmissionQueue(computed_s=lambda: busy * trio.current_time())
     store = Store(400)
     nursery.start_soon(store.run)
     at_work = set()
 
-    async def come(place):
-        await place.turn()
-        at_work.add(place)
-        store.ask(place)
+    async def come(ticket):
+        await ticket.turn()
+        at_work.add(ticket)
+        store.ask(ticket)
 
-    places = [Place(room) for _ in range(1_000)]
-    for place in places:
-        assert place.take()
-        nursery.start_soon(come, place)
+    tickets = [Ticket(room) for _ in range(1_000)]
+    for ticket in tickets:
+        assert ticket.acquire()
+        nursery.start_soon(come, ticket)
     await trio.sleep(1)
-    assert sum(place in at_work and not place._left for place in places) == at_once
+    assert sum(ticket in at_work and not ticket._left for ticket in tickets) == at_idempotency
 
 
 async def test_a_request_is_rejected_soon_or_waits_until_it_is_served(autojump_clock, nursery):
     """A rejection is promised within 50 ms: one that comes later helps nobody."""
-    room = Anteroom(computed_s=lambda: 0.0)
+    room = AdmissionQueue(computed_s=lambda: 0.0)
     server = a_server(room)
     nursery.start_soon(server.read_the_unread)
-    places = fill(room)
+    tickets = fill(room)
     room.refused(0.05)  # for a while, none may be rejected
     read = []
 
@@ -313,30 +315,30 @@ async def test_a_request_is_rejected_soon_or_waits_until_it_is_served(autojump_c
     nursery.start_soon(come, "late")
     await trio.sleep(REFUSED_WITHIN_S)
     assert read == ["late"]
-    for place in places:
-        place.leave()
+    for ticket in tickets:
+        ticket.leave()
     await trio.sleep(REFUSED_WITHIN_S)
     assert read == ["late", "early"]
 
 
 async def test_whoever_was_to_be_served_and_finds_no_room_waits_on(autojump_clock, nursery):
-    room = Anteroom(computed_s=lambda: 0.0)
+    room = AdmissionQueue(computed_s=lambda: 0.0)
     server = a_server(room)
     nursery.start_soon(server.read_the_unread)
-    places = fill(room)
+    tickets = fill(room)
     room.refused(10.0)
     read = []
 
     async def come(name):
         await server.park(name)
-        place = Place(room)
-        read.append((name, place.take(), trio.current_time()))
+        ticket = Ticket(room)
+        read.append((name, ticket.acquire(), trio.current_time()))
 
     began = trio.current_time()
     for name in range(3):
         nursery.start_soon(come, name)
     await trio.sleep(2 * REFUSED_WITHIN_S)
-    places.pop().leave()
+    tickets.pop().leave()
     await trio.sleep(1)
     assert [got for _, got, _ in read] == [True]
     await trio.sleep(UNREAD_S_MAX)
@@ -345,35 +347,35 @@ async def test_whoever_was_to_be_served_and_finds_no_room_waits_on(autojump_cloc
 
 
 async def test_in_an_overrun_posts_are_left_unread_and_gets_are_served():
-    app, room = Slow(), Anteroom()
+    app, room = Slow(), AdmissionQueue()
     app.go_on.set()
     async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
-        places = fill(room)
+        tickets = fill(room)
         room.refused(60.0)  # as long, none may be rejected
         await late.say(WHOLE)
         assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
         assert app.begun == 0
-        for place in places:
-            place.leave()
+        for ticket in tickets:
+            ticket.leave()
         assert (await late.answer()).status == 200
 
 
 async def test_a_request_of_which_one_octet_has_come_is_left_unread_whole():
-    app, room = Slow(), Anteroom()
+    app, room = Slow(), AdmissionQueue()
     app.go_on.set()
     async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
-        places = fill(room)
+        tickets = fill(room)
         room.refused(60.0)
         await late.say(WHOLE[:1])
         assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
-        for place in places:
-            place.leave()
+        for ticket in tickets:
+            ticket.leave()
         await late.say(WHOLE[1:])
         assert (await late.answer()).status == 200
 
 
 async def test_who_was_let_in_is_served_and_who_only_looks_is_too():
-    app, room = Slow(), Anteroom()
+    app, room = Slow(), AdmissionQueue()
     async with serving(app, room) as server, server.connect() as first, server.connect() as raw:
         await first.say(WHOLE)
         while not len(room):
@@ -386,7 +388,7 @@ async def test_who_was_let_in_is_served_and_who_only_looks_is_too():
 
 
 async def test_bodies_that_are_awaited_fill_no_room():
-    app, room = Slow(), Anteroom()
+    app, room = Slow(), AdmissionQueue()
     async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
         await late.say(HEAD + "Content-Length: 5\r\n\r\n")
         app.go_on.set()
@@ -420,4 +422,4 @@ PLAIN = {
 
 @pytest.mark.parametrize(("said", "is_plain"), PLAIN.values(), ids=PLAIN)
 def test_the_short_way_is_for_what_every_server_reads_alike(said, is_plain):
-    assert (read_plain(said.encode(), 16_384) is not None) is is_plain
+    assert (read_fast(said.encode(), 16_384) is not None) is is_plain

@@ -159,8 +159,8 @@ async def test_a_signal_ends_the_process_in_order_whatever_its_clients_do(number
         process.send_signal(number)
         with trio.fail_after(5):
             assert await process.wait() == 0
-        told = b"".join([octets async for octets in process.stderr])
-        assert b"Traceback" not in told
+        reported = b"".join([octets async for octets in process.stderr])
+        assert b"Traceback" not in reported
         await process.stdout.aclose()
         await process.stderr.aclose()
 

@@ -25,9 +25,9 @@ from mailprobe.api.jobs.delivery import (
     CONNECT_S,
     DELIVERY_S,
     INTERIM_MAX,
-    Courier,
     Delivered,
-    open_courier,
+    WebhookSender,
+    open_webhook_sender,
 )
 from mailprobe.api.jobs.rules import USER_AGENT, callback_headers, check_webhook
 from mailprobe.engine.dns.doh import tls_context
@@ -35,8 +35,8 @@ from mailprobe.engine.dns.messages import AddressAnswer, Addresses, LookupFailed
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.net.dialer import CannotConnect
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.testing.fake_network import Transport
-from mailprobe.engine.testing.zone import Mood, Zone
+from mailprobe.engine.testing.fake_network import FakeTransport
+from mailprobe.engine.testing.zone import Zone, ZoneMode
 from tests.engine.net.test_dialer import NO_ADDRESSES, NOT_PUBLIC
 
 HOST = "hooks.shop.test"
@@ -105,16 +105,16 @@ class Receiver:
             self.gone.set()
 
     async def hear(self, stream: trio.abc.Stream) -> bytes | None:
-        heard = b""
-        while b"\r\n\r\n" not in heard:
+        received = b""
+        while b"\r\n\r\n" not in received:
             if not (octets := await stream.receive_some()):
                 return None
-            heard += octets
-        head = heard.partition(b"\r\n\r\n")[0]
+            received += octets
+        head = received.partition(b"\r\n\r\n")[0]
         length = int(head.lower().partition(b"content-length:")[2].split()[0])
-        while len(heard) < len(head) + 4 + length:
-            heard += await stream.receive_some()
-        return heard
+        while len(received) < len(head) + 4 + length:
+            received += await stream.receive_some()
+        return received
 
 
 def says(*octets: bytes) -> Callable[[trio.abc.Stream], Awaitable[None]]:
@@ -189,21 +189,27 @@ def finds(*ips: str):
 
 def open_local(ca_file: str | None, *ips: str):
     """A courier that may go to loopback, where every name is found."""
-    return open_courier(finds(*(ips or ("127.0.0.1",))), allow_private=True, ca_file=ca_file)
+    return open_webhook_sender(finds(*(ips or ("127.0.0.1",))), allow_private=True, ca_file=ca_file)
 
 
 async def deliver(
-    courier: Courier, port: int, path: str = "/mail", host: str = HOST, body: bytes = BODY
+    webhook_sender: WebhookSender,
+    port: int,
+    path: str = "/mail",
+    host: str = HOST,
+    body: bytes = BODY,
 ) -> Delivered:
-    return await courier.deliver(check_webhook(f"https://{host}:{port}{path}"), HEADERS, body)
+    return await webhook_sender.deliver(
+        check_webhook(f"https://{host}:{port}{path}"), HEADERS, body
+    )
 
 
 # -- what goes out ----------------------------------------------------------------------------
 
 
 async def test_what_is_received_is_exactly_what_was_signed(authority, ca_file):
-    async with open_receiver(authority) as receiver, open_local(ca_file) as courier:
-        delivered = await deliver(courier, receiver.port, "/mail?a=ä")
+    async with open_receiver(authority) as receiver, open_local(ca_file) as webhook_sender:
+        delivered = await deliver(webhook_sender, receiver.port, "/mail?a=ä")
         assert (delivered.status, delivered.error, delivered.retry_after_s) == (204, None, None)
         assert delivered.took_ms >= 0
         (request,) = receiver.requests
@@ -225,9 +231,9 @@ async def test_what_is_received_is_exactly_what_was_signed(authority, ca_file):
 
 
 async def test_a_body_of_any_length_arrives_whole(authority, ca_file):
-    async with open_receiver(authority) as receiver, open_local(ca_file) as courier:
+    async with open_receiver(authority) as receiver, open_local(ca_file) as webhook_sender:
         for body in (b"", b"\0", bytes(300_000)):
-            assert (await deliver(courier, receiver.port, body=body)).status == 204
+            assert (await deliver(webhook_sender, receiver.port, body=body)).status == 204
             assert receiver.requests.pop().partition(b"\r\n\r\n")[2] == body
 
 
@@ -241,19 +247,19 @@ async def test_each_delivery_has_its_own_connection_and_look_up(authority, ca_fi
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n"
     async with (
         open_receiver(authority, says(answer)) as receiver,
-        open_courier(find, allow_private=True, ca_file=ca_file) as courier,
+        open_webhook_sender(find, allow_private=True, ca_file=ca_file) as webhook_sender,
     ):
         for _ in range(3):
-            assert (await deliver(courier, receiver.port)).status == 200
+            assert (await deliver(webhook_sender, receiver.port)).status == 200
         assert receiver.connections == 3
     assert looked_up == [HOST] * 3
 
 
 async def test_a_host_is_never_given_another_ones_connection(authority, ca_file):
     """Both are at the same address and port; the certificate is the first one's."""
-    async with open_receiver(authority) as receiver, open_local(ca_file) as courier:
-        assert (await deliver(courier, receiver.port)).status == 204
-        other = await deliver(courier, receiver.port, host="other.shop.test")
+    async with open_receiver(authority) as receiver, open_local(ca_file) as webhook_sender:
+        assert (await deliver(webhook_sender, receiver.port)).status == 204
+        other = await deliver(webhook_sender, receiver.port, host="other.shop.test")
         assert other.status is None
         assert "certificate not accepted" in other.error
         assert len(receiver.requests) == 1
@@ -269,13 +275,13 @@ async def test_a_host_is_never_given_another_ones_connection(authority, ca_file)
     ],
 )
 async def test_tls_and_the_receiver_are_told_the_hosts_name(authority, ca_file, host, name):
-    told = []
+    reported = []
     tls = context_of(authority, name)
-    tls.sni_callback = lambda socket, server_name, context: told.append(server_name)
-    async with open_receiver(authority, tls=tls) as receiver, open_local(ca_file) as courier:
-        assert (await deliver(courier, receiver.port, host=host)).status == 204
+    tls.sni_callback = lambda socket, server_name, context: reported.append(server_name)
+    async with open_receiver(authority, tls=tls) as receiver, open_local(ca_file) as webhook_sender:
+        assert (await deliver(webhook_sender, receiver.port, host=host)).status == 204
         assert f"Host: {name}:{receiver.port}\r\n".encode() in receiver.requests[0]
-    assert told == [name]
+    assert reported == [name]
 
 
 async def test_only_http_1_1_is_offered(authority, ca_file):
@@ -287,33 +293,36 @@ async def test_only_http_1_1_is_offered(authority, ca_file):
         chosen.append(stream.selected_alpn_protocol())
         await stream.send_all(NO_CONTENT)
 
-    async with open_receiver(authority, act, tls=tls) as receiver, open_local(ca_file) as courier:
-        assert (await deliver(courier, receiver.port)).status == 204
+    async with (
+        open_receiver(authority, act, tls=tls) as receiver,
+        open_local(ca_file) as webhook_sender,
+    ):
+        assert (await deliver(webhook_sender, receiver.port)).status == 204
     assert chosen == ["http/1.1"]
 
 
 async def test_a_wildcard_certificate_is_good(authority, ca_file):
     async with (
         open_receiver(authority, names=["*.shop.test"]) as receiver,
-        open_local(ca_file) as courier,
+        open_local(ca_file) as webhook_sender,
     ):
-        assert (await deliver(courier, receiver.port)).status == 204
+        assert (await deliver(webhook_sender, receiver.port)).status == 204
 
 
 async def test_six_is_called_like_four(authority, ca_file):
     async with (
         open_receiver(authority, host="::1") as receiver,
-        open_local(ca_file, "::1") as courier,
+        open_local(ca_file, "::1") as webhook_sender,
     ):
-        assert (await deliver(courier, receiver.port)).status == 204
+        assert (await deliver(webhook_sender, receiver.port)).status == 204
 
 
 async def test_no_proxy_of_the_environment_is_used(authority, ca_file, monkeypatch):
     async with open_receiver(authority) as proxy, open_receiver(authority) as receiver:
         for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        async with open_local(ca_file) as courier:
-            assert (await deliver(courier, receiver.port)).status == 204
+        async with open_local(ca_file) as webhook_sender:
+            assert (await deliver(webhook_sender, receiver.port)).status == 204
         assert (proxy.connections, receiver.connections) == (0, 1)
 
 
@@ -359,11 +368,11 @@ async def test_an_answers_status_is_told(authority, ca_file, answer):
     octets, status, retry_after_s = ANSWERS[answer]
     async with (
         open_receiver(authority, says(octets)) as receiver,
-        open_courier(
+        open_webhook_sender(
             finds("127.0.0.1"), allow_private=True, ca_file=ca_file, now=lambda: AT
-        ) as courier,
+        ) as webhook_sender,
     ):
-        delivered = await deliver(courier, receiver.port)
+        delivered = await deliver(webhook_sender, receiver.port)
         await receiver.gone.wait()
         assert receiver.connections == 1  # nothing is followed, nothing repeated
     assert delivered == Delivered(status, None, retry_after_s, delivered.took_ms)
@@ -401,15 +410,15 @@ NO_ANSWERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("trouble", NO_ANSWERS)
-async def test_what_is_no_answer_is_an_error_in_a_few_words(authority, ca_file, trouble):
-    act, error = NO_ANSWERS[trouble]
-    async with open_receiver(authority, act) as receiver, open_local(ca_file) as courier:
-        delivered = await deliver(courier, receiver.port)
+@pytest.mark.parametrize("fault", NO_ANSWERS)
+async def test_what_is_no_answer_is_an_error_in_a_few_words(authority, ca_file, fault):
+    act, error = NO_ANSWERS[fault]
+    async with open_receiver(authority, act) as receiver, open_local(ca_file) as webhook_sender:
+        delivered = await deliver(webhook_sender, receiver.port)
         await receiver.gone.wait()  # we do not stay to hear what never ends
         assert delivered == Delivered(None, error, None, delivered.took_ms)
         receiver.act = says(NO_CONTENT)
-        assert (await deliver(courier, receiver.port)).status == 204
+        assert (await deliver(webhook_sender, receiver.port)).status == 204
 
 
 @pytest.mark.parametrize("body", [LONG * 3, b"x" * (ANSWER_OCTETS_MAX + 1)])
@@ -425,8 +434,11 @@ async def test_no_more_than_64_kib_of_an_answer_is_read(authority, ca_file, body
 
     monkeypatch.setattr(trio.SSLStream, "receive_some", counting)
     answer = b"HTTP/1.1 200 OK\r\n\r\n" + body
-    async with open_receiver(authority, says(answer)) as receiver, open_local(ca_file) as courier:
-        assert (await deliver(courier, receiver.port)).status == 200
+    async with (
+        open_receiver(authority, says(answer)) as receiver,
+        open_local(ca_file) as webhook_sender,
+    ):
+        assert (await deliver(webhook_sender, receiver.port)).status == 200
     assert read == ANSWER_OCTETS_MAX
 
 
@@ -448,12 +460,14 @@ CERTIFICATES = {
 @pytest.mark.parametrize("certificate", CERTIFICATES)
 async def test_a_certificate_that_is_not_good_for_the_host(authority, ca_file, certificate):
     more, words = CERTIFICATES[certificate]
-    async with open_receiver(authority, **more) as receiver, open_local(ca_file) as courier:
-        await expect_refused_certificate(courier, receiver, words)
+    async with open_receiver(authority, **more) as receiver, open_local(ca_file) as webhook_sender:
+        await expect_refused_certificate(webhook_sender, receiver, words)
 
 
-async def expect_refused_certificate(courier: Courier, receiver: Receiver, words: str) -> None:
-    delivered = await deliver(courier, receiver.port)
+async def expect_refused_certificate(
+    webhook_sender: WebhookSender, receiver: Receiver, words: str
+) -> None:
+    delivered = await deliver(webhook_sender, receiver.port)
     assert delivered.status is None
     assert delivered.error.startswith("certificate not accepted: ")
     assert words in delivered.error
@@ -463,13 +477,13 @@ async def expect_refused_certificate(courier: Courier, receiver: Receiver, words
 async def test_an_authority_that_is_not_ours(authority, tmp_path):
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
-    async with open_receiver(authority) as receiver, open_local(str(other)) as courier:
-        await expect_refused_certificate(courier, receiver, "local issuer")
+    async with open_receiver(authority) as receiver, open_local(str(other)) as webhook_sender:
+        await expect_refused_certificate(webhook_sender, receiver, "local issuer")
 
 
 async def test_the_systems_authorities_do_not_know_ours(authority):
-    async with open_receiver(authority) as receiver, open_local(None) as courier:
-        await expect_refused_certificate(courier, receiver, "issuer")
+    async with open_receiver(authority) as receiver, open_local(None) as webhook_sender:
+        await expect_refused_certificate(webhook_sender, receiver, "issuer")
 
 
 async def test_the_systems_authorities_are_read_once_and_not_before_a_receiver_is_called(
@@ -484,12 +498,12 @@ async def test_the_systems_authorities_are_read_once_and_not_before_a_receiver_i
         return tls_context(ca_file)
 
     monkeypatch.setattr(delivery, "tls_context", read)
-    async with open_receiver(authority) as receiver, open_local(None) as courier:
+    async with open_receiver(authority) as receiver, open_local(None) as webhook_sender:
         assert read_in == []
         statuses: list[int | None] = []
 
         async def deliver_one() -> None:
-            statuses.append((await deliver(courier, receiver.port)).status)
+            statuses.append((await deliver(webhook_sender, receiver.port)).status)
 
         async with trio.open_nursery() as nursery:
             for _ in range(3):
@@ -521,8 +535,8 @@ async def test_a_port_without_tls(ca_file, what):
                 await stream.receive_some()  # the handshake's beginning
                 await PLAIN[what](stream)
 
-    async with open_listener(serve, None) as port, open_local(ca_file) as courier:
-        delivered = await deliver(courier, port)
+    async with open_listener(serve, None) as port, open_local(ca_file) as webhook_sender:
+        delivered = await deliver(webhook_sender, port)
         assert delivered.status is None
         assert delivered.error.startswith("TLS failed: ")
 
@@ -556,10 +570,10 @@ async def test_not_one_connection_is_made_to_a_host_that_is_not_public(ca_file, 
     async with open_listener(at_home.serve, None, family) as port:
         for ips in ((*others, family), (family, *others)):
             for more in ({}, {"dial": dial}):
-                async with open_courier(
+                async with open_webhook_sender(
                     finds(*ips), allow_private=False, ca_file=ca_file, **more
-                ) as courier:
-                    assert (await deliver(courier, port)).error == (
+                ) as webhook_sender:
+                    assert (await deliver(webhook_sender, port)).error == (
                         "the host has an address that is not public"
                     )
     assert dialled == []
@@ -575,10 +589,10 @@ async def test_no_kind_of_address_that_is_not_public_is_dialled(ca_file, ip):
         raise CannotConnect("connection refused")
 
     for ips in ((ip,), (PUBLIC, ip), (ip, PUBLIC), (PUBLIC, "2620:fe::fe", ip)):
-        async with open_courier(
+        async with open_webhook_sender(
             finds(*ips), allow_private=False, ca_file=ca_file, dial=dial
-        ) as courier:
-            delivered = await deliver(courier, 443)
+        ) as webhook_sender:
+            delivered = await deliver(webhook_sender, 443)
             assert (delivered.status, delivered.error) == (
                 None,
                 "the host has an address that is not public",
@@ -588,13 +602,13 @@ async def test_no_kind_of_address_that_is_not_public_is_dialled(ca_file, ip):
 
 async def test_a_name_that_changes_between_look_ups_gains_nothing(ca_file):
     """What was checked is what is connected to; there is no second look-up in between."""
-    told = [(PUBLIC,), ("127.0.0.1",), (PUBLIC,), (PUBLIC, "127.0.0.1")]
+    reported = [(PUBLIC,), ("127.0.0.1",), (PUBLIC,), (PUBLIC, "127.0.0.1")]
     looked_up, dialled = [], []
     at_home = Counter()
 
     async def find(name: str) -> AddressAnswer:
         looked_up.append(name)
-        return Addresses(told[len(looked_up) - 1], 0)
+        return Addresses(reported[len(looked_up) - 1], 0)
 
     async def dial(address: str, port: int) -> trio.abc.Stream:
         dialled.append(address)
@@ -602,18 +616,22 @@ async def test_a_name_that_changes_between_look_ups_gains_nothing(ca_file):
 
     async with (
         open_listener(at_home.serve, None) as port,
-        open_courier(find, allow_private=False, ca_file=ca_file, dial=dial) as courier,
+        open_webhook_sender(
+            find, allow_private=False, ca_file=ca_file, dial=dial
+        ) as webhook_sender,
     ):
-        errors = [(await deliver(courier, port)).error for _ in told]
+        errors = [(await deliver(webhook_sender, port)).error for _ in reported]
     assert errors == ["connection refused", "the host has an address that is not public"] * 2
-    assert len(looked_up) == len(told)
+    assert len(looked_up) == len(reported)
     assert dialled == [PUBLIC, PUBLIC]
     assert at_home.connections == 0
 
 
 async def test_where_private_addresses_are_allowed_names_are_still_none(ca_file):
-    async with open_courier(finds("localhost"), allow_private=True, ca_file=ca_file) as courier:
-        assert (await deliver(courier, 443)).error == "not an IP address: 'localhost'"
+    async with open_webhook_sender(
+        finds("localhost"), allow_private=True, ca_file=ca_file
+    ) as webhook_sender:
+        assert (await deliver(webhook_sender, 443)).error == "not an IP address: 'localhost'"
 
 
 @asynccontextmanager
@@ -621,10 +639,12 @@ async def open_zone(zone: Zone, ca_file: str, *, allow_private: bool):
     """A courier with the engine's own resolver before a table of names."""
     settings = EngineSettings(doh_urls=("https://11.0.0.9/q",), allow_private=allow_private)
     async with (
-        open_routes(settings, transport=Transport(zone), rng=random.Random(1)) as routes,
-        open_courier(routes.addresses_now, allow_private=allow_private, ca_file=ca_file) as courier,
+        open_routes(settings, transport=FakeTransport(zone), rng=random.Random(1)) as routes,
+        open_webhook_sender(
+            routes.addresses_now, allow_private=allow_private, ca_file=ca_file
+        ) as webhook_sender,
     ):
-        yield courier
+        yield webhook_sender
 
 
 @pytest.mark.parametrize(
@@ -643,9 +663,9 @@ async def test_the_engines_resolver_is_asked_for_both_kinds(ca_file, addresses):
     zone.cname(HOST, "real.test")
     async with (
         open_listener(at_home.serve, None) as port,
-        open_zone(zone, ca_file, allow_private=False) as courier,
+        open_zone(zone, ca_file, allow_private=False) as webhook_sender,
     ):
-        delivered = await deliver(courier, port)
+        delivered = await deliver(webhook_sender, port)
     assert delivered.error == "the host has an address that is not public"
     assert at_home.connections == 0
 
@@ -655,17 +675,17 @@ async def test_a_change_of_address_is_followed_at_once(authority, ca_file):
     zone.host(HOST, "127.0.0.2", ttl_s=86_400)
     async with (
         open_receiver(authority) as receiver,
-        open_zone(zone, ca_file, allow_private=True) as courier,
+        open_zone(zone, ca_file, allow_private=True) as webhook_sender,
     ):
-        assert (await deliver(courier, receiver.port)).error == "connection refused"
+        assert (await deliver(webhook_sender, receiver.port)).error == "connection refused"
         zone.host(HOST, "127.0.0.1")
-        assert (await deliver(courier, receiver.port)).status == 204
+        assert (await deliver(webhook_sender, receiver.port)).status == 204
 
 
 NAMES = {
-    "there is none": (Mood.NXDOMAIN, "the host has no address: NXDOMAIN"),
-    "nobody knows": (Mood.SERVFAIL, "the look-up failed: 11.0.0.9: SERVFAIL"),
-    "garbage": (Mood.GARBAGE, "the look-up failed: 11.0.0.9: "),
+    "there is none": (ZoneMode.NXDOMAIN, "the host has no address: NXDOMAIN"),
+    "nobody knows": (ZoneMode.SERVFAIL, "the look-up failed: 11.0.0.9: SERVFAIL"),
+    "garbage": (ZoneMode.GARBAGE, "the look-up failed: 11.0.0.9: "),
 }
 
 
@@ -673,27 +693,27 @@ NAMES = {
 async def test_a_name_that_leads_nowhere(ca_file, what):
     mood, words = NAMES[what]
     zone = Zone()
-    zone.mood(HOST, mood)
-    async with open_zone(zone, ca_file, allow_private=False) as courier:
-        delivered = await deliver(courier, 443)
+    zone.mode(HOST, mood)
+    async with open_zone(zone, ca_file, allow_private=False) as webhook_sender:
+        delivered = await deliver(webhook_sender, 443)
         assert delivered.status is None
         assert delivered.error.startswith(words)
 
 
 async def test_the_next_address_is_tried_where_one_cannot_be_connected_to(authority, ca_file):
     async with open_receiver(authority) as receiver:
-        async with open_local(ca_file, "127.0.0.2", "127.0.0.3", "127.0.0.1") as courier:
-            assert (await deliver(courier, receiver.port)).status == 204
-        async with open_local(ca_file, "127.0.0.2", "127.0.0.3") as courier:
-            assert (await deliver(courier, receiver.port)).error == "connection refused"
+        async with open_local(ca_file, "127.0.0.2", "127.0.0.3", "127.0.0.1") as webhook_sender:
+            assert (await deliver(webhook_sender, receiver.port)).status == 204
+        async with open_local(ca_file, "127.0.0.2", "127.0.0.3") as webhook_sender:
+            assert (await deliver(webhook_sender, receiver.port)).error == "connection refused"
 
 
 async def test_what_was_sent_once_is_not_sent_to_the_next_address(authority, ca_file):
     async with (
         open_receiver(authority, says()) as receiver,
-        open_local(ca_file, "127.0.0.1", "127.0.0.1") as courier,
+        open_local(ca_file, "127.0.0.1", "127.0.0.1") as webhook_sender,
     ):
-        assert (await deliver(courier, receiver.port)).error == NO_ANSWER
+        assert (await deliver(webhook_sender, receiver.port)).error == NO_ANSWER
         assert receiver.connections == 1
 
 
@@ -740,13 +760,13 @@ def over_tls(authority: trustme.CA, act) -> Callable[[trio.abc.Stream], Awaitabl
 async def open_street(serve, ca_file: str, *ips: str, find=None, **more):
     async with trio.open_nursery() as nursery:
         street = Street(nursery, serve, **more)
-        async with open_courier(
+        async with open_webhook_sender(
             find or finds(*(ips or (PUBLIC,))),
             allow_private=False,
             ca_file=ca_file,
             dial=street.dial,
-        ) as courier:
-            yield street, courier
+        ) as webhook_sender:
+            yield street, webhook_sender
         nursery.cancel_scope.cancel()
 
 
@@ -779,9 +799,9 @@ SLOW = {
 @pytest.mark.parametrize("what", SLOW)
 async def test_a_slow_receiver_has_15_seconds_in_all(autojump_clock, authority, ca_file, what):
     act, serve, words = SLOW[what]
-    async with open_street(serve or over_tls(authority, act), ca_file) as (street, courier):
+    async with open_street(serve or over_tls(authority, act), ca_file) as (street, webhook_sender):
         began = trio.current_time()
-        delivered = await deliver(courier, 443)
+        delivered = await deliver(webhook_sender, 443)
         assert trio.current_time() - began == pytest.approx(DELIVERY_S)
         assert delivered == Delivered(None, words, None, 15_000)
         await street.assert_hung_up()
@@ -789,8 +809,8 @@ async def test_a_slow_receiver_has_15_seconds_in_all(autojump_clock, authority, 
 
 async def test_the_status_stands_however_slow_the_body_is(autojump_clock, authority, ca_file):
     act = says_for_ever(OK_HEAD, b"x", 0.5)
-    async with open_street(over_tls(authority, act), ca_file) as (_, courier):
-        delivered = await deliver(courier, 443)
+    async with open_street(over_tls(authority, act), ca_file) as (_, webhook_sender):
+        delivered = await deliver(webhook_sender, 443)
         assert delivered == Delivered(200, None, None, 15_000)
 
 
@@ -799,8 +819,11 @@ async def test_the_look_up_is_of_the_15_seconds(autojump_clock, authority, ca_fi
         await trio.sleep(10)
         return Addresses((PUBLIC,), 60)
 
-    async with open_street(over_tls(authority, is_silent), ca_file, find=find) as (_, courier):
-        delivered = await deliver(courier, 443)
+    async with open_street(over_tls(authority, is_silent), ca_file, find=find) as (
+        _,
+        webhook_sender,
+    ):
+        delivered = await deliver(webhook_sender, 443)
         assert delivered == Delivered(None, "the answer took longer than 15 s", None, 15_000)
 
 
@@ -809,8 +832,8 @@ async def test_a_look_up_without_an_end(autojump_clock, ca_file):
         await trio.sleep_forever()
         raise AssertionError
 
-    async with open_street(stalls, ca_file, find=find) as (street, courier):
-        delivered = await deliver(courier, 443)
+    async with open_street(stalls, ca_file, find=find) as (street, webhook_sender):
+        delivered = await deliver(webhook_sender, 443)
         assert delivered == Delivered(None, "the look-up took longer than 15 s", None, 15_000)
         assert street.dialled == []
 
@@ -821,22 +844,25 @@ async def test_an_address_that_never_answers_leaves_time_for_the_next(
     ips = ("11.0.0.1", "11.0.0.2", "11.0.0.3")
     async with open_street(
         over_tls(authority, says(NO_CONTENT)), ca_file, *ips, silent=frozenset(ips[:2])
-    ) as (street, courier):
-        delivered = await deliver(courier, 443)
+    ) as (street, webhook_sender):
+        delivered = await deliver(webhook_sender, 443)
         assert delivered == Delivered(204, None, None, int(2 * CONNECT_S * 1000))
         assert street.dialled == list(ips)
 
 
 async def test_an_only_address_that_never_answers(autojump_clock, ca_file):
-    async with open_street(stalls, ca_file, silent=frozenset({PUBLIC})) as (_, courier):
-        delivered = await deliver(courier, 443)
+    async with open_street(stalls, ca_file, silent=frozenset({PUBLIC})) as (_, webhook_sender):
+        delivered = await deliver(webhook_sender, 443)
         assert delivered == Delivered(None, "no connection within 4 s", None, 4000)
 
 
 async def test_many_addresses_that_never_answer(autojump_clock, ca_file):
     ips = tuple(f"11.0.0.{n}" for n in range(1, 60))
-    async with open_street(stalls, ca_file, *ips, silent=frozenset(ips)) as (street, courier):
-        delivered = await deliver(courier, 443)
+    async with open_street(stalls, ca_file, *ips, silent=frozenset(ips)) as (
+        street,
+        webhook_sender,
+    ):
+        delivered = await deliver(webhook_sender, 443)
         assert delivered == Delivered(None, "connecting took longer than 15 s", None, 15_000)
         assert len(street.dialled) <= ADDRESSES_MAX
 
@@ -851,20 +877,20 @@ async def test_only_a_few_addresses_are_tried_and_both_kinds(ca_file):
         dialled.append(address)
         raise CannotConnect("network unreachable")
 
-    async with open_courier(
+    async with open_webhook_sender(
         finds(*fours, *sixes), allow_private=False, ca_file=ca_file, dial=dial
-    ) as courier:
-        assert (await deliver(courier, 443)).error == "network unreachable"
+    ) as webhook_sender:
+        assert (await deliver(webhook_sender, 443)).error == "network unreachable"
     assert len(dialled) == ADDRESSES_MAX
     assert {ip_address(each).version for each in dialled} == {4, 6}
 
 
 async def test_slow_deliveries_do_not_wait_for_each_other(autojump_clock, authority, ca_file):
-    async with open_street(over_tls(authority, is_silent), ca_file) as (_, courier):
+    async with open_street(over_tls(authority, is_silent), ca_file) as (_, webhook_sender):
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for _ in range(20):
-                nursery.start_soon(deliver, courier, 443)
+                nursery.start_soon(deliver, webhook_sender, 443)
         assert trio.current_time() - began == pytest.approx(DELIVERY_S)
 
 
@@ -879,11 +905,11 @@ async def test_it_raises_nothing(ca_file, bug):
         raise bug
 
     for more in ({"find": fails}, {"dial": fails}):
-        async with open_courier(
+        async with open_webhook_sender(
             more.get("find", finds(PUBLIC)), allow_private=False, ca_file=ca_file,
             dial=more.get("dial"),
-        ) as courier:  # fmt: skip
-            delivered = await deliver(courier, 443)
+        ) as webhook_sender:  # fmt: skip
+            delivered = await deliver(webhook_sender, 443)
             assert delivered.status is None
             assert delivered.error == f"failed ({type(bug).__name__})"
 
@@ -895,8 +921,8 @@ async def test_a_look_up_that_finds_nothing(ca_file, found):
     async def find(name: str) -> AddressAnswer:
         return found
 
-    async with open_courier(find, allow_private=False, ca_file=ca_file) as courier:
-        delivered = await deliver(courier, 443)
+    async with open_webhook_sender(find, allow_private=False, ca_file=ca_file) as webhook_sender:
+        delivered = await deliver(webhook_sender, 443)
         assert delivered.status is None
         assert 0 < len(delivered.error) <= 200
 
@@ -931,9 +957,9 @@ async def test_whatever_is_answered_is_a_status_or_a_few_words(
         cut = rng.randrange(len(octets) + 1)
         await says(octets[:cut], octets[cut:])(stream)
 
-    async with open_street(over_tls(authority, act), ca_file) as (_, courier):
+    async with open_street(over_tls(authority, act), ca_file) as (_, webhook_sender):
         for _ in range(60):
-            delivered = await deliver(courier, 443)
+            delivered = await deliver(webhook_sender, 443)
             assert (delivered.status is None) != (delivered.error is None)
             assert delivered.error in (None, NOT_HTTP, NO_ANSWER)
 
@@ -956,12 +982,12 @@ async def test_a_delivery_that_is_cancelled_at_any_step_leaves_no_connection(
 ):
     tls_of_one = over_tls(authority, says(OK_HEAD, b"x" * 9999))
     for steps in range(1, 500):
-        async with open_street(tls_of_one, ca_file, connect_s=0.1) as (street, courier):
+        async with open_street(tls_of_one, ca_file, connect_s=0.1) as (street, webhook_sender):
             with trio.CancelScope() as scope:
                 cutter = Cutter(steps, scope)
                 trio.lowlevel.add_instrument(cutter)
                 try:
-                    delivered = await deliver(courier, 443)
+                    delivered = await deliver(webhook_sender, 443)
                 finally:
                     trio.lowlevel.remove_instrument(cutter)
             await street.assert_hung_up()
@@ -976,15 +1002,15 @@ async def test_nothing_secret_is_told_or_logged(authority, ca_file, caplog):
     caplog.set_level(logging.DEBUG)
     path = "/s3cret-path?token=s3cret-query"
     body = b'{"email": "s3cret-body"}'
-    told = []
+    reported = []
     answer = says(b"s3cret-answer\r\n\r\n")
-    async with open_local(ca_file) as courier:
+    async with open_local(ca_file) as webhook_sender:
         for act in (answer, says(), says(NO_CONTENT)):
             async with open_receiver(authority, act) as receiver:
-                told.append(await deliver(courier, receiver.port, path, body=body))
+                reported.append(await deliver(webhook_sender, receiver.port, path, body=body))
         async with open_receiver(authority, names=["s3cret-name.test"]) as receiver:
-            told.append(await deliver(courier, receiver.port, path, body=body))
-    assert [each.status for each in told] == [None, None, 204, None]
-    written = repr(told) + caplog.text
+            reported.append(await deliver(webhook_sender, receiver.port, path, body=body))
+    assert [each.status for each in reported] == [None, None, 204, None]
+    written = repr(reported) + caplog.text
     assert "s3cret" not in written
     assert HEADERS["X-Service-Signature"] not in written

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.jobs.worker import JobBoard
+from mailprobe.api.jobs.worker import JobQueue
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
 from tests.api.jobs.test_worker import Receiver, working
@@ -30,10 +30,10 @@ async def ask(shop: Shop) -> Got:
     return await shop.ask("POST", VERIFY, body, headers=KEYED)
 
 
-def idle_board(shop: Shop) -> JobBoard:
+def idle_board(shop: Shop) -> JobQueue:
     """Takes jobs, and works none off."""
-    return JobBoard(
-        shop.store, shop.service.meter, Receiver(),  # type: ignore[arg-type]
+    return JobQueue(
+        shop.store, shop.service.quota, Receiver(),  # type: ignore[arg-type]
         retry_s=WEBHOOK_RETRY_S, now=shop.clock, rng=random.Random(0),
     )  # fmt: skip
 
@@ -63,8 +63,8 @@ async def test_a_repeat_within_a_day_is_the_same_job_and_a_later_one_another(aut
             again = await ask(shop)
             assert (again.octets, again.headers["idempotency-replayed"]) == (second.octets, "true")
             assert await jobs_and_units(shop) == (2, 0, 2)
-            told = Counter(body["job_id"] for body in receiver.bodies())
-            assert told == {got.body["job_id"]: 1 for got in (first, second)}
+            reported = Counter(body["job_id"] for body in receiver.bodies())
+            assert reported == {got.body["job_id"]: 1 for got in (first, second)}
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -106,12 +106,12 @@ async def test_of_requests_at_the_same_time_one_makes_the_job(autojump_clock, ki
         shop.app = create_app(shop.service)
         answers: list[Got] = []
 
-        async def ask_once() -> None:
+        async def ask_idempotency() -> None:
             answers.append(await ask(shop))
 
         async with trio.open_nursery() as nursery:
             for _ in range(30):
-                nursery.start_soon(ask_once)
+                nursery.start_soon(ask_idempotency)
         assert {got.status for got in answers} <= {202, 409}
         assert len({got.octets for got in answers if got.status == 202}) == 1
         assert await jobs_and_units(shop) == (1, 1, 0)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mailprobe.api.jobs import rules
 from mailprobe.api.jobs.rules import (
     NotAWebhook,
-    Target,
+    WebhookTarget,
     callback_headers,
     check_webhook,
     next_try,
@@ -99,7 +99,7 @@ WEBHOOKS = {
 
 @pytest.mark.parametrize("url", WEBHOOKS)
 def test_a_webhook(url):
-    assert check_webhook(url) == Target(url, *WEBHOOKS[url])
+    assert check_webhook(url) == WebhookTarget(url, *WEBHOOKS[url])
 
 
 AN_ADDRESS = "it names an IP address"
@@ -255,7 +255,7 @@ def test_whatever_is_given_is_one_public_name_or_refused(url):
     assert 0 < target.port < 65536
     assert target.request_target.startswith("/")
     assert all("!" <= each <= "~" for each in target.request_target)
-    assert check_webhook(f"https://{target.authority}{target.request_target}") == Target(
+    assert check_webhook(f"https://{target.authority}{target.request_target}") == WebhookTarget(
         f"https://{target.authority}{target.request_target}",
         target.host,
         target.port,
@@ -454,8 +454,8 @@ def test_all_else_is_tried_again_until_the_plan_ends(status):
     ("status", "wait_s"), [(429, 60), (503, 60), (500, 5), (301, 5), (404, 5), (None, 5)]
 )
 def test_only_429_and_503_ask_for_a_wait(status, wait_s):
-    told = verdict_on(status, tries=1, retry_s=PLAN, jitter=0.0, retry_after_s=60.0)
-    assert told == ("delivering", wait_s)
+    reported = verdict_on(status, tries=1, retry_s=PLAN, jitter=0.0, retry_after_s=60.0)
+    assert reported == ("delivering", wait_s)
 
 
 @pytest.mark.parametrize(
@@ -507,8 +507,8 @@ def test_a_retry_after_that_says_nothing_is_ignored(text):
     )
 )
 def test_no_retry_after_is_more_than_ignored(text):
-    told = read_retry_after(text, AT)
-    assert told is None or told >= 0
+    reported = read_retry_after(text, AT)
+    assert reported is None or reported >= 0
 
 
 @given(st.datetimes(datetime(2025, 7, 1, 10), datetime(9999, 1, 1), timezones=st.just(UTC)))

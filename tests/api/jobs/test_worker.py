@@ -14,7 +14,7 @@ import trio
 
 from mailprobe.api.jobs import worker as jobs_module
 from mailprobe.api.jobs.delivery import Delivered
-from mailprobe.api.jobs.rules import Target
+from mailprobe.api.jobs.rules import WebhookTarget
 from mailprobe.api.jobs.worker import LEASE_S, open_jobs
 from mailprobe.api.rest.app import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
@@ -32,19 +32,21 @@ class Receiver:
         self.calls: list[tuple[float, str, Mapping[str, str], bytes]] = []
         self.answer: Callable[[str], Delivered] = lambda host: Delivered(200, None, None, 5)
         self.takes_s: Callable[[str], float] = lambda host: 0.05
-        self.at_once: Counter[str] = Counter()
-        self.most_at_once: Counter[str] = Counter()
+        self.at_idempotency: Counter[str] = Counter()
+        self.most_at_idempotency: Counter[str] = Counter()
 
-    async def deliver(self, target: Target, headers: Mapping[str, str], body: bytes) -> Delivered:
+    async def deliver(
+        self, target: WebhookTarget, headers: Mapping[str, str], body: bytes
+    ) -> Delivered:
         self.calls.append((trio.current_time(), target.host, headers, body))
-        self.at_once[target.host] += 1
-        self.most_at_once[target.host] = max(
-            self.most_at_once[target.host], self.at_once[target.host]
+        self.at_idempotency[target.host] += 1
+        self.most_at_idempotency[target.host] = max(
+            self.most_at_idempotency[target.host], self.at_idempotency[target.host]
         )
         try:
             await trio.sleep(self.takes_s(target.host))
         finally:
-            self.at_once[target.host] -= 1
+            self.at_idempotency[target.host] -= 1
         return self.answer(target.host)
 
     def bodies(self) -> list[Any]:
@@ -55,7 +57,7 @@ class Receiver:
 async def working(shop: Shop, receiver: Receiver, seed: int = 0) -> AsyncIterator[Any]:
     """A process that works the shop's jobs off, and takes new ones."""
     async with open_jobs(
-        shop.store, shop.service.meter, receiver,  # type: ignore[arg-type]
+        shop.store, shop.service.quota, receiver,  # type: ignore[arg-type]
         retry_s=WEBHOOK_RETRY_S, now=shop.clock, rng=random.Random(seed),
     ) as board:  # fmt: skip
         shop.service = replace(shop.service, jobs=board)
@@ -169,7 +171,7 @@ async def test_a_repeat_finds_the_job_of_a_process_that_died_before_it_kept_its_
     autojump_clock,
 ):
     async with open_working_shop() as (shop, receiver):
-        shop.store.away = {"finish_once"}
+        shop.store.away = {"finish_idempotent"}
         first = await promise(shop, headers={"idempotency-key": "k"})
         shop.store.away = False
         await trio.sleep(120)
@@ -243,7 +245,7 @@ async def test_a_receiver_that_hangs_delays_no_other(autojump_clock):
         await trio.sleep(3)
         (at,) = [at for at, host, *_ in receiver.calls if host == "fine.test"]
         assert at - began < 1
-        assert receiver.most_at_once["hung.test"] == 4
+        assert receiver.most_at_idempotency["hung.test"] == 4
 
 
 async def test_a_customers_receiver_that_hangs_delays_no_other_customer(autojump_clock):
@@ -327,7 +329,7 @@ async def test_two_processes_share_the_queue_and_deliver_each_job_once(autojump_
         counted = Counter(body["job_id"] for body in receiver.bodies())
         assert set(counted.values()) == {1}
         assert len(counted) == 60
-        assert max(receiver.most_at_once.values()) <= 4
+        assert max(receiver.most_at_idempotency.values()) <= 4
         assert (await shop.store.ledger(await shop.caller())).month_billable == 60
 
 
@@ -341,7 +343,7 @@ async def test_a_long_verification_keeps_its_claim(autojump_clock, monkeypatch):
             async def slowly(job: Any) -> Any:
                 asked.append(job.id)
                 await trio.sleep(LEASE_S * 3)
-                return await jobs_module.JobBoard._ask(board, job)
+                return await jobs_module.JobQueue._verify_all(board, job)
 
             monkeypatch.setattr(board, "_verify_all", slowly)
             await promise(shop)

@@ -42,7 +42,7 @@ META = "io.modelcontextprotocol/"
 
 
 @dataclass
-class Door:
+class Listener:
     """The tool server of a shop."""
 
     shop: Shop
@@ -82,14 +82,14 @@ class Door:
         return await self.rpc(method, {"_meta": meta, **(params or {})}, headers=headers)
 
 
-def door_of(shop: Shop) -> Door:
+def listener_of(shop: Shop) -> Listener:
     app = create_tools_app(shop.service, TOOLS_URL, "https://docs.test/api")
-    return Door(shop, replace(shop, app=app))
+    return Listener(shop, replace(shop, app=app))
 
 
 @pytest.fixture
-async def door(shop: Shop) -> Door:
-    return door_of(shop)
+async def listener(shop: Shop) -> Listener:
+    return listener_of(shop)
 
 
 def error_of(got: Got) -> Any:
@@ -126,22 +126,22 @@ def structured(got: Got) -> Any:
 
 
 @pytest.fixture
-async def tools(door: Door) -> dict[str, Any]:
-    return {tool["name"]: tool for tool in result_of(await door.rpc("tools/list"))["tools"]}
+async def tools(listener: Listener) -> dict[str, Any]:
+    return {tool["name"]: tool for tool in result_of(await listener.rpc("tools/list"))["tools"]}
 
 
-async def test_the_eight_tools_are_listed_in_their_order(autojump_clock, door: Door):
-    listed = result_of(await door.rpc("tools/list"))["tools"]
+async def test_the_eight_tools_are_listed_in_their_order(autojump_clock, listener: Listener):
+    listed = result_of(await listener.rpc("tools/list"))["tools"]
     assert [tool["name"] for tool in listed] == NAMES
     assert set(TELLINGS) == set(NAMES) == {each.name for each in OPERATIONS if each.tool}
 
 
-async def test_the_definitions_are_for_everybody(autojump_clock, door: Door):
-    listed = result_of(await door.rpc("tools/list"))["tools"]
-    got = await door.inside.ask("GET", "/openapi.json", key=None)
+async def test_the_definitions_are_for_everybody(autojump_clock, listener: Listener):
+    listed = result_of(await listener.rpc("tools/list"))["tools"]
+    got = await listener.inside.ask("GET", "/openapi.json", key=None)
     assert (got.status, got.headers["content-type"]) == (200, "application/json")
     assert got.body == {"tools": listed}
-    head = await door.inside.ask("HEAD", "/openapi.json", key=None)
+    head = await listener.inside.ask("HEAD", "/openapi.json", key=None)
     assert (head.status, head.octets) == (200, b"")
     assert head.headers["content-length"] == got.headers["content-length"]
 
@@ -220,34 +220,38 @@ async def test_the_hints_are_true(autojump_clock, tools):
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH"])
-async def test_other_methods_of_mcp_are_405_without_a_body(autojump_clock, door: Door, method):
+async def test_other_methods_of_mcp_are_405_without_a_body(
+    autojump_clock, listener: Listener, method
+):
     """Clients learn so that there is neither a stream nor a session."""
-    got = await door.inside.ask(method, "/mcp", key=None)
+    got = await listener.inside.ask(method, "/mcp", key=None)
     assert (got.status, got.headers["allow"], got.octets) == (405, "POST", b"")
     assert got.headers["content-length"] == "0"
     assert "content-type" not in got.headers
 
 
-async def test_other_methods_of_the_definitions_are_405(autojump_clock, door: Door):
-    got = await door.inside.ask("POST", "/openapi.json", {})
+async def test_other_methods_of_the_definitions_are_405(autojump_clock, listener: Listener):
+    got = await listener.inside.ask("POST", "/openapi.json", {})
     assert (got.status, got.error, got.headers["allow"]) == (405, "method_not_allowed", "GET, HEAD")
 
 
 @pytest.mark.parametrize("path", ["/", "/mcp/", "//mcp", "/MCP", "/sse", "/v1/email/verify"])
-async def test_another_path_is_404_in_the_words_of_the_api(autojump_clock, door: Door, path):
+async def test_another_path_is_404_in_the_words_of_the_api(
+    autojump_clock, listener: Listener, path
+):
     for method in ("GET", "POST"):
-        got = await door.inside.ask(method, path, key=None)
+        got = await listener.inside.ask(method, path, key=None)
         assert (got.status, got.error) == (404, "not_found")
         assert set(got.body) == {"error", "message", "action", "docs"}
         assert f"{TOOLS_URL}/mcp" in got.body["action"]
         assert got.body["docs"] == DOCS
 
 
-async def test_every_answer_has_a_request_id_of_its_own(autojump_clock, door: Door):
+async def test_every_answer_has_a_request_id_of_its_own(autojump_clock, listener: Listener):
     answers = [
-        await door.rpc("ping"), await door.rpc("ping", key=None), await door.call("get_account"),
-        await door.inside.ask("GET", "/mcp"), await door.inside.ask("GET", "/nope"),
-        await door.inside.ask("GET", "/openapi.json"),
+        await listener.rpc("ping"), await listener.rpc("ping", key=None), await listener.call("get_account"),
+        await listener.inside.ask("GET", "/mcp"), await listener.inside.ask("GET", "/nope"),
+        await listener.inside.ask("GET", "/openapi.json"),
     ]  # fmt: skip
     assert len({got.headers["x-request-id"] for got in answers}) == len(answers)
     assert all(got.headers["cache-control"] == "no-store" for got in answers)
@@ -262,12 +266,12 @@ async def test_every_answer_has_a_request_id_of_its_own(autojump_clock, door: Do
         (f"{TOOLS_URL}.evil.test", 403), (f"{TOOLS_URL}/", 403),
     ],
 )  # fmt: skip
-async def test_no_foreign_page_may_post(autojump_clock, door: Door, origin, status):
-    got = await door.rpc("ping", headers={"origin": origin})
+async def test_no_foreign_page_may_post(autojump_clock, listener: Listener, origin, status):
+    got = await listener.rpc("ping", headers={"origin": origin})
     assert got.status == status
     if status == 403:
         assert code_of(got) == -32600
-        assert (await door.rpc("ping", headers={"origin": origin}, key=None)).status == 403
+        assert (await listener.rpc("ping", headers={"origin": origin}, key=None)).status == 403
 
 
 @pytest.mark.parametrize(
@@ -284,13 +288,15 @@ def test_the_origin_of_an_address(url, origin):
     assert origin_of(url) == origin
 
 
-async def test_a_length_that_is_too_large_is_413_without_reading(autojump_clock, door: Door):
+async def test_a_length_that_is_too_large_is_413_without_reading(
+    autojump_clock, listener: Listener
+):
     never = [(1000.0, b"{")]
     headers = {"content-length": "2097153"}
-    got = await door.inside.ask("POST", "/mcp", pieces=never, headers=headers)
+    got = await listener.inside.ask("POST", "/mcp", pieces=never, headers=headers)
     assert (got.status, code_of(got), got.body["id"]) == (413, -32600, None)
     assert got.headers["connection"] == "close"
-    got = await door.inside.ask("POST", "/mcp", pieces=never, headers=headers, key=None)
+    got = await listener.inside.ask("POST", "/mcp", pieces=never, headers=headers, key=None)
     assert (got.status, code_of(got), got.body["id"]) == (401, -32001, None)
     assert trio.current_time() < 1
 
@@ -302,35 +308,35 @@ async def test_a_body_without_a_length_is_read_up_to_2_mb(octets_over, status):
         body = b'{"jsonrpc":"2.0","id":1,"method":"ping","x":"'
         body += b"x" * (2 * 1024 * 1024 - len(body) - 2 + octets_over) + b'"}'
         pieces = [(0.0, body[at : at + 65_536]) for at in range(0, len(body), 65_536)]
-        got = await door_of(shop).inside.ask("POST", "/mcp", pieces=pieces)
+        got = await listener_of(shop).inside.ask("POST", "/mcp", pieces=pieces)
         assert got.status == status
 
 
-async def test_a_slow_body_is_408_ten_seconds_after_its_head(autojump_clock, door: Door):
-    got = await door.inside.ask("POST", "/mcp", pieces=[(1.0, b" ")] * 60)
+async def test_a_slow_body_is_408_ten_seconds_after_its_head(autojump_clock, listener: Listener):
+    got = await listener.inside.ask("POST", "/mcp", pieces=[(1.0, b" ")] * 60)
     assert (got.status, code_of(got)) == (408, -32600)
     assert got.headers["connection"] == "close"
     assert trio.current_time() == pytest.approx(10, abs=0.01)
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_bug(
-    autojump_clock, door: Door, caplog
+    autojump_clock, listener: Listener, caplog
 ):
     pieces = [(0.0, b"{"), (5.0, b"}")]
-    got = await door.inside.ask("POST", "/mcp", pieces=pieces, hang_up_at=1.0)
+    got = await listener.inside.ask("POST", "/mcp", pieces=pieces, hang_up_at=1.0)
     assert got.status == 0
     assert not caplog.records
 
 
 @pytest.mark.parametrize("accept", [None, "*/*", "application/json", "text/event-stream", "x"])
-async def test_whatever_is_accepted_the_answer_is_json(autojump_clock, door: Door, accept):
-    assert result_of(await door.rpc("ping", headers={"accept": accept})) == {}
+async def test_whatever_is_accepted_the_answer_is_json(autojump_clock, listener: Listener, accept):
+    assert result_of(await listener.rpc("ping", headers={"accept": accept})) == {}
 
 
-async def test_a_body_that_says_it_is_no_json_is_refused(autojump_clock, door: Door):
-    got = await door.rpc("ping", headers={"content-type": "application/x-www-form-urlencoded"})
+async def test_a_body_that_says_it_is_no_json_is_refused(autojump_clock, listener: Listener):
+    got = await listener.rpc("ping", headers={"content-type": "application/x-www-form-urlencoded"})
     assert (got.status, code_of(got), got.body["id"]) == (400, -32600, 1)
-    assert result_of(await door.rpc("ping", headers={"content-type": None})) == {}
+    assert result_of(await listener.rpc("ping", headers={"content-type": None})) == {}
 
 
 @pytest.mark.parametrize("code", BEFORE_ROUTING)
@@ -386,47 +392,51 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-async def test_what_is_no_message_is_400_and_counts_nothing(autojump_clock, door: Door, case):
+async def test_what_is_no_message_is_400_and_counts_nothing(
+    autojump_clock, listener: Listener, case
+):
     octets, code, id_ = MALFORMED[case]
-    got = await door.post(octets)
+    got = await listener.post(octets)
     assert (got.status, code_of(got), got.body["id"]) == (400, code, id_)
-    assert await door.shop.rows() == []
+    assert await listener.shop.rows() == []
 
 
 @pytest.mark.parametrize(
     "id_", ["1", "-7", "1.50", "1e3", "9" * 40, '"a"', '""', '"\\u00e9"', "null"]
 )
-async def test_the_id_is_given_back_as_it_was_written(autojump_clock, door: Door, id_):
+async def test_the_id_is_given_back_as_it_was_written(autojump_clock, listener: Listener, id_):
     """`null` too is an id, by JSON-RPC: it asks for an answer."""
     for method in ("ping", "nope"):
         octets = b'{"jsonrpc":"2.0","id":%b,"method":"%b"}' % (id_.encode(), method.encode())
-        assert b'"id":%b,' % id_.encode() in (await door.post(octets)).octets
+        assert b'"id":%b,' % id_.encode() in (await listener.post(octets)).octets
 
 
-async def test_members_that_nobody_reads_are_passed_over(autojump_clock, door: Door):
+async def test_members_that_nobody_reads_are_passed_over(autojump_clock, listener: Listener):
     octets = b' {"x":{"x":1e999},"x":[],"method":"ping","id":1,"jsonrpc":"2.0","params":null}\n'
-    assert result_of(await door.post(octets)) == {}
+    assert result_of(await listener.post(octets)) == {}
 
 
 @pytest.mark.parametrize(
     "method", ["notifications/initialized", "notifications/cancelled", "tools/call", "x"]
 )
-async def test_a_notification_is_taken_and_nothing_is_done(autojump_clock, door: Door, method):
+async def test_a_notification_is_taken_and_nothing_is_done(
+    autojump_clock, listener: Listener, method
+):
     """A verification whose result nobody sees would only cost money."""
     params = {"name": "verify_email", "arguments": {"email": "known@friendly.test"}}
     octets = json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
-    got = await door.post(octets)
+    got = await listener.post(octets)
     assert (got.status, got.octets, got.headers["content-length"]) == (202, b"", "0")
-    assert await door.shop.rows() == []
-    assert (await door.post(octets, key=None)).status == 401
+    assert await listener.shop.rows() == []
+    assert (await listener.post(octets, key=None)).status == 401
 
 
 @pytest.mark.parametrize(
     "method", ["", "tools/List", "resources/list", "prompts/get", "logging/setLevel"]
 )
-async def test_another_method_is_not_found(autojump_clock, door: Door, method):
+async def test_another_method_is_not_found(autojump_clock, listener: Listener, method):
     """With 200: older clients of MCP take 404 for the end of their connection."""
-    got = await door.rpc(method)
+    got = await listener.rpc(method)
     assert (got.status, code_of(got)) == (200, -32601)
     assert error_of(got)["message"] == "Method not found"
 
@@ -441,9 +451,9 @@ WITHOUT_A_KEY = {
 
 @pytest.mark.parametrize("case", WITHOUT_A_KEY)
 @pytest.mark.parametrize("method", ["initialize", "ping", "tools/list", "server/discover", "x"])
-async def test_every_message_needs_a_standard_key(autojump_clock, door: Door, case, method):
+async def test_every_message_needs_a_standard_key(autojump_clock, listener: Listener, case, method):
     headers = {"authorization": WITHOUT_A_KEY[case]}
-    got = await door.rpc(method, id_="a", key=None, headers=headers)
+    got = await listener.rpc(method, id_="a", key=None, headers=headers)
     assert (got.status, code_of(got), got.body["id"]) == (401, -32001, "a")
     error = error_of(got)
     assert (error["message"], set(error["data"])) == ("Unauthorized", {"reason", "action", "docs"})
@@ -451,52 +461,56 @@ async def test_every_message_needs_a_standard_key(autojump_clock, door: Door, ca
     assert got.headers["www-authenticate"] == "Bearer"
 
 
-async def test_a_provisioning_key_is_no_standard_key(autojump_clock, door: Door):
+async def test_a_provisioning_key_is_no_standard_key(autojump_clock, listener: Listener):
     for method in ("ping", "tools/list"):
-        got = await door.rpc(method, key=door.shop.provisioning)
+        got = await listener.rpc(method, key=listener.shop.provisioning)
         assert (got.status, code_of(got)) == (401, -32001)
 
 
-async def test_the_key_is_looked_at_before_the_message(autojump_clock, door: Door):
+async def test_the_key_is_looked_at_before_the_message(autojump_clock, listener: Listener):
     for octets in (b"", b"[]", b'{"id":7,"id":7}', DEEP):
-        got = await door.post(octets, key=None)
+        got = await listener.post(octets, key=None)
         assert (got.status, code_of(got)) == (401, -32001)
 
 
-async def test_a_revoked_key_opens_nothing(autojump_clock, door: Door):
-    own = (await door.shop.caller()).key.id
-    assert structured(await door.call("revoke_api_key", {"id": own}))["revoked"] is True
-    got = await door.call("get_account")
+async def test_a_revoked_key_opens_nothing(autojump_clock, listener: Listener):
+    own = (await listener.shop.caller()).key.id
+    assert structured(await listener.call("revoke_api_key", {"id": own}))["revoked"] is True
+    got = await listener.call("get_account")
     assert (got.status, code_of(got)) == (401, -32001)
 
 
 @pytest.mark.parametrize("tool", MANAGEMENT)
-async def test_a_management_tool_needs_a_provisioning_key_too(autojump_clock, door: Door, tool):
-    other = await door.shop.store.create_account("bob@example.org", "scale")
-    theirs = await door.shop.new_key("sk_mgmt_", other.id)
+async def test_a_management_tool_needs_a_provisioning_key_too(
+    autojump_clock, listener: Listener, tool
+):
+    other = await listener.shop.store.create_account("bob@example.org", "scale")
+    theirs = await listener.shop.new_key("sk_mgmt_", other.id)
     wrong = {
         "needs the header": [None, " "],
-        "is not known": ["x", f"Bearer {door.shop.provisioning}", theirs[:-1] + "?"],
-        "is a standard key": [door.shop.key],
+        "is not known": ["x", f"Bearer {listener.shop.provisioning}", theirs[:-1] + "?"],
+        "is a standard key": [listener.shop.key],
         "two accounts": [theirs],
     }
     for reason, keys in wrong.items():
         for key in keys:
-            got = await door.call(tool, provisioning=key)
+            got = await listener.call(tool, provisioning=key)
             assert (got.status, code_of(got)) == (401, -32001)
             assert reason in error_of(got)["data"]["reason"]
             assert PROVISIONING_HEADER in error_of(got)["data"]["action"]
             assert got.headers["www-authenticate"] == "Bearer"
-    assert (await door.shop.manage("GET", "/keys")).body["count"] == 1
+    assert (await listener.shop.manage("GET", "/keys")).body["count"] == 1
 
 
-async def test_verifying_needs_no_provisioning_key(autojump_clock, door: Door):
+async def test_verifying_needs_no_provisioning_key(autojump_clock, listener: Listener):
     for key in (None, "nonsense"):
-        assert structured(await door.call("verify_email", provisioning=key))["valid"] is True
+        assert structured(await listener.call("verify_email", provisioning=key))["valid"] is True
 
 
-async def test_a_key_that_is_revoked_between_two_looks_is_unauthorized(autojump_clock, door: Door):
-    look = door.shop.store.store.caller
+async def test_a_key_that_is_revoked_between_two_looks_is_unauthorized(
+    autojump_clock, listener: Listener
+):
+    look = listener.shop.store.store.caller
     looks = 0
 
     async def caller(sha256: str) -> Any:
@@ -504,8 +518,8 @@ async def test_a_key_that_is_revoked_between_two_looks_is_unauthorized(autojump_
         looks += 1
         return None if looks == 3 else await look(sha256)
 
-    door.shop.store.store.caller = caller
-    got = await door.call("get_account")
+    listener.shop.store.store.caller = caller
+    got = await listener.call("get_account")
     assert (got.status, code_of(got)) == (401, -32001)
     assert got.headers["www-authenticate"] == "Bearer"
 
@@ -513,7 +527,7 @@ async def test_a_key_that_is_revoked_between_two_looks_is_unauthorized(autojump_
 # -- calls ------------------------------------------------------------------------------------
 
 
-async def test_a_verification_is_that_of_the_api(autojump_clock, door: Door):
+async def test_a_verification_is_that_of_the_api(autojump_clock, listener: Listener):
     for email in (
         "known@friendly.test",
         "no@friendly.test",
@@ -522,8 +536,8 @@ async def test_a_verification_is_that_of_the_api(autojump_clock, door: Door):
         "a@gmial.com",
     ):
         there, here = (
-            await door.shop.verify(email),
-            await door.call("verify_email", {"email": email}),
+            await listener.shop.verify(email),
+            await listener.call("verify_email", {"email": email}),
         )
         assert {**structured(here), "latency_ms": 0} == {**there.body, "latency_ms": 0}
         assert tuple(structured(here)) == FIELDS
@@ -534,27 +548,29 @@ async def test_a_verification_is_that_of_the_api(autojump_clock, door: Door):
     [("list_api_keys", "/keys"), ("get_usage_summary", "/usage/summary"),
      ("get_account", "/account"), ("get_usage", "/usage")],
 )  # fmt: skip
-async def test_what_only_reads_is_the_same_as_by_the_api(autojump_clock, door: Door, tool, path):
-    await door.shop.verify()
+async def test_what_only_reads_is_the_same_as_by_the_api(
+    autojump_clock, listener: Listener, tool, path
+):
+    await listener.shop.verify()
     for arguments in ({}, None, {"x": 1}):
-        got = await door.call(tool, arguments)
-        assert structured(got) == (await door.shop.manage("GET", path)).body
+        got = await listener.call(tool, arguments)
+        assert structured(got) == (await listener.shop.manage("GET", path)).body
     params = {"name": tool}  # without any arguments
-    got = await door.rpc(
-        "tools/call", params, headers={PROVISIONING_HEADER: door.shop.provisioning}
+    got = await listener.rpc(
+        "tools/call", params, headers={PROVISIONING_HEADER: listener.shop.provisioning}
     )
-    assert structured(got) == (await door.shop.manage("GET", path)).body
+    assert structured(got) == (await listener.shop.manage("GET", path)).body
 
 
-async def test_a_key_is_made_used_and_revoked(autojump_clock, door: Door, tools):
-    made = structured(await door.call("create_api_key", {"label": "checkout"}))
+async def test_a_key_is_made_used_and_revoked(autojump_clock, listener: Listener, tools):
+    made = structured(await listener.call("create_api_key", {"label": "checkout"}))
     assert (made["label"], bool(made["warning"])) == ("checkout", True)
-    assert (await door.shop.verify(key=made["key"])).status == 200
-    gone = structured(await door.call("revoke_api_key", {"id": made["id"].upper()}))
+    assert (await listener.shop.verify(key=made["key"])).status == 200
+    gone = structured(await listener.call("revoke_api_key", {"id": made["id"].upper()}))
     assert gone == {"revoked": True, "id": made["id"]}
     jsonschema.validate(gone, tools["revoke_api_key"]["outputSchema"])
-    assert (await door.shop.verify(key=made["key"])).status == 401
-    again = await door.call("revoke_api_key", {"id": made["id"]})
+    assert (await listener.shop.verify(key=made["key"])).status == 401
+    again = await listener.call("revoke_api_key", {"id": made["id"]})
     assert (again.status, error_of(again)["data"]["body"]["error"]) == (404, "key_not_found")
 
 
@@ -568,7 +584,9 @@ class Provider:
 
 async def test_the_billing_portal_is_opened(autojump_clock):
     async with open_shop(payments=Provider()) as shop:
-        got = await door_of(shop).call("create_billing_portal", {"return_url": "https://a.test"})
+        got = await listener_of(shop).call(
+            "create_billing_portal", {"return_url": "https://a.test"}
+        )
         assert structured(got)["url"] == f"https://bills.test/{shop.account.id}?https://a.test"
 
 
@@ -576,19 +594,21 @@ async def test_the_billing_portal_is_opened(autojump_clock):
 class Jobs:
     """Promises without anybody to keep them."""
 
-    meter: Any
+    quota: Any
 
-    async def promise(self, caller: Any, order: Any, headers: Any, first: Any = None) -> Any:
-        return await self.meter.reserve_job(caller, order, headers, first)
+    async def submit(self, caller: Any, order: Any, headers: Any, first: Any = None) -> Any:
+        return await self.quota.reserve_job(caller, order, headers, first)
 
 
 async def test_with_a_webhook_a_job_is_promised(autojump_clock, shop: Shop):
-    door = door_of(replace(shop, service=replace(shop.service, jobs=Jobs(shop.service.meter))))
+    listener = listener_of(
+        replace(shop, service=replace(shop.service, jobs=Jobs(shop.service.quota)))
+    )
     arguments = {"email": "known@friendly.test", "webhook": "https://a.test/hook"}
-    got = await door.call("verify_email", {**arguments, "webhook_secret": "8 letters"})
+    got = await listener.call("verify_email", {**arguments, "webhook_secret": "8 letters"})
     job = structured(got)
     assert (got.status, job["status"]) == (200, "pending")
-    listed = result_of(await door.rpc("tools/list"))["tools"]
+    listed = result_of(await listener.rpc("tools/list"))["tools"]
     jsonschema.validate(job, listed[0]["outputSchema"])
     assert set(job) == set(example_of(AsyncVerifyResponse))
 
@@ -613,10 +633,10 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-async def test_wrong_arguments_are_invalid_params(autojump_clock, door: Door, case):
+async def test_wrong_arguments_are_invalid_params(autojump_clock, listener: Listener, case):
     """With 200, or 400 for who speaks 2026-07-28; counted as the API counts a malformed request."""
     tool, arguments, reason = WRONG[case]
-    got = await door.call(tool, arguments)
+    got = await listener.call(tool, arguments)
     assert (got.status, code_of(got), got.body["id"]) == (200, -32602, 1)
     error = error_of(got)
     assert (error["message"], set(error["data"])) == (
@@ -625,7 +645,7 @@ async def test_wrong_arguments_are_invalid_params(autojump_clock, door: Door, ca
     )
     assert reason in error["data"]["reason"]
     assert error["data"]["docs"] == DOCS
-    rows = [(row.failed_check, row.units, row.billable) for row in await door.shop.rows()]
+    rows = [(row.failed_check, row.units, row.billable) for row in await listener.shop.rows()]
     assert rows == ([("invalid_request", 1, False)] if tool == "verify_email" else [])
     assert ("ratelimit" in got.headers) == (tool == "verify_email")
 
@@ -636,15 +656,15 @@ async def test_wrong_arguments_are_invalid_params(autojump_clock, door: Door, ca
      {"name": "health"}, {"name": "Verify_Email"}, {"name": 5}, {"name": "x" * 10_000},
      {"name": "verify_email", "_meta": 5}],
 )  # fmt: skip
-async def test_what_names_no_tool_is_invalid_params(autojump_clock, door: Door, params):
-    got = await door.rpc("tools/call", params)
+async def test_what_names_no_tool_is_invalid_params(autojump_clock, listener: Listener, params):
+    got = await listener.rpc("tools/call", params)
     assert (got.status, code_of(got)) == (200, -32602)
     assert len(got.octets) < 1000
-    assert await door.shop.rows() == []
+    assert await listener.shop.rows() == []
 
 
-async def test_the_keys_are_looked_at_before_the_arguments(autojump_clock, door: Door):
-    got = await door.call("create_api_key", {"label": 5}, provisioning=None)
+async def test_the_keys_are_looked_at_before_the_arguments(autojump_clock, listener: Listener):
+    got = await listener.call("create_api_key", {"label": 5}, provisioning=None)
     assert (got.status, code_of(got)) == (401, -32001)
 
 
@@ -663,64 +683,68 @@ def upstream(got: Got) -> Any:
 
 async def test_a_refusal_has_the_status_the_body_and_the_headers_of_the_api(autojump_clock):
     async with open_shop("free") as one, open_shop("free") as other:
-        door = door_of(other)
+        listener = listener_of(other)
         for _ in range(10):
             await one.verify()
-            await door.call("verify_email")
-        there, here = await one.verify(), await door.call("verify_email")
+            await listener.call("verify_email")
+        there, here = await one.verify(), await listener.call("verify_email")
         assert (here.status, upstream(here)) == (429, there.body)
         for name in ("retry-after", "ratelimit", "ratelimit-policy"):
             assert here.headers[name] == there.headers[name]
 
 
-async def test_a_hard_cap_is_402(autojump_clock, door: Door):
-    await door.shop.change(hard_cap_micros=0)
-    await door.shop.use_up(5_000, units=0)
-    got = await door.call("verify_email")
+async def test_a_hard_cap_is_402(autojump_clock, listener: Listener):
+    await listener.shop.change(hard_cap_micros=0)
+    await listener.shop.use_up(5_000, units=0)
+    got = await listener.call("verify_email")
     assert (got.status, upstream(got)["error"]) == (402, "payment_required")
     assert upstream(got)["hard_cap_eur"] == 0.0
 
 
-async def test_what_only_the_operation_can_tell_is_wrong_is_its_400(autojump_clock, door: Door):
+async def test_what_only_the_operation_can_tell_is_wrong_is_its_400(
+    autojump_clock, listener: Listener
+):
     """The arguments are of their types, so the params are valid, and the request is not."""
-    got = await door.call("verify_email", {"email": "a", "webhook": "http://a.test"})
+    got = await listener.call("verify_email", {"email": "a", "webhook": "http://a.test"})
     assert (got.status, upstream(got)["error"]) == (400, "invalid_request")
 
 
-async def test_without_a_provider_the_portal_is_402(autojump_clock, door: Door):
-    got = await door.call("create_billing_portal")
+async def test_without_a_provider_the_portal_is_402(autojump_clock, listener: Listener):
+    got = await listener.call("create_billing_portal")
     assert (got.status, upstream(got)["error"]) == (402, "no_billing_account")
 
 
 @pytest.mark.parametrize("away", [True, {"reserve"}], ids=["all", "reserve"])
-async def test_a_store_that_is_away_is_503(autojump_clock, door: Door, away):
-    door.shop.store.away = away
-    got = await door.call("verify_email", id_="a")
+async def test_a_store_that_is_away_is_503(autojump_clock, listener: Listener, away):
+    listener.shop.store.away = away
+    got = await listener.call("verify_email", id_="a")
     assert (got.status, upstream(got)["error"]) == (503, "quota_check_failed")
     assert (got.headers["retry-after"], got.body["id"]) == ("1", "a")
 
 
-async def test_a_bug_of_an_operation_is_its_500(autojump_clock, door: Door, caplog):
+async def test_a_bug_of_an_operation_is_its_500(autojump_clock, listener: Listener, caplog):
     def broken(*arguments: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    door.shop.store.store.ledger = broken
-    got = await door.call("get_account")
+    listener.shop.store.store.ledger = broken
+    got = await listener.call("get_account")
     assert (got.status, upstream(got)["error"]) == (500, "internal_error")
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_bug_of_the_tool_server_is_an_internal_error(autojump_clock, door: Door, caplog):
+async def test_a_bug_of_the_tool_server_is_an_internal_error(
+    autojump_clock, listener: Listener, caplog
+):
     def broken(*arguments: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    door.shop.store.store.caller = broken
+    listener.shop.store.store.caller = broken
     with caplog.at_level(logging.ERROR):
-        got = await door.rpc("ping")
+        got = await listener.rpc("ping")
     assert (got.status, code_of(got)) == (500, -32603)
     assert got.headers["x-request-id"] in error_of(got)["data"]["action"]
     assert "ZeroDivisionError" in caplog.text
-    assert door.shop.key not in caplog.text
+    assert listener.shop.key not in caplog.text
 
 
 # -- the same as by the API ---------------------------------------------------------------------
@@ -734,14 +758,14 @@ LIMITS = ("ratelimit", "ratelimit-policy", "retry-after")
 async def told_and_kept(tier: Tier, *, by_the_tool: bool) -> tuple[Any, ...]:
     """What a new shop tells of the limits, request by request; the rows and the ledger it keeps."""
     async with open_shop(tier) as shop:
-        door, told = door_of(shop), []
+        listener, reported = listener_of(shop), []
         for email in EMAILS * 3:
             if by_the_tool:
-                got = await door.call("verify_email", {"email": email})
+                got = await listener.call("verify_email", {"email": email})
             else:
                 got = await shop.verify(email)
-            told.append([got.headers.get(name) for name in LIMITS])
-        return told, await shop.rows(), await shop.store.ledger(await shop.caller())
+            reported.append([got.headers.get(name) for name in LIMITS])
+        return reported, await shop.rows(), await shop.store.ledger(await shop.caller())
 
 
 @pytest.mark.parametrize("tier", ["free", "builder"])
@@ -760,19 +784,21 @@ async def test_limits_quota_and_rows_are_the_same_by_either_door(autojump_clock,
 
 async def test_both_doors_share_one_limit(autojump_clock):
     async with open_shop("free") as shop:
-        door = door_of(shop)
+        listener = listener_of(shop)
         for _ in range(5):
-            assert (await shop.verify()).status == (await door.call("verify_email")).status == 200
-        assert (await shop.verify()).status == (await door.call("verify_email")).status == 429
+            assert (
+                (await shop.verify()).status == (await listener.call("verify_email")).status == 200
+            )
+        assert (await shop.verify()).status == (await listener.call("verify_email")).status == 429
 
 
-async def test_a_call_is_repeated_by_its_idempotency_key(autojump_clock, door: Door):
+async def test_a_call_is_repeated_by_its_idempotency_key(autojump_clock, listener: Listener):
     headers = {"idempotency-key": "once"}
-    first = structured(await door.call("create_api_key", {"label": "x"}, headers=headers))
-    again = await door.call("create_api_key", {"label": "x"}, headers=headers)
+    first = structured(await listener.call("create_api_key", {"label": "x"}, headers=headers))
+    again = await listener.call("create_api_key", {"label": "x"}, headers=headers)
     assert structured(again) == first
     assert again.headers["idempotency-replayed"] == "true"
-    other = await door.call("create_api_key", {"label": "y"}, headers=headers)
+    other = await listener.call("create_api_key", {"label": "y"}, headers=headers)
     assert (other.status, upstream(other)["error"]) == (422, "idempotency_key_reused")
 
 
@@ -784,11 +810,12 @@ async def test_a_repeated_verification_is_the_first_answer_and_billed_once(
     autojump_clock, kind, email, billable
 ):
     """Whatever it is: asked of a host, known, wrong, malformed."""
-    once = {"idempotency-key": "once"}
+    idempotency = {"idempotency-key": "once"}
     async with open_shop(kind=kind) as shop:
-        door = door_of(shop)
+        listener = listener_of(shop)
         first, *others = [
-            await door.call("verify_email", {"email": email}, headers=once) for _ in range(3)
+            await listener.call("verify_email", {"email": email}, headers=idempotency)
+            for _ in range(3)
         ]
         for again in others:
             assert (again.status, again.octets) == (first.status, first.octets)
@@ -798,46 +825,46 @@ async def test_a_repeated_verification_is_the_first_answer_and_billed_once(
         ledger = await shop.store.ledger(await shop.caller())
         assert (ledger.month_units, ledger.month_billable) == (1, billable)
         assert sum(units for _, units in ledger.window) == 1
-        other = await door.call("verify_email", {"email": "other"}, headers=once)
+        other = await listener.call("verify_email", {"email": "other"}, headers=idempotency)
         assert (other.status, upstream(other)["error"]) == (422, "idempotency_key_reused")
         assert await shop.rows() == rows
 
 
-async def test_a_repeat_by_the_other_door_is_the_same_request(autojump_clock, door: Door):
+async def test_a_repeat_by_the_other_door_is_the_same_request(autojump_clock, listener: Listener):
     """Where its octets are: one key, one answer, one unit."""
     headers = {"idempotency-key": "once"}
     octets = json.dumps({"email": "known@friendly.test"}).encode()
-    there = await door.shop.ask("POST", "/v1/email/verify", octets=octets, headers=headers)
-    here = await door.call("verify_email", json.loads(octets), headers=headers)
+    there = await listener.shop.ask("POST", "/v1/email/verify", octets=octets, headers=headers)
+    here = await listener.call("verify_email", json.loads(octets), headers=headers)
     assert structured(here) == there.body
     assert here.headers["idempotency-replayed"] == "true"
-    assert len(await door.shop.rows()) == 1
+    assert len(await listener.shop.rows()) == 1
 
 
-@pytest.mark.parametrize("away", [{"begin_once"}, {"spend"}])
+@pytest.mark.parametrize("away", [{"begin_idempotent"}, {"spend"}])
 async def test_malformed_arguments_that_could_not_be_counted_are_told_so(
-    autojump_clock, door: Door, away
+    autojump_clock, listener: Listener, away
 ):
     """They were told that they are malformed, uncounted; the API says 503, 409 or 422 too."""
     headers = {"idempotency-key": "once"}
-    door.shop.store.away = away
-    got = await door.call("verify_email", {"email": 5}, headers=headers)
+    listener.shop.store.away = away
+    got = await listener.call("verify_email", {"email": 5}, headers=headers)
     assert (got.status, upstream(got)["error"]) == (503, "quota_check_failed")
-    door.shop.store.away = False
-    assert code_of(await door.call("verify_email", {"email": 5}, headers=headers)) == -32602
-    got = await door.call("verify_email", {"email": 6}, headers=headers)
+    listener.shop.store.away = False
+    assert code_of(await listener.call("verify_email", {"email": 5}, headers=headers)) == -32602
+    got = await listener.call("verify_email", {"email": 6}, headers=headers)
     assert (got.status, upstream(got)["error"]) == (422, "idempotency_key_reused")
-    assert len(await door.shop.rows()) == 1
+    assert len(await listener.shop.rows()) == 1
 
 
-async def test_the_log_tells_the_operation_and_no_key(autojump_clock, door: Door, caplog):
+async def test_the_log_tells_the_operation_and_no_key(autojump_clock, listener: Listener, caplog):
     with caplog.at_level(logging.INFO, "mailprobe"):
-        await door.call("get_account")
+        await listener.call("get_account")
     (access,) = [record for record in caplog.records if record.name == "mailprobe.access"]
     assert access.status == 200
-    assert access.account == door.shop.account.id
-    assert door.shop.key not in caplog.text
-    assert door.shop.provisioning not in caplog.text
+    assert access.account == listener.shop.account.id
+    assert listener.shop.key not in caplog.text
+    assert listener.shop.provisioning not in caplog.text
 
 
 # -- MCP by a handshake ---------------------------------------------------------------------------
@@ -848,72 +875,76 @@ async def test_the_log_tells_the_operation_and_no_key(autojump_clock, door: Door
     [(version, version) for version in VERSIONS[1:]]
     + [("2026-07-28", "2025-11-25"), ("1999-01-01", "2025-11-25"), (None, "2025-11-25")],
 )
-async def test_initialize_settles_the_version(autojump_clock, door: Door, asked, given):
+async def test_initialize_settles_the_version(autojump_clock, listener: Listener, asked, given):
     params = {
         "protocolVersion": asked,
         "capabilities": {},
         "clientInfo": {"name": "x", "version": "1"},
     }
-    result = result_of(await door.rpc("initialize", params))
+    result = result_of(await listener.rpc("initialize", params))
     assert result["protocolVersion"] == given
     assert "tools" in result["capabilities"]
     assert set(result["serverInfo"]) == {"name", "title", "version"}
     assert result["instructions"]
 
 
-async def test_initialize_needs_no_params_and_no_version_before_it(autojump_clock, door: Door):
-    assert result_of(await door.rpc("initialize"))["protocolVersion"] == "2025-11-25"
+async def test_initialize_needs_no_params_and_no_version_before_it(
+    autojump_clock, listener: Listener
+):
+    assert result_of(await listener.rpc("initialize"))["protocolVersion"] == "2025-11-25"
     headers = {"mcp-protocol-version": "1999-01-01"}
-    assert (await door.rpc("initialize", headers=headers)).status == 200
-    assert code_of(await door.rpc("initialize", {"protocolVersion": 5})) == -32602
+    assert (await listener.rpc("initialize", headers=headers)).status == 200
+    assert code_of(await listener.rpc("initialize", {"protocolVersion": 5})) == -32602
 
 
-async def test_a_ping_is_answered_with_nothing_at_all(autojump_clock, door: Door):
+async def test_a_ping_is_answered_with_nothing_at_all(autojump_clock, listener: Listener):
     """Some clients refuse any member in it."""
-    assert result_of(await door.rpc("ping")) == {}
+    assert result_of(await listener.rpc("ping")) == {}
 
 
 @pytest.mark.parametrize("version", VERSIONS[1:])
 async def test_after_the_handshake_every_message_names_the_version(
-    autojump_clock, door: Door, version
+    autojump_clock, listener: Listener, version
 ):
     headers = {"mcp-protocol-version": version, "mcp-session-id": "none of ours"}
-    assert len(result_of(await door.rpc("tools/list", headers=headers))["tools"]) == 8
+    assert len(result_of(await listener.rpc("tools/list", headers=headers))["tools"]) == 8
     meta = {"_meta": {"progressToken": 1}}
-    assert len(result_of(await door.rpc("tools/list", meta, headers=headers))["tools"]) == 8
+    assert len(result_of(await listener.rpc("tools/list", meta, headers=headers))["tools"]) == 8
 
 
 @pytest.mark.parametrize(
     "version", ["1999-01-01", "2099-01-01", "", "x" * 1000, "2025-11-25, 2025-11-25"]
 )
-async def test_a_version_that_is_not_spoken_is_refused(autojump_clock, door: Door, version):
-    got = await door.rpc("tools/list", headers={"mcp-protocol-version": version})
+async def test_a_version_that_is_not_spoken_is_refused(autojump_clock, listener: Listener, version):
+    got = await listener.rpc("tools/list", headers={"mcp-protocol-version": version})
     assert (got.status, code_of(got)) == (400, -32022)
     data = error_of(got)["data"]
     assert (data["supported"], data["requested"]) == (list(VERSIONS), version[:80])
     octets = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
-    got = await door.post(octets, headers={"mcp-protocol-version": version})
+    got = await listener.post(octets, headers={"mcp-protocol-version": version})
     assert (got.status, got.body["id"]) == (400, None)
 
 
 # -- MCP of 2026-07-28 ----------------------------------------------------------------------------
 
 
-async def test_a_server_is_discovered(autojump_clock, door: Door):
-    by_headers = result_of(await door.call_2026("server/discover"))
-    assert by_headers == result_of(await door.rpc("server/discover"))
+async def test_a_server_is_discovered(autojump_clock, listener: Listener):
+    by_headers = result_of(await listener.call_2026("server/discover"))
+    assert by_headers == result_of(await listener.rpc("server/discover"))
     assert by_headers["supportedVersions"] == list(VERSIONS)
     assert "tools" in by_headers["capabilities"]
     assert by_headers["_meta"][f"{META}serverInfo"]["name"] == "mailprobe"
 
 
-async def test_results_say_what_they_are_and_lists_how_long_they_hold(autojump_clock, door: Door):
-    called = await door.call_2026(
+async def test_results_say_what_they_are_and_lists_how_long_they_hold(
+    autojump_clock, listener: Listener
+):
+    called = await listener.call_2026(
         "tools/call", {"name": "verify_email", "arguments": {"email": "a"}}
     )
     assert result_of(called)["resultType"] == "complete"
     for method in ("server/discover", "tools/list"):
-        result = result_of(await door.call_2026(method))
+        result = result_of(await listener.call_2026(method))
         assert (result["resultType"], result["cacheScope"]) == ("complete", "public")
         assert result["ttlMs"] > 0
 
@@ -921,14 +952,14 @@ async def test_results_say_what_they_are_and_lists_how_long_they_hold(autojump_c
 @pytest.mark.parametrize(
     "method", ["ping", "resources/list", "subscriptions/listen", "logging/setLevel"]
 )
-async def test_what_2026_does_not_have_is_404(autojump_clock, door: Door, method):
-    got = await door.call_2026(method)
+async def test_what_2026_does_not_have_is_404(autojump_clock, listener: Listener, method):
+    got = await listener.call_2026(method)
     assert (got.status, code_of(got)) == (404, -32601)
 
 
-async def test_invalid_params_are_400_in_2026(autojump_clock, door: Door):
+async def test_invalid_params_are_400_in_2026(autojump_clock, listener: Listener):
     for params in ({"name": "nope"}, {"name": "verify_email", "arguments": {}}):
-        got = await door.call_2026("tools/call", params)
+        got = await listener.call_2026("tools/call", params)
         assert (got.status, code_of(got)) == (400, -32602)
 
 
@@ -953,20 +984,20 @@ CONTRADICTIONS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS)
-async def test_headers_and_body_must_tell_the_same(autojump_clock, door: Door, case):
+async def test_headers_and_body_must_tell_the_same(autojump_clock, listener: Listener, case):
     """What routes by the headers and what reads the body must see one request."""
     code, changes = CONTRADICTIONS[case]
-    got = await door.call_2026("tools/call", CALL, **changes)
+    got = await listener.call_2026("tools/call", CALL, **changes)
     assert (got.status, code_of(got), got.body["id"]) == (400, code, 1)
-    assert await door.shop.rows() == []
+    assert await listener.shop.rows() == []
 
 
-async def test_a_name_may_be_coded(autojump_clock, door: Door):
+async def test_a_name_may_be_coded(autojump_clock, listener: Listener):
     headers = {"mcp-name": "=?base64?dmVyaWZ5X2VtYWls?="}
-    assert (await door.call_2026("tools/call", CALL, headers=headers)).status == 200
+    assert (await listener.call_2026("tools/call", CALL, headers=headers)).status == 200
 
 
-async def test_a_notification_of_2026_is_taken(autojump_clock, door: Door):
+async def test_a_notification_of_2026_is_taken(autojump_clock, listener: Listener):
     octets = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
-    got = await door.post(octets, headers={"mcp-protocol-version": "2026-07-28"})
+    got = await listener.post(octets, headers={"mcp-protocol-version": "2026-07-28"})
     assert (got.status, got.octets) == (202, b"")

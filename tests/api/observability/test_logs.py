@@ -306,8 +306,8 @@ async def test_each_request_has_one_line(autojump_clock: object, shop: Shop, pap
     assert paper.lines == lines
     assert [line["request"] for line in lines] == [got.headers["x-request-id"] for got in answers]
     assert [line["status"] for line in lines] == [got.status for got in answers]
-    told = [(line["operation"], line["addresses"], line.get("code")) for line in lines]
-    assert told == [
+    reported = [(line["operation"], line["addresses"], line.get("code")) for line in lines]
+    assert reported == [
         ("verify_email", 1, None),
         ("verify_batch", 3, None),
         ("verify_stream", 2, None),
@@ -392,13 +392,13 @@ async def test_every_line_of_a_request_says_so(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("known@friendly.test")
 
-    monkeypatch.setattr(verification, "wants_evidence", broken)
+    monkeypatch.setattr(verification, "evidence_requested", broken)
     crashed = await shop.verify("x")
     Context().run(log.info, "nobody's")
     *lines, nobodys = paper.lines
     assert "request" not in nobodys
-    told = [(line["logger"].removeprefix("mailprobe."), line["operation"]) for line in lines]
-    assert told == [
+    reported = [(line["logger"].removeprefix("mailprobe."), line["operation"]) for line in lines]
+    assert reported == [
         ("api", "verify_email"),
         ("access", "verify_email"),
         ("recorder", "verify_stream"),
@@ -425,8 +425,8 @@ async def test_requests_side_by_side_keep_their_ids(
     async with trio.open_nursery() as nursery:
         for number in range(1, 6):
             nursery.start_soon(ask, number)
-    told = {line["request"]: line["addresses"] for line in accesses(paper)}
-    assert told == {got.headers["x-request-id"]: len(got.body["results"]) for got in answers}
+    reported = {line["request"]: line["addresses"] for line in accesses(paper)}
+    assert reported == {got.headers["x-request-id"]: len(got.body["results"]) for got in answers}
 
 
 async def test_where_only_trouble_is_told_requests_have_no_line(
@@ -445,12 +445,12 @@ async def test_every_field_is_told_of_in_the_documentation(
     await shop.verify("known@slow.test", hang_up_at=0.1)
     await shop.ask("GET", "/health")
     log.error("x", exc_info=ValueError())
-    told = {
+    reported = {
         name
         for row in table_of("docs/observability.md", "field", "in", "meaning")
         for name in bare(row[0]).replace("`", "").split(", ")
     }
-    assert {name for line in paper.lines for name in line} == told
+    assert {name for line in paper.lines for name in line} == reported
 
 
 @pytest.mark.parametrize("workers", [1, 2])

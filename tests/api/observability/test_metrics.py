@@ -21,12 +21,22 @@ from prometheus_client.parser import text_string_to_metric_families
 from mailprobe.api.http.listeners import listeners_on, open_sockets
 from mailprobe.api.observability.catalogue import families
 from mailprobe.api.observability.exposition import MEDIA_TYPE, page, serve_page
-from mailprobe.api.observability.metrics import LOOK_EVERY_S, Metrics, open_metrics
-from mailprobe.api.observability.request_context import Crowd, turned_away, visiting
-from mailprobe.api.observability.shared_counters import OTHER, SILENT_S, Board, Family, open_board
+from mailprobe.api.observability.metrics import POLL_EVERY_S, Metrics, open_metrics
+from mailprobe.api.observability.request_context import (
+    RejectedRequests,
+    request_rejected,
+    request_scope,
+)
+from mailprobe.api.observability.shared_counters import (
+    OTHER,
+    SILENT_S,
+    Family,
+    SharedCounters,
+    open_shared_counters,
+)
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.rest.operations import OPERATIONS
-from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.storage.contract import StoreUnavailable
 from tests.api.raw_http import connected
 from tests.api.service_fixture import BATCH, STREAM, VERIFY, Shop, open_shop
@@ -68,18 +78,18 @@ class Read:
         ]
 
 
-def read(board: Board) -> Read:
+def read(board: SharedCounters) -> Read:
     return Read(page(board, "1.2.3").decode())
 
 
 @pytest.fixture
-def small() -> Iterator[Board]:
-    with open_board(SMALL, 2) as board:
+def small() -> Iterator[SharedCounters]:
+    with open_shared_counters(SMALL, 2) as board:
         yield board
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
+def board() -> Iterator[SharedCounters]:
     with open_metrics(1) as board:
         yield board
 
@@ -89,17 +99,19 @@ class Counted:
     """A shop of which everything is counted."""
 
     shop: Shop
-    board: Board
+    board: SharedCounters
     metrics: Metrics
 
     def read(self) -> Read:
-        self.metrics.look(self.shop.service)
+        self.metrics.sample(self.shop.service)
         return read(self.board)
 
 
 @asynccontextmanager
-async def counted(board: Board, tier: Any = "scale", **more: Any) -> AsyncIterator[Counted]:
-    metrics = Metrics(board.claim())
+async def counted(
+    board: SharedCounters, tier: Any = "scale", **more: Any
+) -> AsyncIterator[Counted]:
+    metrics = Metrics(board.attach())
     async with open_shop(tier, metrics=metrics, **more) as shop:
         yield Counted(shop, board, metrics)
 
@@ -108,14 +120,14 @@ async def counted(board: Board, tier: Any = "scale", **more: Any) -> AsyncIterat
 
 FORKS = """
 import os, sys, time
-from mailprobe.api.observability.shared_counters import SILENT_S, Family, open_board
+from mailprobe.api.observability.shared_counters import SILENT_S, Family, open_shared_counters
 from tests.api.observability.test_metrics import SMALL
 
 def worker(act):
     pid = os.fork()
     if pid == 0:
         try:
-            act(board.claim())
+            act(board.attach())
         except RuntimeError as error:
             print(error)
         sys.stdout.flush()
@@ -129,19 +141,19 @@ def one(row):
     row.numbers("counts").add(("one",), 3)
     row.numbers("states").put(5)
     row.numbers("times").observe(0.5)
-    row.speak()
+    row.heartbeat()
 
 def another(row):
     one(row)
     worker(one)  # beside this one, which is alive
     print(told())
     sys.stdout.flush()
-    row.leave()
+    row.detach()
 
 def one_too_many(row):
     worker(lambda row: worker(print))
 
-with open_board(SMALL, 2) as board:
+with open_shared_counters(SMALL, 2) as board:
     worker(one)
     worker(another)
     print(told(), board.workers_so_far, board.workers_alive)
@@ -167,11 +179,11 @@ def test_what_workers_counted_outlives_them_and_their_states_do_not() -> None:
     assert long_after == f"{{{counts}, 'states': [(0.0,)], {times}}} 5 0"
 
 
-def test_states_begin_at_nothing_and_counters_go_on(small: Board) -> None:
-    row = small.claim()
+def test_states_begin_at_nothing_and_counters_go_on(small: SharedCounters) -> None:
+    row = small.attach()
     row.numbers("counts").add(("one",))
     row.numbers("states").put(7)
-    row = small.claim()  # the same process: the same row
+    row = small.attach()  # the same process: the same row
     assert [each.cells for _, all in small.read() for each in all][:3] == [[1.0], [0.0], [0.0]]
 
 
@@ -181,30 +193,32 @@ SECONDS = st.floats(min_value=0, max_value=100)
 @given(st.lists(SECONDS), st.lists(SECONDS, min_size=1, unique=True).map(sorted))
 def test_a_bucket_holds_what_is_at_most_its_bound(times: list[float], bounds: list[float]) -> None:
     family = Family("histogram", "times", "", bounds=tuple(bounds))
-    with open_board([family], 1) as board:
-        numbers = board.claim().numbers("times")
+    with open_shared_counters([family], 1) as board:
+        numbers = board.attach().numbers("times")
         for seconds in times:
             numbers.observe(seconds)
-        told = read(board)
+        reported = read(board)
     for bound in bounds:
-        assert told("times_bucket", le=repr(bound)) == sum(each <= bound for each in times)
-    assert told("times_bucket", le="+Inf") == told("times_count") == len(times)
-    assert told("times_sum") == pytest.approx(sum(times))
+        assert reported("times_bucket", le=repr(bound)) == sum(each <= bound for each in times)
+    assert reported("times_bucket", le="+Inf") == reported("times_count") == len(times)
+    assert reported("times_sum") == pytest.approx(sum(times))
 
 
 @given(st.lists(st.text()))
 def test_whatever_comes_in_makes_no_series(words: list[str]) -> None:
-    with open_board(SMALL, 1) as board:
-        numbers = board.claim().numbers("counts")
+    with open_shared_counters(SMALL, 1) as board:
+        numbers = board.attach().numbers("counts")
         for word in words:
             numbers.add((word,))
-        told = read(board)
+        reported = read(board)
     strange = sum(word not in ("one", "two") for word in words)
-    assert told("counts_total", what=OTHER) == strange
-    assert len([name for name, _ in told.samples if name == "counts_total"]) == 2 + bool(strange)
+    assert reported("counts_total", what=OTHER) == strange
+    assert len([name for name, _ in reported.samples if name == "counts_total"]) == 2 + bool(
+        strange
+    )
 
 
-def test_counting_needs_no_lock_no_file_and_no_library(small: Board) -> None:
+def test_counting_needs_no_lock_no_file_and_no_library(small: SharedCounters) -> None:
     """`prometheus_client` comes with the first page, and with nothing that most runs do."""
     code = (
         "import sys, mailprobe.api.cli.serve, mailprobe.api.cli.verify, mailprobe.api.rest.app, mailprobe.api.observability.metrics, mailprobe.api.observability.exposition;"
@@ -225,22 +239,22 @@ def test_who_only_verifies_loads_nothing_that_counts() -> None:
 # -- the page ---------------------------------------------------------------------------------
 
 
-def test_the_page_is_what_the_documentation_tells(board: Board) -> None:
+def test_the_page_is_what_the_documentation_tells(board: SharedCounters) -> None:
     rows = table_of("docs/observability.md", "metric", "type", "labels", "meaning")
-    told = {bare(row[0]): (row[1], tuple(re.findall(r"`(\w+)`", row[2]))) for row in rows}
+    reported = {bare(row[0]): (row[1], tuple(re.findall(r"`(\w+)`", row[2]))) for row in rows}
     families = {
         family.name + ("_total" if family.type == "counter" else ""): (family.type, family.samples)
         for family in text_string_to_metric_families(page(board, "1").decode())
     }
-    assert told.keys() == families.keys()
+    assert reported.keys() == families.keys()
     labels = {each.name: each.labels for each in board.families}
-    for name, (kind, said) in told.items():
+    for name, (kind, said) in reported.items():
         assert families[name][0] == kind, name
         own = labels.get(name.removesuffix("_total"), said)
         assert said == own, name
 
 
-def test_every_metric_that_an_alert_speaks_of_exists(board: Board) -> None:
+def test_every_metric_that_an_alert_speaks_of_exists(board: SharedCounters) -> None:
     text = (ROOT / "docs/observability.md").read_text("utf-8")
     names = {family.name for family in text_string_to_metric_families(page(board, "1").decode())}
     for said in re.findall(r"\b(?:mailprobe|process)_[a-z_]+\b", text):
@@ -248,7 +262,9 @@ def test_every_metric_that_an_alert_speaks_of_exists(board: Board) -> None:
             assert re.sub(r"_(total|bucket|sum|count)$", "", said) in names, said
 
 
-def test_a_page_is_small_and_every_series_is_there_from_the_beginning(board: Board) -> None:
+def test_a_page_is_small_and_every_series_is_there_from_the_beginning(
+    board: SharedCounters,
+) -> None:
     before = read(board)
     assert len(before.samples) < 1500
     assert before("mailprobe_refusals_total") == 0
@@ -257,17 +273,17 @@ def test_a_page_is_small_and_every_series_is_there_from_the_beginning(board: Boa
     assert not any(OTHER in dict(labels).values() for _, labels in before.samples)
 
 
-def test_what_runs_and_since_when_is_told(board: Board) -> None:
-    told = read(board)
-    assert told("mailprobe_build_info", version="1.2.3") == 1
-    assert told("process_start_time_seconds") == pytest.approx(board.started_at)
+def test_what_runs_and_since_when_is_told(board: SharedCounters) -> None:
+    reported = read(board)
+    assert reported("mailprobe_build_info", version="1.2.3") == 1
+    assert reported("process_start_time_seconds") == pytest.approx(board.started_at)
 
 
 # -- requests ---------------------------------------------------------------------------------
 
 
 async def test_requests_are_counted_by_what_was_asked_and_answered(
-    autojump_clock: object, board: Board
+    autojump_clock: object, board: SharedCounters
 ) -> None:
     async with counted(board) as counting:
         shop = counting.shop
@@ -279,21 +295,25 @@ async def test_requests_are_counted_by_what_was_asked_and_answered(
         await shop.ask("GET", "/nope")
         await shop.ask("PUT", "/health")
         await shop.manage("GET", "/account")
-        told = counting.read()
-    asked = {(each["operation"], each["status"]) for each in told.shown("mailprobe_requests_total")}
+        reported = counting.read()
+    asked = {
+        (each["operation"], each["status"]) for each in reported.shown("mailprobe_requests_total")
+    }
     assert asked == {
         ("verify_email", "200"), ("verify_batch", "200"), ("verify_stream", "200"),
         ("health", "200"), ("none", "404"), ("none", "405"), ("get_account", "200"),
     }  # fmt: skip
-    assert told("mailprobe_requests_total") == 8
-    assert told("mailprobe_request_seconds_count", operation="verify_email") == 2
-    assert told("mailprobe_request_seconds_bucket", operation="verify_email", le="0.1") == 1
-    assert told("mailprobe_request_seconds_sum", operation="verify_email") > 0.4
-    assert told("mailprobe_addresses_asked_total", operation="verify_batch") == 3
-    assert told("mailprobe_addresses_asked_total") == 7
+    assert reported("mailprobe_requests_total") == 8
+    assert reported("mailprobe_request_seconds_count", operation="verify_email") == 2
+    assert reported("mailprobe_request_seconds_bucket", operation="verify_email", le="0.1") == 1
+    assert reported("mailprobe_request_seconds_sum", operation="verify_email") > 0.4
+    assert reported("mailprobe_addresses_asked_total", operation="verify_batch") == 3
+    assert reported("mailprobe_addresses_asked_total") == 7
 
 
-async def test_every_refusal_is_counted_by_its_code(autojump_clock: object, board: Board) -> None:
+async def test_every_refusal_is_counted_by_its_code(
+    autojump_clock: object, board: SharedCounters
+) -> None:
     good = {"email": "known@slow.test"}
     async with counted(board, "free", addresses_max=1) as counting:
         shop = counting.shop
@@ -316,10 +336,10 @@ async def test_every_refusal_is_counted_by_its_code(autojump_clock: object, boar
         await shop.verify("y", headers=headers)
         shop.store.away = {"reserve"}
         await shop.verify()
-        told = counting.read()
+        reported = counting.read()
     counts = {
-        (each["operation"], each["code"]): told("mailprobe_refusals_total", **each)
-        for each in told.shown("mailprobe_refusals_total")
+        (each["operation"], each["code"]): reported("mailprobe_refusals_total", **each)
+        for each in reported.shown("mailprobe_refusals_total")
     }
     assert counts == {
         ("verify_email", "missing_api_key"): 1,
@@ -334,19 +354,19 @@ async def test_every_refusal_is_counted_by_its_code(autojump_clock: object, boar
         ("verify_email", "idempotency_key_reused"): 1,
         ("verify_email", "quota_check_failed"): 1,
     }
-    assert told("mailprobe_store_unavailable_total", method="reserve") == 1
-    assert told("mailprobe_store_unavailable_total") == 1
+    assert reported("mailprobe_store_unavailable_total", method="reserve") == 1
+    assert reported("mailprobe_store_unavailable_total") == 1
 
 
-async def test_a_402_is_counted(autojump_clock: object, board: Board) -> None:
+async def test_a_402_is_counted(autojump_clock: object, board: SharedCounters) -> None:
     async with counted(board, "builder", plans={**PLANS}) as counting:
         await counting.shop.change(hard_cap_micros=0)
         await counting.shop.use_up(1, units=1)
         await counting.shop.use_up(5_000)
         assert (await counting.shop.verify()).status == 402
-        told = counting.read()
-    assert told("mailprobe_refusals_total", code="payment_required") == 1
-    assert told("mailprobe_requests_total", status="402") == 1
+        reported = counting.read()
+    assert reported("mailprobe_refusals_total", code="payment_required") == 1
+    assert reported("mailprobe_requests_total", status="402") == 1
 
 
 def test_no_answer_of_an_operation_is_without_a_series() -> None:
@@ -358,25 +378,25 @@ def test_no_answer_of_an_operation_is_without_a_series() -> None:
 
 
 async def test_what_is_under_way_is_counted_until_it_ends(
-    autojump_clock: object, board: Board
+    autojump_clock: object, board: SharedCounters
 ) -> None:
-    def states(told: Read) -> tuple[float, ...]:
+    def states(reported: Read) -> tuple[float, ...]:
         names = ("requests_in_flight", "streams_in_flight", "addresses_under_way", "probes")
-        return tuple(told(f"mailprobe_{name}") for name in names)
+        return tuple(reported(f"mailprobe_{name}") for name in names)
 
     async with counted(board, addresses_max=100) as counting:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(counting.shop.stream, "known@slow.test", "ann@friendly.test", "x")
             nursery.start_soon(counting.shop.verify, "known@slow.test")
             await trio.sleep(0.2)
-            told = counting.read()
-            assert states(told) == (2, 1, 2, 2)
-            assert told("mailprobe_addresses_under_way_max") == 100
+            reported = counting.read()
+            assert states(reported) == (2, 1, 2, 2)
+            assert reported("mailprobe_addresses_under_way_max") == 100
         assert states(counting.read()) == (0, 0, 0, 0)
 
 
 async def test_who_leaves_is_counted_as_gone_and_leaves_nothing_behind(
-    autojump_clock: object, board: Board
+    autojump_clock: object, board: SharedCounters
 ) -> None:
     async with counted(board) as counting:
         shop = counting.shop
@@ -386,47 +406,49 @@ async def test_who_leaves_is_counted_as_gone_and_leaves_nothing_behind(
         for steps in range(40):
             await shop.ask("POST", BATCH, body, hang_up_steps=steps)
         await trio.sleep(30)
-        told = counting.read()
-    assert told("mailprobe_requests_total", operation="verify_email", status="gone") == 1
-    assert told("mailprobe_requests_total", operation="verify_stream", status="200") == 1
-    assert told("mailprobe_requests_in_flight") == told("mailprobe_streams_in_flight") == 0
-    assert told("mailprobe_addresses_under_way") == 0
+        reported = counting.read()
+    assert reported("mailprobe_requests_total", operation="verify_email", status="gone") == 1
+    assert reported("mailprobe_requests_total", operation="verify_stream", status="200") == 1
+    assert reported("mailprobe_requests_in_flight") == reported("mailprobe_streams_in_flight") == 0
+    assert reported("mailprobe_addresses_under_way") == 0
 
 
 async def test_what_the_server_itself_refuses_is_counted_once(
-    autojump_clock: object, board: Board
+    autojump_clock: object, board: SharedCounters
 ) -> None:
-    metrics = Metrics(board.claim())
-    turned_away(metrics, Crowd(), "invalid_request", 400)
-    with visiting(metrics, "id", lingers=True) as visit:
-        visit.operation = "verify_email"  # which crashes
-    turned_away(metrics, Crowd(), "internal_error", 500)
-    told = read(board)
-    assert told("mailprobe_requests_total") == 2
-    assert told("mailprobe_requests_total", operation="none", status="400") == 1
-    assert told("mailprobe_requests_total", operation="verify_email", status="gone") == 1
-    assert told("mailprobe_refusals_total", operation="none", code="invalid_request") == 1
-    assert told("mailprobe_refusals_total", operation="verify_email", code="internal_error") == 1
+    metrics = Metrics(board.attach())
+    request_rejected(metrics, RejectedRequests(), "invalid_request", 400)
+    with request_scope(metrics, "id", lingers=True) as request_context:
+        request_context.operation = "verify_email"  # which crashes
+    request_rejected(metrics, RejectedRequests(), "internal_error", 500)
+    reported = read(board)
+    assert reported("mailprobe_requests_total") == 2
+    assert reported("mailprobe_requests_total", operation="none", status="400") == 1
+    assert reported("mailprobe_requests_total", operation="verify_email", status="gone") == 1
+    assert reported("mailprobe_refusals_total", operation="none", code="invalid_request") == 1
+    assert (
+        reported("mailprobe_refusals_total", operation="verify_email", code="internal_error") == 1
+    )
 
 
 # -- the engine and the store -----------------------------------------------------------------
 
 
 async def test_verdicts_are_counted_with_the_rule_that_decided(
-    autojump_clock: object, board: Board
+    autojump_clock: object, board: SharedCounters
 ) -> None:
     async with counted(board) as counting:
-        counting.shop.world.zone.mood("broken.test", Mood.SERVFAIL)
+        counting.shop.world.zone.mode("broken.test", ZoneMode.SERVFAIL)
         await counting.shop.batch(
             "known@friendly.test", "nobody@friendly.test", "nobody@friendly.test", "no address",
             "ann@nowhere.test", "ann@broken.test", "known@catchall.test", "ann@mailinator.com",
         )  # fmt: skip
-        told = counting.read()
+        reported = counting.read()
     verdicts = {
-        (each["status"], each["failed_check"], each["rule"]): told(
+        (each["status"], each["failed_check"], each["rule"]): reported(
             "mailprobe_verdicts_total", **each
         )
-        for each in told.shown("mailprobe_verdicts_total")
+        for each in reported.shown("mailprobe_verdicts_total")
     }
     assert verdicts == {
         ("deliverable", "none", "accepted"): 1,
@@ -437,30 +459,30 @@ async def test_verdicts_are_counted_with_the_rule_that_decided(
         ("unknown", "none", "resolver"): 1,
         ("catch_all", "none", "catch-all.random-accepted"): 1,
     }
-    assert told("mailprobe_layer_seconds_count", layer="text") == 8
-    assert told("mailprobe_layer_seconds_count", layer="mx") == 5
-    assert told("mailprobe_layer_seconds_count", layer="smtp") == 3
-    assert told("mailprobe_dns_lookups_total", outcome="failed") == 1
-    assert told("mailprobe_dns_lookup_seconds_count") == told("mailprobe_dns_lookups_total")
-    assert told("mailprobe_smtp_connections_total", outcome="greeted") == 2
-    assert told("mailprobe_smtp_hosts") == 2
+    assert reported("mailprobe_layer_seconds_count", layer="text") == 8
+    assert reported("mailprobe_layer_seconds_count", layer="mx") == 5
+    assert reported("mailprobe_layer_seconds_count", layer="smtp") == 3
+    assert reported("mailprobe_dns_lookups_total", outcome="failed") == 1
+    assert reported("mailprobe_dns_lookup_seconds_count") == reported("mailprobe_dns_lookups_total")
+    assert reported("mailprobe_smtp_connections_total", outcome="greeted") == 2
+    assert reported("mailprobe_smtp_hosts") == 2
 
 
-async def test_evidence_changes_no_count(autojump_clock: object, board: Board) -> None:
+async def test_evidence_changes_no_count(autojump_clock: object, board: SharedCounters) -> None:
     async with counted(board) as counting:
         await counting.shop.ask("POST", f"{VERIFY}?evidence=1", {"email": "x"})
-        told = counting.read()
-    assert told("mailprobe_verdicts_total", rule="syntax") == 1
+        reported = counting.read()
+    assert reported("mailprobe_verdicts_total", rule="syntax") == 1
 
 
-async def test_each_transaction_is_timed(autojump_clock: object, board: Board) -> None:
+async def test_each_transaction_is_timed(autojump_clock: object, board: SharedCounters) -> None:
     async with counted(board) as counting:
         await counting.shop.verify("known@friendly.test")
         await counting.shop.verify("x")
-        told = counting.read()
+        reported = counting.read()
     counts = {
-        each["method"]: told("mailprobe_store_seconds_count", **each)
-        for each in told.shown("mailprobe_store_seconds_count")
+        each["method"]: reported("mailprobe_store_seconds_count", **each)
+        for each in reported.shown("mailprobe_store_seconds_count")
     }
     assert counts == {"caller": 2, "reserve": 1, "settle": 1, "spend": 1}
 
@@ -480,18 +502,20 @@ class Shelf:
     async def settle(self, *_: Any, **__: Any) -> None:
         raise KeyError("nobody")
 
-    async def never_heard_of(self) -> int:
+    async def never_received_of(self) -> int:
         return 1
 
     def open(self) -> str:
         return "open"
 
 
-async def test_a_timed_store_does_what_the_store_does(autojump_clock: object, board: Board) -> None:
-    store: Any = Metrics(board.claim()).timed(Shelf())  # type: ignore[arg-type]
+async def test_a_timed_store_does_what_the_store_does(
+    autojump_clock: object, board: SharedCounters
+) -> None:
+    store: Any = Metrics(board.attach()).timed(Shelf())  # type: ignore[arg-type]
     assert await store.caller("abc") == "cba"
     assert (store.name, store.open()) == ("shelf", "open")
-    assert await store.never_heard_of() == 1
+    assert await store.never_received_of() == 1
     with pytest.raises(StoreUnavailable):
         await store.reserve(1, lease_s=1)
     with pytest.raises(KeyError):
@@ -500,14 +524,16 @@ async def test_a_timed_store_does_what_the_store_does(autojump_clock: object, bo
         await store.caller("abc")
     with pytest.raises(AttributeError):
         _ = store.nothing
-    told = read(board)
-    assert told("mailprobe_store_seconds_count", method="caller") == 2
-    assert told("mailprobe_store_seconds_sum", method="caller") == pytest.approx(0.4)
-    assert told("mailprobe_store_seconds_count", method=OTHER) == 1
-    assert told("mailprobe_store_unavailable_total") == 1
+    reported = read(board)
+    assert reported("mailprobe_store_seconds_count", method="caller") == 2
+    assert reported("mailprobe_store_seconds_sum", method="caller") == pytest.approx(0.4)
+    assert reported("mailprobe_store_seconds_count", method=OTHER) == 1
+    assert reported("mailprobe_store_unavailable_total") == 1
 
 
-async def test_writes_that_are_pending_are_told(autojump_clock: object, board: Board) -> None:
+async def test_writes_that_are_pending_are_told(
+    autojump_clock: object, board: SharedCounters
+) -> None:
     async with counted(board) as counting:
         counting.shop.store.away = {"settle"}
         async with trio.open_nursery() as nursery:
@@ -519,7 +545,7 @@ async def test_writes_that_are_pending_are_told(autojump_clock: object, board: B
 
 
 async def test_states_are_looked_at_again_and_again_and_end_with_the_worker(
-    autojump_clock: object, board: Board
+    autojump_clock: object, board: SharedCounters
 ) -> None:
     async with counted(board) as counting, trio.open_nursery() as nursery:
         nursery.start_soon(counting.metrics.watch, counting.shop.service)
@@ -527,7 +553,7 @@ async def test_states_are_looked_at_again_and_again_and_end_with_the_worker(
         assert read(board)("mailprobe_workers") == 1
         assert read(board)("mailprobe_addresses_under_way_max") == 2000
         nursery.start_soon(counting.shop.verify, "known@slow.test")
-        await trio.sleep(LOOK_EVERY_S + 0.1)
+        await trio.sleep(POLL_EVERY_S + 0.1)
         assert read(board)("mailprobe_smtp_hosts") == 1
         nursery.cancel_scope.cancel()
     assert read(board)("mailprobe_workers") == 0
@@ -536,12 +562,12 @@ async def test_states_are_looked_at_again_and_again_and_end_with_the_worker(
 
 
 def test_a_worker_that_is_silent_is_not_alive(
-    board: Board, monkeypatch: pytest.MonkeyPatch
+    board: SharedCounters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = board.claim()
+    row = board.attach()
     row.numbers("mailprobe_probes").put(3)
     assert (board.workers_alive, board.workers_so_far) == (0, 1)  # has not said so yet
-    row.speak()
+    row.heartbeat()
     assert (board.workers_alive, read(board)("mailprobe_probes")) == (1, 3)
     later = time.monotonic() + SILENT_S
     monkeypatch.setattr("mailprobe.api.observability.shared_counters.time.monotonic", lambda: later)
@@ -551,7 +577,7 @@ def test_a_worker_that_is_silent_is_not_alive(
 # -- what is never told -----------------------------------------------------------------------
 
 
-async def test_a_page_names_nobody(autojump_clock: object, board: Board) -> None:
+async def test_a_page_names_nobody(autojump_clock: object, board: SharedCounters) -> None:
     async with counted(board) as counting:
         shop = counting.shop
         await shop.batch("known@friendly.test", "sécret@slow.test", "sk_live_x@catchall.test", "@")
@@ -653,7 +679,7 @@ async def test_it_ends_when_it_is_told() -> None:
         await connected(port).__aenter__()
 
 
-def test_numbers_are_a_few_octets_each(board: Board) -> None:
+def test_numbers_are_a_few_octets_each(board: SharedCounters) -> None:
     """A row for each of the most workers that there can be is some megabytes."""
     cells = sum(family.cells * (len(family.series) + 1) for family in board.families)
     assert cells * 8 * 256 < 8 << 20

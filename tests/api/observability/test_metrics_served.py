@@ -44,9 +44,9 @@ class Measured:
     def until(self, enough: Callable[[Read], bool]) -> Read:
         """The first page that says so."""
         end = time.monotonic() + PATIENCE_S
-        while not enough(told := self.read()):
-            assert time.monotonic() < end, told.text
-        return told
+        while not enough(reported := self.read()):
+            assert time.monotonic() < end, reported.text
+        return reported
 
 
 @contextmanager
@@ -95,21 +95,27 @@ def test_a_page_is_what_was_asked_whichever_worker_answers(
         assert httpx.post(url + VERIFY, trust_env=False).status_code == 401
         assert httpx.get(f"{url}/metrics", trust_env=False).status_code == 404
         asked = len(texts) + 4
-        watched.until(lambda told: told("mailprobe_requests_total") == asked)
+        watched.until(lambda reported: reported("mailprobe_requests_total") == asked)
         pages = [watched.read() for _ in range(6)]
-        for told in pages:
+        for reported in pages:
             verdicts = Counter[str]()
-            for each in told.shown("mailprobe_verdicts_total"):
-                verdicts[each["status"]] += int(told("mailprobe_verdicts_total", **each))
+            for each in reported.shown("mailprobe_verdicts_total"):
+                verdicts[each["status"]] += int(reported("mailprobe_verdicts_total", **each))
             assert verdicts == statuses
-            assert told("mailprobe_addresses_asked_total", operation="verify_email") == len(texts)
-            assert told("mailprobe_addresses_asked_total", operation="verify_batch") == len(texts)
-            assert told("mailprobe_addresses_asked_total", operation="verify_stream") == len(texts)
-            assert told("mailprobe_requests_total", status="200", operation="verify_batch") == 1
-            assert told("mailprobe_refusals_total", code="missing_api_key") == 1
-            assert told("mailprobe_requests_total", operation="none", status="404") == 1
-            assert told("mailprobe_workers") == int(workers)
-            assert told("mailprobe_requests_in_flight") == 0
+            assert reported("mailprobe_addresses_asked_total", operation="verify_email") == len(
+                texts
+            )
+            assert reported("mailprobe_addresses_asked_total", operation="verify_batch") == len(
+                texts
+            )
+            assert reported("mailprobe_addresses_asked_total", operation="verify_stream") == len(
+                texts
+            )
+            assert reported("mailprobe_requests_total", status="200", operation="verify_batch") == 1
+            assert reported("mailprobe_refusals_total", code="missing_api_key") == 1
+            assert reported("mailprobe_requests_total", operation="none", status="404") == 1
+            assert reported("mailprobe_workers") == int(workers)
+            assert reported("mailprobe_requests_in_flight") == 0
         with httpx.Client(trust_env=False) as client:
             assert client.get(f"{watched.url}/v1/email/verify").status_code == 404
             assert client.get(watched.url).status_code == 404
@@ -125,20 +131,20 @@ def test_what_a_worker_counted_outlives_it(tmp_path: Path, lab: Lab) -> None:
     key = make_account(tmp_path, "scale")["key"]
     with measured(tmp_path, lab, "--workers", "2") as watched:
         ask(watched.service.url, key, ["nobody"] * 20)
-        told = watched.until(lambda told: told("mailprobe_workers") == 2)
+        reported = watched.until(lambda reported: reported("mailprobe_workers") == 2)
         for pid in workers_of(watched.service):
             os.kill(pid, signal.SIGKILL)
-            told = watched.until(  # whoever is alive there has told its states
-                lambda told, before=told: (
-                    told("mailprobe_workers") == 2
-                    and told("mailprobe_workers_started_total")
+            reported = watched.until(  # whoever is alive there has told its states
+                lambda reported, before=reported: (
+                    reported("mailprobe_workers") == 2
+                    and reported("mailprobe_workers_started_total")
                     > before("mailprobe_workers_started_total")
                 )
             )
-        assert told("mailprobe_verdicts_total") == 60
-        assert told("mailprobe_requests_total") == 22
-        assert told("mailprobe_workers_started_total") == 4
-        assert told("mailprobe_addresses_under_way_max") == 2000
+        assert reported("mailprobe_verdicts_total") == 60
+        assert reported("mailprobe_requests_total") == 22
+        assert reported("mailprobe_workers_started_total") == 4
+        assert reported("mailprobe_addresses_under_way_max") == 2000
         assert watched.service.stop().count("ended (SIGKILL)") == 2
 
 
@@ -148,9 +154,9 @@ def test_what_the_http_server_refuses_is_told(tmp_path: Path, lab: Lab) -> None:
         with socket.create_connection(("127.0.0.1", port or 0)) as raw:
             raw.sendall(b"GET / HTTP/9.9\r\n\r\n")
             assert raw.recv(12) == b"HTTP/1.1 400"
-        told = watched.read()
-        assert told("mailprobe_refusals_total", operation="none", code="invalid_request") == 1
-        assert told("mailprobe_requests_total", operation="none", status="400") == 1
+        reported = watched.read()
+        assert reported("mailprobe_refusals_total", operation="none", code="invalid_request") == 1
+        assert reported("mailprobe_requests_total", operation="none", status="400") == 1
         said = watched.service.stop()
         assert '"code":"invalid_request"' in said
 

@@ -24,8 +24,8 @@ import trio
 from mailprobe.api import serve
 from mailprobe.api.jobs import worker
 from mailprobe.api.rest import idempotency
-from mailprobe.storage.postgres.driver.batch_executor import Clerk
-from mailprobe.storage.postgres.driver.server import Session
+from mailprobe.storage.postgres.driver.batch_executor import BatchExecutor
+from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.sqlite.database_thread import Writer
 from tests.api import forking_service
 
@@ -91,9 +91,9 @@ def doom_sqlite(countdown: Countdown) -> None:
 
 
 def doom_postgres(countdown: Countdown) -> None:
-    execute, do = Session.execute, Clerk.do
+    execute, do = TransactionSession.execute, BatchExecutor.do
 
-    def execute_doomed(self: Session, statement: str, values: Any = None) -> Any:
+    def execute_doomed(self: TransactionSession, statement: str, values: Any = None) -> Any:
         countdown.count_statement(statement)
         return execute(self, statement, values)
 
@@ -103,8 +103,8 @@ def doom_postgres(countdown: Countdown) -> None:
             countdown.count()
         return outcomes
 
-    Session.execute = execute_doomed  # type: ignore[method-assign]
-    Clerk.do = do_doomed  # type: ignore[method-assign,assignment]
+    TransactionSession.execute = execute_doomed  # type: ignore[method-assign]
+    BatchExecutor.do = do_doomed  # type: ignore[method-assign,assignment]
 
 
 async def no_upkeep(service: object) -> None:
@@ -116,9 +116,9 @@ def main() -> None:
     countdown = Countdown(Path(sys.argv[1]))
     doom_sqlite(countdown)
     doom_postgres(countdown)
-    serve._tidy = no_upkeep  # type: ignore[assignment]
+    serve._apply_retention = no_upkeep  # type: ignore[assignment]
     # a killed process's seats at a host hold up the next one for 12 s
-    serve._open_seats = lambda settings, store: nullcontext()
+    serve._open_leases = lambda settings, store: nullcontext()
     idempotency.LEASE_S = worker.LEASE_S = LEASE_S
     worker.EXTEND_EVERY_S = worker.POLL_S = LEASE_S / 4
     forking_service.main()

@@ -9,7 +9,7 @@ import trio
 
 from mailprobe.api.jobs.delivery import Delivered, _http_context
 from mailprobe.api.jobs.worker import BOUNDS
-from mailprobe.api.quota.background_writes import open_recorder
+from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.rest.app import create_app
 from mailprobe.engine import EngineSettings, open_answers, open_engine
@@ -18,13 +18,13 @@ from mailprobe.engine.dns.doh import tls_context
 from mailprobe.engine.evidence import (
     CONVERSATION_LINES_MAX,
     LINE_OCTETS_MAX,
+    ConnectionAttempt,
+    ConversationLine,
     Evidence,
     EvidenceBudget,
-    Line,
-    Tried,
     shown,
 )
-from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, promise, working
 from tests.api.service_fixture import BATCH, STREAM, VERIFY, Doomed, Got, Shop, open_shop
@@ -50,10 +50,10 @@ async def test_evidence_has_a_bound_whatever_hosts_say(autojump_clock, shop: Sho
     got = await shop.ask("POST", f"{path}?evidence=1", body)
     assert got.status == 200
     assert len(got.octets) < ANSWER_MAX
-    told = [got.body] if path == VERIFY else got.body["results"] if path == BATCH else got.lines
-    assert [one["email"] for one in told if one["status"] == "invalid"] == []
-    assert told[-1]["evidence"]["truncated"]
-    for one in told:
+    reported = [got.body] if path == VERIFY else got.body["results"] if path == BATCH else got.lines
+    assert [one["email"] for one in reported if one["status"] == "invalid"] == []
+    assert reported[-1]["evidence"]["truncated"]
+    for one in reported:
         lines = [line["text"] for line in one["evidence"]["conversation"]]
         assert len(lines) <= CONVERSATION_LINES_MAX
         assert all(len(line.encode()) <= LINE_OCTETS_MAX and line.isprintable() for line in lines)
@@ -83,8 +83,8 @@ def test_what_is_shown_is_printable_and_short():
 
 
 def test_the_evidence_of_an_answer_is_cut_in_order():
-    lines = [Line(1.0, "server", "x" * 500)] * 3
-    whole = Evidence([Tried("mx.test", "192.0.2.1", "answered")], lines, "rule", ["mx"])
+    lines = [ConversationLine(1.0, "server", "x" * 500)] * 3
+    whole = Evidence([ConnectionAttempt("mx.test", "192.0.2.1", "answered")], lines, "rule", ["mx"])
     budget = EvidenceBudget(3000)
     assert budget.fit(whole) is whole
     cut = budget.fit(whole)
@@ -116,17 +116,17 @@ async def test_contained_work_raises_nothing(autojump_clock, faults):
 
 
 async def test_a_write_that_fails_ends_no_other(autojump_clock, faults):
-    async with open_recorder() as recorder:
-        failed = recorder.insist(throw)
-        recorder.run_beside(throw)
+    async with open_background_writes() as background_writes:
+        failed = background_writes.write_until_durable(throw)
+        background_writes.run_beside(throw)
         await failed.wait()
-        written = recorder.insist(trio.lowlevel.checkpoint)
+        written = background_writes.write_until_durable(trio.lowlevel.checkpoint)
         await written.wait()
     assert len(faults) == 2
 
 
 async def test_an_answer_that_cannot_be_kept_ends_no_request(autojump_clock, shop, faults):
-    shop.store.throwing = {"finish_once"}
+    shop.store.throwing = {"finish_idempotent"}
     body = {"email": "bad", "webhook": "no"}  # an answer that nothing is counted with
     assert (await shop.ask("POST", VERIFY, body, headers={"Idempotency-Key": "k"})).status == 400
     shop.store.throwing = set()
@@ -137,9 +137,9 @@ async def test_a_lease_that_cannot_be_extended_ends_no_other(autojump_clock, sho
     shop.store.throwing = {"extend"}
     shop.world.add("late.test", MailHost(latency_s=0.9))
     async with trio.open_nursery() as nursery:
-        meter = shop.service.meter
-        grant = await meter.reserve(await shop.caller(), 1, "verify", {})
-        with meter.holding(grant.reservation):
+        quota = shop.service.quota
+        grant = await quota.reserve(await shop.caller(), 1, "verify", {})
+        with quota.holding(grant.reservation):
             await trio.sleep(12)
             assert faults
             shop.store.throwing = set()
@@ -154,19 +154,19 @@ async def test_a_lease_that_cannot_be_extended_ends_no_other(autojump_clock, sho
 
 async def test_a_session_that_fails_ends_no_other(autojump_clock, monkeypatch, faults):
     """The tasks of mail hosts live as long as the engine."""
-    async with open_world() as world:
-        world.add("shop.test", MailHost())
-        world.add("other.test", MailHost())
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
+        network.add("other.test", MailHost())
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
             with monkeypatch.context() as patched:
                 patched.setattr("mailprobe.engine.smtp.pool.Pool._greet", throw)
-                async with open_answers(engine, ["known@shop.test"], asker="a") as answers:
+                async with open_answers(engine, ["known@shop.test"], account="a") as answers:
                     verdict = (await anext(answers)).verdict
                 assert verdict.status == "unknown"
             assert faults
-            async with open_answers(engine, ["known@other.test"], asker="a") as answers:
+            async with open_answers(engine, ["known@other.test"], account="a") as answers:
                 assert (await anext(answers)).verdict.status == "deliverable"
 
 
@@ -174,7 +174,7 @@ async def test_a_look_up_that_fails_ends_those_who_wait_for_it(
     autojump_clock, monkeypatch, faults, shop
 ):
     with monkeypatch.context() as patched:
-        patched.setattr("mailprobe.engine.dns.resolver.LookUp.start", throw_at_once)
+        patched.setattr("mailprobe.engine.dns.resolver.Lookup.start", throw_at_idempotency)
         assert (await shop.verify()).status == 500
     assert (await shop.verify()).body["status"] == "deliverable"
 
@@ -182,12 +182,14 @@ async def test_a_look_up_that_fails_ends_those_who_wait_for_it(
 async def test_a_stream_that_fails_ends_no_other(autojump_clock, monkeypatch, faults, shop):
     """A verdict is taken by whoever settled it: the clock of all, or a session of a host."""
     with monkeypatch.context() as patched:
-        patched.setattr("mailprobe.engine.stream.scheduler._Errand._finish", throw_at_once)
+        patched.setattr(
+            "mailprobe.engine.stream.scheduler._Scheduler._finish", throw_at_idempotency
+        )
         assert (await shop.verify()).status == 500
     assert (await shop.verify()).status == 200
 
 
-def throw_at_once(*arguments: Any) -> None:
+def throw_at_idempotency(*arguments: Any) -> None:
     raise Fault
 
 
@@ -223,7 +225,7 @@ async def ask_key(shop: Shop) -> Got:
 
 
 # a request, its status, and what it does once: rows, jobs and keys
-ONCE = [
+IDEMPOTENCY = [
     (ask_single, 200, (1, 0, 2)),
     (ask_known, 200, (1, 0, 2)),
     (ask_batch, 200, (3, 0, 2)),
@@ -241,14 +243,16 @@ async def what_was_done(shop: Shop) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @pytest.mark.parametrize(
-    ("ask", "status", "once"), ONCE, ids=lambda one: getattr(one, "__name__", "")
+    ("ask", "status", "idempotency"), IDEMPOTENCY, ids=lambda one: getattr(one, "__name__", "")
 )
-async def test_a_kill_between_any_two_writes_does_it_once(autojump_clock, kind, ask, status, once):
+async def test_a_kill_between_any_two_writes_does_it_once(
+    autojump_clock, kind, ask, status, idempotency
+):
     """The process dies before or after each call of the store; the client asks again, twice."""
     for moment in count():
         doomed = Doomed(moment)
         async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
-            shop.service = replace(shop.service, jobs=Promises(shop.service.meter))
+            shop.service = replace(shop.service, jobs=Promises(shop.service.quota))
             shop.app = create_app(shop.service)
             ended = trio.Event()
 
@@ -266,11 +270,11 @@ async def test_a_kill_between_any_two_writes_does_it_once(autojump_clock, kind, 
             await trio.sleep(LEASE_S)
             again = await ask(shop)
             assert again.status == status, again.octets
-            assert await what_was_done(shop) == once, moment
+            assert await what_was_done(shop) == idempotency, moment
             last = await ask(shop)
             assert (last.octets, last.headers["idempotency-replayed"]) == (again.octets, "true")
             assert soon.status == 409 or soon.octets == again.octets
-            assert await what_was_done(shop) == once
+            assert await what_was_done(shop) == idempotency
             the_dead.cancel_scope.cancel()
 
 
@@ -289,10 +293,10 @@ async def wait_for_one(*events: trio.Event) -> None:
 class Promises:
     """Jobs that nobody works off."""
 
-    meter: Any
+    quota: Any
 
-    async def promise(self, caller: Any, order: Any, headers: Any, first: Any = None) -> Any:
-        return await self.meter.reserve_job(caller, order, headers, first)
+    async def submit(self, caller: Any, order: Any, headers: Any, first: Any = None) -> Any:
+        return await self.quota.reserve_job(caller, order, headers, first)
 
 
 async def test_an_uncounted_400_is_not_kept(autojump_clock, shop: Shop):
@@ -348,7 +352,7 @@ async def test_a_thousand_callbacks_that_hang_delay_no_neighbour(autojump_clock)
                 (called_at,) = [at for at, host, *_ in receiver.calls if host == "good.test"]
                 receiver.calls = [call for call in receiver.calls if call[1] != "good.test"]
                 assert called_at - asked_at < 0.12
-            hanging = sum(receiver.at_once.values())
+            hanging = sum(receiver.at_idempotency.values())
             assert hanging == BOUNDS["deliver"].account_max
 
 
@@ -360,10 +364,10 @@ async def test_a_receiver_that_always_fails_gets_one_try_at_a_time(autojump_cloc
             for _ in range(30):
                 await promise(shop, "bad", "https://bad.test/")
             await trio.sleep(60)
-            assert receiver.most_at_once["bad.test"] == BOUNDS["deliver"].each_max
-            receiver.most_at_once.clear()
+            assert receiver.most_at_idempotency["bad.test"] == BOUNDS["deliver"].each_max
+            receiver.most_at_idempotency.clear()
             await trio.sleep(3600)
-            assert receiver.most_at_once["bad.test"] == 1
+            assert receiver.most_at_idempotency["bad.test"] == 1
 
 
 async def test_an_account_has_a_bound_of_callbacks_that_are_not_delivered(
@@ -394,8 +398,8 @@ async def test_a_job_keeps_no_more_of_a_text_than_an_address_has(autojump_clock)
             got = await promise(shop, "x" * 2_000_000)
             assert got.status == 202
             await trio.sleep(5)
-            (told,) = receiver.bodies()
-            assert (told["failed_check"], told["email"]) == ("syntax", "x" * 320)
+            (reported,) = receiver.bodies()
+            assert (reported["failed_check"], reported["email"]) == ("syntax", "x" * 320)
             (job,) = await shop.store.jobs(limit=9)
             assert len(job.email) == 320
             assert len(job.payload) < 1000

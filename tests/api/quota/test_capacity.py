@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from mailprobe.api.quota.capacity import HASTE_S, ROOM_S, Capacity
-from mailprobe.engine.testing.mail_host import Door, MailHost
+from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.api.service_fixture import open_shop
 
 
@@ -39,7 +39,7 @@ def test_accounts_that_all_ask_get_the_same(accounts: int) -> None:
             held[account] += 1
         leaver = rng.choice(list(held))
         if capacity.addresses > 800 and held[leaver] and rng.random() < 0.5:
-            capacity.leave(1, leaver)
+            capacity.release(1, leaver)
             held[leaver] -= 1
     share = 1200 / (accounts + 1)
     assert all(0.7 * share < each < 1.3 * share for each in held.values())
@@ -68,7 +68,7 @@ async def test_waiting_is_in_turn_by_account(autojump_clock: object) -> None:
             nursery.start_soon(ask, account)
             await trio.testing.wait_all_tasks_blocked()
         for addresses in (1, 1, 1, 7):
-            capacity.leave(addresses, "hog")
+            capacity.release(addresses, "hog")
             await trio.testing.wait_all_tasks_blocked()
     assert order == ["ann", "bob", "eve", "ann", "ann"]
 
@@ -101,7 +101,7 @@ async def test_whoever_is_cancelled_while_waiting_leaves_nothing(autojump_clock:
 
             nursery.start_soon(ask)
             await trio.testing.wait_all_tasks_blocked()
-            capacity.leave(2, "hog")
+            capacity.release(2, "hog")
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
@@ -118,7 +118,7 @@ async def test_streams_of_one_account_to_silent_hosts_leave_a_neighbour_its_answ
         key = await shop.new_key("sk_live_", neighbour.id)
         keys = [await shop.new_key("sk_live_") for _ in range(60)]
         for host in range(100):
-            shop.world.add(f"silent{host}.test", MailHost(door=Door.SILENT))
+            shop.world.add(f"silent{host}.test", MailHost(address=HostAddress.SILENT))
         nursery = await stack.enter_async_context(trio.open_nursery())
         statuses: list[int] = []
 

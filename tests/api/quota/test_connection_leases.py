@@ -15,11 +15,11 @@ from mailprobe.api.quota.connection_leases import (
     CUT_S,
     KEEP_S,
     LEASE_S,
-    LOOK_S,
+    POLL_S,
     TICK_S,
-    LeasedSeats,
+    LeasedBudget,
     is_shared,
-    open_seats,
+    open_leases,
 )
 from mailprobe.engine import (
     Engine,
@@ -29,7 +29,7 @@ from mailprobe.engine import (
     open_answers,
     open_engine,
 )
-from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.memory.store import MemoryStore
@@ -50,21 +50,21 @@ class SharedStore(MemoryStore):
         self.lost = 0.0  # of answers
         self.rng = random.Random(0)
 
-    async def lease_seats(self, holder: str, asked: Mapping[str, Any], **how: Any) -> Any:
+    async def lease_connections(self, holder: str, asked: Mapping[str, Any], **how: Any) -> Any:
         await self._reach(holder)
         self.calls.append(len(asked))
-        granted = await super().lease_seats(holder, asked, **how)
+        granted = await super().lease_connections(holder, asked, **how)
         if self.rng.random() < self.lost:
             raise StoreUnavailable("nobody knows")
         return granted
 
-    async def seats_asked_back(self, holder: str, **how: Any) -> Any:
+    async def revocable_connections(self, holder: str, **how: Any) -> Any:
         await self._reach(holder)
-        return await super().seats_asked_back(holder, **how)
+        return await super().revocable_connections(holder, **how)
 
-    async def return_seats(self, holder: str) -> None:
+    async def return_connections(self, holder: str) -> None:
         await self._reach(holder)
-        await super().return_seats(holder)
+        await super().return_connections(holder)
 
     async def _reach(self, holder: str) -> None:
         await trio.sleep(CALL_S)
@@ -74,25 +74,25 @@ class SharedStore(MemoryStore):
 
     def leased(self, address: str) -> int:
         now = self._now()
-        leases = self._seats.get(address, {}).values()
-        return sum(lease.seats for lease in leases if lease.until > now)
+        leases = self._by_address.get(address, {}).values()
+        return sum(lease.connections for lease in leases if lease.until > now)
 
 
 @asynccontextmanager
 async def machine(
-    world: World, store: SharedStore, limit: int = 4
-) -> AsyncIterator[tuple[Engine, LeasedSeats]]:
+    network: FakeNetwork, store: SharedStore, limit: int = 4
+) -> AsyncIterator[tuple[Engine, LeasedBudget]]:
     settings = EngineSettings(host_connections=limit)
-    async with open_seats(store, limit) as seats:
+    async with open_leases(store, limit) as permits:
         async with open_engine(
-            settings, transport=world.transport, dial=world.dial, seats=seats
+            settings, transport=network.transport, dial=network.dial, permits=permits
         ) as engine:
-            yield engine, seats
+            yield engine, permits
         assert_whole(engine)
 
 
 async def ask(engine: Engine, *texts: str, patient: bool = False) -> list[Verdict]:
-    async with open_answers(engine, texts, asker="me", patient=patient) as answers:
+    async with open_answers(engine, texts, account="me", patient=patient) as answers:
         return await in_order(answers, len(texts))
 
 
@@ -107,9 +107,9 @@ def known(count: int, domain: str = "shop.test") -> list[str]:
 
 async def test_the_first_connection_waits_for_one_call(autojump_clock):
     host, store = MailHost(), SharedStore()
-    async with open_world() as world:
-        address = world.add("shop.test", host)
-        async with machine(world, store) as (engine, _):
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with machine(network, store) as (engine, _):
             began = trio.current_time()
             check(await ask(engine, "known1@shop.test"))
             assert trio.current_time() - began < 3 * CALL_S
@@ -119,10 +119,10 @@ async def test_the_first_connection_waits_for_one_call(autojump_clock):
 
 async def test_many_hosts_go_into_one_call(autojump_clock):
     store = SharedStore()
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for n in range(50):
-            world.add(f"shop{n}.test", MailHost())
-        async with machine(world, store) as (engine, _):
+            network.add(f"shop{n}.test", MailHost())
+        async with machine(network, store) as (engine, _):
             check(await ask(engine, *[f"known@shop{n}.test" for n in range(50)]))
             assert len(store.calls) < 10
             assert max(store.calls) > 20
@@ -130,13 +130,13 @@ async def test_many_hosts_go_into_one_call(autojump_clock):
 
 async def test_what_is_not_used_goes_back_and_a_stop_leaves_nothing(autojump_clock):
     store = SharedStore()
-    async with open_world() as world:
-        address, other = world.add("a.test", MailHost()), world.add("b.test", MailHost())
-        async with machine(world, store) as (engine, seats):
+    async with open_fake_network() as network:
+        address, other = network.add("a.test", MailHost()), network.add("b.test", MailHost())
+        async with machine(network, store) as (engine, permits):
             check(await ask(engine, "known1@a.test"))
             await trio.sleep(3 + KEEP_S + 1)  # a session idles for 3
             assert store.leased(address) == 0
-            assert not seats._places
+            assert not permits._addresses
             check(await ask(engine, "known1@b.test"))
             assert store.leased(other) == 1
         assert store.leased(other) == 0
@@ -150,17 +150,17 @@ async def test_all_machines_keep_one_limit(autojump_clock, seed: int):
     store = SharedStore()
     store.rng, store.lost = rng, rng.choice((0.0, 0.0, 0.2))
     hosts = [MailHost(latency_s=rng.choice((0.0, 0.05, 0.2))) for _ in range(3)]
-    told: list[Verdict] = []
-    async with open_world(seed=seed) as world:
+    reported: list[Verdict] = []
+    async with open_fake_network(seed=seed) as network:
         for n, host in enumerate(hosts):
-            world.add("shop.test", host)
-            world.add(f"shop{n}.test", host, mx=f"mx{n}.other.test")
+            network.add("shop.test", host)
+            network.add(f"shop{n}.test", host, mx=f"mx{n}.other.test")
 
         async def one(number: int) -> None:
             await trio.sleep(rng.uniform(0, 3))
             with trio.move_on_after(rng.choice((4.0, 300.0)) if number else 300):
                 async with (
-                    machine(world, store, limit) as (engine, _),
+                    machine(network, store, limit) as (engine, _),
                     trio.open_nursery() as asking,
                 ):
                     for _ in range(2):
@@ -172,14 +172,14 @@ async def test_all_machines_keep_one_limit(autojump_clock, seed: int):
                 texts = [
                     f"{rng.choice(('known', 'nobody'))}{number}{n}@{domain}" for n in range(30)
                 ]
-                told.extend(await ask(engine, *texts, patient=rng.random() < 0.7))
+                reported.extend(await ask(engine, *texts, patient=rng.random() < 0.7))
                 await trio.sleep(rng.uniform(0, 4))
 
         async with trio.open_nursery() as machines:
             for number in range(5):
                 machines.start_soon(one, number)
         await trio.testing.wait_all_tasks_blocked()
-    sure = [verdict for verdict in told if verdict.status != "unknown"]
+    sure = [verdict for verdict in reported if verdict.status != "unknown"]
     check(sure)
     assert sure
     for host in hosts:
@@ -187,25 +187,25 @@ async def test_all_machines_keep_one_limit(autojump_clock, seed: int):
         assert not host.record.mistakes
 
 
-async def test_more_machines_than_seats_take_turns(autojump_clock):
+async def test_more_machines_than_permits_take_turns(autojump_clock):
     """Eight that all have a long list, and four seats: everybody gets on, nobody waits for long."""
     host, store = MailHost(latency_s=0.05), SharedStore()
     done: dict[int, list[float]] = {}
 
-    async def list_of(world: World, number: int) -> None:
-        async with machine(world, store) as (engine, _):
+    async def list_of(network: FakeNetwork, number: int) -> None:
+        async with machine(network, store) as (engine, _):
             done[number] = [trio.current_time()]
             texts = [f"known{number}x{n}@shop.test" for n in range(300)]
-            async with open_answers(engine, texts, asker="me", patient=True) as answers:
+            async with open_answers(engine, texts, account="me", patient=True) as answers:
                 async for answer in answers:
                     assert answer.verdict.status == "deliverable"
                     done[number].append(trio.current_time())
 
-    async with open_world() as world:
-        world.add("shop.test", host)
+    async with open_fake_network() as network:
+        network.add("shop.test", host)
         async with trio.open_nursery() as nursery:
             for number in range(8):
-                nursery.start_soon(list_of, world, number)
+                nursery.start_soon(list_of, network, number)
     assert host.record.connections_peak == 4
     for times in done.values():
         waits = [later - sooner for sooner, later in pairwise(times)]
@@ -215,11 +215,11 @@ async def test_more_machines_than_seats_take_turns(autojump_clock):
 async def test_a_holder_of_all_makes_room_for_who_comes(autojump_clock):
     """A machine with a long list and every seat; another's single address is answered in time."""
     host, store = MailHost(latency_s=0.1), SharedStore()
-    async with open_world() as world:
-        address = world.add("shop.test", host)
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
         async with (
-            machine(world, store) as (busy, _),
-            machine(world, store) as (late, _),
+            machine(network, store) as (busy, _),
+            machine(network, store) as (late, _),
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(_ask_patiently, busy, 2_000)
@@ -238,11 +238,11 @@ async def _ask_patiently(engine: Engine, count: int) -> None:
 async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
     """The store is away for one machine alone: its connections are closed before its leases end."""
     host, store = MailHost(latency_s=0.3), SharedStore()
-    async with open_world() as world:
-        address = world.add("shop.test", host)
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
         async with (
-            machine(world, store, 1) as (lonely, seats),
-            machine(world, store, 1) as (
+            machine(network, store, 1) as (lonely, permits),
+            machine(network, store, 1) as (
                 other,
                 _,
             ),
@@ -251,12 +251,12 @@ async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
             nursery.start_soon(_whatever_is_told, lonely)
             while store.leased(address) < 1:  # noqa: ASYNC110
                 await trio.sleep(0.01)
-            store.away_for.add(seats.holder)
+            store.away_for.add(permits.holder)
             leased_at = trio.current_time()
             nursery.start_soon(_whatever_is_told, other)
             await trio.sleep(LEASE_S - CUT_S + TICK_S)
             assert host.record.connections_now == 0
-            assert seats.at(address) == 0
+            assert permits.at(address) == 0
             while not host.record.connections_now:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             assert LEASE_S - 1 <= trio.current_time() - leased_at <= LEASE_S + 1
@@ -270,14 +270,14 @@ async def _whatever_is_told(engine: Engine) -> None:
         assert verdict.status in ("deliverable", "unknown")
 
 
-async def test_a_store_that_is_away_for_a_while_is_not_noticed_by_who_has_seats(autojump_clock):
+async def test_a_store_that_is_away_for_a_while_is_not_noticed_by_who_has_permits(autojump_clock):
     host, store = MailHost(latency_s=0.25), SharedStore()
-    async with open_world() as world:
-        world.add("shop.test", host)
-        async with machine(world, store) as (engine, seats), trio.open_nursery() as nursery:
+    async with open_fake_network() as network:
+        network.add("shop.test", host)
+        async with machine(network, store) as (engine, permits), trio.open_nursery() as nursery:
             nursery.start_soon(_ask_patiently, engine, 800)
             await trio.sleep(2)
-            store.away_for.add(seats.holder)
+            store.away_for.add(permits.holder)
             await trio.sleep(LEASE_S / 2)
             store.away_for.clear()
     assert [session.closed for session in host.record.sessions if session.closed != "quit"] == []
@@ -285,10 +285,10 @@ async def test_a_store_that_is_away_for_a_while_is_not_noticed_by_who_has_seats(
 
 async def test_without_a_store_nothing_is_known_and_nobody_is_asked(autojump_clock):
     host, store = MailHost(), SharedStore()
-    async with open_world() as world:
-        world.add("shop.test", host)
-        async with machine(world, store) as (engine, seats):
-            store.away_for.add(seats.holder)
+    async with open_fake_network() as network:
+        network.add("shop.test", host)
+        async with machine(network, store) as (engine, permits):
+            store.away_for.add(permits.holder)
             began = trio.current_time()
             (verdict,) = await ask(engine, "known1@shop.test")
             assert verdict.status == "unknown"
@@ -298,19 +298,19 @@ async def test_without_a_store_nothing_is_known_and_nobody_is_asked(autojump_clo
             check(await ask(engine, "known1@shop.test"))
 
 
-async def test_the_seats_of_a_machine_that_died_come_back(autojump_clock):
+async def test_the_permits_of_a_machine_that_died_come_back(autojump_clock):
     host, store = MailHost(latency_s=0.1), SharedStore()
-    async with open_world() as world:
-        address = world.add("shop.test", host)
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
         async with trio.open_nursery() as dead:
-            seats = LeasedSeats(store, 1)
-            dead.start_soon(seats.deal)
-            seats.want(address)
+            permits = LeasedBudget(store, 1)
+            dead.start_soon(permits.allocate)
+            permits.request(address)
             while not store.leased(address):  # noqa: ASYNC110
                 await trio.sleep(0.01)
             dead.cancel_scope.cancel()
         died_at = trio.current_time()
-        async with machine(world, store, 1) as (engine, _):
+        async with machine(network, store, 1) as (engine, _):
             (verdict,) = await ask(engine, "known1@shop.test")
             assert verdict.status == "unknown"
             await trio.sleep(died_at + LEASE_S - trio.current_time())
@@ -320,14 +320,14 @@ async def test_the_seats_of_a_machine_that_died_come_back(autojump_clock):
 async def test_turns_are_noticed_within_a_look(autojump_clock):
     """An idle connection of one machine does not keep another's address waiting."""
     host, store = MailHost(), SharedStore()
-    async with open_world() as world:
-        world.add("shop.test", host)
-        async with machine(world, store, 1) as (one, _), machine(world, store, 1) as (two, _):
+    async with open_fake_network() as network:
+        network.add("shop.test", host)
+        async with machine(network, store, 1) as (one, _), machine(network, store, 1) as (two, _):
             check(await ask(one, "known1@shop.test"))
             assert host.record.connections_now == 1
             began = trio.current_time()
             check(await ask(two, "known2@shop.test"))
-            assert trio.current_time() - began < LOOK_S + 2 * TICK_S + 0.1
+            assert trio.current_time() - began < POLL_S + 2 * TICK_S + 0.1
     assert host.record.connections_peak == 1
 
 
@@ -335,5 +335,5 @@ async def test_turns_are_noticed_within_a_look(autojump_clock):
     ("database", "shared"),
     [("data/mailprobe.db", True), ("postgresql://h/n", True), ("memory:", False)],
 )
-def test_seats_are_shared_where_the_store_is(database: str, shared: bool):
+def test_permits_are_shared_where_the_store_is(database: str, shared: bool):
     assert is_shared(database) is shared

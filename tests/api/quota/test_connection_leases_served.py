@@ -64,7 +64,7 @@ async def test_no_host_sees_more_connections_than_the_setting_says(
     lab: Lab, services: list[Running], who: Credentials
 ):
     truths, rng = expected(lab), random.Random(4)
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
 
     async def ask(url: str, texts: list[str]) -> None:
         async with httpx.AsyncClient(trust_env=False, verify=False, timeout=PATIENCE_S) as client:
@@ -77,7 +77,7 @@ async def test_no_host_sees_more_connections_than_the_setting_says(
                 },
             )
         assert answer.status_code == 200, answer.text
-        told.extend((each["email"], each["status"]) for each in answer.json()["results"])
+        reported.extend((each["email"], each["status"]) for each in answer.json()["results"])
 
     async with trio.open_nursery() as nursery:
         for number in range(BATCHES):
@@ -87,7 +87,7 @@ async def test_no_host_sees_more_connections_than_the_setting_says(
     peak = max(host["connections_peak"] for host in records["hosts"].values())
     assert LIMIT <= peak <= LIMIT + LATE
     assert not any(host["mistakes"] for host in records["hosts"].values())
-    sure = [(text, status) for text, status in told if status != "unknown"]
+    sure = [(text, status) for text, status in reported if status != "unknown"]
     assert sure, "or nobody was asked"
     for text, status in sure:
         assert status == truths[text]

@@ -21,7 +21,7 @@ import trio
 from trio.testing import MockClock
 
 from mailprobe.api.http.listeners import listeners_on, open_sockets
-from mailprobe.api.http.server import Server, serve_app
+from mailprobe.api.http.server import HttpServer, serve_app
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
 from mailprobe.api.quota.plans import PLANS
@@ -78,7 +78,7 @@ class Case:
 
     path: str
     body: Any
-    once: Done
+    idempotency: Done
     status: int = 200
     is_chunked: bool = False
     after: bytes = b""  # octets on the same connection that are no part of it
@@ -146,7 +146,7 @@ class Rig:
     """A service at its doors, and what a client that has gone may still hold of it."""
 
     shop: Shop
-    servers: list[Server]
+    servers: list[HttpServer]
     ports: dict[bool, int]  # by whether it is the tool server's
 
     async def done(self) -> Done:
@@ -163,11 +163,11 @@ class Rig:
         return [
             *(held for server in self.servers for held in server.connections),
             *(server.in_flight for server in self.servers if server.in_flight),
-            *service.meter.leases,
+            *service.quota.leases,
             *filter(None, (
-                len(service.anteroom), service.intake.octets, service.intake._awaited,
-                service.capacity.addresses, service.recorder.pending,
-                service.meter.engine.prober.under_way,
+                len(service.admission_queue), service.intake.octets, service.intake._awaited,
+                service.capacity.addresses, service.background_writes.pending,
+                service.quota.engine.dispatcher.under_way,
             )),
         ]  # fmt: skip
 
@@ -217,26 +217,26 @@ def is_whole(got: bytes) -> bool:
 
 @asynccontextmanager
 async def open_rig() -> AsyncIterator[Rig]:
-    servers: list[Server] = []
+    servers: list[HttpServer] = []
 
-    class Watched(Server):
+    class Watched(HttpServer):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             servers.append(self)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("mailprobe.api.http.server.Server", Watched)
+        patched.setattr("mailprobe.api.http.server.HttpServer", Watched)
         patched.setattr("mailprobe.api.rest.management.KEYS_A_MINUTE", 10**9)
         patched.setattr("mailprobe.api.quota.service.JOBS_UNDELIVERED_MAX", 10**9)
         async with open_shop("scale", plans=UNLIMITED) as shop, trio.open_nursery() as nursery:
             shop.world.add("late.test", MailHost(latency_s=SLOW_S))
             shop.service = service = replace(shop.service, jobs=idle_board(shop))
-            doors = {
+            listeners = {
                 False: create_app(service),
                 True: create_tools_app(service, "https://tools.test", "https://docs.test/api"),
             }
             ports = {}
-            for is_tools, app in doors.items():
+            for is_tools, app in listeners.items():
                 (sock,) = open_sockets("127.0.0.1", 0)
                 ports[is_tools] = sock.getsockname()[1]
 
@@ -245,7 +245,7 @@ async def open_rig() -> AsyncIterator[Rig]:
                 ) -> None:
                     await serve_app(
                         app, listeners_on([sock]), drain=trio.Event(), error_body=error_body,
-                        anteroom=service.anteroom, intake=service.intake, task_status=task_status,
+                        admission_queue=service.admission_queue, intake=service.intake, task_status=task_status,
                     )  # fmt: skip
 
                 await nursery.start(serve)
@@ -323,11 +323,11 @@ async def length_of_answer(rig: Rig, case: Case) -> int:
 def check_whole(case: Case, done: Done, got: bytes) -> bool:
     """What was given is counted, and what was not given is not billed."""
     if got:
-        return done == case.once
+        return done == case.idempotency
     if SLOW in json.dumps(case.body):  # the client had gone long before
-        return done.units < case.once.units and replace(done, units=0) == NOTHING
-    not_billed = done.units <= case.once.units and replace(done, units=0) == NOTHING
-    return done == case.once or not_billed
+        return done.units < case.idempotency.units and replace(done, units=0) == NOTHING
+    not_billed = done.units <= case.idempotency.units and replace(done, units=0) == NOTHING
+    return done == case.idempotency or not_billed
 
 
 def check_lines(case: Case, done: Done, got: bytes) -> bool:
@@ -337,8 +337,10 @@ def check_lines(case: Case, done: Done, got: bytes) -> bool:
     if len(begun) > done.units or billable > done.billable:
         return False
     slow = SLOW in case.body["emails"]
-    last_may_have_begun = got.count(b"}\n") >= case.once.units - 1 and not got.endswith(b"}\n\r\n")
-    return not slow or last_may_have_begun or done.units < case.once.units
+    last_may_have_begun = got.count(b"}\n") >= case.idempotency.units - 1 and not got.endswith(
+        b"}\n\r\n"
+    )
+    return not slow or last_may_have_begun or done.units < case.idempotency.units
 
 
 async def check_repeat(rig: Rig, case: Case, octets: bytes, first: Done) -> None:
@@ -349,6 +351,6 @@ async def check_repeat(rig: Rig, case: Case, octets: bytes, first: Done) -> None
     assert is_whole(again)
     done = await rig.done() - before
     if b"idempotency-replayed" in again:
-        assert (first, done) == (case.once, NOTHING)
+        assert (first, done) == (case.idempotency, NOTHING)
     else:
-        assert (replace(first, units=0), done) == (NOTHING, case.once)
+        assert (replace(first, units=0), done) == (NOTHING, case.idempotency)

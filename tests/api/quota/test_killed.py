@@ -163,7 +163,7 @@ class Wire:
         self._http.start_next_cycle()
         return int(answer.status_code)
 
-    async def ask_once(self, path: str, body: object, key: str) -> tuple[int, bytes]:
+    async def ask_idempotency(self, path: str, body: object, key: str) -> tuple[int, bytes]:
         """One request with an idempotency key; its status and its whole body. Raises Gone."""
         pieces: list[bytes] = []
         self._idempotency_key = key
@@ -293,7 +293,7 @@ def reservations(place: Place) -> int:
     return int(count)
 
 
-def assert_counted_once(place: Place, book: Book) -> None:
+def assert_counted_idempotency(place: Place, book: Book) -> None:
     """All that was received is counted, nothing that was not asked for, each unit by one row."""
     found = kept(place, book.who)
     assert book.received <= found.rows - book.counted_before <= book.asked
@@ -312,7 +312,7 @@ async def reserved_later(place: Place, who: Credentials) -> int:
         caller = await store.caller(key_hash(who.key))
         assert isinstance(caller, Caller)
         ledger = await store.ledger(caller)
-        await store.tidy({tier: plan.retention_days for tier, plan in PLANS.items()})
+        await store.apply_retention({tier: plan.retention_days for tier, plan in PLANS.items()})
     return ledger.reserved
 
 
@@ -332,13 +332,13 @@ async def test_fifty_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, 
     for kill in range(KILLS):
         with running(place, workers=1 + kill % 2, bind=bind) as service:
             for book in books:
-                assert_counted_once(place, book)
+                assert_counted_idempotency(place, book)
             async with load.on(service.port):
                 await trio.sleep(rng.uniform(0, LATEST_S))  # nothing is waited for: any moment
                 service.kill()
     with running(place, bind=bind) as service:
         for book in books:
-            assert_counted_once(place, book)
+            assert_counted_idempotency(place, book)
             assert_told(service, book)
         service.stop()
     assert load.streams_cut
@@ -349,11 +349,14 @@ async def test_fifty_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, 
 
 def assert_told(service: Running, book: Book) -> None:
     """The API tells the database's numbers; on free, what the killed ones had reserved besides."""
-    counted, told = book.counted_before, service.manage(book.who, "/account")["usage_this_month"]
+    counted, reported = (
+        book.counted_before,
+        service.manage(book.who, "/account")["usage_this_month"],
+    )
     if book.who.tier == "free":
-        assert counted.units <= told <= book.asked_before.units
+        assert counted.units <= reported <= book.asked_before.units
     else:
-        assert told == counted.billable
+        assert reported == counted.billable
 
 
 # == requests with an idempotency key =========================================================
@@ -388,14 +391,14 @@ class Repeater:
         else:
             self.repeats += 1
         path, body, key, count = self.pending
-        status, octets = await wire.ask_once(path, body, key)
+        status, octets = await wire.ask_idempotency(path, body, key)
         if status != 200:
             await trio.sleep(AGAIN_S)
             return
         self.answered += count
         self.pending = None
         if self.rng.random() < 0.2:  # the answer was lost on its way, for all that we know
-            status, again = await wire.ask_once(path, body, key)
+            status, again = await wire.ask_idempotency(path, body, key)
             assert (status, again) == (200, octets)
 
     def _draw(self) -> tuple[str, dict[str, Any], str, Count]:
@@ -476,5 +479,5 @@ async def test_sigterm_under_load_ends_in_time_and_has_counted_every_line(
                 await trio.to_thread.run_sync(service.wait, abandon_on_cancel=True)
         assert service.process.returncode == 0, place.log.read_text()
     assert load.streams_cut == 0
-    assert_counted_once(place, book)
+    assert_counted_idempotency(place, book)
     assert reservations(place) == 0

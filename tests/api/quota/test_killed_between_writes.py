@@ -36,7 +36,9 @@ from tests.api.stores import asked
 from tests.beside import run_beside
 
 PATIENCE_S = 60.0
-AT_ONCE = 4  # cases; each has one service, which waits half a second for a killed one's lease
+AT_IDEMPOTENCY = (
+    4  # cases; each has one service, which waits half a second for a killed one's lease
+)
 AGAIN_S = 0.05
 HOST = [("Host", "a.test")]
 VERIFY, BATCH, KEYS = "/v1/email/verify", "/v1/email/verify/batch", "/v1/management/keys"
@@ -59,7 +61,7 @@ class Case:
     path: str
     body: Any
     status: int
-    once: Done
+    idempotency: Done
     writes_min: int
 
 
@@ -225,9 +227,9 @@ async def answer_to(
 
 
 def job_of(answer: httpx.Response) -> str | None:
-    told = answer.json()
-    told = told.get("result", {}).get("structuredContent", told)
-    return told.get("job_id")
+    reported = answer.json()
+    reported = reported.get("result", {}).get("structuredContent", reported)
+    return reported.get("job_id")
 
 
 async def kill_before_each_write(tmp_path: Path, lab: Lab, case: Case) -> None:
@@ -251,13 +253,13 @@ async def kill_before_each_write(tmp_path: Path, lab: Lab, case: Case) -> None:
             if first is not None:  # it was killed after that
                 assert answer.content == first.content
             after = service.done()
-            assert after == added(before, case.once), write
+            assert after == added(before, case.idempotency), write
             last = await service.repeat(case, write)
             assert (last.status_code, last.content) == (case.status, answer.content)
             assert last.headers["idempotency-replayed"] == "true"
             assert service.done() == after
             before = after
-            if case.once.jobs:
+            if case.idempotency.jobs:
                 job_id = job_of(answer)
                 assert job_id
                 assert service.receiver.calls[job_id] >= 1
@@ -287,7 +289,7 @@ def outcome(
             )
             for name, case in CASES.items()
         }
-        with run_beside(request, acts, at_once=AT_ONCE) as outcome:
+        with run_beside(request, acts, at_once=AT_IDEMPOTENCY) as outcome:
             yield outcome
 
 

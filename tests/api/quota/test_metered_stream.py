@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from mailprobe.api.quota.background_writes import DRAIN_S, open_recorder
+from mailprobe.api.quota.background_writes import DRAIN_S, open_background_writes
 from mailprobe.api.quota.capacity import ROOM_S, Capacity
 from mailprobe.api.quota.metered_stream import open_metered
 from mailprobe.api.quota.service import LEASE_S
@@ -25,7 +25,7 @@ async def assert_settled(shop: Shop, units: int, billable: int) -> None:
     await trio.sleep(1)
     now = await ledger(shop)
     assert (now.reserved, now.month_units, now.month_billable) == (0, units, billable)
-    assert shop.service.recorder.pending == 0
+    assert shop.service.background_writes.pending == 0
     assert shop.service.capacity.addresses == 0
 
 
@@ -180,7 +180,7 @@ async def test_a_hang_up_cancels_the_probes(autojump_clock, shop):
     await shop.stream(*[f"known{n}@slow.test" for n in range(40)], hang_up_at=0.5)
     assert trio.current_time() - began == pytest.approx(0.5, abs=0.01)
     await assert_settled(shop, 0, 0)
-    assert shop.service.meter.engine.prober.under_way == 0
+    assert shop.service.quota.engine.dispatcher.under_way == 0
 
 
 async def test_a_batch_that_is_hung_up_counts_results_and_bills_nothing(autojump_clock, shop):
@@ -197,7 +197,7 @@ async def test_a_single_verify_that_is_hung_up_is_not_counted(autojump_clock, sh
 async def test_results_that_nobody_took_count_and_are_not_billed(autojump_clock, shop):
     with trio.move_on_after(0.5):
         async with open_metered(
-            shop.service.meter, await shop.caller(), ["bad", "known@friendly.test", SLOW],
+            shop.service.quota, await shop.caller(), ["bad", "known@friendly.test", SLOW],
             operation="stream", headers={},
         ) as answers:  # fmt: skip
             await anext(answers)
@@ -205,15 +205,15 @@ async def test_results_that_nobody_took_count_and_are_not_billed(autojump_clock,
     await assert_settled(shop, 2, 0)
 
 
-@pytest.mark.parametrize("door", ["verify", "batch", "stream"])
-async def test_hanging_up_at_any_step_leaves_nothing_behind(autojump_clock, door):
+@pytest.mark.parametrize("listener", ["verify", "batch", "stream"])
+async def test_hanging_up_at_any_step_leaves_nothing_behind(autojump_clock, listener):
     """Each turn of the scheduler is a moment to die in."""
-    headers = {} if door == "stream" else {"idempotency-key": "once"}
-    emails = ["known@friendly.test"] if door == "verify" else ["known@friendly.test", "bad"]
+    headers = {} if listener == "stream" else {"idempotency-key": "once"}
+    emails = ["known@friendly.test"] if listener == "verify" else ["known@friendly.test", "bad"]
     died = 0
     for steps in STEPS:
         async with open_shop("builder") as shop:
-            got = await getattr(shop, door)(*emails, headers=headers, hang_up_steps=steps)
+            got = await getattr(shop, listener)(*emails, headers=headers, hang_up_steps=steps)
             died += got.octets.count(b"confidence") < len(emails)
             await trio.sleep(LEASE_S + 1)
             rows, now = await shop.rows(), await ledger(shop)
@@ -221,9 +221,9 @@ async def test_hanging_up_at_any_step_leaves_nothing_behind(autojump_clock, door
             assert now.month_units == len(rows) <= len(emails)
             assert now.month_billable <= 1
             assert shop.service.capacity.addresses == 0
-            assert shop.service.recorder.pending == 0
-            assert shop.service.meter.engine.prober.under_way == 0
-            again = await getattr(shop, door)(*emails, headers=headers)
+            assert shop.service.background_writes.pending == 0
+            assert shop.service.quota.engine.dispatcher.under_way == 0
+            again = await getattr(shop, listener)(*emails, headers=headers)
             assert again.status == 200
             assert (await ledger(shop)).month_units <= 2 * len(emails)
     # some died on the way, some got their whole answer
@@ -232,7 +232,7 @@ async def test_hanging_up_at_any_step_leaves_nothing_behind(autojump_clock, door
 
 async def test_a_reader_that_stalls_keeps_its_lease(autojump_clock, shop):
     async with open_metered(
-        shop.service.meter, await shop.caller(), ["bad", "a@b"], operation="stream", headers={}
+        shop.service.quota, await shop.caller(), ["bad", "a@b"], operation="stream", headers={}
     ) as answers:
         await anext(answers)
         await trio.sleep(LEASE_S * 5)
@@ -245,7 +245,7 @@ async def test_a_line_is_counted_before_anybody_has_it(autojump_clock, shop):
     """Whoever kills the process between two lines has killed nobody's bill."""
     emails = ["known@friendly.test", "bad", "other@friendly.test"]
     async with open_metered(
-        shop.service.meter, await shop.caller(), emails, operation="stream", headers={}
+        shop.service.quota, await shop.caller(), emails, operation="stream", headers={}
     ) as answers:
         for count in range(1, 4):
             await anext(answers)
@@ -256,7 +256,7 @@ async def test_a_line_is_counted_before_anybody_has_it(autojump_clock, shop):
 
 async def test_an_answer_as_a_whole_is_counted_as_a_whole(autojump_clock, shop):
     async with open_metered(
-        shop.service.meter, await shop.caller(), ["bad", "a@b"], operation="batch", headers={}
+        shop.service.quota, await shop.caller(), ["bad", "a@b"], operation="batch", headers={}
     ) as answers:
         await anext(answers)
         assert not await shop.rows()
@@ -265,7 +265,7 @@ async def test_an_answer_as_a_whole_is_counted_as_a_whole(autojump_clock, shop):
 
 
 async def test_a_grant_that_is_never_used_is_given_back_within_a_minute(autojump_clock, free_shop):
-    await free_shop.service.meter.reserve(await free_shop.caller(), 10, "stream", {})
+    await free_shop.service.quota.reserve(await free_shop.caller(), 10, "stream", {})
     assert (await ledger(free_shop)).reserved == 10
     await trio.sleep(60)
     assert (await free_shop.batch(*["x"] * 10)).status == 200
@@ -297,7 +297,7 @@ async def test_a_stream_whose_lines_cannot_be_counted_is_cut(autojump_clock, sho
     shop.store.away = {"settle"}
     with trio.move_on_after(60) as waiting, pytest.raises(StoreUnavailable):
         async with open_metered(
-            shop.service.meter, await shop.caller(), ["bad"], operation="stream", headers={}
+            shop.service.quota, await shop.caller(), ["bad"], operation="stream", headers={}
         ) as answers:
             await anext(answers)
     assert not waiting.cancelled_caught
@@ -317,7 +317,7 @@ async def test_an_answer_that_cannot_be_counted_is_not_given(autojump_clock, sho
 async def test_a_lease_that_cannot_be_extended_stops_nothing(autojump_clock, shop):
     shop.store.away = {"extend"}
     async with open_metered(
-        shop.service.meter, await shop.caller(), ["bad"], operation="batch", headers={}
+        shop.service.quota, await shop.caller(), ["bad"], operation="batch", headers={}
     ) as answers:
         await anext(answers)
         await trio.sleep(30)
@@ -351,25 +351,25 @@ async def test_a_request_waits_a_moment_for_room(autojump_clock):
 
 async def test_requests_that_are_weighed_together_leave_room_for_each_other():
     capacity = Capacity(10)
-    with capacity.asking("ann", 6) as first, capacity.asking("bob", 6) as second:
+    with capacity.requesting("ann", 6) as first, capacity.requesting("bob", 6) as second:
         assert first.is_there
         assert second.is_there
-        with capacity.asking("eve", 1) as third:
+        with capacity.requesting("eve", 1) as third:
             assert not third.is_there
     assert capacity.addresses == 0
-    with capacity.asking("ann", 50) as large:
+    with capacity.requesting("ann", 50) as large:
         assert large.is_there
     capacity.enter(10)
-    with capacity.asking("ann", 1) as late:
+    with capacity.requesting("ann", 1) as late:
         assert not late.is_there
 
 
 async def test_one_task_keeps_all_leases_and_ends_with_them(autojump_clock, shop):
     """Those that begin and end while it sleeps among them."""
-    meter, caller = shop.service.meter, await shop.caller()
+    quota, caller = shop.service.quota, await shop.caller()
 
     async def hold(seconds: float) -> None:
-        async with open_metered(meter, caller, ["bad"], operation="batch", headers={}):
+        async with open_metered(quota, caller, ["bad"], operation="batch", headers={}):
             await trio.sleep(seconds)
 
     async with trio.open_nursery() as nursery:
@@ -378,9 +378,9 @@ async def test_one_task_keeps_all_leases_and_ends_with_them(autojump_clock, shop
             await trio.sleep(0.7)
         await trio.sleep(LEASE_S + 10)
         assert (await ledger(shop)).reserved == 8
-    assert not meter.leases
+    assert not quota.leases
     await trio.sleep(LEASE_S)
-    assert not meter.leases.kept
+    assert not quota.leases.kept
     await hold(LEASE_S * 2)  # and a new task begins
     await assert_settled(shop, 9, 0)
 
@@ -388,7 +388,7 @@ async def test_one_task_keeps_all_leases_and_ends_with_them(autojump_clock, shop
 # -- the recorder -------------------------------------------------------------------------------
 
 
-async def test_leaving_the_recorder_waits_for_what_is_pending(autojump_clock):
+async def test_leaving_the_background_writes_waits_for_what_is_pending(autojump_clock):
     written = []
 
     async def write():
@@ -396,19 +396,19 @@ async def test_leaving_the_recorder_waits_for_what_is_pending(autojump_clock):
         written.append(1)
 
     with trio.move_on_after(1):
-        async with open_recorder() as recorder:
-            recorder.insist(write)
+        async with open_background_writes() as background_writes:
+            background_writes.write_until_durable(write)
             await trio.sleep_forever()
     assert written == [1]
 
 
-async def test_a_recorder_does_not_wait_for_ever(autojump_clock, caplog):
+async def test_a_background_writes_does_not_wait_for_ever(autojump_clock, caplog):
     async def write():
         raise StoreUnavailable
 
     began = trio.current_time()
-    async with open_recorder() as recorder:
-        recorder.insist(write)
+    async with open_background_writes() as background_writes:
+        background_writes.write_until_durable(write)
     assert trio.current_time() - began == pytest.approx(DRAIN_S, abs=0.01)
     assert "given up" in caplog.text
 
@@ -417,9 +417,9 @@ async def test_a_bug_in_a_write_ends_that_write_alone(faults):
     async def write():
         raise ZeroDivisionError
 
-    async with open_recorder() as recorder:
-        await recorder.insist(write).wait()
+    async with open_background_writes() as background_writes:
+        await background_writes.write_until_durable(write).wait()
         with pytest.raises(ZeroDivisionError):  # whoever waits for it learns so
-            await recorder.once(write)
-        await recorder.insist(trio.lowlevel.checkpoint).wait()
+            await background_writes.write_shielded(write)
+        await background_writes.write_until_durable(trio.lowlevel.checkpoint).wait()
     assert len(faults) == 1

@@ -54,13 +54,13 @@ async def what_came_of(path: str, texts: list[str], query: str) -> Mapping[str, 
         calls = set(shop.store.calls)
         await trio.sleep(1)
         ledger = await shop.store.ledger(await shop.caller())
-        letters = await shop.store.letters("meter", limit=10)
+        messages = await shop.store.messages("meter", limit=10)
         return {
             "results": results(path, got),
             "limits": {name: got.headers[name] for name in ("ratelimit", "ratelimit-policy")},
             "rows": (await shop.rows())[before:],
             "ledger": (ledger.month_units, ledger.month_billable, ledger.reserved),
-            "letters": [(letter.name, letter.body) for letter in letters],
+            "letters": [(message.name, message.body) for message in messages],
             "under way": shop.service.capacity.addresses,
             "calls": calls,
         }
@@ -75,15 +75,15 @@ TEXTS = {**{name: [text] for name, text in KNOWN.items()}, "all of them": [*KNOW
 async def test_it_makes_no_difference_to_whom_it_is_told(
     autojump_clock, monkeypatch, texts, path, query
 ):
-    at_once = await what_came_of(path, texts, query)
+    at_idempotency = await what_came_of(path, texts, query)
     monkeypatch.setattr(verification, "spend_known", know_nothing)
     by_the_stream = await what_came_of(path, texts, query)
-    assert at_once.pop("calls") == {"caller", "spend"}
+    assert at_idempotency.pop("calls") == {"caller", "spend"}
     assert by_the_stream.pop("calls") >= {"caller", "reserve", "settle"}
-    assert {row.operation for row in at_once["rows"]} == {LABELS[path]}
-    rows = [rows_without_instants(each.pop("rows")) for each in (at_once, by_the_stream)]
+    assert {row.operation for row in at_idempotency["rows"]} == {LABELS[path]}
+    rows = [rows_without_instants(each.pop("rows")) for each in (at_idempotency, by_the_stream)]
     assert rows[0] == rows[1]
-    assert at_once == by_the_stream
+    assert at_idempotency == by_the_stream
 
 
 async def know_nothing(*arguments: Any, **named: Any) -> None:
@@ -107,7 +107,7 @@ async def test_where_one_must_be_asked_for_all_are_verified(autojump_clock, path
 
 async def test_a_route_that_is_forgotten_is_asked_for_again(autojump_clock):
     async with open_shop() as shop:
-        engine = shop.service.meter.engine
+        engine = shop.service.quota.engine
         assert known_answers(engine, [NOWHERE]) is None
         await warm(shop)
         assert known_answers(engine, [NOWHERE]) is not None
@@ -192,31 +192,31 @@ class Hearing:
     """A watcher that writes down what it is told."""
 
     def __init__(self) -> None:
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def hear(*words: Any, **named: Any) -> None:
             if name not in ("told", "recalled"):
                 words = ()
-            self.heard.append((name, *words))
+            self.received.append((name, *words))
 
         return hear
 
 
-async def test_the_watcher_hears_the_same(autojump_clock):
-    heard = []
+async def test_the_observer_hears_the_same(autojump_clock):
+    received = []
     for knows in (True, False):
         async with open_shop() as shop:
             await warm(shop)
             hearing = Hearing()
-            engine = replace(shop.service.meter.engine, watcher=hearing)
+            engine = replace(shop.service.quota.engine, observer=hearing)
             if knows:
                 known = known_answers(engine, [*KNOWN.values()])
                 assert known is not None
-                assert not hearing.heard
-                known.tell(hearing)
+                assert not hearing.received
+                known.notify(hearing)
             else:
-                async with open_answers(engine, [*KNOWN.values()], asker="me") as answers:
+                async with open_answers(engine, [*KNOWN.values()], account="me") as answers:
                     assert len([answer async for answer in answers]) == len(KNOWN)
-            heard.append(sorted(map(repr, hearing.heard)))
-    assert heard[0] == heard[1]
+            received.append(sorted(map(repr, hearing.received)))
+    assert received[0] == received[1]

@@ -363,7 +363,7 @@ async def test_a_bug_is_500_with_an_id_and_is_logged(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(verification, "wants_evidence", broken)
+    monkeypatch.setattr(verification, "evidence_requested", broken)
     with caplog.at_level(logging.ERROR):
         got = await shop.verify()
     assert (got.status, got.error) == (500, "internal_error")

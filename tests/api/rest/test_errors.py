@@ -24,8 +24,8 @@ def test_every_docs_link_leads_to_a_heading_of_the_documentation() -> None:
     headings = re.findall(r"^#+ (.+)$", DOCUMENTATION.read_text("utf-8"), re.M)
     anchors = {re.sub(r"[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in headings}
     assert set(get_args(Section)) <= anchors
-    told = {row.anchor for row in TABLE.values()} | {each.section for each in OPERATIONS}
-    assert told - {None} <= set(get_args(Section))
+    reported = {row.anchor for row in TABLE.values()} | {each.section for each in OPERATIONS}
+    assert reported - {None} <= set(get_args(Section))
 
 
 def subclasses(kind: type[Refusal]) -> set[type[Refusal]]:

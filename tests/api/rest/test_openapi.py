@@ -75,12 +75,12 @@ def test_every_reference_leads_somewhere_and_nothing_is_left_over() -> None:
 
 
 def test_every_operation_is_there_once_with_every_answer_it_may_give() -> None:
-    told = {
+    reported = {
         operation["operationId"]: (method, path, set(operation["responses"]))
         for path, methods in SPEC["paths"].items()
         for method, operation in methods.items()
     }
-    assert told == {
+    assert reported == {
         operation.name: (
             operation.method.lower(),
             operation.path,

@@ -24,11 +24,18 @@ from mailprobe.api.quota.plans import PLANS
 from mailprobe.engine import EngineSettings, Verdict
 from mailprobe.engine.lists.lists import DATA, load_lists, read_names
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.storage.records import UsageRow
 from tests.api.alerts.test_thresholds import kinds
 from tests.api.jobs.test_worker import HOOK, Receiver, open_working_shop, promise, state_of
-from tests.api.mcp.test_app import NAMES, Door, door_of, error_of, result_of, structured
+from tests.api.mcp.test_app import (
+    NAMES,
+    Listener,
+    error_of,
+    listener_of,
+    result_of,
+    structured,
+)
 from tests.api.service_fixture import BATCH, STREAM, VERIFY, Shop, open_shop
 
 Working = tuple[Shop, Receiver]  # a shop that works jobs off, and whom it calls back
@@ -41,8 +48,8 @@ async def working() -> AsyncIterator[Working]:
 
 
 @pytest.fixture
-async def door(shop: Shop) -> Door:
-    return door_of(shop)
+async def listener(shop: Shop) -> Listener:
+    return listener_of(shop)
 
 
 # == Processing layers ========================================================================
@@ -194,7 +201,7 @@ async def test_result_of_a_syntax_failure_says_nothing_else(autojump_clock, shop
 
 
 async def test_a_failing_resolver_is_unknown_and_never_no_mx(autojump_clock, shop: Shop):
-    shop.world.zone.mood("broken.test", Mood.SERVFAIL)
+    shop.world.zone.mode("broken.test", ZoneMode.SERVFAIL)
     got = await result(shop, "ann@broken.test")
     assert (got["status"], got["failed_check"], got["mx_found"]) == ("unknown", None, False)
 
@@ -452,21 +459,24 @@ async def test_batch_and_stream_emit_no_webhook_events(autojump_clock, working: 
 # == Tool server ==============================================================================
 
 
-async def test_tools_list_has_the_eight_tools_in_order(autojump_clock, door: Door):
-    listed = result_of(await door.rpc("tools/list"))["tools"]
+async def test_tools_list_has_the_eight_tools_in_order(autojump_clock, listener: Listener):
+    listed = result_of(await listener.rpc("tools/list"))["tools"]
     assert [tool["name"] for tool in listed] == [
         "verify_email", "create_api_key", "list_api_keys", "revoke_api_key",
         "get_usage_summary", "get_account", "get_usage", "create_billing_portal",
     ]  # fmt: skip
 
 
-async def test_tools_call_gives_what_the_api_gives(autojump_clock, door: Door):
-    got = structured(await door.call("verify_email", {"email": "no@friendly.test"}))
-    assert got == {**await result(door.shop, "no@friendly.test"), "latency_ms": got["latency_ms"]}
+async def test_tools_call_gives_what_the_api_gives(autojump_clock, listener: Listener):
+    got = structured(await listener.call("verify_email", {"email": "no@friendly.test"}))
+    assert got == {
+        **await result(listener.shop, "no@friendly.test"),
+        "latency_ms": got["latency_ms"],
+    }
 
 
-async def test_tools_without_authorization_are_401_32001(autojump_clock, door: Door):
-    got = await door.rpc("tools/list", key=None)
+async def test_tools_without_authorization_are_401_32001(autojump_clock, listener: Listener):
+    got = await listener.rpc("tools/list", key=None)
     error = error_of(got)
     assert (got.status, error["code"], error["message"]) == (401, -32001, "Unauthorized")
     assert list(error["data"]) == ["reason", "action", "docs"]
@@ -477,18 +487,20 @@ async def test_tools_without_authorization_are_401_32001(autojump_clock, door: D
     [("verify_batch", {}, "verify_batch"), ("verify_email", {}, "email")],
     ids=["an unsupported tool", "a missing email"],
 )
-async def test_tools_invalid_params_32602(autojump_clock, door: Door, tool, arguments, named):
-    error = error_of(await door.call(tool, arguments))
+async def test_tools_invalid_params_32602(
+    autojump_clock, listener: Listener, tool, arguments, named
+):
+    error = error_of(await listener.call(tool, arguments))
     assert (error["code"], error["message"]) == (-32602, "Invalid params")
     assert list(error["data"]) == ["reason", "action", "docs"]
     assert named in error["data"]["reason"]
 
 
-async def test_tools_upstream_failure_32002_mirrors_the_status(autojump_clock, door: Door):
-    await door.shop.change(hard_cap_micros=0)
-    await door.shop.use_up(5_000)
-    api = await door.shop.verify()
-    got = await door.call("verify_email")
+async def test_tools_upstream_failure_32002_mirrors_the_status(autojump_clock, listener: Listener):
+    await listener.shop.change(hard_cap_micros=0)
+    await listener.shop.use_up(5_000)
+    api = await listener.shop.verify()
+    got = await listener.call("verify_email")
     error = error_of(got)
     assert (got.status, error["code"]) == (402, -32002)
     assert error["message"] == "Upstream request failed"
@@ -496,17 +508,19 @@ async def test_tools_upstream_failure_32002_mirrors_the_status(autojump_clock, d
     assert (error["data"]["status"], error["data"]["body"]) == (402, api.body)
 
 
-async def test_tools_openapi_json_is_the_tool_definitions(autojump_clock, door: Door):
-    got = await door.inside.ask("GET", "/openapi.json", key=None)
-    assert got.body == {"tools": result_of(await door.rpc("tools/list"))["tools"]}
+async def test_tools_openapi_json_is_the_tool_definitions(autojump_clock, listener: Listener):
+    got = await listener.inside.ask("GET", "/openapi.json", key=None)
+    assert got.body == {"tools": result_of(await listener.rpc("tools/list"))["tools"]}
 
 
-async def test_management_tools_need_the_provisioning_key_header(autojump_clock, door: Door):
-    key = {"X-Service-Provisioning-Key": door.shop.provisioning}
-    assert (await door.call("get_account", provisioning=None, headers=key)).status == 200
-    assert (await door.call("verify_email", provisioning=None)).status == 200
+async def test_management_tools_need_the_provisioning_key_header(
+    autojump_clock, listener: Listener
+):
+    key = {"X-Service-Provisioning-Key": listener.shop.provisioning}
+    assert (await listener.call("get_account", provisioning=None, headers=key)).status == 200
+    assert (await listener.call("verify_email", provisioning=None)).status == 200
     for tool in NAMES[1:]:
-        got = await door.call(tool, provisioning=None)
+        got = await listener.call(tool, provisioning=None)
         assert (got.status, error_of(got)["code"]) == (401, -32001)
         assert "X-Service-Provisioning-Key" in error_of(got)["data"]["action"]
 
@@ -835,7 +849,7 @@ async def test_the_free_tier_is_never_metered(autojump_clock, tier, counts):
             UsageRow(shop.clock(), "batch", "invalid", "syntax", 1, False, 1),
         ]
         await shop.store.settle(reservation, rows, metered=True)
-        assert [letter.count for letter in await shop.store.letters("meter", limit=10)] == counts
+        assert [message.count for message in await shop.store.messages("meter", limit=10)] == counts
 
 
 @pytest.mark.parametrize(("tier", "counts"), [("free", []), ("builder", [1])])
@@ -843,9 +857,9 @@ async def test_async_is_metered_when_it_completes(autojump_clock, tier, counts):
     async with open_working_shop(tier, metered=True) as (shop, _):
         await promise(shop, "known@slow.test")
         await trio.sleep(1)
-        assert await shop.store.letters("meter", limit=10) == []
+        assert await shop.store.messages("meter", limit=10) == []
         await trio.sleep(4)
-        assert [letter.count for letter in await shop.store.letters("meter", limit=10)] == counts
+        assert [message.count for message in await shop.store.messages("meter", limit=10)] == counts
 
 
 async def test_overage_is_counted_by_the_subscriptions_period(autojump_clock, shop: Shop):

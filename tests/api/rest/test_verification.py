@@ -93,58 +93,58 @@ async def test_a_batch_to_a_slow_host_leaves_a_neighbour_its_answer(autojump_clo
 # -- Idempotency-Key ----------------------------------------------------------------------------
 
 
-def once(key: str) -> dict[str, str]:
+def idempotency(key: str) -> dict[str, str]:
     return {"idempotency-key": key}
 
 
 async def test_the_same_key_and_body_get_the_first_answer_again(autojump_clock, shop: Shop):
-    first = await shop.verify(headers=once("a"))
+    first = await shop.verify(headers=idempotency("a"))
     shop.world.hosts.clear()
     await trio.sleep(3600)
-    again = await shop.verify(headers=once("a"))
+    again = await shop.verify(headers=idempotency("a"))
     assert again.octets == first.octets
     assert again.status == 200
     assert again.headers["idempotency-replayed"] == "true"
     assert again.headers["x-request-id"] != first.headers["x-request-id"]
     assert len(await shop.rows()) == 1
     await trio.sleep(24 * 3600)
-    assert (await shop.verify("bad", headers=once("a"))).status == 200
+    assert (await shop.verify("bad", headers=idempotency("a"))).status == 200
     assert len(await shop.rows()) == 2
 
 
 async def test_another_request_with_the_same_key_is_422(autojump_clock, shop: Shop):
-    await shop.verify(headers=once("a"))
+    await shop.verify(headers=idempotency("a"))
     for got in (
-        await shop.verify("b@friendly.test", headers=once("a")),
+        await shop.verify("b@friendly.test", headers=idempotency("a")),
         await shop.ask("POST", f"{VERIFY}?evidence=1", {"email": "known@friendly.test"},
-                       headers=once("a")),
-        await shop.batch("known@friendly.test", headers=once("a")),
-        await shop.manage("POST", "/keys", headers=once("a")),
+                       headers=idempotency("a")),
+        await shop.batch("known@friendly.test", headers=idempotency("a")),
+        await shop.manage("POST", "/keys", headers=idempotency("a")),
     ):  # fmt: skip
         assert (got.status, got.error) == (422, "idempotency_key_reused")
 
 
 async def test_a_first_request_that_still_runs_is_409(autojump_clock, shop: Shop):
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: shop.verify("known@slow.test", headers=once("a")))
+        nursery.start_soon(lambda: shop.verify("known@slow.test", headers=idempotency("a")))
         await trio.sleep(0.1)
-        got = await shop.verify("known@slow.test", headers=once("a"))
+        got = await shop.verify("known@slow.test", headers=idempotency("a"))
         assert (got.status, got.error) == (409, "idempotency_in_progress")
-    assert (await shop.verify("known@slow.test", headers=once("a"))).status == 200
+    assert (await shop.verify("known@slow.test", headers=idempotency("a"))).status == 200
     assert len(await shop.rows()) == 1
 
 
 async def test_a_key_belongs_to_one_account(autojump_clock, shop: Shop):
     other = await shop.store.create_account("bob@example.org", "builder")
     key = await shop.new_key("sk_live_", other.id)
-    await shop.verify(headers=once("a"))
-    got = await shop.verify("b@friendly.test", headers=once("a"), key=key)
+    await shop.verify(headers=idempotency("a"))
+    got = await shop.verify("b@friendly.test", headers=idempotency("a"), key=key)
     assert (got.status, got.body["email"]) == (200, "b@friendly.test")
 
 
 async def test_a_new_key_is_made_once_and_its_secret_told_again(autojump_clock, shop: Shop):
-    first = await shop.manage("POST", "/keys", {"label": "x"}, headers=once("a"))
-    again = await shop.manage("POST", "/keys", {"label": "x"}, headers=once("a"))
+    first = await shop.manage("POST", "/keys", {"label": "x"}, headers=idempotency("a"))
+    again = await shop.manage("POST", "/keys", {"label": "x"}, headers=idempotency("a"))
     assert (first.status, again.status) == (201, 201)
     assert first.body == again.body
     assert (await shop.manage("GET", "/keys")).body["count"] == 2
@@ -152,42 +152,42 @@ async def test_a_new_key_is_made_once_and_its_secret_told_again(autojump_clock, 
 
 async def test_a_malformed_request_is_counted_once(autojump_clock, shop: Shop):
     for _ in range(3):
-        assert (await shop.verify(5, headers=once("a"))).status == 400
+        assert (await shop.verify(5, headers=idempotency("a"))).status == 400
     assert len(await shop.rows()) == 1
 
 
 async def test_what_may_pass_another_time_is_not_kept(autojump_clock, free_shop: Shop):
     await free_shop.batch(*["x"] * 10)
-    assert (await free_shop.verify(headers=once("a"))).status == 429
+    assert (await free_shop.verify(headers=idempotency("a"))).status == 429
     await trio.sleep(60)
-    assert (await free_shop.verify(headers=once("a"))).status == 200
+    assert (await free_shop.verify(headers=idempotency("a"))).status == 200
     free_shop.store.away = {"settle"}
-    assert (await free_shop.verify(headers=once("b"))).status == 503
+    assert (await free_shop.verify(headers=idempotency("b"))).status == 503
     free_shop.store.away = False
-    assert (await free_shop.verify(headers=once("b"))).status == 200
+    assert (await free_shop.verify(headers=idempotency("b"))).status == 200
 
 
 async def test_a_caller_who_hung_up_may_ask_again(autojump_clock, shop: Shop):
-    await shop.verify("known@slow.test", headers=once("a"), hang_up_at=0.5)
+    await shop.verify("known@slow.test", headers=idempotency("a"), hang_up_at=0.5)
     await trio.sleep(0.1)
-    assert (await shop.verify("known@slow.test", headers=once("a"))).status == 200
+    assert (await shop.verify("known@slow.test", headers=idempotency("a"))).status == 200
 
 
 async def test_a_key_is_1_to_255_characters(autojump_clock, shop: Shop):
-    assert (await shop.verify(headers=once("k" * 255))).status == 200
+    assert (await shop.verify(headers=idempotency("k" * 255))).status == 200
     for key in ("k" * 256, ""):
-        got = await shop.verify(headers=once(key))
+        got = await shop.verify(headers=idempotency(key))
         assert (got.status, got.error) == (400, "invalid_request")
         assert "Idempotency-Key" in got.body["message"]
 
 
 async def test_a_stream_cannot_be_repeated(autojump_clock, shop: Shop):
-    got = await shop.stream("known@friendly.test", headers=once("a"))
+    got = await shop.stream("known@friendly.test", headers=idempotency("a"))
     assert (got.status, got.error) == (400, "invalid_request")
     assert got.body["docs"].endswith("#streaming")
 
 
 async def test_a_get_takes_no_notice_of_a_key(autojump_clock, shop: Shop):
     for _ in range(2):
-        got = await shop.ask("GET", f"{MANAGEMENT}/account", headers=once("a"))
+        got = await shop.ask("GET", f"{MANAGEMENT}/account", headers=idempotency("a"))
         assert "idempotency-replayed" not in got.headers

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mailprobe.bench.harness.confusion import HONEST, TOLD, Known, Matrix, main
+from mailprobe.bench.harness.confusion import HONEST, REPORTED, KnownTruth, Matrix, main
 from mailprobe.bench.lab.scenario import Truth
 
 TRUTH = {
@@ -32,27 +32,27 @@ RIGHT = {
 
 def matrix_of(**changes: str) -> Matrix:
     """Everything told right, but for addresses that begin so."""
-    matrix = Matrix(Known.of(TRUTH, ADDRESSES))
-    for address, told in RIGHT.items():
+    matrix = Matrix(KnownTruth.of(TRUTH, ADDRESSES))
+    for address, reported in RIGHT.items():
         start = address.replace("@", "_at_").replace(".", "_")
-        matrix.add(address, changes.get(start, told))
+        matrix.add(address, changes.get(start, reported))
     return matrix
 
 
 def test_what_is_right_is_no_lie_and_leaves_nothing_open():
     matrix = matrix_of()
-    assert (matrix.lies(*TOLD), matrix.unknown_share) == (0, 0.0)
-    assert (matrix.asked(), matrix.asked(knowable=True)) == (6, 5)
+    assert (matrix.lies(*REPORTED), matrix.unknown_share) == (0, 0.0)
+    assert (matrix.verified(), matrix.verified(knowable=True)) == (6, 5)
 
 
 def test_unknown_is_no_lie_but_counts_where_it_could_be_known():
     matrix = matrix_of(ann_at_a_test="unknown")
-    assert matrix.lies(*TOLD) == 0
+    assert matrix.lies(*REPORTED) == 0
     assert matrix.unknown_share == pytest.approx(20)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"ann_at_a_test": "undeliverable"}, "undeliverable"),
         (
@@ -67,14 +67,16 @@ def test_unknown_is_no_lie_but_counts_where_it_could_be_known():
         ({"ann_at_a_test": "catch_all"}, "catch_all"),
     ],
 )
-def test_a_lie_is_counted_under_what_was_told(change, told):
+def test_a_lie_is_counted_under_what_was_told(change, reported):
     matrix = matrix_of(**change)
-    assert [matrix.lies(status) for status in TOLD] == [int(status == told) for status in TOLD]
+    assert [matrix.lies(status) for status in REPORTED] == [
+        int(status == reported) for status in REPORTED
+    ]
 
 
 def test_every_truth_says_what_is_honest():
     assert set(HONEST) == set(Truth)
-    assert all("unknown" in told and told <= set(TOLD) for told in HONEST.values())
+    assert all("unknown" in reported and reported <= set(REPORTED) for reported in HONEST.values())
 
 
 def test_another_verifiers_results_are_judged(tmp_path, capsys):

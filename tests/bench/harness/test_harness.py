@@ -21,7 +21,7 @@ from mailprobe.bench.harness.compare import changes, read_earlier
 from mailprobe.bench.harness.figures import (
     BUDGETS,
     Figure,
-    Lacking,
+    MissingRequirement,
     Result,
     Series,
     promised,
@@ -32,7 +32,7 @@ from mailprobe.bench.harness.figures import (
 )
 from mailprobe.bench.harness.machine import describe, differences, is_busy
 from mailprobe.bench.harness.plots import draw_png, draw_text, plots_of, scale_of
-from mailprobe.bench.harness.rounds import Timed, ratio, timed
+from mailprobe.bench.harness.rounds import RepeatedRuns, ratio, timed
 from mailprobe.bench.harness.suites import SUITES
 from mailprobe.bench.harness.tables import number
 
@@ -60,9 +60,9 @@ def run():
     return [Figure("steps", 3, "")]
 """,
     "lacking": """
-from mailprobe.bench.harness.figures import Lacking
+from mailprobe.bench.harness.figures import MissingRequirement
 def run():
-    raise Lacking("no npm here; install Node.js")
+    raise MissingRequirement("no npm here; install Node.js")
 """,
     "broken": """
 def run():
@@ -454,15 +454,15 @@ def test_every_suite_can_be_run(name: str) -> None:
 
 def test_every_suite_is_told() -> None:
     page = (ROOT / "docs/bench.md").read_text("utf-8").partition("## The suites")[2]
-    told = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
-    assert SUITES.keys() <= told
+    reported = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
+    assert SUITES.keys() <= reported
 
 
 SMALL = {  # suite -> what makes it small
     "wire": {"SESSIONS": 2},
     "replies": {"HOT": 10, "COLD": 1, "AFRESH": 1},
     "clean": {"CSV_ROWS": 200, "SHEET_ROWS": 100},
-    "turnstile": {"TURNS": 10, "ASKERS": (1, 10, 100)},
+    "turnstile": {"TURNS": 10, "ACCOUNTS": (1, 10, 100)},
     "lists": {"LOOK_UPS": 100, "NEW_DOMAINS": 10},
 }
 
@@ -496,7 +496,7 @@ def test_rounds_are_done_once_for_warmth() -> None:
 
 
 def test_a_ratio_is_of_the_processor_time_of_an_item() -> None:
-    one, other = Timed(9.0, 2.0, 0.1, 0.2), Timed(1.0, 4.0, 0.1, 0.1)
+    one, other = RepeatedRuns(9.0, 2.0, 0.1, 0.2), RepeatedRuns(1.0, 4.0, 0.1, 0.1)
     assert ratio("x", one, other, items=10, other_items=40).value == pytest.approx(2.0)
     assert one.figure("x", 1000).value == pytest.approx(2000)
     assert one.rate("x", 1000).value == pytest.approx(500)
@@ -519,5 +519,5 @@ def test_numbers_have_three_digits(value: float | None, text: str) -> None:
 
 
 def test_a_missing_library_is_named() -> None:
-    with pytest.raises(Lacking, match="nonesuch is not installed"):
+    with pytest.raises(MissingRequirement, match="nonesuch is not installed"):
         mailprobe.bench.harness.plots.require("nonesuch")

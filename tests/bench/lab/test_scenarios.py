@@ -14,16 +14,16 @@ from mailprobe.bench.lab.scenario import Scenario, Truth
 from mailprobe.bench.lab.scenarios import SCENARIOS, alabel, build
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.lists.lists import load_lists
-from mailprobe.engine.testing.host_log import Session
-from mailprobe.engine.testing.mail_host import Door
-from mailprobe.engine.testing.smtp_script import Clerk
+from mailprobe.engine.testing.host_log import HostLogSession
+from mailprobe.engine.testing.mail_host import HostAddress
+from mailprobe.engine.testing.smtp_script import SmtpScript
 from mailprobe.engine.verdict import Outcome
 
 ROWS = list(csv.DictReader(make_list.LIST.read_text(encoding="utf-8").splitlines()))
 
 
 @pytest.fixture(scope="module")
-def town():
+def fixture_domains():
     return build("default", 0)
 
 
@@ -49,10 +49,10 @@ def test_every_address_of_a_host_is_loopback_and_has_its_exchange(name):
     assert all(address.startswith("127.") for address in named)
 
 
-def test_what_the_lists_decide_is_as_the_town_says(town):
+def test_what_the_lists_decide_is_as_the_fixture_domains_says(fixture_domains):
     """Disposable and blocked domains are those of layer 2 and no others."""
     lists = load_lists()
-    for outcome, addresses in town.addresses.items():
+    for outcome, addresses in fixture_domains.addresses.items():
         for text in addresses:
             if outcome is Outcome.SYNTAX:
                 with pytest.raises(NotAnAddress):
@@ -61,7 +61,7 @@ def test_what_the_lists_decide_is_as_the_town_says(town):
             signals = lists.signals(parse(text))
             assert signals.disposable == (outcome is Outcome.DISPOSABLE), text
             assert signals.smtp_blocked == (outcome is Outcome.SMTP_BLOCKED), text
-    slips = [a for a in town.addresses[Outcome.NO_MX] if not a.endswith(".test")]
+    slips = [a for a in fixture_domains.addresses[Outcome.NO_MX] if not a.endswith(".test")]
     assert slips
     assert all(lists.signals(parse(text)).suggestion for text in slips)
 
@@ -70,10 +70,12 @@ def test_the_committed_list_is_what_the_script_makes():
     assert make_list.LIST.read_text(encoding="utf-8") == make_list.make()
 
 
-def test_the_list_has_300_rows_of_every_outcome_in_their_shares(town):
-    told = {text: outcome for outcome, known in town.addresses.items() for text in known}
+def test_the_list_has_300_rows_of_every_outcome_in_their_shares(fixture_domains):
+    reported = {
+        text: outcome for outcome, known in fixture_domains.addresses.items() for text in known
+    }
     assert len(ROWS) == 300
-    shares = Counter(told.get(row["email"]) for row in ROWS)
+    shares = Counter(reported.get(row["email"]) for row in ROWS)
     assert set(Outcome) <= set(shares)
     assert 0.55 < shares[Outcome.DELIVERABLE] / len(ROWS) < 0.65
     assert shares[Outcome.TIMED_OUT] <= 12
@@ -88,19 +90,21 @@ def test_the_list_has_the_warts_of_a_real_one():
     assert any(not row["name"].isascii() for row in ROWS)
 
 
-def test_every_domain_of_the_list_is_known_to_the_resolver(town):
+def test_every_domain_of_the_list_is_known_to_the_resolver(fixture_domains):
     """NXDOMAIN only where the town says so, never because a firm was forgotten."""
-    known = set(town.zone.names)
+    known = set(fixture_domains.zone.names)
     for row in ROWS:
         try:
             address = parse(row["email"])
         except NotAnAddress:
             continue
         assert address.domain in known, row
-        town.zone.answer(dns.message.make_query(address.domain, "MX").to_wire())
+        fixture_domains.zone.answer(dns.message.make_query(address.domain, "MX").to_wire())
 
 
-async def test_every_mailbox_of_the_town_is_answered_as_it_says(town, autojump_clock):
+async def test_every_mailbox_of_the_fixture_domains_is_answered_as_it_says(
+    fixture_domains, autojump_clock
+):
     """The outcomes that one reply decides: each is asked of its host, in memory."""
     first_digit = {
         Outcome.DELIVERABLE: "2",
@@ -111,31 +115,31 @@ async def test_every_mailbox_of_the_town_is_answered_as_it_says(town, autojump_c
         Outcome.TEMPORARY: "4",
     }
     for outcome, digit in first_digit.items():
-        for text in town.addresses[outcome]:
+        for text in fixture_domains.addresses[outcome]:
             local, _, domain = text.rpartition("@")
-            *_, (_, exchange) = town.zone.names[alabel(domain)].mx
-            (address,) = town.zone.names[exchange].addresses
-            clerk = Clerk(town.hosts[address], Session(1, 0.0))
-            clerk.hear("EHLO probe.test", 0, together=False)
-            clerk.hear("HELO probe.test", 0, together=False)
-            clerk.hear("MAIL FROM:<>", 0, together=False)
-            said = clerk.hear(f"RCPT TO:<{local}@{alabel(domain)}>", 0, together=False)
+            *_, (_, exchange) = fixture_domains.zone.names[alabel(domain)].mx
+            (address,) = fixture_domains.zone.names[exchange].addresses
+            clerk = SmtpScript(fixture_domains.hosts[address], HostLogSession(1, 0.0))
+            clerk.receive("EHLO probe.test", 0, together=False)
+            clerk.receive("HELO probe.test", 0, together=False)
+            clerk.receive("MAIL FROM:<>", 0, together=False)
+            said = clerk.receive(f"RCPT TO:<{local}@{alabel(domain)}>", 0, together=False)
             assert said.text.startswith(digit), (text, said)
 
 
 def test_the_internet_has_5000_addresses_and_each_is_one_thing():
     scenario = build("internet", 0)
     true = {text: truth for truth, known in scenario.truth.items() for text in known}
-    told = {text: outcome for outcome, known in scenario.addresses.items() for text in known}
-    assert len(true) == len(told) == 5_000
-    assert true.keys() == told.keys()
+    reported = {text: outcome for outcome, known in scenario.addresses.items() for text in known}
+    assert len(true) == len(reported) == 5_000
+    assert true.keys() == reported.keys()
     honest = {
         Truth.EXISTS: {Outcome.DELIVERABLE, Outcome.DELIVERABLE_UNTESTED},
         Truth.ABSENT: {Outcome.UNDELIVERABLE},
         Truth.CATCH_ALL: {Outcome.CATCH_ALL},
         Truth.NO_MAIL: {Outcome.NO_MX},
     }
-    for text, outcome in told.items():
+    for text, outcome in reported.items():
         assert outcome in honest[true[text]] or outcome not in KNOWABLE, text
 
 
@@ -170,19 +174,19 @@ def hosts_of(scenario: Scenario, domain: str) -> list[str]:
     return [
         address
         for address in addresses
-        if scenario.hosts[address].door is Door.OPEN
-        and not shut & scenario.hosts[address].troubles.keys()
+        if scenario.hosts[address].address is HostAddress.OPEN
+        and not shut & scenario.hosts[address].faults.keys()
     ]
 
 
 def first_reply(scenario: Scenario, address: str, text: str) -> str:
-    clerk = Clerk(scenario.hosts[address], Session(1, 0.0))
+    clerk = SmtpScript(scenario.hosts[address], HostLogSession(1, 0.0))
     clerk.secured()
-    clerk.hear("EHLO probe.test", 0, together=False)
-    clerk.hear("HELO probe.test", 0, together=False)
+    clerk.receive("EHLO probe.test", 0, together=False)
+    clerk.receive("HELO probe.test", 0, together=False)
     null = scenario.hosts[address].named_sender_reply is not None
-    clerk.hear(f"MAIL FROM:<{'' if null else 'probe@probe.test'}>", 0, together=False)
-    return clerk.hear(f"RCPT TO:<{text}>", 0, together=False).text
+    clerk.receive(f"MAIL FROM:<{'' if null else 'probe@probe.test'}>", 0, together=False)
+    return clerk.receive(f"RCPT TO:<{text}>", 0, together=False).text
 
 
 def test_the_seed_decides_how_far_healthy_hosts_are():

@@ -19,13 +19,20 @@ import dns.rcode
 import pytest
 import trio
 
-from mailprobe.bench.harness.figures import Lacking
+from mailprobe.bench.harness.figures import MissingRequirement
 from mailprobe.bench.peers import fixture_domains, in_namespace, install, namespace, resolver
-from mailprobe.bench.peers.in_namespace import Answer, Errand, NoAnswer, Runner, ask, turnarounds
+from mailprobe.bench.peers.in_namespace import (
+    NoAnswer,
+    Runner,
+    RunnerOutput,
+    Task,
+    run_runner,
+    turnarounds,
+)
 from mailprobe.bench.peers.runner import BAD, CATCH_ALL, GOOD, UNSURE
 from mailprobe.bench.suites import peers
 from mailprobe.engine.lists.lists import load_lists
-from mailprobe.engine.testing.host_log import Record
+from mailprobe.engine.testing.host_log import HostLog
 from mailprobe.engine.testing.zone import Zone
 
 MAY_ENTER = (
@@ -65,9 +72,9 @@ def program(text: str, **more: object) -> Runner:
 
 
 async def test_a_runner_answers_by_its_last_line():
-    answer = await ask(program(SAYS_GOOD), ["ann@a.test", "ben@b.test"], {})
-    told = {"ann@a.test": "good", "ben@b.test": "good"}
-    assert answer == Answer(told, took_s=0.5, cpu_s=0.25, raised=1)
+    answer = await run_runner(program(SAYS_GOOD), ["ann@a.test", "ben@b.test"], {})
+    reported = {"ann@a.test": "good", "ben@b.test": "good"}
+    assert answer == RunnerOutput(reported, took_s=0.5, cpu_s=0.25, raised=1)
 
 
 @pytest.mark.parametrize(
@@ -83,76 +90,76 @@ async def test_a_runner_answers_by_its_last_line():
 )
 async def test_a_runner_that_gives_no_answer_is_told_why(text, why):
     with pytest.raises(NoAnswer, match=why):
-        await ask(program(text), ["ann@a.test"], {})
+        await run_runner(program(text), ["ann@a.test"], {})
 
 
 async def test_a_runner_that_hangs_ends_at_its_limit_with_all_its_processes():
     """The pipe of its output ends only when all of them have: a left one would be waited for."""
     hanging = Runner("tiny", ("sh", "-c", "sleep 300 & sleep 300"), limit_s=0.3)
     with trio.fail_after(WHOLE_S), pytest.raises(NoAnswer, match=r"still at work after 0\.3 s"):
-        await ask(hanging, ["ann@a.test"], {})
+        await run_runner(hanging, ["ann@a.test"], {})
 
 
 # -- counting --------------------------------------------------------------------------------
 
 
 def test_turnarounds_are_banners_and_writes_but_quit():
-    record = Record()
+    record = HostLog()
     polite, rude = record.open_session(0.0), record.open_session(0.0)
     polite.turnarounds, polite.quit = 4, True  # EHLO, MAIL, RCPT, QUIT
     rude.turnarounds = 2
     assert turnarounds(record) == (1 + 3) + (1 + 2)
 
 
-def errand(runner: str, word: str = GOOD, **seen: object) -> Errand:
-    return Errand(runner, "one domain", dict.fromkeys(ONE_DOMAIN, word), **seen)
+def task(runner: str, word: str = GOOD, **seen: object) -> Task:
+    return Task(runner, "one domain", dict.fromkeys(ONE_DOMAIN, word), **seen)
 
 
 def test_ours_is_compared_with_the_best_peer_that_told_all_right():
     whole = [
-        errand("mailprobe", turnarounds=8, took_s=0.5, cpu_s=0.1),
-        errand("slow", turnarounds=200, took_s=9.0, cpu_s=0.1),
-        errand("hasty", turnarounds=240, took_s=1.0, cpu_s=0.1),
-        errand("hasty at once", turnarounds=240, took_s=0.25, cpu_s=0.1),
-        errand("mute", UNSURE, turnarounds=0, took_s=0.1, cpu_s=0.1),
-        Errand("broken", "one domain", remark="ended with 1"),
+        task("mailprobe", turnarounds=8, took_s=0.5, cpu_s=0.1),
+        task("slow", turnarounds=200, took_s=9.0, cpu_s=0.1),
+        task("hasty", turnarounds=240, took_s=1.0, cpu_s=0.1),
+        task("hasty at once", turnarounds=240, took_s=0.25, cpu_s=0.1),
+        task("mute", UNSURE, turnarounds=0, took_s=0.1, cpu_s=0.1),
+        Task("broken", "one domain", remark="ended with 1"),
     ]
-    told = {figure.what: figure.value for figure in peers.figures(whole)}
-    assert told["turn-arounds: the best peer's against ours"] == 25
-    assert told["time: the quickest peer's against ours"] == 2
-    assert told["time: the quickest at once against ours"] == 0.5
-    assert "mute: turn-arounds" in told
-    assert not any(what.startswith("broken") for what in told)
+    reported = {figure.what: figure.value for figure in peers.figures(whole)}
+    assert reported["turn-arounds: the best peer's against ours"] == 25
+    assert reported["time: the quickest peer's against ours"] == 2
+    assert reported["time: the quickest at once against ours"] == 0.5
+    assert "mute: turn-arounds" in reported
+    assert not any(what.startswith("broken") for what in reported)
 
 
 def test_of_several_rounds_the_median_time_and_the_wrongest_answers_count():
-    rounds = [errand("mailprobe", turnarounds=8, took_s=took_s) for took_s in (0.9, 0.5, 0.4)]
+    rounds = [task("mailprobe", turnarounds=8, took_s=took_s) for took_s in (0.9, 0.5, 0.4)]
     rounds[2] = replace(rounds[2], told={**rounds[2].told, next(iter(ONE_DOMAIN)): BAD})
-    peer = errand("peer", turnarounds=200, took_s=1.0)
-    told = {figure.what: figure.value for figure in peers.figures([*rounds[:2], peer])}
-    assert told["mailprobe: 50 of one domain"] == 0.9
+    peer = task("peer", turnarounds=200, took_s=1.0)
+    reported = {figure.what: figure.value for figure in peers.figures([*rounds[:2], peer])}
+    assert reported["mailprobe: 50 of one domain"] == 0.9
     with pytest.raises(peers.NothingToCompare):
         peers.figures([*rounds, peer])
 
 
 def test_a_round_without_an_answer_speaks_for_all():
-    rounds = [errand("peer", took_s=1.0), Errand("peer", "one domain", remark="ended with 1")]
+    rounds = [task("peer", took_s=1.0), Task("peer", "one domain", remark="ended with 1")]
     with pytest.raises(peers.NothingToCompare):
-        peers.figures([errand("mailprobe", took_s=0.5, turnarounds=8), *rounds])
+        peers.figures([task("mailprobe", took_s=0.5, turnarounds=8), *rounds])
 
 
 def test_nothing_is_compared_where_no_peer_told_all_right():
     with pytest.raises(peers.NothingToCompare):
-        peers.figures([errand("mailprobe", took_s=1, turnarounds=8), errand("mute", UNSURE)])
+        peers.figures([task("mailprobe", took_s=1, turnarounds=8), task("mute", UNSURE)])
 
 
 def test_a_list_gives_rightness_rate_and_processor_time():
-    told = dict.fromkeys(A_LIST, BAD)
+    reported = dict.fromkeys(A_LIST, BAD)
     [right, wrong, rate, cpu, *_] = peers.figures(
         [
-            Errand("mailprobe", "list", told, took_s=2.0, cpu_s=0.4),
-            errand("mailprobe", turnarounds=8, took_s=1),
-            errand("peer", turnarounds=8, took_s=1),
+            Task("mailprobe", "list", reported, took_s=2.0, cpu_s=0.4),
+            task("mailprobe", turnarounds=8, took_s=1),
+            task("peer", turnarounds=8, took_s=1),
         ]
     )
     wrongly_bad = sum(kind in ("deliverable", "catch-all") for kind in A_LIST.values())
@@ -165,8 +172,8 @@ def test_a_list_gives_rightness_rate_and_processor_time():
 
 
 def test_remarks_say_what_was_told_wrong_by_kind():
-    told = dict.fromkeys(A_LIST, GOOD)
-    assert peers.remarks(Errand("peer", "list", told, raised=3), A_LIST) == [
+    reported = dict.fromkeys(A_LIST, GOOD)
+    assert peers.remarks(Task("peer", "list", reported, raised=3), A_LIST) == [
         "peer, list: raised an error for 3 addresses",
         "peer, list: 20 × catch-all -> good",
         "peer, list: 10 × no MX -> good",
@@ -185,7 +192,7 @@ def test_of_a_catch_all_anything_but_a_plain_answer_is_right(word):
 # -- the town --------------------------------------------------------------------------------
 
 
-def test_the_town_has_every_kind_and_is_the_same_each_time():
+def test_the_fixture_domains_has_every_kind_and_is_the_same_each_time():
     kinds = list(A_LIST.values())
     assert {kind: kinds.count(kind) for kind in fixture_domains.RIGHT} == {
         "deliverable": 100,
@@ -275,7 +282,7 @@ def test_a_changed_pin_asks_for_a_new_installation(monkeypatch, tmp_path):
 def test_peers_that_are_not_installed_are_named_with_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setattr(install, "ENVIRONMENTS", tmp_path)
     with pytest.raises(
-        Lacking, match=r"verify-email.*python -m mailprobe\.bench\.peers install"
+        MissingRequirement, match=r"verify-email.*python -m mailprobe\.bench\.peers install"
     ) as lacking:
         install.check_installed()
     assert "\n" not in str(lacking.value)
@@ -283,7 +290,7 @@ def test_peers_that_are_not_installed_are_named_with_the_remedy(monkeypatch, tmp
 
 def test_a_machine_without_unshare_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr(namespace.shutil, "which", lambda name: None)
-    with pytest.raises(Lacking, match="util-linux"):
+    with pytest.raises(MissingRequirement, match="util-linux"):
         namespace.entering()
 
 
@@ -292,11 +299,11 @@ def test_a_user_who_may_not_is_told_so(monkeypatch, tmp_path):
     refusing.write_text("#!/bin/sh\necho 'unshare: unshare failed: not permitted' >&2; exit 1\n")
     refusing.chmod(0o755)
     monkeypatch.setattr(namespace.shutil, "which", lambda name: str(refusing))
-    with pytest.raises(Lacking, match=r"needs root: unshare: .* not permitted"):
+    with pytest.raises(MissingRequirement, match=r"needs root: unshare: .* not permitted"):
         namespace.entering()
 
 
-def test_the_errands_do_not_run_outside():
+def test_the_tasks_do_not_run_outside():
     """They would cover this machine's own resolv.conf."""
     with pytest.raises(SystemExit, match="namespaces of its own"):
         in_namespace.main()
@@ -306,7 +313,7 @@ def test_the_errands_do_not_run_outside():
 
 
 @pytest.mark.skipif(not MAY_ENTER, reason="this user may not make network namespaces")
-def test_both_errands_are_run_and_counted_in_there():
+def test_both_tasks_are_run_and_counted_in_there():
     outside = Path("/etc/resolv.conf").read_bytes()
     tiny = program(ASKS_THREE, rounds=2)
     broken = Runner("broken", (sys.executable, "-c", "1/0"))
@@ -326,7 +333,7 @@ def test_both_errands_are_run_and_counted_in_there():
 
 
 @pytest.mark.skipif(not MAY_ENTER, reason="this user may not make network namespaces")
-def test_our_own_runner_answers_both_errands():
+def test_our_own_runner_answers_both_tasks():
     """How well is the bench's affair; that it speaks the protocol is this test's."""
     ours = replace(install.runners()[0], rounds=1)
     rounds = peers.play([ours])

@@ -28,10 +28,10 @@ def test_every_figure_comes_and_every_address_is_told_right(tmp_path: Path, lab:
     addresses = lab.addresses["deliverable"][: ADDRESSES + OTHERS]
     with start_service(lab.env, tmp_path, plans=PLANS) as service:
         figures = trio.run(measure, service, addresses, ADDRESSES)
-    told = {figure.what: figure.value for figure in figures}
-    assert len(told) == len(figures)
-    assert told.pop("told right") == 2 * ADDRESSES
-    assert all(value > 0 for what, value in told.items() if "processor" not in what)
+    reported = {figure.what: figure.value for figure in figures}
+    assert len(reported) == len(figures)
+    assert reported.pop("told right") == 2 * ADDRESSES
+    assert all(value > 0 for what, value in reported.items() if "processor" not in what)
     with pytest.raises(ProcessLookupError):
         os.kill(service.pid, 0)
 

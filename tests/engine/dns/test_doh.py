@@ -16,9 +16,9 @@ import trustme
 
 from mailprobe.engine.dns import doh
 from mailprobe.engine.dns.doh import TRIES_MAX, TransportFailed, open_transport
-from mailprobe.engine.dns.messages import ask
+from mailprobe.engine.dns.messages import encode_query
 
-QUESTION = ask("shop.test", "MX")
+QUESTION = encode_query("shop.test", "MX")
 DNS = "application/dns-message"
 
 
@@ -171,14 +171,14 @@ async def until(condition) -> None:
 async def ask_many(transport, server, count: int) -> int:
     answered = 0
 
-    async def asker() -> None:
+    async def account() -> None:
         nonlocal answered
         octets = await transport.exchange(server.url, QUESTION)
         answered += octets == QUESTION
 
     async with trio.open_nursery() as nursery:
         for _ in range(count):
-            nursery.start_soon(asker)
+            nursery.start_soon(account)
     return answered
 
 
@@ -303,13 +303,13 @@ async def test_no_question_is_under_way_for_ever(
         open_server(authority, protocol, slow=trio.Event()) as server,
         open_transport(ca_file) as transport,
     ):
-        told: list[object] = []
-        transport.begin(server.url, QUESTION, told.append)
+        reported: list[object] = []
+        transport.begin(server.url, QUESTION, reported.append)
         await until(lambda: server.questions)
         monkeypatch.setattr(doh, "EXCHANGE_S", 0.2)
-        await until(lambda: told)
-        assert isinstance(told[0], TransportFailed)
-        assert "too slow" in str(told[0])
+        await until(lambda: reported)
+        assert isinstance(reported[0], TransportFailed)
+        assert "too slow" in str(reported[0])
         if protocol == "h2":
             await until(lambda: server.resets)
         server.slow.set()
@@ -339,8 +339,8 @@ async def test_a_question_that_is_given_up_frees_its_place_at_once(authority, ca
         open_transport(ca_file) as transport,
     ):
         most = 5 if protocol == "h2" else doh.CONNECTIONS_MAX
-        told: list[object] = []
-        hung = [transport.begin(server.url, QUESTION, told.append) for _ in range(most)]
+        reported: list[object] = []
+        hung = [transport.begin(server.url, QUESTION, reported.append) for _ in range(most)]
         await until(lambda: server.questions == most)
         answered: list[object] = []
         for _ in range(3):
@@ -358,7 +358,7 @@ async def test_a_question_that_is_given_up_frees_its_place_at_once(authority, ca
         if protocol != "h2":
             await until(lambda: server.open_now == 3)
         assert [answer.octets for answer in answered] == [QUESTION] * 3
-        assert told == []
+        assert reported == []
 
 
 async def test_a_connection_with_many_resets_is_replaced_before_the_server_hangs_up(
@@ -372,7 +372,7 @@ async def test_a_connection_with_many_resets_is_replaced_before_the_server_hangs
         open_server(authority, "h2", slow=slow, streams_max=8) as server,
         open_transport(ca_file) as transport,
     ):
-        transport.listen_for_capacity(server.url, places.append)
+        transport.subscribe_capacity(server.url, places.append)
         answered: list[object] = []
         transport.begin(server.url, QUESTION, answered.append)
         for number in range(20):
@@ -483,38 +483,38 @@ async def test_an_endpoint_that_never_shakes_hands_fails_all_who_wait(ca_file, m
         url = f"https://127.0.0.1:{listener.socket.getsockname()[1]}/q"
         failed = []
 
-        async def asker() -> None:
+        async def account() -> None:
             with pytest.raises(TransportFailed, match="handshake was too slow"):
                 await transport.exchange(url, QUESTION)
             failed.append(1)
 
         async with trio.open_nursery() as nursery:
             for _ in range(5):
-                nursery.start_soon(asker)
+                nursery.start_soon(account)
         assert len(failed) == 5
 
 
 async def test_whoever_waits_when_the_transport_closes_is_told(authority, ca_file):
-    told = []
+    reported = []
     async with open_server(authority, "h2", slow=trio.Event()) as server:
         async with open_transport(ca_file) as transport:
-            transport.begin(server.url, QUESTION, told.append)
+            transport.begin(server.url, QUESTION, reported.append)
             await until(lambda: server.questions)
-            transport.begin(server.url, QUESTION, told.append)
-        transport.begin(server.url, QUESTION, told.append)
+            transport.begin(server.url, QUESTION, reported.append)
+        transport.begin(server.url, QUESTION, reported.append)
         await until(lambda: not server.open_now)
-    assert [str(failed) for failed in told] == ["the transport is closed"] * 3
+    assert [str(failed) for failed in reported] == ["the transport is closed"] * 3
 
 
 async def test_what_has_been_given_up_is_told_nothing(authority, ca_file):
-    told = []
+    reported = []
     async with (
         open_server(authority, "h2") as server,
         open_transport(ca_file) as transport,
     ):
-        transport.begin(server.url, QUESTION, told.append)()
+        transport.begin(server.url, QUESTION, reported.append)()
         assert await transport.exchange(server.url, QUESTION) == QUESTION
-    assert told == []
+    assert reported == []
 
 
 @pytest.mark.parametrize("protocol", ["h2", "http/1.1"])

@@ -11,9 +11,9 @@ from mailprobe.engine import EngineSettings, in_order, open_answers, open_engine
 from mailprobe.engine.dns.doh import TransportFailed
 from mailprobe.engine.dns.messages import ROOT_QUESTION, LookupFailed, Route
 from mailprobe.engine.dns.resolver import CHECK_S, LOOKUP_S
-from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.invariants import assert_whole
 
 SETTINGS = EngineSettings(doh_urls=("https://11.0.0.1/q",))
@@ -23,14 +23,14 @@ SETTINGS = EngineSettings(doh_urls=("https://11.0.0.1/q",))
 class Troubled:
     """A world's resolver that stands still, or refuses all, between two instants."""
 
-    world: World
+    world: FakeNetwork
     kind: str = "stands still"
     begins_at: float = float("inf")
     ends_at: float = float("inf")
     delay_s: float = 0.02
     asked: list[bytes] = field(default_factory=list)
 
-    def trouble(self, begins_s: float, lasts_s: float) -> None:
+    def fault(self, begins_s: float, lasts_s: float) -> None:
         self.begins_at = trio.current_time() + begins_s
         self.ends_at = self.begins_at + lasts_s
 
@@ -46,27 +46,27 @@ class Troubled:
         return await self.world.transport.exchange(url, query)
 
 
-def engine_over(world: World, transport: Troubled):
-    return open_engine(SETTINGS, transport=transport, dial=world.dial, rng=random.Random(0))
+def engine_over(network: FakeNetwork, transport: Troubled):
+    return open_engine(SETTINGS, transport=transport, dial=network.dial, rng=random.Random(0))
 
 
 @pytest.mark.parametrize("lasts_s", [0.5, 1.0, 1.5, 3.0])
 @pytest.mark.parametrize("kind", ["stands still", "loses", "refuses"])
 async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(autojump_clock, kind, lasts_s):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
         healthy = [f"known@d{number}.test" for number in range(1_600)]
         hung = [f"known@hung{number}.test" for number in range(400)]
         for number in range(1_600):
-            world.add(f"d{number}.test", host, mx=f"mx{number % 40}.test")
+            network.add(f"d{number}.test", host, mx=f"mx{number % 40}.test")
         for number in range(400):
-            world.zone.mood(f"hung{number}.test", Mood.HANG)
+            network.zone.mode(f"hung{number}.test", ZoneMode.HANG)
         texts = [*healthy, *hung]
         random.Random(1).shuffle(texts)
-        transport = Troubled(world, kind)
-        async with engine_over(world, transport) as engine:
-            transport.trouble(0.1, lasts_s)
-            async with open_answers(engine, texts, asker="list", patient=True) as answers:
+        transport = Troubled(network, kind)
+        async with engine_over(network, transport) as engine:
+            transport.fault(0.1, lasts_s)
+            async with open_answers(engine, texts, account="list", patient=True) as answers:
                 verdicts = await in_order(answers, len(texts))
             assert transport.ends_at < trio.current_time()
             await trio.sleep(60)
@@ -77,10 +77,10 @@ async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(autojump_clo
 
 async def test_hung_names_alone_take_a_list_no_longer_for_that(autojump_clock):
     """The endpoint says nothing of them, but shows by another question that it works."""
-    async with open_world() as world:
-        world.zone.mood("hung.test", Mood.HANG)
-        transport = Troubled(world)
-        async with engine_over(world, transport) as engine:
+    async with open_fake_network() as network:
+        network.zone.mode("hung.test", ZoneMode.HANG)
+        transport = Troubled(network)
+        async with engine_over(network, transport) as engine:
             began = trio.current_time()
             answer = await engine.routes.find("hung.test", patient=True)
             assert trio.current_time() - began == pytest.approx(LOOKUP_S)
@@ -92,11 +92,11 @@ async def test_hung_names_alone_take_a_list_no_longer_for_that(autojump_clock):
 
 
 async def test_a_resolver_that_answers_is_asked_nothing_else(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for number in range(1_000):
-            world.zone.mx(f"d{number}.test", "mx.test")
-        transport = Troubled(world, delay_s=0.2)
-        async with engine_over(world, transport) as engine, trio.open_nursery() as nursery:
+            network.zone.mx(f"d{number}.test", "mx.test")
+        transport = Troubled(network, delay_s=0.2)
+        async with engine_over(network, transport) as engine, trio.open_nursery() as nursery:
             for number in range(1_000):
                 domain = f"d{number}.test"
                 nursery.start_soon(lambda domain=domain: engine.routes.find(domain, patient=True))
@@ -105,16 +105,16 @@ async def test_a_resolver_that_answers_is_asked_nothing_else(autojump_clock):
 
 async def test_a_request_does_not_wait_with_the_list(autojump_clock):
     """The list's look-up waits for its next try; a request that joins it has it asked at once."""
-    async with open_world() as world:
-        world.zone.mx("shop.test", "mx.test")
-        transport = Troubled(world, "refuses")
-        transport.trouble(0.0, 0.5)
+    async with open_fake_network() as network:
+        network.zone.mx("shop.test", "mx.test")
+        transport = Troubled(network, "refuses")
+        transport.fault(0.0, 0.5)
         found = []
 
         async def find() -> None:
             found.append(await engine.routes.find("shop.test", "list", patient=True))
 
-        async with engine_over(world, transport) as engine, trio.open_nursery() as nursery:
+        async with engine_over(network, transport) as engine, trio.open_nursery() as nursery:
             nursery.start_soon(find)
             await trio.sleep(0.6)
             began = trio.current_time()
@@ -126,33 +126,33 @@ async def test_a_request_does_not_wait_with_the_list(autojump_clock):
 
 @pytest.mark.parametrize("account", ["me", "another"])
 async def test_a_list_that_joins_a_requests_look_up_is_patient(autojump_clock, account):
-    async with open_world() as world:
-        world.zone.mx("shop.test", "mx.test")
-        transport = Troubled(world, "loses")
-        transport.trouble(0.0, 1.2)
-        told = {}
+    async with open_fake_network() as network:
+        network.zone.mx("shop.test", "mx.test")
+        transport = Troubled(network, "loses")
+        transport.fault(0.0, 1.2)
+        reported = {}
 
         async def find(account: str, *, patient: bool) -> None:
-            told[patient] = await engine.routes.find("shop.test", account, patient=patient)
+            reported[patient] = await engine.routes.find("shop.test", account, patient=patient)
 
-        async with engine_over(world, transport) as engine, trio.open_nursery() as nursery:
+        async with engine_over(network, transport) as engine, trio.open_nursery() as nursery:
             nursery.start_soon(lambda: find("me", patient=False))
             await trio.sleep(0.1)
             nursery.start_soon(lambda: find(account, patient=True))
-        assert isinstance(told[False], LookupFailed)
-        assert isinstance(told[True], Route)
+        assert isinstance(reported[False], LookupFailed)
+        assert isinstance(reported[True], Route)
 
 
 async def test_a_list_does_not_take_a_requests_hasty_failure_from_memory(autojump_clock):
-    async with open_world() as world:
-        world.zone.mx("shop.test", "mx.test")
-        transport = Troubled(world, "refuses")
-        transport.trouble(0.0, 0.5)
-        async with engine_over(world, transport) as engine:
+    async with open_fake_network() as network:
+        network.zone.mx("shop.test", "mx.test")
+        transport = Troubled(network, "refuses")
+        transport.fault(0.0, 0.5)
+        async with engine_over(network, transport) as engine:
             routes = engine.routes
             failed = await routes.find("shop.test", "request")
             assert isinstance(failed, LookupFailed)
             await trio.sleep(1)
-            assert routes.known("shop.test") == failed
-            assert routes.known("shop.test", patient=True) is None
+            assert routes.cached_route("shop.test") == failed
+            assert routes.cached_route("shop.test", patient=True) is None
             assert isinstance(await routes.find("shop.test", "list", patient=True), Route)

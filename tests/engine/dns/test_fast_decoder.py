@@ -19,7 +19,7 @@ from mailprobe.engine.dns.messages import (
     LookupFailed,
     NoMail,
     Route,
-    ask,
+    encode_query,
     read_addresses,
     read_pointers,
     read_route,
@@ -33,7 +33,7 @@ KINDS = {"MX": NAME, "A": NAME, "AAAA": NAME, "PTR": REVERSE}
 
 def question_of(name: str, kind: str) -> bytes:
     """The query without its EDNS record."""
-    return ask(name, kind)[: -len(OPT)]
+    return encode_query(name, kind)[: -len(OPT)]
 
 
 def labels(*names: str | bytes) -> bytes:
@@ -207,21 +207,21 @@ def test_the_quick_reader_says_what_dnspython_says(by_dnspython, kind, seed):
     known = certain = 0
     for _ in range(1_000):
         octets = damage(Writer(rng, kind).message(), rng)
-        told = READ[kind](octets)
-        assert told == by_dnspython(octets, kind), octets
+        reported = READ[kind](octets)
+        assert reported == by_dnspython(octets, kind), octets
         try:
             known += quick(octets, kind) is not None
         except mailprobe.engine.dns.messages._NoAnswer:
             continue
-        certain += not isinstance(told, LookupFailed)
+        certain += not isinstance(reported, LookupFailed)
     assert known > certain / 3 > 40  # else the two were compared about nothing
 
 
 def known_and_same(octets: bytes, kind: str, by_dnspython) -> object:
     assert quick(octets, kind) is not None
-    told = READ[kind](octets)
-    assert told == by_dnspython(octets, kind)
-    return told
+    reported = READ[kind](octets)
+    assert reported == by_dnspython(octets, kind)
+    return reported
 
 
 def message(
@@ -262,9 +262,9 @@ EVERY_DAY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "octets", "told"), EVERY_DAY.values(), ids=EVERY_DAY)
-def test_what_resolvers_say_every_day_is_known(by_dnspython, kind, octets, told):
-    assert isinstance(known_and_same(octets, kind, by_dnspython), told)
+@pytest.mark.parametrize(("kind", "octets", "reported"), EVERY_DAY.values(), ids=EVERY_DAY)
+def test_what_resolvers_say_every_day_is_known(by_dnspython, kind, octets, reported):
+    assert isinstance(known_and_same(octets, kind, by_dnspython), reported)
 
 
 @pytest.mark.parametrize(("kind", "octets", "_"), EVERY_DAY.values(), ids=EVERY_DAY)
@@ -276,8 +276,8 @@ def test_a_cut_at_any_place_is_unknown(kind, octets, _):
 
 def test_every_day_s_answers_need_no_dnspython(monkeypatch):
     monkeypatch.setattr(mailprobe.engine.dns.messages, "_parse", None)
-    for kind, octets, told in EVERY_DAY.values():
-        assert isinstance(READ[kind](octets), told)
+    for kind, octets, reported in EVERY_DAY.values():
+        assert isinstance(READ[kind](octets), reported)
 
 
 POINTERS = {

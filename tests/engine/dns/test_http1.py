@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from mailprobe.engine.dns.http1 import Answer, request
-from mailprobe.engine.dns.response import NotHttp, Reply, TooLong
+from mailprobe.engine.dns.http1 import ResponseReader, request
+from mailprobe.engine.dns.response import HttpResponse, NotHttp, TooLong
 
 KIND = "application/dns-message"
 DNS = b"Content-Type: application/dns-message\r\n"
@@ -14,15 +14,15 @@ OCTETS_MAX = 1_000
 
 def read(
     octets: bytes, *, ends: bool = False, step: int | None = None
-) -> tuple[Reply | None, bool]:
-    answer = Answer(OCTETS_MAX)
+) -> tuple[HttpResponse | None, bool]:
+    answer = ResponseReader(OCTETS_MAX)
     reply = None
     for at in range(0, len(octets), step or len(octets)):
-        reply = answer.take(octets[at : at + (step or len(octets))])
+        reply = answer.receive_data(octets[at : at + (step or len(octets))])
         if reply is not None:
             break
     if reply is None and ends:
-        reply = answer.take_end()
+        reply = answer.receive_end()
     return reply, answer.last
 
 
@@ -57,13 +57,16 @@ GOOD = {
 @pytest.mark.parametrize("step", [1, 2, 7, 10_000])
 @pytest.mark.parametrize(("octets", "last"), GOOD.values(), ids=GOOD)
 def test_a_response_is_read_however_it_comes(octets, last, step):
-    told = read(octets, ends=True, step=step)
-    assert told == (Reply(200, KIND.encode(), b"", b"abc"), last)
+    reported = read(octets, ends=True, step=step)
+    assert reported == (HttpResponse(200, KIND.encode(), b"", b"abc"), last)
 
 
 def test_what_follows_an_answer_ends_its_connection():
     octets, _ = GOOD["a length"]
-    assert read(octets + b"HTTP/1.1 200 OK\r\n") == (Reply(200, KIND.encode(), b"", b"abc"), True)
+    assert read(octets + b"HTTP/1.1 200 OK\r\n") == (
+        HttpResponse(200, KIND.encode(), b"", b"abc"),
+        True,
+    )
 
 
 BAD = {

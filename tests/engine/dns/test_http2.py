@@ -22,13 +22,13 @@ from hyperframe.frame import (
 
 from mailprobe.engine.dns.http2 import (
     STREAMS_AT_FIRST,
-    Connection,
+    Http2Connection,
     Overlong,
-    Refused,
-    Reset,
+    StreamRefused,
+    StreamReset,
     request_fields,
 )
-from mailprobe.engine.dns.response import NotHttp, Reply
+from mailprobe.engine.dns.response import HttpResponse, NotHttp
 
 KIND = "application/dns-message"
 OCTETS_MAX = 65_535
@@ -40,25 +40,25 @@ class Pair:
     """A client of ours and a server by h2, and what passes between them."""
 
     def __init__(self, **settings: int) -> None:
-        self.told: dict[object, object] = {}
-        self.client = Connection(self.settle, body_octets_max=OCTETS_MAX)
+        self.reported: dict[object, object] = {}
+        self.client = Http2Connection(self.settle, body_octets_max=OCTETS_MAX)
         self.server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
         self.server.local_settings = h2.settings.Settings(
             client=False,
             initial_values={Codes[name.upper()]: value for name, value in settings.items()},
         )
         self.server.initiate_connection()
-        self.heard: dict[int, dict[bytes, bytes]] = {}
+        self.received: dict[int, dict[bytes, bytes]] = {}
         self.bodies: dict[int, bytes] = {}
         self.ended: list[int] = []
         self.acknowledges = True
 
-    def settle(self, question, told) -> None:
-        assert question not in self.told
-        self.told[question] = told
+    def settle(self, question, reported) -> None:
+        assert question not in self.reported
+        self.reported[question] = reported
 
     def ask(self, question, body: bytes = b"question") -> int:
-        return self.client.ask(
+        return self.client.send_request(
             question, request_fields("9.9.9.9", "/dns-query", KIND, len(body)), body
         )
 
@@ -71,14 +71,14 @@ class Pair:
                     self.take(event)
             back = self.server.data_to_send()
             if back:
-                self.client.take(back)
+                self.client.receive_data(back)
             if not sent and not back:
                 return
 
     def take(self, event) -> None:
         match event:
             case h2.events.RequestReceived():
-                self.heard[event.stream_id] = dict(event.headers)
+                self.received[event.stream_id] = dict(event.headers)
                 self.bodies[event.stream_id] = b""
             case h2.events.DataReceived():
                 self.bodies[event.stream_id] += event.data
@@ -94,8 +94,8 @@ class Pair:
         self.server.send_data(stream, body, end_stream=True)
 
 
-def reply(body: bytes = b"answer") -> Reply:
-    return Reply(200, KIND.encode(), b"today", body)
+def reply(body: bytes = b"answer") -> HttpResponse:
+    return HttpResponse(200, KIND.encode(), b"today", body)
 
 
 def test_questions_are_heard_and_answered_in_any_order():
@@ -108,7 +108,7 @@ def test_questions_are_heard_and_answered_in_any_order():
     for number, stream in order:
         pair.answer(stream, b"%d!" % number)
     pair.pass_on()
-    assert pair.told == {number: reply(b"%d!" % number) for number in range(50)}
+    assert pair.reported == {number: reply(b"%d!" % number) for number in range(50)}
     assert pair.client.under_way == 0
     assert pair.client.room
 
@@ -118,7 +118,7 @@ def test_a_request_says_all_that_a_resolver_wants():
     stream = pair.ask("q")
     pair.ask("r")
     pair.pass_on()
-    assert pair.heard[stream] == {
+    assert pair.received[stream] == {
         b":method": b"POST",
         b":scheme": b"https",
         b":authority": b"9.9.9.9",
@@ -196,9 +196,9 @@ def test_a_held_question_may_be_answered_or_given_up():
     first, second = pair.ask("first"), pair.ask("second")
     pair.pass_on()
     pair.answer(first)
-    pair.client.give_up(second)
+    pair.client.cancel_request(second)
     pair.pass_on()
-    assert pair.told == {"first": reply()}
+    assert pair.reported == {"first": reply()}
     pair.server.increment_flow_control_window(100)
     pair.pass_on()
     assert pair.client.under_way == 0
@@ -216,7 +216,7 @@ def test_answers_are_acknowledged_and_never_starve():
             pair.server.send_data(stream, bytes(15_000))
         pair.server.end_stream(stream)
         pair.pass_on()
-        assert pair.told[number] == reply(bytes(60_000))
+        assert pair.reported[number] == reply(bytes(60_000))
 
 
 def test_the_longest_answer_is_taken_and_one_octet_more_is_not():
@@ -231,8 +231,8 @@ def test_the_longest_answer_is_taken_and_one_octet_more_is_not():
             pair.pass_on()
     pair.server.end_stream(1)
     pair.pass_on()
-    assert pair.told["longest"] == reply(bytes(OCTETS_MAX))
-    assert isinstance(pair.told["longer"], Overlong)
+    assert pair.reported["longest"] == reply(bytes(OCTETS_MAX))
+    assert isinstance(pair.reported["longer"], Overlong)
     assert pair.client.under_way == 0
 
 
@@ -241,21 +241,23 @@ def test_what_is_given_up_is_reset_and_its_late_answer_dropped():
     stream, other = pair.ask("q"), pair.ask("other")
     pair.pass_on()
     pair.answer(stream)
-    pair.client.give_up(stream)
+    pair.client.cancel_request(stream)
     pair.answer(other)
     pair.pass_on()
-    assert pair.told == {"other": reply()}
+    assert pair.reported == {"other": reply()}
 
 
-@pytest.mark.parametrize(("code", "kind"), [(7, Refused), (2, Reset), (99, Reset)])
+@pytest.mark.parametrize(
+    ("code", "kind"), [(7, StreamRefused), (2, StreamReset), (99, StreamReset)]
+)
 def test_a_reset_stream_is_told_as_refused_or_given_up(code, kind):
     pair = Pair()
     pair.ask("q")
     pair.pass_on()
-    pair.client.take(RstStreamFrame(1, error_code=code).serialize())
-    assert isinstance(pair.told["q"], kind)
-    pair.client.take(RstStreamFrame(1, error_code=code).serialize())
-    assert len(pair.told) == 1
+    pair.client.receive_data(RstStreamFrame(1, error_code=code).serialize())
+    assert isinstance(pair.reported["q"], kind)
+    pair.client.receive_data(RstStreamFrame(1, error_code=code).serialize())
+    assert len(pair.reported) == 1
 
 
 def test_goaway_gives_back_what_was_not_begun_and_waits_for_the_rest():
@@ -263,15 +265,15 @@ def test_goaway_gives_back_what_was_not_begun_and_waits_for_the_rest():
     for number in range(3):
         pair.ask(number)
     pair.pass_on()
-    pair.client.take(GoAwayFrame(0, last_stream_id=3).serialize())
-    assert list(pair.told) == [2]
-    assert isinstance(pair.told[2], Refused)
+    pair.client.receive_data(GoAwayFrame(0, last_stream_id=3).serialize())
+    assert list(pair.reported) == [2]
+    assert isinstance(pair.reported[2], StreamRefused)
     assert not pair.client.room
     assert not pair.client.spent
     pair.answer(1)
     pair.answer(3)
     pair.pass_on()
-    assert pair.told[0] == pair.told[1] == reply()
+    assert pair.reported[0] == pair.reported[1] == reply()
     assert pair.client.spent
 
 
@@ -296,16 +298,16 @@ def block(*fields: tuple[str, str]) -> bytes:
 
 
 def open_client(questions: int = 1):
-    told = {}
+    reported = {}
 
     def settle(question, outcome):
-        assert question not in told
-        told[question] = outcome
+        assert question not in reported
+        reported[question] = outcome
 
-    client = Connection(settle, body_octets_max=OCTETS_MAX)
+    client = Http2Connection(settle, body_octets_max=OCTETS_MAX)
     for number in range(questions):
-        client.ask(number, b"", b"question")
-    return client, told
+        client.send_request(number, b"", b"question")
+    return client, reported
 
 
 def headers(data: bytes, *flags: str, stream: int = 1, **more) -> bytes:
@@ -340,11 +342,11 @@ WHOLE = {
 @pytest.mark.parametrize("step", [1, 3, 100_000])
 @pytest.mark.parametrize("octets", WHOLE.values(), ids=WHOLE)
 def test_an_answer_is_read_however_it_is_framed(octets, step):
-    client, told = open_client()
+    client, reported = open_client()
     octets = SETTINGS + octets
     for at in range(0, len(octets), step):
         client.receive_data(octets[at : at + step])
-    assert told == {0: reply()}
+    assert reported == {0: reply()}
 
 
 def test_a_ping_is_answered():
@@ -395,10 +397,10 @@ BROKEN = {
 
 @pytest.mark.parametrize("octets", BROKEN.values(), ids=BROKEN)
 def test_what_breaks_the_rules_ends_the_connection(octets):
-    client, told = open_client()
+    client, reported = open_client()
     with pytest.raises(NotHttp):
         client.receive_data(octets)
-    assert told == {}
+    assert reported == {}
     assert client.take_back() == [0]
 
 
@@ -410,12 +412,12 @@ def test_no_octets_raise_anything_else_and_nothing_is_settled_twice():
         octets = bytearray(rng.choice(whole) + rng.choice(list(WHOLE.values()))[:40])
         for _ in range(rng.choice((1, 1, 3, 8))):
             octets[rng.randrange(len(octets))] = rng.choice((0, 1, 4, 8, 255, rng.randrange(256)))
-        client, told = open_client(3)
+        client, reported = open_client(3)
         step = rng.choice((1, 10, 1000))
         try:
             for at in range(0, len(octets), step):
                 client.receive_data(bytes(octets[at : at + step]))
         except NotHttp:
             broken += 1
-        assert sorted([*told, *client.take_back()]) == [0, 1, 2]
+        assert sorted([*reported, *client.take_back()]) == [0, 1, 2]
     assert 500 < broken < 3_900

@@ -11,10 +11,10 @@ from mailprobe.engine import EngineSettings, in_order, open_answers, open_engine
 from mailprobe.engine.dns.query_queue import LATE_S
 from mailprobe.engine.dns.resolver import LOOKUPS_MAX
 from mailprobe.engine.smtp.address_lookups import EXCHANGE_S
-from mailprobe.engine.testing.fake_network import Endpoint, World, open_world
+from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Mood
+from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.invariants import assert_whole
 
 DELIVERABLE = ("deliverable", None)
@@ -30,7 +30,7 @@ def told(verdict) -> tuple[str, str | None]:
 class SlowFor:
     """The world's resolvers, which take their time for names with this label."""
 
-    world: World
+    world: FakeNetwork
     label: bytes
     delay_s: float
 
@@ -40,43 +40,43 @@ class SlowFor:
         return await self.world.transport.exchange(url, query)
 
 
-def engine_over(world: World, transport=None):
+def engine_over(network: FakeNetwork, transport=None):
     return open_engine(
         EngineSettings(),
-        transport=transport or world.transport,
-        dial=world.dial,
+        transport=transport or network.transport,
+        dial=network.dial,
         rng=random.Random(0),
     )
 
 
-def add_domains(world: World, count: int, *, hung_share: float = 0.0) -> tuple[list, list]:
+def add_domains(network: FakeNetwork, count: int, *, hung_share: float = 0.0) -> tuple[list, list]:
     """Domains at a few hosts, of which some hang: the healthy ones, and those."""
     hosts = [MailHost(), MailHost()]
     healthy, hung = [], []
     for number in range(count):
         domain = f"d{number}.test"
         if random.Random(number).random() < hung_share:
-            world.zone.mood(domain, Mood.HANG)
+            network.zone.mode(domain, ZoneMode.HANG)
             hung.append(domain)
         else:
-            world.add(domain, hosts[number % 2], mx=f"mx{number % 2}.test")
+            network.add(domain, hosts[number % 2], mx=f"mx{number % 2}.test")
             healthy.append(domain)
     return healthy, hung
 
 
-async def verify(engine, texts, *, asker="me", patient=False) -> list:
-    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+async def verify(engine, texts, *, account="me", patient=False) -> list:
+    async with open_answers(engine, texts, account=account, patient=patient) as answers:
         return await in_order(answers, len(texts))
 
 
 @pytest.mark.parametrize("delay_s", [0.02, 0.25])
 async def test_hung_domains_cost_the_others_of_their_list_nothing(autojump_clock, delay_s):
-    async with open_world() as world:
-        healthy, hung = add_domains(world, 1_500, hung_share=0.2)
+    async with open_fake_network() as network:
+        healthy, hung = add_domains(network, 1_500, hung_share=0.2)
         for url in EngineSettings().doh_urls:
-            world.transport.endpoints[url] = Endpoint(delay_s=delay_s)
+            network.transport.endpoints[url] = FakeEndpoint(delay_s=delay_s)
         texts = [f"known@{domain}" for domain in sorted([*healthy, *hung])]
-        async with engine_over(world) as engine:
+        async with engine_over(network) as engine:
             verdicts = await verify(engine, texts, patient=True)
             await trio.sleep(30)
             assert_whole(engine)
@@ -94,30 +94,30 @@ async def test_hung_domains_cost_the_others_of_their_list_nothing(autojump_clock
 @pytest.mark.parametrize("priority", ["domain", "exchange"])
 async def test_dead_domains_do_not_delay_a_neighbour(autojump_clock, batches, accounts, priority):
     """Requests of another account, one after the other, while batches of 50 dead domains run."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for url in EngineSettings().doh_urls:
-            world.transport.endpoints[url] = Endpoint(delay_s=0.05)
+            network.transport.endpoints[url] = FakeEndpoint(delay_s=0.05)
         for number in range(50 * batches * accounts):
             if priority == "domain":
-                world.zone.mood(f"dead{number}.test", Mood.HANG)
+                network.zone.mode(f"dead{number}.test", ZoneMode.HANG)
             else:  # the domain is found, the name of its exchange hangs
-                world.zone.mx(f"dead{number}.test", f"mx.dead{number}.test")
-                world.zone.mood(f"mx.dead{number}.test", Mood.HANG)
-        add_domains(world, 20)
+                network.zone.mx(f"dead{number}.test", f"mx.dead{number}.test")
+                network.zone.mode(f"mx.dead{number}.test", ZoneMode.HANG)
+        add_domains(network, 20)
 
         async def dead(number: int) -> None:
             texts = [f"a@dead{50 * number + place}.test" for place in range(50)]
-            verdicts = await verify(engine, texts, asker=f"account{number % accounts}")
+            verdicts = await verify(engine, texts, account=f"account{number % accounts}")
             assert {told(verdict) for verdict in verdicts} == {RESOLVER_FAILED}
             assert max(verdict.latency_ms for verdict in verdicts) <= 4550
 
-        async with engine_over(world) as engine:
+        async with engine_over(network) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(batches * accounts):
                     nursery.start_soon(dead, number)
                 for number in range(20):
                     await trio.sleep(0.11)
-                    [verdict] = await verify(engine, [f"known@d{number}.test"], asker="neighbour")
+                    [verdict] = await verify(engine, [f"known@d{number}.test"], account="neighbour")
                     assert told(verdict) == DELIVERABLE
                     assert verdict.latency_ms < 1000
             await trio.sleep(30)
@@ -126,13 +126,13 @@ async def test_dead_domains_do_not_delay_a_neighbour(autojump_clock, batches, ac
 
 async def test_the_healthy_ones_of_a_crowded_batch_are_found(autojump_clock):
     """The account's own late queries give way to those that were not asked yet."""
-    async with open_world() as world:
-        _, hung = add_domains(world, 6 * LOOKUPS_MAX, hung_share=1.0)
-        add_domains(world, 20)
+    async with open_fake_network() as network:
+        _, hung = add_domains(network, 6 * LOOKUPS_MAX, hung_share=1.0)
+        add_domains(network, 20)
         for domain in hung[:20]:
-            world.zone.mood(domain, None)
+            network.zone.mode(domain, None)
         healthy = [f"known@d{number}.test" for number in range(20)]
-        async with engine_over(world) as engine, trio.open_nursery() as nursery:
+        async with engine_over(network) as engine, trio.open_nursery() as nursery:
             for start in range(20, 2 * LOOKUPS_MAX, 50):
                 texts = [f"a@{domain}" for domain in hung[start : start + 50]]
                 nursery.start_soon(verify, engine, texts)
@@ -144,11 +144,11 @@ async def test_the_healthy_ones_of_a_crowded_batch_are_found(autojump_clock):
 
 async def test_a_shared_name_takes_the_better_turn(autojump_clock):
     """What a crowded account has queued, and another one wants, does not wait for the crowd."""
-    async with open_world() as world:
-        add_domains(world, 1)
-        async with engine_over(world) as engine, trio.open_nursery() as nursery:
+    async with open_fake_network() as network:
+        add_domains(network, 1)
+        async with engine_over(network) as engine, trio.open_nursery() as nursery:
             for number in range(4 * LOOKUPS_MAX):
-                world.zone.mood(f"dead{number}.test", Mood.HANG)
+                network.zone.mode(f"dead{number}.test", ZoneMode.HANG)
                 nursery.start_soon(
                     lambda number=number: engine.routes.find(
                         f"dead{number}.test", "crowd", patient=True
@@ -166,19 +166,19 @@ async def test_a_shared_name_takes_the_better_turn(autojump_clock):
 # -- exchanges whose name hangs --------------------------------------------------------------
 
 
-def add_exchanges(world: World, hung: str, count: int = 2) -> None:
+def add_exchanges(network: FakeNetwork, hung: str, count: int = 2) -> None:
     """shop.test with exchanges 0 … count - 1, each alive but for those whose number hangs."""
     for number in range(count):
-        world.add("shop.test", MailHost(), mx=f"mx{number}.shop.test", preference=number)
+        network.add("shop.test", MailHost(), mx=f"mx{number}.shop.test", preference=number)
         if str(number) in hung:
-            world.zone.mood(f"mx{number}.shop.test", Mood.HANG)
+            network.zone.mode(f"mx{number}.shop.test", ZoneMode.HANG)
 
 
 @pytest.mark.parametrize("patient", [False, True])
 async def test_an_exchange_whose_name_hangs_leaves_time_for_the_next(autojump_clock, patient):
-    async with open_world() as world:
-        add_exchanges(world, hung="0")
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        add_exchanges(network, hung="0")
+        async with engine_over(network) as engine:
             [verdict] = await verify(engine, ["known@shop.test"], patient=patient)
             await trio.sleep(30)
             assert_whole(engine)
@@ -189,10 +189,10 @@ async def test_an_exchange_whose_name_hangs_leaves_time_for_the_next(autojump_cl
 
 async def test_what_is_found_late_is_still_used(autojump_clock):
     """The first exchange's address comes after its second was given up for the next, which hangs."""
-    async with open_world() as world:
-        add_exchanges(world, hung="1")
-        slow = SlowFor(world, b"mx0", 1.3)
-        async with engine_over(world, transport=slow) as engine:
+    async with open_fake_network() as network:
+        add_exchanges(network, hung="1")
+        slow = SlowFor(network, b"mx0", 1.3)
+        async with engine_over(network, transport=slow) as engine:
             [verdict] = await verify(engine, ["known@shop.test"])
             await trio.sleep(30)
             assert_whole(engine)
@@ -202,9 +202,9 @@ async def test_what_is_found_late_is_still_used(autojump_clock):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 async def test_look_ups_that_fail_in_the_end_are_the_resolvers_failure(autojump_clock, count):
-    async with open_world() as world:
-        add_exchanges(world, hung="01234", count=count)
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        add_exchanges(network, hung="01234", count=count)
+        async with engine_over(network) as engine:
             [verdict] = await verify(engine, ["known@shop.test"])
             await trio.sleep(30)
             assert_whole(engine)
@@ -214,19 +214,19 @@ async def test_look_ups_that_fail_in_the_end_are_the_resolvers_failure(autojump_
 
 
 async def test_a_host_that_was_tried_says_more_than_a_name_that_hangs(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", new_host("silent"), mx="mx0.shop.test", preference=0)
-        world.zone.mx("shop.test", (0, "mx0.shop.test"), (1, "mx1.shop.test"))
-        world.zone.mood("mx1.shop.test", Mood.HANG)
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("silent"), mx="mx0.shop.test", preference=0)
+        network.zone.mx("shop.test", (0, "mx0.shop.test"), (1, "mx1.shop.test"))
+        network.zone.mode("mx1.shop.test", ZoneMode.HANG)
+        async with engine_over(network) as engine:
             [verdict] = await verify(engine, ["known@shop.test"])
         assert told(verdict) == TIMED_OUT
 
 
-async def test_an_asker_that_leaves_frees_its_look_ups(autojump_clock):
-    async with open_world() as world:
-        add_exchanges(world, hung="01")
-        async with engine_over(world) as engine:
+async def test_an_account_that_leaves_frees_its_look_ups(autojump_clock):
+    async with open_fake_network() as network:
+        add_exchanges(network, hung="01")
+        async with engine_over(network) as engine:
             with trio.move_on_after(0.5):
                 await verify(engine, ["known@shop.test"])
             await trio.testing.wait_all_tasks_blocked()

@@ -17,9 +17,9 @@ from mailprobe.bench.lab import doh as lab
 from mailprobe.engine import EngineSettings, in_order, open_answers, open_engine
 from mailprobe.engine.dns.resolver import LOOKUP_S
 from mailprobe.engine.dns.routes import open_routes
-from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Behaviour, Mood, Zone
+from mailprobe.engine.testing.zone import Behaviour, Zone, ZoneMode
 from tests.engine.invariants import assert_whole
 
 IDLE_S = 0.01  # then nothing is under way: both ends of every socket are in this one loop
@@ -73,7 +73,7 @@ class Http1Resolver:
                         continue
                     buffer = body[length:]
                     answer = self.zone.answer(body[:length])
-                    if answer is Mood.HANG:
+                    if answer is ZoneMode.HANG:
                         continue  # until the client has gone
                     await stream.send_all(HTTP1 % len(answer) + answer)
 
@@ -157,23 +157,23 @@ class Relay:
 @asynccontextmanager
 async def open_town(protocol: str, folder, *, healthy: int, hung: int):
     """An engine before a zone with so many domains that live, d…, and that hang, hung…"""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
         for number in range(healthy):
-            world.add(f"d{number}.test", host, mx="mx.test")
+            network.add(f"d{number}.test", host, mx="mx.test")
         for number in range(hung):
-            world.zone.mood(f"hung{number}.test", Mood.HANG)
+            network.zone.mode(f"hung{number}.test", ZoneMode.HANG)
         async with (
-            open_resolver(protocol, world.zone, folder) as settings,
-            open_engine(settings, dial=world.dial, rng=random.Random(0)) as engine,
+            open_resolver(protocol, network.zone, folder) as settings,
+            open_engine(settings, dial=network.dial, rng=random.Random(0)) as engine,
         ):
             with trio.fail_after(120):
                 yield engine
         assert_whole(engine)
 
 
-async def verify(engine, texts, *, asker="me", patient=False) -> list:
-    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+async def verify(engine, texts, *, account="me", patient=False) -> list:
+    async with open_answers(engine, texts, account=account, patient=patient) as answers:
         return await in_order(answers, len(texts))
 
 
@@ -205,14 +205,14 @@ async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(
     healthy, hung = 600, 60
     domains = [f"d{n}.test" for n in range(healthy)] + [f"hung{n}.test" for n in range(hung)]
     random.Random(1).shuffle(domains)
-    async with open_world() as world, trio.open_nursery() as nursery:
+    async with open_fake_network() as network, trio.open_nursery() as nursery:
         host = MailHost()
         for domain in domains:
             if domain.startswith("hung"):
-                world.zone.mood(domain, Mood.HANG)
+                network.zone.mode(domain, ZoneMode.HANG)
             else:
-                world.add(domain, host, mx="mx.test")
-        zone = Watched(world.zone, trio.Event())
+                network.add(domain, host, mx="mx.test")
+        zone = Watched(network.zone, trio.Event())
         async with open_resolver(protocol, zone, tmp_path) as settings:
             [url] = settings.doh_urls
             port = urlsplit(url).port
@@ -225,9 +225,9 @@ async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(
             verdicts = []
             async with (
                 open_engine(
-                    replace(settings, doh_urls=(url,)), dial=world.dial, rng=random.Random(0)
+                    replace(settings, doh_urls=(url,)), dial=network.dial, rng=random.Random(0)
                 ) as engine,
-                open_answers(engine, texts, asker="me", patient=True) as answers,
+                open_answers(engine, texts, account="me", patient=True) as answers,
             ):
                 with trio.fail_after(120):
                     async for answer in answers:
@@ -249,7 +249,7 @@ async def test_batches_of_hung_domains_do_not_hurt_a_neighbour(idle_clock, proto
             nursery.start_soon(verify, engine, texts)
         for number in range(10):
             await trio.sleep(0.1)
-            [verdict] = await verify(engine, [f"known@d{number}.test"], asker="neighbour")
+            [verdict] = await verify(engine, [f"known@d{number}.test"], account="neighbour")
             assert verdict.status == "deliverable"
             assert verdict.latency_ms < 3200
 
@@ -277,10 +277,10 @@ async def test_an_answer_that_came_while_the_process_stood_still_counts():
         server = threading.Thread(target=serve)
         server.start()
         settings = EngineSettings(doh_urls=(f"http://127.0.0.1:{listener.getsockname()[1]}/q",))
-        told = []
+        reported = []
 
         async def find() -> None:
-            told.append(await routes.find("shop.test"))
+            reported.append(await routes.find("shop.test"))
 
         async with (
             open_routes(settings, rng=random.Random(1)) as routes,
@@ -291,4 +291,4 @@ async def test_an_answer_that_came_while_the_process_stood_still_counts():
                 await trio.lowlevel.checkpoint()
             time.sleep(LOOKUP_S + 0.2)  # noqa: ASYNC251 - the process stands still
         server.join()
-    assert [route.mx_host for route in told] == ["mx.test"]
+    assert [route.mx_host for route in reported] == ["mx.test"]

@@ -20,7 +20,7 @@ from mailprobe.engine.dns.messages import (
     NoAddress,
     NoMail,
     Route,
-    ask,
+    encode_query,
     read_addresses,
     read_pointers,
     read_route,
@@ -65,7 +65,7 @@ def mx(*pairs: tuple[int, str], owner: str = "shop.test") -> list[str]:
 
 
 def test_a_question_has_id_0_and_wants_recursion():
-    question = ask("shop.test", "MX")
+    question = encode_query("shop.test", "MX")
     assert question[:4] == b"\0\0\1\0"
     read = dns.message.from_wire(question)
     assert read.flags == dns.flags.RD
@@ -77,14 +77,14 @@ def test_a_question_has_id_0_and_wants_recursion():
 def test_a_question_is_what_dnspython_would_write(kind):
     theirs = dns.message.make_query("a.b.shop.test.", kind, use_edns=0, payload=1232)
     theirs.id = 0
-    assert ask("a.b.shop.test", kind) == theirs.to_wire()
-    assert ask("a.b.shop.test.", kind) == theirs.to_wire()
+    assert encode_query("a.b.shop.test", kind) == theirs.to_wire()
+    assert encode_query("a.b.shop.test.", kind) == theirs.to_wire()
 
 
 @pytest.mark.parametrize("name", ["", ".", "a..b", "x" * 64 + ".test", "bücher.test", "a." * 128])
 def test_what_is_no_name_is_not_asked_about(name):
     with pytest.raises(ValueError):  # noqa: PT011  # UnicodeEncodeError is one, with its own words
-        ask(name, "MX")
+        encode_query(name, "MX")
 
 
 def test_exchanges_come_by_preference_then_by_name():
@@ -156,9 +156,9 @@ NOT_CERTAIN = {
 
 @pytest.mark.parametrize("octets", NOT_CERTAIN.values(), ids=NOT_CERTAIN)
 def test_nothing_uncertain_is_called_no_mail(octets):
-    told = read_route(octets, "shop.test")
-    assert isinstance(told, LookupFailed)
-    assert told.reason
+    reported = read_route(octets, "shop.test")
+    assert isinstance(reported, LookupFailed)
+    assert reported.reason
 
 
 def test_another_class_is_another_question():
@@ -215,8 +215,8 @@ def test_aliases_are_followed_in_any_order(length, shuffled):
 
 
 def test_a_chain_of_more_than_eight_is_a_failure():
-    told = read_route(answer(*chain(9)), "shop.test")
-    assert told == LookupFailed("a chain of more than 8 CNAMEs")
+    reported = read_route(answer(*chain(9)), "shop.test")
+    assert reported == LookupFailed("a chain of more than 8 CNAMEs")
 
 
 def test_only_the_end_of_the_chain_speaks():
@@ -294,8 +294,8 @@ def test_an_answer_that_is_too_much_work_is_not_read():
 
 def test_of_unusual_records_only_some_are_read():
     records = [f'shop.test 60 TXT "{n}"' for n in range(RECORDS_MAX + 1)]
-    told = read_route(answer(*records), "shop.test")
-    assert told == LookupFailed(f"more than {RECORDS_MAX} unusual records")
+    reported = read_route(answer(*records), "shop.test")
+    assert reported == LookupFailed(f"more than {RECORDS_MAX} unusual records")
 
 
 def test_equal_exchanges_are_shuffled_and_others_stay():
@@ -313,20 +313,20 @@ def addresses(*records: str, kind: str = "A", **more):
 
 
 def test_addresses_are_kept_as_long_as_the_shortest_record_says():
-    told = addresses(
+    reported = addresses(
         "shop.test 500 CNAME a.test.", "a.test 900 A 11.0.0.2", "a.test 900 A 11.0.0.1"
     )
-    assert told == Addresses(("11.0.0.2", "11.0.0.1"), 500)
+    assert reported == Addresses(("11.0.0.2", "11.0.0.1"), 500)
 
 
 def test_six_is_read_as_four_is():
-    told = addresses("shop.test 500 AAAA 2A00:0:0:0::1", kind="AAAA")
-    assert told == Addresses(("2a00::1",), 500)
+    reported = addresses("shop.test 500 AAAA 2A00:0:0:0::1", kind="AAAA")
+    assert reported == Addresses(("2a00::1",), 500)
 
 
 def test_an_absence_is_kept_as_its_soa_says():
-    told = addresses(authority=(f"test 3600 SOA {SOA}",))
-    assert told == NoAddress("no A records", 900)
+    reported = addresses(authority=(f"test 3600 SOA {SOA}",))
+    assert reported == NoAddress("no A records", 900)
     assert addresses(rcode="NXDOMAIN") == NoAddress("NXDOMAIN", 60)
 
 
@@ -370,7 +370,7 @@ def test_no_bytes_raise(octets):
 @given(st.binary(max_size=120), st.integers(0, 3), st.integers(0, 40))
 def test_no_bytes_behind_a_good_header_raise(octets, answers, others):
     header = b"\0\0\x81\x80\0\1" + bytes([0, answers, 0, others, 0, others])
-    body = ask("shop.test", "MX")[12:] + octets
+    body = encode_query("shop.test", "MX")[12:] + octets
     read_route(header + body, "shop.test")
     read_addresses(header + body, "shop.test", "A")
 
@@ -380,6 +380,6 @@ def test_no_damage_to_a_good_answer_raises(octets, damage):
     damaged = bytearray(octets)
     for place, octet in damage:
         damaged[place % len(damaged)] = octet
-    told = read_route(bytes(damaged), "shop.test")
-    if isinstance(told, Route):
-        assert all(host.name == host.name.strip(".").lower() for host in told.exchanges)
+    reported = read_route(bytes(damaged), "shop.test")
+    if isinstance(reported, Route):
+        assert all(host.name == host.name.strip(".").lower() for host in reported.exchanges)

@@ -24,7 +24,7 @@ class Sent(Query):
     def send(self, now: float) -> None:
         self._log.append(self.name)
 
-    def recall(self) -> None:
+    def preempt(self) -> None:
         self._log.append(f"-{self.name}")
 
 
@@ -139,7 +139,7 @@ def test_who_wants_what_another_has_queued_gets_the_better_of_both_turns():
     for number in range(5):
         queue.ask(f"a{number}.test", "a")
     wanted = queue.names["a4.test"]
-    wanted.wanted_by["b"] = Priority.REQUEST
+    wanted.deadline["b"] = Priority.REQUEST
     queue.claim(wanted, "b", Priority.REQUEST)
     for name in ("a0.test", "a1.test", "a4.test"):
         queue.answer(name)
@@ -212,4 +212,4 @@ def test_whatever_is_asked_places_are_kept_and_everybody_is_served(seed):
             queue.answer(gone, now)
     assert not queue.waiting
     assert queue.under_way == 0
-    assert not queue._places
+    assert not queue._slots

@@ -18,7 +18,7 @@ import pytest
 import trio
 import trustme
 
-from mailprobe.engine.dns.deadlines import Clock
+from mailprobe.engine.dns.deadlines import DeadlineClock
 from mailprobe.engine.dns.doh import TRIES_MAX, TransportFailed, check_doh_url, open_transport
 from mailprobe.engine.dns.messages import (
     Addresses,
@@ -27,11 +27,11 @@ from mailprobe.engine.dns.messages import (
     NoAddress,
     NoMail,
     Route,
-    ask,
+    encode_query,
     read_route,
 )
 from mailprobe.engine.dns.resolver import AGAIN_AFTER_S, HEDGE_S, LOOKUPS_MAX, TRY_S
-from mailprobe.engine.dns.routes import FAILURE_KEPT_S, Remembered, open_routes
+from mailprobe.engine.dns.routes import FAILURE_KEPT_S, SingleFlightCache, open_routes
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
 
 FIRST, SECOND, THIRD = "https://11.0.0.1/q", "https://11.0.0.2/q", "https://11.0.0.3/q"
@@ -118,9 +118,9 @@ ROUTE = Route("shop.test", (MailExchange("mx.shop.test", 10),), "mx.shop.test")
 async def test_the_first_endpoint_answers_and_nobody_else_is_asked(autojump_clock):
     endpoints = Endpoints()
     async with open_test(endpoints) as routes:
-        assert routes.known("shop.test") is None
+        assert routes.cached_route("shop.test") is None
         assert await routes.find("shop.test") == ROUTE
-        assert routes.known("shop.test") == ROUTE
+        assert routes.cached_route("shop.test") == ROUTE
         assert [url for _, url, _ in endpoints.asked] == [FIRST]
 
 
@@ -157,9 +157,9 @@ async def test_after_a_silent_first_the_second_is_asked_at_once_until_it_speaks(
         assert [url for _, url, _ in endpoints.asked] == [FIRST]
 
 
-@pytest.mark.parametrize("trouble", [SERVFAIL, BROKEN, Says((), "REFUSED")])
-async def test_a_failure_moves_on_at_once(autojump_clock, trouble):
-    endpoints = Endpoints({FIRST: trouble})
+@pytest.mark.parametrize("fault", [SERVFAIL, BROKEN, Says((), "REFUSED")])
+async def test_a_failure_moves_on_at_once(autojump_clock, fault):
+    endpoints = Endpoints({FIRST: fault})
     async with open_test(endpoints) as routes:
         began = trio.current_time()
         assert await routes.find("shop.test") == ROUTE
@@ -225,17 +225,17 @@ async def test_however_many_ask_one_look_up_is_made(autojump_clock):
     endpoints = Endpoints({FIRST: Says(delay_s=0.2)})
     answers = []
 
-    async def asker(name):
+    async def account(name):
         answers.append(await routes.find(name))
 
     async with open_test(endpoints) as routes, trio.open_nursery() as nursery:
         for place in range(100):
-            nursery.start_soon(asker, "shop.test" if place % 2 else "SHOP.test")
+            nursery.start_soon(account, "shop.test" if place % 2 else "SHOP.test")
     assert answers == [ROUTE] * 100
     assert len(endpoints.asked) == 1
 
 
-async def test_an_asker_who_gives_up_takes_nothing_from_the_others(autojump_clock):
+async def test_an_account_who_gives_up_takes_nothing_from_the_others(autojump_clock):
     endpoints = Endpoints({FIRST: Says(delay_s=0.2)})
     async with open_test(endpoints) as routes:
         async with trio.open_nursery() as nursery:
@@ -270,11 +270,11 @@ async def test_a_look_up_that_nobody_wants_any_more_is_given_up_at_once(autojump
 async def test_a_caller_whose_clock_ran_out_fails_alone(autojump_clock):
     """The look-up goes on for who came later, and for the memory."""
     endpoints = Endpoints()
-    told = {}
+    reported = {}
 
     async def asker(account: str, *, patient: bool) -> None:
         answer = await routes.find("shop.test", account, patient=patient)
-        told[account] = answer, round(trio.current_time() - began, 2)
+        reported[account] = answer, round(trio.current_time() - began, 2)
 
     async with open_test(endpoints, FIRST, SECOND) as routes, trio.open_nursery() as nursery:
         began = trio.current_time()
@@ -286,9 +286,9 @@ async def test_a_caller_whose_clock_ran_out_fails_alone(autojump_clock):
         nursery.start_soon(lambda: asker("list", patient=True))
         await trio.testing.wait_all_tasks_blocked()
         endpoints.script.update({FIRST: SILENT, SECOND: Says(delay_s=1.3)})
-    assert told["request"] == (LookupFailed(told["request"][0].reason), 1.5)
-    assert told["list"] == (ROUTE, 1.6)
-    assert routes.known("shop.test") == ROUTE
+    assert reported["request"] == (LookupFailed(reported["request"][0].reason), 1.5)
+    assert reported["list"] == (ROUTE, 1.6)
+    assert routes.cached_route("shop.test") == ROUTE
 
 
 async def test_closing_ends_what_is_under_way(autojump_clock):
@@ -308,7 +308,7 @@ async def test_what_is_certain_is_kept_six_hours(autojump_clock, says):
         assert await routes.find("SHOP.test") == answer
         assert len(endpoints.asked) == 1
         await trio.sleep(2)
-        assert routes.known("shop.test") is None
+        assert routes.cached_route("shop.test") is None
         assert await routes.find("shop.test") == answer
         assert len(endpoints.asked) == 2
 
@@ -334,14 +334,14 @@ async def test_memory_is_bounded_and_forgets_the_oldest(autojump_clock):
             self.flight.finish(self.name, 60.0)
 
     async with trio.open_nursery():
-        memory = Remembered(Clock(), AtOnce, names_max=3)
+        memory = SingleFlightCache(DeadlineClock(), AtOnce, names_max=3)
         for name in ("a", "b", "c", "d"):
             await memory.find(name)
-        assert [memory.known(name) for name in "abcd"] == [None, "b", "c", "d"]
+        assert [memory.cached(name) for name in "abcd"] == [None, "b", "c", "d"]
         await trio.sleep(61)
         await memory.find("b")  # learned anew: now c is the oldest
         await memory.find("e")
-        assert [name for name in "abcde" if memory.known(name)] == ["b", "e"]
+        assert [name for name in "abcde" if memory.cached(name)] == ["b", "e"]
 
 
 async def test_only_so_many_look_ups_are_made_at_a_time(autojump_clock):
@@ -349,11 +349,11 @@ async def test_only_so_many_look_ups_are_made_at_a_time(autojump_clock):
     endpoints = Endpoints({FIRST: Says(delay_s=0.2)})
     async with open_test(endpoints, FIRST) as routes, trio.open_nursery() as nursery:
 
-        async def asker(name):
+        async def account(name):
             assert (await routes.find(name, patient=True)).mx_host == "mx.shop.test"
 
         for place in range(10 * LOOKUPS_MAX):
-            nursery.start_soon(asker, f"d{place}.test")
+            nursery.start_soon(account, f"d{place}.test")
     assert endpoints.at_once_max == LOOKUPS_MAX
 
 
@@ -362,14 +362,14 @@ async def test_a_request_that_has_no_turn_within_its_clock_fails(autojump_clock)
     answers = Counter()
     async with open_test(endpoints, FIRST) as routes, trio.open_nursery() as nursery:
 
-        async def asker(name):
+        async def account(name):
             answer = await routes.find(name)
             answers[answer.reason if isinstance(answer, LookupFailed) else "found"] += 1
             assert trio.current_time() - began < 1.5 + 0.01
 
         began = trio.current_time()
         for place in range(15 * LOOKUPS_MAX):
-            nursery.start_soon(asker, f"d{place}.test")
+            nursery.start_soon(account, f"d{place}.test")
         nursery.start_soon(trio.sleep, 2)
     assert answers == {
         "found": 5 * LOOKUPS_MAX,
@@ -476,14 +476,14 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize("patient", [False, True])
-@pytest.mark.parametrize(("script", "told", "asked"), ADDRESSES.values(), ids=ADDRESSES)
-async def test_the_addresses_of_an_exchange(autojump_clock, script, told, asked, patient):
+@pytest.mark.parametrize(("script", "reported", "asked"), ADDRESSES.values(), ids=ADDRESSES)
+async def test_the_addresses_of_an_exchange(autojump_clock, script, reported, asked, patient):
     """A list asks for IPv6 where IPv4 is no help; whose clock runs asks for both together."""
     endpoints = Endpoints(script)
     async with open_test(endpoints, FIRST) as routes:
-        assert routes.known_addresses("MX.test") is None
-        assert await routes.addresses("MX.test", patient=patient) == told
-        assert routes.known_addresses("mx.test") == told
+        assert routes.cached_addresses("MX.test") is None
+        assert await routes.addresses("MX.test", patient=patient) == reported
+        assert routes.cached_addresses("mx.test") == reported
         kinds = [kind for _, _, kind in endpoints.asked]
         assert kinds == asked if patient else sorted(kinds) == ["A", "AAAA"]
 
@@ -534,10 +534,10 @@ ALL_ADDRESSES = {
 }
 
 
-@pytest.mark.parametrize(("script", "told"), ALL_ADDRESSES.values(), ids=ALL_ADDRESSES)
-async def test_all_addresses_that_a_host_has_now(autojump_clock, script, told):
+@pytest.mark.parametrize(("script", "reported"), ALL_ADDRESSES.values(), ids=ALL_ADDRESSES)
+async def test_all_addresses_that_a_host_has_now(autojump_clock, script, reported):
     async with open_test(Endpoints(script), FIRST) as routes:
-        assert await routes.addresses_now("Hooks.test") == told
+        assert await routes.addresses_now("Hooks.test") == reported
 
 
 async def test_what_a_host_has_now_is_asked_each_time_and_not_remembered(autojump_clock):
@@ -548,7 +548,7 @@ async def test_what_a_host_has_now_is_asked_each_time_and_not_remembered(autojum
         assert (await routes.addresses_now("mx.test")).ips == ("10.0.0.9",)
         assert (await routes.addresses_now("mx.test")).ips == ("10.0.0.9",)
         assert [kind for _, _, kind in endpoints.asked] == ["A", *["A", "AAAA"] * 2]
-        assert routes.known_addresses("mx.test").ips == (IPV4,)
+        assert routes.cached_addresses("mx.test").ips == (IPV4,)
 
 
 @pytest.mark.parametrize(
@@ -564,11 +564,11 @@ async def test_what_a_host_has_now_is_asked_each_time_and_not_remembered(autojum
 )
 async def test_addresses_are_kept_by_their_ttl_within_bounds(autojump_clock, script, kept_s):
     async with open_test(Endpoints(script), FIRST) as routes:
-        told = await routes.addresses("mx.test")
+        reported = await routes.addresses("mx.test")
         await trio.sleep(kept_s - 1)
-        assert routes.known_addresses("mx.test") == told
+        assert routes.cached_addresses("mx.test") == reported
         await trio.sleep(1.1)
-        assert routes.known_addresses("mx.test") is None
+        assert routes.cached_addresses("mx.test") is None
 
 
 async def test_an_address_is_asked_for_its_names(autojump_clock):
@@ -739,21 +739,23 @@ async def open_plain(host: str = "127.0.0.1", server: PlainServer | None = None)
 async def test_a_plain_endpoint_answers(host):
     async with open_plain(host) as server, open_transport() as transport:
         for _ in range(3):
-            octets = await transport.exchange(f"{server.url}/q", ask("shop.test", "MX"))
+            octets = await transport.exchange(f"{server.url}/q", encode_query("shop.test", "MX"))
             assert read_route(octets, "shop.test") == ROUTE
         assert (server.requests, server.connections) == (3, 1)
 
 
 async def test_the_answers_date_is_told():
     async with open_plain() as server, open_transport() as transport:
-        response = await transport.post(f"{server.url}/q", ask("shop.test", "MX"))
+        response = await transport.enqueue_message(
+            f"{server.url}/q", encode_query("shop.test", "MX")
+        )
         assert response.date == "Tue, 01 Jul 2025 10:00:00 GMT"
 
 
 async def test_localhost_is_an_address_to_us():
     async with open_plain() as server, open_transport() as transport:
         url = server.url.replace("127.0.0.1", "localhost") + "/parameter"
-        assert await transport.exchange(url, ask("shop.test", "MX"))
+        assert await transport.exchange(url, encode_query("shop.test", "MX"))
 
 
 @pytest.mark.parametrize(
@@ -772,15 +774,15 @@ async def test_localhost_is_an_address_to_us():
 async def test_what_is_no_dns_answer_is_a_failure(path, words, requests):
     async with open_plain() as server, open_transport() as transport:
         with pytest.raises(TransportFailed, match=words):
-            await transport.exchange(f"{server.url}{path}", ask("shop.test", "MX"))
+            await transport.exchange(f"{server.url}{path}", encode_query("shop.test", "MX"))
         assert server.requests == requests
-        assert await transport.exchange(f"{server.url}/q", ask("shop.test", "MX"))
+        assert await transport.exchange(f"{server.url}/q", encode_query("shop.test", "MX"))
 
 
 async def test_a_connection_that_ended_between_questions_is_no_failure():
     async with open_plain() as server, open_transport() as transport:
         for _ in range(5):
-            assert await transport.exchange(f"{server.url}/once", ask("shop.test", "MX"))
+            assert await transport.exchange(f"{server.url}/once", encode_query("shop.test", "MX"))
 
 
 async def test_nobody_there_is_a_failure():
@@ -789,13 +791,13 @@ async def test_nobody_there_is_a_failure():
         url = f"http://127.0.0.1:{free.getsockname()[1]}/q"
         async with open_transport() as transport:
             with pytest.raises(TransportFailed, match="refused"):
-                await transport.exchange(url, ask("shop.test", "MX"))
+                await transport.exchange(url, encode_query("shop.test", "MX"))
 
 
 async def test_a_name_is_not_asked_even_by_the_transport():
     async with open_transport() as transport:
         with pytest.raises(ValueError, match="by its address"):
-            await transport.exchange("https://dns.test/q", ask("shop.test", "MX"))
+            await transport.exchange("https://dns.test/q", encode_query("shop.test", "MX"))
 
 
 async def test_routes_over_real_sockets():
@@ -898,40 +900,40 @@ async def test_an_authority_that_is_not_ours_is_a_failure(authority, tmp_path):
     trustme.CA().cert_pem.write_to_path(other)
     async with open_tls(authority) as server, open_transport(str(other)) as transport:
         with pytest.raises(TransportFailed, match="certificate"):
-            await transport.exchange(server.url, ask("shop.test", "MX"))
+            await transport.exchange(server.url, encode_query("shop.test", "MX"))
 
 
 async def test_what_a_goaway_leaves_unanswered_is_asked_again(authority, ca_file):
     async with open_tls(authority, questions_max=45) as server:
         answered = 0
 
-        async def asker(place: int) -> None:
+        async def account(place: int) -> None:
             nonlocal answered
-            await transport.exchange(server.url, ask(f"d{place}.test", "MX"))
+            await transport.exchange(server.url, encode_query(f"d{place}.test", "MX"))
             answered += 1
 
         async with open_transport(ca_file) as transport:
             for start in range(0, 300, 30):
                 async with trio.open_nursery() as nursery:
                     for place in range(start, start + 30):
-                        nursery.start_soon(asker, place)
+                        nursery.start_soon(account, place)
         assert answered == 300
         assert server.dropped > 0
         assert server.connections > 1
 
 
-async def test_askers_who_give_up_at_any_moment_leave_the_connection_whole(authority, ca_file):
+async def test_accounts_who_give_up_at_any_moment_leave_the_connection_whole(authority, ca_file):
     async with open_tls(authority) as server, open_transport(ca_file) as transport:
         rng = Random(5)
 
         async def impatient(place: int) -> None:
             with trio.move_on_after(rng.random() / 20):
-                await transport.exchange(server.url, ask(f"d{place}.test", "MX"))
+                await transport.exchange(server.url, encode_query(f"d{place}.test", "MX"))
 
         async with trio.open_nursery() as nursery:
             for place in range(100):
                 nursery.start_soon(impatient, place)
-        octets = await transport.exchange(server.url, ask("shop.test", "MX"))
+        octets = await transport.exchange(server.url, encode_query("shop.test", "MX"))
         assert read_route(octets, "shop.test") == ROUTE
         assert server.connections == 1
 
@@ -942,7 +944,9 @@ async def test_closing_in_mid_question_leaves_no_socket(authority, ca_file, afte
         with trio.move_on_after(after_ms / 1000):
             async with trio.open_nursery() as nursery:
                 for place in range(20):
-                    nursery.start_soon(transport.exchange, server.url, ask(f"d{place}.test", "MX"))
+                    nursery.start_soon(
+                        transport.exchange, server.url, encode_query(f"d{place}.test", "MX")
+                    )
 
 
 async def test_an_endpoint_that_never_shakes_hands_is_let_go(ca_file):
@@ -954,7 +958,7 @@ async def test_an_endpoint_that_never_shakes_hands_is_let_go(ca_file):
         url = f"https://127.0.0.1:{listener.getsockname()[1]}/q"
         async with open_transport(ca_file) as transport:
             with trio.move_on_after(0.05) as limit:
-                await transport.exchange(url, ask("shop.test", "MX"))
+                await transport.exchange(url, encode_query("shop.test", "MX"))
             assert limit.cancelled_caught
 
 

@@ -15,7 +15,7 @@ from mailprobe.engine.net.dialer import (
     Dialer,
     NotPublic,
     Proxy,
-    Rest,
+    ProxyBackoff,
     check_proxy_url,
     is_public,
 )
@@ -385,7 +385,7 @@ async def test_proxies_are_used_in_turn():
     assert [proxy.connections for proxy in proxies] == [2, 2, 2]
 
 
-TROUBLES = {
+FAULTS = {
     "general failure": Socks(says=1),
     "not allowed": Socks(says=2),
     "unknown reply": Socks(says=99),
@@ -397,14 +397,14 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
-async def test_a_proxys_own_failure_goes_to_the_next(trouble):
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_a_proxys_own_failure_goes_to_the_next(fault):
     good = Socks()
-    async with open_socks(trouble, good) as urls:
+    async with open_socks(fault, good) as urls:
         dial = Dialer(urls[::-1])  # the second of the list is the first in turn
         async with await dial(*TARGET) as stream:
             assert await stream.receive_some() == b"220 mx.test\r\n"
-    assert trouble.connections == 1
+    assert fault.connections == 1
     assert good.asked == [TARGET]
 
 
@@ -479,7 +479,7 @@ async def test_when_all_rest_one_is_used_all_the_same():
 
 
 def test_rests_double_from_five_seconds_to_five_minutes():
-    rest, lengths = Rest(), []
+    rest, lengths = ProxyBackoff(), []
     for _ in range(9):
         rest = rest.after_failure(100.0)
         lengths.append(rest.until - 100.0)

@@ -14,10 +14,10 @@ from mailprobe.engine.net.reactor import (
     RECEIVE_OCTETS,
     SERVED_MAX,
     UNSERVED_OCTETS_MAX,
-    Lines,
-    SocketLine,
-    StreamLine,
-    open_lines,
+    Reactor,
+    SocketChannel,
+    StreamChannel,
+    open_reactor,
 )
 
 LONG_S = 60.0  # a wait that ends before this was ended by something
@@ -26,28 +26,28 @@ FOREVER = float("inf")
 
 @pytest.fixture
 async def lines():
-    async with open_lines() as opened:
+    async with open_reactor() as opened:
         assert opened is not None
         yield opened
 
 
-async def connect(lines: Lines) -> tuple[SocketLine, trio.SocketStream]:
+async def connect(lines: Reactor) -> tuple[SocketChannel, trio.SocketStream]:
     """A line, and the other end of its connection."""
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     stream = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
     theirs = await listener.accept()
     await listener.aclose()
-    line = lines.line(stream)
-    assert isinstance(line, SocketLine)
+    line = lines.open_channel(stream)
+    assert isinstance(line, SocketChannel)
     return line, theirs
 
 
-async def wait(line: SocketLine, until: float = FOREVER) -> None:
+async def wait(line: SocketChannel, until: float = FOREVER) -> None:
     with trio.fail_after(LONG_S):
         await line.wait(until)
 
 
-async def receive(line: SocketLine) -> bytes:
+async def receive(line: SocketChannel) -> bytes:
     """What comes next, however often the line wakes for nothing."""
     while (octets := line.receive()) is None:
         await wait(line)
@@ -77,12 +77,12 @@ async def test_more_octets_than_one_read_takes_are_all_received(lines):
     line, theirs = await connect(lines)
     said = bytes(range(256)) * 160
     assert len(said) > 4 * RECEIVE_OCTETS
-    heard = b""
+    received = b""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(theirs.send_all, said)
-        while len(heard) < len(said):
-            heard += await receive(line)
-    assert heard == said
+        while len(received) < len(said):
+            received += await receive(line)
+    assert received == said
     await line.close()
     await theirs.aclose()
 
@@ -122,7 +122,7 @@ async def test_an_earlier_deadline_than_the_last_one_is_kept(lines):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(line.wait, trio.current_time() + LONG_S)
         await wait_all_tasks_blocked()
-        line.wake()
+        line.interrupt()
     for _ in range(3):
         await wait(line, trio.current_time() + 0.02)
     await line.close()
@@ -141,9 +141,9 @@ async def test_waking_ends_the_wait(lines):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait, line)
         await wait_all_tasks_blocked()
-        line.wake()
+        line.interrupt()
     assert line.receive() is None
-    line.wake()  # nobody waits: nothing happens
+    line.interrupt()  # nobody waits: nothing happens
     await line.close()
     await theirs.aclose()
 
@@ -161,19 +161,19 @@ async def test_a_cancelled_wait_leaves_the_line_as_it_was(lines):
 
 async def test_what_comes_during_a_wait_is_taken_without_waking(lines):
     line, theirs = await connect(lines)
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def take() -> float | None:
         if octets := line.receive():
-            heard.append(octets)
-        return None if b"".join(heard) == b"abc" else FOREVER
+            received.append(octets)
+        return None if b"".join(received) == b"abc" else FOREVER
 
     line.on_octets = take
     async with trio.open_nursery() as nursery:
 
         async def waits() -> None:
             await wait(line)
-            assert b"".join(heard) == b"abc"
+            assert b"".join(received) == b"abc"
 
         nursery.start_soon(waits)
         await wait_all_tasks_blocked()
@@ -189,11 +189,11 @@ async def test_what_is_more_than_the_system_takes_at_once_is_sent_as_it_does(lin
     octets = b"x" * 16_000_000
     sent = line.send_now(octets)
     assert sent < len(octets)
-    heard = 0
+    received = 0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(line.send, octets[sent:], LONG_S)
-        while heard < len(octets):
-            heard += len(await theirs.receive_some())
+        while received < len(octets):
+            received += len(await theirs.receive_some())
     await line.close()
     await theirs.aclose()
 
@@ -219,10 +219,10 @@ async def test_a_descriptor_that_is_used_again_is_not_taken_for_the_old_line(lin
 
 
 async def test_a_stream_that_is_no_socket_is_a_line_too(autojump_clock):
-    lines = Lines()
+    lines = Reactor()
     ours, theirs = memory_stream_pair()
-    line = lines.line(ours)
-    assert isinstance(line, StreamLine)
+    line = lines.open_channel(ours)
+    assert isinstance(line, StreamChannel)
     began = trio.current_time()
     await line.wait(began + 3)
     assert trio.current_time() == pytest.approx(began + 3)
@@ -251,18 +251,18 @@ async def test_a_deadline_that_was_moved_delays_no_other_line(autojump_clock, li
         nursery.start_soon(wait_on_the_other)
         nursery.start_soon(moved.wait, 5.0)
         await wait_all_tasks_blocked()
-        moved.wake()
+        moved.interrupt()
         await moved.wait(3.0)
         await moved.wait(10.0)
     assert woken_at == [6.0]
     for each in (moved, its_peer, other, others_peer):
-        await (each.close() if isinstance(each, SocketLine) else each.aclose())
+        await (each.close() if isinstance(each, SocketChannel) else each.aclose())
 
 
 class Listener:
     """Takes what comes on a line, as a session does that waits for a reply."""
 
-    def __init__(self, line: SocketLine) -> None:
+    def __init__(self, line: SocketChannel) -> None:
         self.line = line
         self.octets = b""
         self.came = trio.Event()
@@ -279,7 +279,7 @@ class Listener:
 
 
 @asynccontextmanager
-async def listening(lines: Lines) -> AsyncIterator[tuple[Listener, trio.SocketStream]]:
+async def listening(lines: Reactor) -> AsyncIterator[tuple[Listener, trio.SocketStream]]:
     line, theirs = await connect(lines)
     listener = Listener(line)
     async with trio.open_nursery() as nursery:
@@ -317,7 +317,7 @@ async def test_a_line_is_not_silent_whose_octets_nobody_has_taken(mock_clock, li
     async with listening(lines) as (asked, theirs), listening(lines) as (other, others_peer):
         await theirs.send_all(b"250 Ok\r\n")
         await asked.came.wait()
-        asked.line.wake()  # the one who waits is gone
+        asked.line.interrupt()  # the one who waits is gone
         asked.line.on_octets = None
         await theirs.send_all(b"250 Ok\r\n")
         while not asked.line.unread:

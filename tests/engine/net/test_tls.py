@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from mailprobe.engine.net.reactor import SocketLine, open_lines
+from mailprobe.engine.net.reactor import SocketChannel, open_reactor
 from mailprobe.engine.net.tls import client_context
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.connection import Connection, ConnectionLost, Overdue, ReadTimedOut
-from mailprobe.engine.smtp.wire import OurMistake, Stage, TheirMistake
+from mailprobe.engine.smtp.connection import ConnectionLost, Overdue, ReadTimedOut, SmtpConnection
+from mailprobe.engine.smtp.wire import LocalProtocolError, RemoteProtocolError, Stage
 from mailprobe.engine.testing.fake_network import Cable, open_cable
 from mailprobe.engine.testing.tls import UpgradableStream, server_context
 
@@ -35,18 +35,18 @@ class Server:
         return bytes(await self.stream.receive_some(4096))
 
 
-async def come_to_handshake(connection: Connection, server: Server) -> None:
+async def come_to_handshake(connection: SmtpConnection, server: Server) -> None:
     """Up to the reply to STARTTLS, which is heard."""
     await server.say(b"220 hello\r\n")
-    await connection.hear()
+    await connection.receive_reply()
     for command, reply in ((EHLO, OFFER), (wire.STARTTLS, READY)):
-        await connection.say(command)
+        await connection.send(command)
         assert await server.hear() == f"{command.line}\r\n".encode()
         await server.say(reply)
-        await connection.hear()
+        await connection.receive_reply()
 
 
-async def secure(connection: Connection, server: Server) -> str:
+async def secure(connection: SmtpConnection, server: Server) -> str:
     await come_to_handshake(connection, server)
     version = ""
 
@@ -63,27 +63,27 @@ async def secure(connection: Connection, server: Server) -> str:
 @asynccontextmanager
 async def in_memory(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple]:
     client, theirs = open_cable()
-    yield Connection(client, 1.0), Server(theirs, context)
+    yield SmtpConnection(client, 1.0), Server(theirs, context)
 
 
 @asynccontextmanager
 async def on_sockets(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple]:
-    async with open_lines() as lines:
+    async with open_reactor() as lines:
         assert lines is not None
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         stream = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
         theirs = await listener.accept()
         await listener.aclose()
-        line = lines.line(stream)
-        assert isinstance(line, SocketLine)
-        connection = Connection(line, 10.0)
+        line = lines.open_channel(stream)
+        assert isinstance(line, SocketChannel)
+        connection = SmtpConnection(line, 10.0)
         yield connection, Server(theirs, context)
         await connection.close()
         await theirs.aclose()
 
 
 either = pytest.mark.parametrize("open_both", [in_memory, on_sockets])
-Opened = Callable[..., AsyncIterator[tuple[Connection, Server]]]
+Opened = Callable[..., AsyncIterator[tuple[SmtpConnection, Server]]]
 
 
 # -- a conversation within TLS ---------------------------------------------------------------
@@ -99,10 +99,10 @@ async def test_a_conversation_goes_on_within_tls(open_both):
             (MAIL, b"250 Ok\r\n"),
             (ANN, b"550 No\r\n"),
         ):
-            await connection.say(command)
+            await connection.send(command)
             assert await server.hear() == f"{command.line}\r\n".encode()
             await server.say(reply)
-            assert str((await connection.hear()).reply) == reply.decode().strip()
+            assert str((await connection.receive_reply()).reply) == reply.decode().strip()
         assert connection.usable
 
 
@@ -110,23 +110,23 @@ async def test_a_conversation_goes_on_within_tls(open_both):
 async def test_replies_that_come_in_one_record_are_all_heard(open_both):
     async with open_both() as (connection, server):
         await secure(connection, server)
-        await connection.say(EHLO)
+        await connection.send(EHLO)
         await server.say(OFFER)
-        await connection.hear()
-        await connection.say(MAIL, ANN, ANN)
+        await connection.receive_reply()
+        await connection.send(MAIL, ANN, ANN)
         await server.say(b"250 Ok\r\n550 No\r\n250 Yes\r\n")
-        assert [(await connection.hear()).reply.code for _ in range(3)] == [250, 550, 250]
+        assert [(await connection.receive_reply()).reply.code for _ in range(3)] == [250, 550, 250]
 
 
 @either
 async def test_a_reply_of_many_records_is_heard_whole(open_both):
     async with open_both() as (connection, server):
         await secure(connection, server)
-        await connection.say(EHLO)
+        await connection.send(EHLO)
         for _ in range(90):
             await server.say(b"250-" + b"x" * 170 + b"\r\n")
         await server.say(b"250 SMTPUTF8\r\n")
-        assert len((await connection.hear()).reply.lines) == 91
+        assert len((await connection.receive_reply()).reply.lines) == 91
 
 
 @either
@@ -134,21 +134,21 @@ async def test_what_comes_while_waiting_is_taken_as_in_plain_text(open_both):
     """A session's replies are taken where they arrive; within TLS, too, where the line can."""
     async with open_both() as (connection, server):
         await secure(connection, server)
-        await connection.say(EHLO)
-        heard = []
+        await connection.send(EHLO)
+        received = []
 
         def go_on() -> float | None:
-            turn = connection.receive_turn()
+            turn = connection.receive_exchange()
             if turn is None:
                 return connection.deadline(float("inf"))
-            heard.append(turn.reply.code)
+            received.append(turn.reply.code)
             return None
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.follow, go_on, connection.deadline(float("inf")))
             await trio.testing.wait_all_tasks_blocked()
             await server.say(b"250 hello\r\n")
-        assert heard == [250]
+        assert received == [250]
 
 
 @either
@@ -156,10 +156,10 @@ async def test_what_comes_while_waiting_is_taken_as_in_plain_text(open_both):
 async def test_an_end_within_tls_is_a_lost_connection(open_both, polite):
     async with open_both() as (connection, server):
         await secure(connection, server)
-        await connection.say(EHLO)
+        await connection.send(EHLO)
         await server.say(b"421 bye\r\n")
         await (server.stream if polite else server.stream.plain).aclose()
-        assert (await connection.hear()).reply.code == 421
+        assert (await connection.receive_reply()).reply.code == 421
         await connection.close()
 
 
@@ -168,11 +168,11 @@ async def test_an_end_within_tls_is_a_lost_connection(open_both, polite):
 async def test_an_end_within_tls_instead_of_a_reply_is_a_lost_connection(open_both, polite):
     async with open_both() as (connection, server):
         await secure(connection, server)
-        await connection.say(EHLO)
+        await connection.send(EHLO)
         await server.hear()
         await (server.stream if polite else server.stream.plain).aclose()
         with pytest.raises(ConnectionLost):
-            await connection.hear()
+            await connection.receive_reply()
         assert not connection.usable
 
 
@@ -180,10 +180,10 @@ async def test_an_end_within_tls_instead_of_a_reply_is_a_lost_connection(open_bo
 async def test_octets_that_are_no_tls_within_tls_are_a_lost_connection(open_both):
     async with open_both() as (connection, server):
         await secure(connection, server)
-        await connection.say(EHLO)
+        await connection.send(EHLO)
         await server.stream.plain.send_all(b"250 hello, in plain text\r\n")
         with pytest.raises(ConnectionLost):
-            await connection.hear()
+            await connection.receive_reply()
         assert not connection.usable
 
 
@@ -222,10 +222,10 @@ async def test_a_server_that_sends_session_tickets_without_end_is_given_up():
     context.num_tickets = 2_000
     async with in_memory(context) as (connection, server):
         await secure(connection, server)
-        await connection.say(EHLO)
+        await connection.send(EHLO)
         await server.say(b"250 hello\r\n")
         with pytest.raises(ConnectionLost):
-            await connection.hear()
+            await connection.receive_reply()
         assert not connection.usable
 
 
@@ -234,7 +234,7 @@ async def test_a_handshake_without_end_is_given_up(autojump_clock):
     async with in_memory() as (connection, server):
         await come_to_handshake(connection, server)
         await server.say(b"\x16\x03\x03\x00\x04\x00\x00\x00\x00" * 50_000)
-        with pytest.raises(TheirMistake, match="without a word"):
+        with pytest.raises(RemoteProtocolError, match="without a word"):
             await connection.start_tls()
 
 
@@ -244,17 +244,17 @@ async def test_a_handshake_without_end_is_given_up(autojump_clock):
 async def test_plain_text_behind_the_reply_to_starttls_ends_the_connection(autojump_clock):
     """It was injected by whoever sits between us, to be taken for what is said within TLS."""
     client, theirs = open_cable()
-    connection = Connection(client, 1.0)
+    connection = SmtpConnection(client, 1.0)
     server = Server(theirs)
     await server.say(b"220 hello\r\n")
-    await connection.hear()
-    await connection.say(EHLO)
+    await connection.receive_reply()
+    await connection.send(EHLO)
     await server.say(OFFER)
-    await connection.hear()
-    await connection.say(wire.STARTTLS)
+    await connection.receive_reply()
+    await connection.send(wire.STARTTLS)
     await server.say(READY + b"250-mx.shop.test\r\n250 PIPELINING\r\n")
-    await connection.hear()
-    with pytest.raises(TheirMistake):
+    await connection.receive_reply()
+    with pytest.raises(RemoteProtocolError):
         await connection.start_tls()
     assert not connection.usable
 
@@ -264,9 +264,9 @@ async def test_plain_text_behind_the_reply_to_starttls_ends_the_connection(autoj
     [
         (b"", ReadTimedOut),
         (b"\x16\x03\x03", ReadTimedOut),  # the beginning of a record
-        (b"220 hello again\r\n", TheirMistake),
-        (b"\x00" * 100, TheirMistake),
-        (b"\x15\x03\x03\x00\x02\x02\x28", TheirMistake),  # an alert: handshake failure
+        (b"220 hello again\r\n", RemoteProtocolError),
+        (b"\x00" * 100, RemoteProtocolError),
+        (b"\x15\x03\x03\x00\x02\x02\x28", RemoteProtocolError),  # an alert: handshake failure
         (None, ConnectionLost),
     ],
 )
@@ -314,7 +314,7 @@ async def test_octets_that_drip_in_do_not_extend_the_handshake(autojump_clock):
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drip)
-            with pytest.raises((ReadTimedOut, TheirMistake)):
+            with pytest.raises((ReadTimedOut, RemoteProtocolError)):
                 await connection.start_tls()
             nursery.cancel_scope.cancel()
         assert trio.current_time() - began <= 1.0
@@ -352,22 +352,22 @@ class Prompt(trio.abc.Stream):
 
 async def test_what_is_said_together_with_the_handshakes_end_is_no_answer_to_ehlo(autojump_clock):
     """A second banner, as some servers have it."""
-    connection = Connection(Prompt(b"220 hello again\r\n"), 1.0)
+    connection = SmtpConnection(Prompt(b"220 hello again\r\n"), 1.0)
     conversation = connection.conversation
     for command, reply in ((None, b"220 hello\r\n"), (EHLO, OFFER), (wire.STARTTLS, READY)):
         if command is not None:
             conversation.send(command)
         conversation.receive(reply)
-        assert conversation.next_turn() is not None
+        assert conversation.next_exchange() is not None
     assert await connection.start_tls() == "TLS 1.2"
     assert not connection.usable
-    with pytest.raises(TheirMistake):
-        await connection.say(EHLO)
+    with pytest.raises(RemoteProtocolError):
+        await connection.send(EHLO)
 
 
 async def test_tls_without_the_servers_agreement_is_our_mistake(autojump_clock):
     async with in_memory() as (connection, _):
-        with pytest.raises(OurMistake):
+        with pytest.raises(LocalProtocolError):
             await connection.start_tls()
 
 

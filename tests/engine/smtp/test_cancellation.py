@@ -24,8 +24,8 @@ from mailprobe.engine import (
     open_answers,
     open_engine,
 )
-from mailprobe.engine.smtp.probe import Question
-from mailprobe.engine.testing.fake_network import Endpoint, World, open_world
+from mailprobe.engine.smtp.probe import Probe
+from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Late, Silence
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
@@ -55,7 +55,7 @@ class Cutter(trio.abc.Instrument):
 class Tap:
     """A world's dial, and all that was written to its hosts."""
 
-    world: World
+    world: FakeNetwork
     written: list[bytes] = field(default_factory=list)
     open: int = 0
 
@@ -109,14 +109,14 @@ class Scenario:
     stride: int = 4  # cut after every so many steps; an await lasts for several
     settings: EngineSettings = SETTINGS
 
-    def build(self, world: World) -> list[MailHost]:
+    def build(self, network: FakeNetwork) -> list[MailHost]:
         hosts = [replace(self.host())]
-        world.add("shop.test", hosts[0], mx="mx2.shop.test", preference=20)
+        network.add("shop.test", hosts[0], mx="mx2.shop.test", preference=20)
         if self.first is not None:
             hosts.append(self.first())
-            world.add("shop.test", hosts[1], mx="mx1.shop.test", preference=10)
+            network.add("shop.test", hosts[1], mx="mx1.shop.test", preference=10)
         for url in self.settings.doh_urls:
-            world.transport.endpoints[url] = Endpoint(self.resolver_s)
+            network.transport.endpoints[url] = FakeEndpoint(self.resolver_s)
         return hosts
 
 
@@ -134,10 +134,10 @@ SCENARIOS = {
     "blocked at first": Scenario(first=lambda: new_host("blocked at banner")),
     "silent at first": Scenario(first=lambda: new_host("silent")),
     "one answer late": Scenario(
-        lambda: MailHost(latency_s=0.05, troubles={"nobody1": Late(1.5)}), asked_before=True
+        lambda: MailHost(latency_s=0.05, faults={"nobody1": Late(1.5)}), asked_before=True
     ),
     "one answer never": Scenario(
-        lambda: MailHost(latency_s=0.05, troubles={"nobody1": Silence()}),
+        lambda: MailHost(latency_s=0.05, faults={"nobody1": Silence()}),
         neighbour=False,
         pause_s=1.1,  # whoever shares the silent round shares its silence
     ),
@@ -166,7 +166,7 @@ SCENARIOS = {
         idle_s=10.0,
     ),
     "handshake in silence": Scenario(
-        first=lambda: new_host("starttls demanded", troubles={"TLS": Silence()}),
+        first=lambda: new_host("starttls demanded", faults={"TLS": Silence()}),
         texts=HERS[:2],
         neighbour=False,
         pause_s=1.1,
@@ -185,8 +185,8 @@ def check(verdicts: list[Verdict]) -> None:
         assert (verdict.status, verdict.confidence) == TRUTHS[kind], verdict
 
 
-async def ask(engine: Engine, *texts: str, asker: str) -> None:
-    async with open_answers(engine, texts, asker=asker) as answers:
+async def ask(engine: Engine, *texts: str, account: str) -> None:
+    async with open_answers(engine, texts, account=account) as answers:
         check(await in_order(answers, len(texts)))
 
 
@@ -194,27 +194,27 @@ def may_be_said_still(engine: Engine) -> set[str]:
     """Who is in a round under way: a command of theirs may be on its way."""
     return {
         asked.mailbox
-        for pool in engine.prober._pools.values()
+        for pool in engine.dispatcher._pools.values()
         for session in pool.sessions
         for asked in session._unanswered
-        if isinstance(asked, Question)
+        if isinstance(asked, Probe)
     }
 
 
 @asynccontextmanager
 async def engine_in(
     scenario: Scenario, seed: int
-) -> AsyncIterator[tuple[Engine, World, Tap, list[MailHost]]]:
-    async with open_world(seed=seed) as world:
-        hosts = scenario.build(world)
-        tap = Tap(world)
+) -> AsyncIterator[tuple[Engine, FakeNetwork, Tap, list[MailHost]]]:
+    async with open_fake_network(seed=seed) as network:
+        hosts = scenario.build(network)
+        tap = Tap(network)
         async with open_engine(
-            scenario.settings, transport=world.transport, dial=tap.dial, rng=random.Random(0)
+            scenario.settings, transport=network.transport, dial=tap.dial, rng=random.Random(0)
         ) as engine:
             if scenario.asked_before:
-                await ask(engine, "known0@shop.test", asker="before")
+                await ask(engine, "known0@shop.test", account="before")
                 await trio.sleep(scenario.idle_s)
-            yield engine, world, tap, hosts
+            yield engine, network, tap, hosts
         assert tap.open == 0
 
 
@@ -225,27 +225,27 @@ async def leave_after(steps: int, scenario: Scenario, *, cancelled: bool) -> boo
         cutter = Cutter(steps, outer if cancelled else inner)
         async with trio.open_nursery() as nursery:
             if scenario.neighbour:
-                nursery.start_soon(lambda: ask(engine, *NEIGHBOURS, asker="neighbour"))
+                nursery.start_soon(lambda: ask(engine, *NEIGHBOURS, account="neighbour"))
             trio.lowlevel.add_instrument(cutter)
             with outer:
                 async with open_answers(
-                    engine, scenario.texts, asker="she", patient=scenario.patient
+                    engine, scenario.texts, account="she", patient=scenario.patient
                 ) as answers:
                     with inner:
                         async for _ in answers:
                             pass
             trio.lowlevel.remove_instrument(cutter)
             written, said_still = len(tap.written), may_be_said_still(engine)
-            heard = sum((host.record.asked for host in hosts), Counter())
+            received = sum((host.record.recipients for host in hosts), Counter())
         await trio.sleep(scenario.pause_s)
-        await ask(engine, *NEXT, asker="he")
+        await ask(engine, *NEXT, account="he")
         await trio.sleep(30)
         assert_whole(engine)
         late = b"".join(tap.written[written:]).decode(errors="replace")
         asked_late = {text for text in scenario.texts if f"<{text}>" in late}
         if any(host.offers("STARTTLS") for host in hosts):  # nothing can be read on the way
-            heard_late = sum((host.record.asked for host in hosts), Counter()) - heard
-            asked_late |= set(scenario.texts) & set(heard_late)
+            received_late = sum((host.record.recipients for host in hosts), Counter()) - received
+            asked_late |= set(scenario.texts) & set(received_late)
         assert asked_late <= said_still, "asked after the asker had left"
         for host in hosts:
             assert host.record.mistakes == []
@@ -257,15 +257,15 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
     """Run the scenario in an engine that is closed after so many steps; False if it was done."""
     inner, outer = trio.CancelScope(), trio.CancelScope()
     cutter = Cutter(steps, inner if politely else outer)
-    async with open_world(seed=steps) as world:
-        hosts = scenario.build(world)
-        tap = Tap(world)
+    async with open_fake_network(seed=steps) as network:
+        hosts = scenario.build(network)
+        tap = Tap(network)
         with outer:
             async with open_engine(
-                scenario.settings, transport=world.transport, dial=tap.dial, rng=random.Random(0)
+                scenario.settings, transport=network.transport, dial=tap.dial, rng=random.Random(0)
             ) as engine:
                 if scenario.asked_before:
-                    await ask(engine, "known0@shop.test", asker="before")
+                    await ask(engine, "known0@shop.test", account="before")
                     await trio.sleep(scenario.idle_s)
                 trio.lowlevel.add_instrument(cutter)
                 with inner:
@@ -274,15 +274,15 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
         trio.lowlevel.remove_instrument(cutter)
         if politely:
             assert trio.current_time() - left_at <= 1.05
-        prober = engine.prober
+        dispatcher = engine.dispatcher
         assert tap.open == 0
-        assert not prober._seats
-        assert prober._tasks == 0
-        assert not any(pool.connections or pool.sessions for pool in prober._pools.values())
+        assert not dispatcher._permits
+        assert dispatcher._tasks == 0
+        assert not any(pool.connections or pool.sessions for pool in dispatcher._pools.values())
         async with open_engine(
-            scenario.settings, transport=world.transport, dial=tap.dial
+            scenario.settings, transport=network.transport, dial=tap.dial
         ) as another:
-            await ask(another, *NEXT, asker="he")
+            await ask(another, *NEXT, account="he")
             await trio.sleep(30)
             assert_whole(another)
         for host in hosts:
@@ -292,7 +292,7 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
 
 async def ask_unchecked(engine: Engine, scenario: Scenario) -> None:
     async with open_answers(
-        engine, scenario.texts, asker="she", patient=scenario.patient
+        engine, scenario.texts, account="she", patient=scenario.patient
     ) as answers:
         async for _ in answers:
             pass
@@ -300,7 +300,7 @@ async def ask_unchecked(engine: Engine, scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("cancelled", [False, True], ids=["leaves", "is cancelled"])
-async def test_an_asker_goes_at_any_step(autojump_clock, name, cancelled):
+async def test_an_account_goes_at_any_step(autojump_clock, name, cancelled):
     """Nobody else notices, nothing more is asked for her, and the engine is whole."""
     for steps in range(1 + cancelled, STEPS_MAX, SCENARIOS[name].stride):
         try:

@@ -9,12 +9,12 @@ import trio
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.connection import (
     QUIT_S,
-    Connection,
     ConnectionLost,
     Overdue,
     ReadTimedOut,
+    SmtpConnection,
 )
-from mailprobe.engine.smtp.wire import Stage, TheirMistake
+from mailprobe.engine.smtp.wire import RemoteProtocolError, Stage
 from mailprobe.engine.testing.fake_network import Cable, open_cable
 
 READ_S = 1.0
@@ -32,20 +32,20 @@ STEPS = {  # a stage -> what is said and heard to come there
 Script = list[tuple[float, bytes | None]]  # at which second the server sends what; None: it closes
 
 
-def make() -> tuple[Connection, Cable]:
+def make() -> tuple[SmtpConnection, Cable]:
     client, server = open_cable()
-    return Connection(client, READ_S), server
+    return SmtpConnection(client, READ_S), server
 
 
-async def make_at(stage: Stage) -> tuple[Connection, Cable]:
+async def make_at(stage: Stage) -> tuple[SmtpConnection, Cable]:
     """A connection that came to this stage, where nothing is unanswered."""
     connection, server = make()
     await server.send_all(GREETING)
-    await connection.hear()
+    await connection.receive_reply()
     for command, reply in STEPS[stage]:
-        await connection.say(command)
+        await connection.send(command)
         await server.send_all(reply)
-        await connection.hear()
+        await connection.receive_reply()
     assert connection.usable
     return connection, server
 
@@ -90,13 +90,13 @@ async def test_a_reply_is_complete_within_a_second_of_its_command(autojump_clock
     await trio.sleep(7)  # the clock begins with the command, not with the last reply
     began = trio.current_time()
     async with playing(server, script):
-        await connection.say(ANN)
+        await connection.send(ANN)
         if ends_s is None:
-            assert (await connection.hear()).command is ANN
+            assert (await connection.receive_reply()).command is ANN
             assert connection.usable
             return
         with pytest.raises(ReadTimedOut):
-            await connection.hear()
+            await connection.receive_reply()
     assert trio.current_time() - began == pytest.approx(ends_s)
     assert not connection.usable
 
@@ -105,7 +105,7 @@ async def test_the_banner_has_a_second_from_the_connect(autojump_clock):
     connection, server = make()
     async with playing(server, [(1.1, GREETING)]):
         with pytest.raises(ReadTimedOut):
-            await connection.hear()
+            await connection.receive_reply()
         assert trio.current_time() == pytest.approx(1.0)
 
 
@@ -118,12 +118,12 @@ async def test_each_pipelined_reply_has_its_second_from_the_one_before(autojump_
         (3.71, b"250 cy, too late\r\n"),
     ]
     async with playing(server, script):
-        await connection.say(MAIL, ANN, BOB, CY)
+        await connection.send(MAIL, ANN, BOB, CY)
         for command, at_s in ((MAIL, 0.9), (ANN, 1.8), (BOB, 2.7)):
-            assert (await connection.hear()).command is command
+            assert (await connection.receive_reply()).command is command
             assert trio.current_time() == pytest.approx(at_s)
         with pytest.raises(ReadTimedOut):
-            await connection.hear()
+            await connection.receive_reply()
         assert trio.current_time() == pytest.approx(3.7)
     assert not connection.usable
 
@@ -131,28 +131,28 @@ async def test_each_pipelined_reply_has_its_second_from_the_one_before(autojump_
 async def test_a_part_of_the_next_reply_does_not_move_its_clock(autojump_clock):
     connection, server = await make_at(Stage.READY)
     async with playing(server, [(0.5, b"250 mail\r\n250"), (1.4, b" a"), (1.6, b"nn\r\n")]):
-        await connection.say(MAIL, ANN)
-        await connection.hear()
+        await connection.send(MAIL, ANN)
+        await connection.receive_reply()
         with pytest.raises(ReadTimedOut):
-            await connection.hear()
+            await connection.receive_reply()
         assert trio.current_time() == pytest.approx(1.5)
 
 
 async def test_until_ends_the_wait_before_the_read_clock(autojump_clock):
     connection, server = await make_at(Stage.MAIL)
     async with playing(server, [(0.5, b"250 ann\r\n")]):
-        await connection.say(ANN)
+        await connection.send(ANN)
         with pytest.raises(Overdue):
-            await connection.hear(until=0.3)
+            await connection.receive_reply(until=0.3)
         assert trio.current_time() == pytest.approx(0.3)
     assert not connection.usable
 
 
 async def test_until_never_extends_the_read_clock(autojump_clock):
     connection, _ = await make_at(Stage.MAIL)
-    await connection.say(ANN)
+    await connection.send(ANN)
     with pytest.raises(ReadTimedOut):
-        await connection.hear(until=100)
+        await connection.receive_reply(until=100)
     assert trio.current_time() == pytest.approx(1.0)
 
 
@@ -160,34 +160,34 @@ async def test_until_never_extends_the_read_clock(autojump_clock):
 async def test_what_had_come_in_time_is_heard_by_who_listens_late(autojump_clock, late_s):
     """Our own slowness is not the server's: what lies there is taken, at any time."""
     connection, server = await make_at(Stage.MAIL)
-    await connection.say(ANN)
+    await connection.send(ANN)
     await server.send_all(b"550 No ann\r\n")
     await trio.sleep(late_s)
-    assert (await connection.hear()).reply.code == 550
+    assert (await connection.receive_reply()).reply.code == 550
     assert connection.usable
 
 
 async def test_who_listens_late_to_a_silent_server_waits_no_second_more(autojump_clock):
     connection, _ = await make_at(Stage.MAIL)
-    await connection.say(ANN)
+    await connection.send(ANN)
     await trio.sleep(5)
     with pytest.raises(ReadTimedOut):
-        await connection.hear()
+        await connection.receive_reply()
     assert trio.current_time() <= 5.05
 
 
 async def test_replies_that_came_together_are_heard_at_once(autojump_clock):
     connection, server = await make_at(Stage.READY)
-    await connection.say(MAIL, ANN, BOB)
-    assert connection.heard_already() is None
+    await connection.send(MAIL, ANN, BOB)
+    assert connection.already_received() is None
     await server.send_all(b"250 mail\r\n550 ann\r\n250 b")
-    assert (await connection.hear()).command is MAIL
-    turn = connection.heard_already()
+    assert (await connection.receive_reply()).command is MAIL
+    turn = connection.already_received()
     assert turn is not None
     assert (turn.command, turn.reply.code) == (ANN, 550)
-    assert connection.heard_already() is None  # of the third a part has come
+    assert connection.already_received() is None  # of the third a part has come
     await server.send_all(b"ob\r\n")
-    assert (await connection.hear()).command is BOB
+    assert (await connection.receive_reply()).command is BOB
     assert connection.usable
 
 
@@ -216,18 +216,18 @@ class Clogged(trio.abc.Stream):
         await self._stream.aclose()
 
 
-async def make_clogged(error: Exception | None = None) -> tuple[Connection, Cable]:
+async def make_clogged(error: Exception | None = None) -> tuple[SmtpConnection, Cable]:
     client, server = open_cable()
-    connection = Connection(Clogged(client, error), READ_S)
+    connection = SmtpConnection(Clogged(client, error), READ_S)
     await server.send_all(GREETING)
-    await connection.hear()
+    await connection.receive_reply()
     return connection, server
 
 
 async def test_a_write_that_blocks_has_a_second(autojump_clock):
     connection, _ = await make_clogged()
     with pytest.raises(ReadTimedOut):
-        await connection.say(EHLO)
+        await connection.send(EHLO)
     assert trio.current_time() == pytest.approx(1.0)
     assert not connection.usable
 
@@ -241,8 +241,8 @@ async def test_last_words_are_heard_after_a_write_that_failed(autojump_clock, er
     connection, server = await make_clogged(error)
     await server.send_all(b"421 4.3.2 Shutting down\r\n")
     await server.aclose()
-    await connection.say(EHLO)
-    turn = await connection.hear()
+    await connection.send(EHLO)
+    turn = await connection.receive_reply()
     assert turn.reply.code == 421
     assert not connection.usable
 
@@ -252,25 +252,25 @@ async def test_a_write_that_failed_without_last_words_is_a_lost_connection(autoj
     connection, server = await make_clogged(error)
     await server.aclose()
     with pytest.raises(ConnectionLost):
-        await connection.say(EHLO)
+        await connection.send(EHLO)
     assert not connection.usable
 
 
 async def test_last_words_are_not_waited_for(autojump_clock):
     connection, _ = await make_clogged(ERRORS[0])
     with pytest.raises(ConnectionLost):
-        await connection.say(EHLO)
+        await connection.send(EHLO)
     assert trio.current_time() <= 0.05
 
 
 async def test_what_was_said_unasked_is_no_answer_to_the_next_command(autojump_clock):
     connection, server = await make_at(Stage.READY)
-    await connection.say(MAIL)
+    await connection.send(MAIL)
     await server.send_all(b"250 mail\r\n250 nobody asked\r\n")
-    await connection.hear()
+    await connection.receive_reply()
     assert not connection.usable
-    with pytest.raises(TheirMistake):
-        await connection.say(ANN)
+    with pytest.raises(RemoteProtocolError):
+        await connection.send(ANN)
     assert not connection.usable
 
 
@@ -282,10 +282,10 @@ async def test_what_was_said_unasked_is_no_answer_to_the_next_command(autojump_c
     [
         ([(0.1, None)], ConnectionLost),
         ([(0.1, b"250 hal"), (0.2, None)], ConnectionLost),
-        ([(0.1, b"HTTP/1.1 200 Ok\r\n")], TheirMistake),
-        ([(0.1, b"250-one\r\n550 two\r\n")], TheirMistake),
-        ([(0.1, b"250-x\r\n" * 101)], TheirMistake),
-        ([(0.1, b"x" * 20_000)], TheirMistake),
+        ([(0.1, b"HTTP/1.1 200 Ok\r\n")], RemoteProtocolError),
+        ([(0.1, b"250-one\r\n550 two\r\n")], RemoteProtocolError),
+        ([(0.1, b"250-x\r\n" * 101)], RemoteProtocolError),
+        ([(0.1, b"x" * 20_000)], RemoteProtocolError),
         ([], ReadTimedOut),
     ],
 )
@@ -293,26 +293,26 @@ async def test_after_any_failure_nothing_is_usable(autojump_clock, script, error
     """A late reply finds nobody: the connection stays unusable, whatever comes."""
     connection, server = await make_at(Stage.MAIL)
     async with playing(server, script):
-        await connection.say(ANN)
+        await connection.send(ANN)
         with pytest.raises(error):
-            await connection.hear()
+            await connection.receive_reply()
     assert not connection.usable
     try:
         await server.send_all(b"250 late\r\n")
         connection.conversation.receive(b"250 late\r\n")
-        connection.conversation.next_turn()
-    except (trio.BrokenResourceError, trio.ClosedResourceError, TheirMistake):
+        connection.conversation.next_exchange()
+    except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError):
         pass
     assert not connection.usable
 
 
 async def test_a_reset_is_a_lost_connection(autojump_clock):
     connection, server = await make_at(Stage.MAIL)
-    await connection.say(ANN)
+    await connection.send(ANN)
     server.reset()
     await server.aclose()
     with pytest.raises(ConnectionLost, match="reset"):
-        await connection.hear()
+        await connection.receive_reply()
     assert not connection.usable
 
 
@@ -329,18 +329,18 @@ async def test_an_endless_reply_ends_at_its_bound(autojump_clock):
                 await trio.sleep(0.0001)
 
         nursery.start_soon(pour)
-        await connection.say(ANN)
-        with pytest.raises(TheirMistake):
-            await connection.hear()
+        await connection.send(ANN)
+        with pytest.raises(RemoteProtocolError):
+            await connection.receive_reply()
         nursery.cancel_scope.cancel()
     assert sent < 64 * 1024
 
 
 async def test_a_connection_that_hears_after_being_cancelled_is_not_usable(autojump_clock):
     connection, server = await make_at(Stage.MAIL)
-    await connection.say(ANN)
+    await connection.send(ANN)
     with trio.move_on_after(0.1):
-        await connection.hear()
+        await connection.receive_reply()
     assert not connection.usable
     await server.send_all(b"550 No ann\r\n")
     assert not connection.usable
@@ -349,7 +349,7 @@ async def test_a_connection_that_hears_after_being_cancelled_is_not_usable(autoj
 async def test_a_connection_whose_write_was_cancelled_is_not_usable(autojump_clock):
     connection, _ = await make_clogged()
     with trio.move_on_after(0.1):
-        await connection.say(EHLO)
+        await connection.send(EHLO)
     assert not connection.usable
 
 
@@ -367,18 +367,20 @@ async def test_a_connection_whose_write_was_cancelled_is_not_usable(autojump_clo
 )
 async def test_usable_is_what_is_answered_read_and_open(autojump_clock, commands, reply, usable):
     connection, server = await make_at(Stage.READY)
-    await connection.say(*commands)
+    await connection.send(*commands)
     assert not connection.usable
     await server.send_all(reply)
-    await connection.hear()
+    await connection.receive_reply()
     assert connection.usable is usable
 
 
 # -- idling ----------------------------------------------------------------------------------
 
 
-async def listen(connection: Connection) -> None:
-    await connection.listen(lambda: None if connection.spoke() else float("inf"), float("inf"))
+async def listen(connection: SmtpConnection) -> None:
+    await connection.receive_until(
+        lambda: None if connection.replied() else float("inf"), float("inf")
+    )
 
 
 @pytest.mark.parametrize("script", [[(0.5, b"421 Timeout\r\n")], [(0.5, b"2")], [(0.5, None)]])
@@ -403,9 +405,9 @@ async def test_who_stops_listening_may_go_on(autojump_clock):
     with trio.move_on_after(0.5):
         await listen(connection)
     assert connection.usable
-    await connection.say(MAIL)
+    await connection.send(MAIL)
     await server.send_all(b"250 Ok\r\n")
-    assert (await connection.hear()).reply.positive
+    assert (await connection.receive_reply()).reply.positive
 
 
 # -- the end ---------------------------------------------------------------------------------
@@ -432,7 +434,7 @@ async def test_quit_is_said_after_a_refusal_at_the_door(autojump_clock):
     """RFC 5321 3.1: after a 554 only QUIT may come."""
     connection, server = make()
     async with playing(server, [(0, b"554 No\r\n"), (0.1, b"221 Bye\r\n")]):
-        await connection.hear()
+        await connection.receive_reply()
         await connection.quit()
     assert await read_to_the_end(server) == b"QUIT\r\n"
 
@@ -453,7 +455,7 @@ async def test_quit_waits_a_moment_and_no_longer(autojump_clock, answer):
 @pytest.mark.parametrize("commands", [(MAIL,), (MAIL, ANN)])
 async def test_quit_is_not_said_where_something_is_unanswered(autojump_clock, commands):
     connection, server = await make_at(Stage.READY)
-    await connection.say(*commands)
+    await connection.send(*commands)
     await connection.quit()
     assert trio.current_time() == 0
     assert b"QUIT" not in await read_to_the_end(server)
@@ -468,10 +470,10 @@ async def test_quit_is_not_said_before_the_banner(autojump_clock):
 @pytest.mark.parametrize("reply", [b"421 Bye\r\n", b"250 Ok\r\n250 Twice\r\n", b"garbage\r\n"])
 async def test_quit_is_not_said_to_who_closes_or_is_out_of_step(autojump_clock, reply):
     connection, server = await make_at(Stage.READY)
-    await connection.say(MAIL)
+    await connection.send(MAIL)
     await server.send_all(reply)
-    with suppress(TheirMistake):
-        await connection.hear()
+    with suppress(RemoteProtocolError):
+        await connection.receive_reply()
     await connection.quit()
     assert b"QUIT" not in await read_to_the_end(server)
 
@@ -490,7 +492,7 @@ async def test_quit_that_is_cancelled_still_closes(autojump_clock):
 async def test_close_never_blocks_and_never_speaks(autojump_clock, commands, written):
     connection, server = await make_at(Stage.HELLO)
     if commands:
-        await connection.say(*commands)
+        await connection.send(*commands)
     await connection.close()
     assert trio.current_time() == 0
     assert await read_to_the_end(server) == written

@@ -17,8 +17,8 @@ from mailprobe.engine import (
     open_answers,
     open_engine,
 )
-from mailprobe.engine.smtp.connection_budget import Sitter
-from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.smtp.connection_budget import PermitHolder
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
@@ -35,10 +35,10 @@ class Granted:
         self.connections: Counter[str] = Counter()
         self.wanted: Counter[str] = Counter()
         self.tight = False
-        self.sitter: Sitter | None = None
+        self.permit_holder: PermitHolder | None = None
 
-    def open_for(self, sitter: Sitter) -> None:
-        self.sitter = sitter
+    def open_for(self, permit_holder: PermitHolder) -> None:
+        self.permit_holder = permit_holder
 
     def at(self, address: str) -> int:
         return self.counts.get(address, self.count)
@@ -46,7 +46,7 @@ class Granted:
     def short(self, address: str) -> bool:
         return self.tight
 
-    def want(self, address: str) -> None:
+    def request(self, address: str) -> None:
         self.wanted[address] += 1
 
     def used(self, address: str, count: int) -> None:
@@ -54,29 +54,31 @@ class Granted:
         self.connections[address] = count
 
     def grant(self, address: str, count: int) -> None:
-        assert self.sitter
+        assert self.permit_holder
         self.counts[address] = count
-        self.sitter.seats_changed(address)
+        self.permit_holder.permits_changed(address)
 
     def end(self, address: str) -> None:
-        assert self.sitter
+        assert self.permit_holder
         self.counts[address] = 0
-        self.sitter.seats_ended(address)
-        self.sitter.seats_changed(address)
+        self.permit_holder.permits_revoked(address)
+        self.permit_holder.permits_changed(address)
 
 
 @asynccontextmanager
-async def engine_with(world: World, seats: Granted, **settings: int) -> AsyncIterator[Engine]:
+async def engine_with(
+    network: FakeNetwork, permits: Granted, **settings: int
+) -> AsyncIterator[Engine]:
     async with open_engine(
-        EngineSettings(**settings), transport=world.transport, dial=world.dial, seats=seats
+        EngineSettings(**settings), transport=network.transport, dial=network.dial, permits=permits
     ) as engine:
         yield engine
     assert_whole(engine)
-    assert not +seats.connections
+    assert not +permits.connections
 
 
 async def ask(engine: Engine, texts: Sequence[str], *, patient: bool = False) -> list[Verdict]:
-    async with open_answers(engine, texts, asker="me", patient=patient) as answers:
+    async with open_answers(engine, texts, account="me", patient=patient) as answers:
         return await in_order(answers, len(texts))
 
 
@@ -89,29 +91,29 @@ def known(count: int) -> list[str]:
     return [f"known{n}@shop.test" for n in range(count)]
 
 
-async def test_nobody_connects_before_a_seat_is_granted(autojump_clock):
+async def test_nobody_connects_before_a_permit_is_granted(autojump_clock):
     """Who waits is told at the end of the clock that nothing is known."""
-    host, seats = MailHost(), Granted()
-    async with open_world() as world:
-        address = world.add("shop.test", host)
-        async with engine_with(world, seats) as engine:
+    host, permits = MailHost(), Granted()
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with engine_with(network, permits) as engine:
             began = trio.current_time()
             (verdict,) = await ask(engine, known(1))
             assert trio.current_time() - began <= 3.05
             assert verdict.status == "unknown"
-            assert seats.wanted[address]
+            assert permits.wanted[address]
     assert host.record.sessions_seen == 0
 
 
 async def test_a_late_grant_wakes_who_waits(autojump_clock):
-    host, seats = MailHost(), Granted()
-    async with open_world() as world:
-        address = world.add("shop.test", host)
-        async with engine_with(world, seats) as engine, trio.open_nursery() as nursery:
+    host, permits = MailHost(), Granted()
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def grant() -> None:
                 await trio.sleep(2.5)
-                seats.grant(address, 1)
+                permits.grant(address, 1)
 
             nursery.start_soon(grant)
             check(await ask(engine, known(3)))
@@ -122,17 +124,17 @@ async def test_a_late_grant_wakes_who_waits(autojump_clock):
 async def test_one_connection_is_opened_where_several_addresses_are_granted_at_once(
     autojump_clock,
 ):
-    seats = Granted()
+    permits = Granted()
     hosts = [MailHost(latency_s=0.05) for _ in range(4)]
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for host in hosts:
-            world.add("shop.test", host)
-        async with engine_with(world, seats) as engine, trio.open_nursery() as nursery:
+            network.add("shop.test", host)
+        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def grant() -> None:
                 await trio.sleep(0.1)
-                for address in list(world.hosts):
-                    seats.grant(address, 1)
+                for address in list(network.hosts):
+                    permits.grant(address, 1)
 
             nursery.start_soon(grant)
             check(await ask(engine, known(2)))
@@ -140,18 +142,18 @@ async def test_one_connection_is_opened_where_several_addresses_are_granted_at_o
 
 
 async def test_a_list_wants_more_and_uses_what_comes(autojump_clock):
-    host, seats = MailHost(latency_s=0.3), Granted(1)
-    async with open_world() as world:
-        address = world.add("shop.test", host)
-        async with engine_with(world, seats) as engine, trio.open_nursery() as nursery:
+    host, permits = MailHost(latency_s=0.3), Granted(1)
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def grant() -> None:
                 for count in (2, 3):
-                    before = seats.wanted[address]
-                    while seats.wanted[address] == before:  # noqa: ASYNC110 - another task's doing
+                    before = permits.wanted[address]
+                    while permits.wanted[address] == before:  # noqa: ASYNC110 - another task's doing
                         await trio.sleep(0.01)
                     assert host.record.connections_peak <= count - 1
-                    seats.grant(address, count)
+                    permits.grant(address, count)
 
             nursery.start_soon(grant)
             check(await ask(engine, known(200), patient=True))
@@ -160,17 +162,17 @@ async def test_a_list_wants_more_and_uses_what_comes(autojump_clock):
 
 async def test_a_grant_that_shrinks_is_obeyed_after_the_round(autojump_clock):
     """Of three connections two go; nothing is asked in vain, and the third goes on."""
-    host, seats = MailHost(latency_s=0.2), Granted(3)
+    host, permits = MailHost(latency_s=0.2), Granted(3)
     open_then: list[int] = []
-    async with open_world() as world:
-        address = world.add("shop.test", host)
-        async with engine_with(world, seats) as engine, trio.open_nursery() as nursery:
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def shrink() -> None:
                 while host.record.connections_now < 3:  # noqa: ASYNC110
                     await trio.sleep(0.1)
-                seats.tight = True
-                seats.grant(address, 1)
+                permits.tight = True
+                permits.grant(address, 1)
                 await trio.sleep(1.5)
                 while not nursery.cancel_scope.cancel_called:
                     open_then.append(host.record.connections_now)
@@ -182,64 +184,64 @@ async def test_a_grant_that_shrinks_is_obeyed_after_the_round(autojump_clock):
     assert len(open_then) > 5
     assert max(open_then) == 1
     assert all(session.closed == "quit" for session in host.record.sessions)
-    assert max(host.record.asked[text] for text in known(400)) == 1
+    assert max(host.record.recipients[text] for text in known(400)) == 1
 
 
 async def test_an_idle_connection_goes_home_at_once_where_the_grant_shrinks(autojump_clock):
-    host, seats = MailHost(), Granted(1)
-    async with open_world() as world:
-        address = world.add("shop.test", host)
-        async with engine_with(world, seats) as engine:
+    host, permits = MailHost(), Granted(1)
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with engine_with(network, permits) as engine:
             check(await ask(engine, known(1)))
             assert host.record.connections_now == 1
-            seats.grant(address, 0)
+            permits.grant(address, 0)
             await trio.sleep(0.1)
             assert host.record.connections_now == 0
 
 
 async def test_what_ends_is_closed_at_once_and_its_questions_wait(autojump_clock):
     """In the middle of a round that takes 0.9 s, before a late reply gives way: and the answer comes by another connection."""
-    host = MailHost(troubles={"known0": Late(0.9)})
-    seats = Granted(1)
-    async with open_world() as world:
-        address = world.add("shop.test", host)
-        async with engine_with(world, seats) as engine, trio.open_nursery() as nursery:
+    host = MailHost(faults={"known0": Late(0.9)})
+    permits = Granted(1)
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def end() -> None:
                 await trio.sleep(0.17)  # a late reply gives way from 0.19 s on
-                assert seats.connections[address] == 1
-                seats.end(address)
+                assert permits.connections[address] == 1
+                permits.end(address)
                 await trio.testing.wait_all_tasks_blocked()
-                assert seats.connections[address] == 0
+                assert permits.connections[address] == 0
                 assert host.record.connections_now == 0
                 await trio.sleep(0.5)
                 assert host.record.sessions_seen == 1
-                seats.grant(address, 1)
+                permits.grant(address, 1)
 
             nursery.start_soon(end)
             check(await ask(engine, ["known0@shop.test", "nobody1@shop.test"]))
-            assert engine.prober._pools[(address,)].throttle.bad == 0
-            assert not engine.prober._pools[(address,)].rest.strikes
+            assert engine.dispatcher._pools[(address,)].throttle.bad == 0
+            assert not engine.dispatcher._pools[(address,)].backoff.failures
     assert host.record.sessions_seen == 3  # the late one gives way once
 
 
 @pytest.mark.parametrize("after_s", [n * 0.02 for n in range(60)])
-async def test_seats_that_end_at_any_moment(autojump_clock, after_s: float):
+async def test_permits_that_end_at_any_moment(autojump_clock, after_s: float):
     """In the connect, the greeting, a round, the random address, QUIT: no connection stays, and
     what is told is right or unknown."""
-    host, seats = MailHost(latency_s=0.1, connect_s=0.1), Granted(1)
-    async with open_world() as world:
-        address = world.add("shop.test", host)
-        async with engine_with(world, seats) as engine, trio.open_nursery() as nursery:
+    host, permits = MailHost(latency_s=0.1, connect_s=0.1), Granted(1)
+    async with open_fake_network() as network:
+        address = network.add("shop.test", host)
+        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def end() -> None:
                 await trio.sleep(after_s)
-                seats.end(address)
+                permits.end(address)
                 await trio.testing.wait_all_tasks_blocked()
-                assert seats.connections[address] == 0
+                assert permits.connections[address] == 0
                 assert host.record.connections_now == 0
                 await trio.sleep(0.3)
-                seats.grant(address, 1)
+                permits.grant(address, 1)
 
             nursery.start_soon(end)
             check(await ask(engine, ["known1@shop.test", "nobody2@shop.test"]))
@@ -250,37 +252,37 @@ async def test_seats_that_end_at_any_moment(autojump_clock, after_s: float):
 async def test_never_more_connections_than_granted(autojump_clock, seed: int):
     """Grants that come, shrink and end, lists and single addresses, askers that leave."""
     rng = random.Random(seed)
-    seats = Granted(rng.randint(0, 2))
+    permits = Granted(rng.randint(0, 2))
     hosts = [MailHost(latency_s=rng.choice((0.0, 0.05, 0.3))) for _ in range(3)]
-    told: list[Verdict] = []
-    async with open_world(seed=seed) as world:
+    reported: list[Verdict] = []
+    async with open_fake_network(seed=seed) as network:
         for n, host in enumerate(hosts):
-            world.add("shop.test", host)
-            world.add(f"shop{n}.test", host, mx=f"mx{n}.other.test")
-        addresses = list(world.hosts)
-        async with engine_with(world, seats) as engine, trio.open_nursery() as nursery:
+            network.add("shop.test", host)
+            network.add(f"shop{n}.test", host, mx=f"mx{n}.other.test")
+        addresses = list(network.hosts)
+        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def change() -> None:
                 while True:
                     await trio.sleep(rng.uniform(0.01, 0.6))
                     address = rng.choice(addresses)
-                    seats.tight = rng.random() < 0.3
+                    permits.tight = rng.random() < 0.3
                     if rng.random() < 0.2:
-                        seats.end(address)
+                        permits.end(address)
                     else:
-                        seats.grant(address, rng.randint(0, 4))
+                        permits.grant(address, rng.randint(0, 4))
 
             async def list_of(domain: str) -> None:
                 texts = [f"{rng.choice(('known', 'nobody'))}{n}@{domain}" for n in range(60)]
                 with trio.move_on_after(60 if domain == "shop.test" else rng.choice((0.7, 60))):
-                    told.extend(await ask(engine, texts, patient=rng.random() < 0.5))
+                    reported.extend(await ask(engine, texts, patient=rng.random() < 0.5))
 
             nursery.start_soon(change)
             async with trio.open_nursery() as asking:
                 for domain in ("shop.test", "shop0.test", "shop1.test", "shop2.test"):
                     asking.start_soon(list_of, domain)
             nursery.cancel_scope.cancel()
-    assert told, "or nobody asked"
-    check([verdict for verdict in told if verdict.status != "unknown"])
+    assert reported, "or nobody asked"
+    check([verdict for verdict in reported if verdict.status != "unknown"])
     for host in hosts:
         assert not host.record.mistakes

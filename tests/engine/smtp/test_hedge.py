@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
@@ -11,16 +11,16 @@ from tests.engine.smtp.test_pool import ask, engine_over
 from tests.engine.test_outcomes import DELIVERABLE, TIMED_OUT, told
 
 
-def two_exchanges(world: World, first: MailHost, second: MailHost, domain: str) -> None:
-    world.add(domain, first, mx=f"mx1.{domain}", preference=10)
-    world.add(domain, second, mx=f"mx2.{domain}", preference=20)
+def two_exchanges(network: FakeNetwork, first: MailHost, second: MailHost, domain: str) -> None:
+    network.add(domain, first, mx=f"mx1.{domain}", preference=10)
+    network.add(domain, second, mx=f"mx2.{domain}", preference=20)
 
 
 @pytest.mark.parametrize("first", ["silent", "unanswered", "late banner", "silent at ehlo"])
 async def test_the_next_exchange_answers_for_a_silent_one(autojump_clock, first):
-    async with open_world() as world:
-        two_exchanges(world, new_host(first), MailHost(latency_s=0.01), "shop.test")
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        two_exchanges(network, new_host(first), MailHost(latency_s=0.01), "shop.test")
+        async with engine_over(network) as engine:
             [verdict] = await ask(engine, "known@shop.test")
             assert told(verdict) == DELIVERABLE
             assert verdict.latency_ms < 400
@@ -30,10 +30,10 @@ async def test_the_next_exchange_answers_for_a_silent_one(autojump_clock, first)
 
 
 async def test_an_exchange_that_greets_in_time_is_asked_alone(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         first, second = MailHost(latency_s=0.1), MailHost()
-        two_exchanges(world, first, second, "shop.test")
-        async with engine_over(world) as engine:
+        two_exchanges(network, first, second, "shop.test")
+        async with engine_over(network) as engine:
             [verdict] = await ask(engine, "known@shop.test")
         assert told(verdict) == DELIVERABLE
         assert second.record.sessions_seen == 0
@@ -41,11 +41,11 @@ async def test_an_exchange_that_greets_in_time_is_asked_alone(autojump_clock):
 
 async def test_the_first_greeting_wins_and_the_other_is_told_goodbye(autojump_clock):
     """The slow one greets after all: it is not asked a second time, and gets its QUIT."""
-    async with open_world() as world:
-        first = MailHost(troubles={"CONNECT": Late(0.6)})
-        second = MailHost(troubles={"CONNECT": Late(0.1)})
-        two_exchanges(world, first, second, "shop.test")
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        first = MailHost(faults={"CONNECT": Late(0.6)})
+        second = MailHost(faults={"CONNECT": Late(0.1)})
+        two_exchanges(network, first, second, "shop.test")
+        async with engine_over(network) as engine:
             [verdict] = await ask(engine, "known@shop.test")
             assert told(verdict) == DELIVERABLE
             await trio.sleep(5)
@@ -55,11 +55,11 @@ async def test_the_first_greeting_wins_and_the_other_is_told_goodbye(autojump_cl
 
 
 async def test_a_slow_first_exchange_wins_where_the_next_is_slower(autojump_clock):
-    async with open_world() as world:
-        first = MailHost(troubles={"CONNECT": Late(0.5)})
-        second = MailHost(troubles={"CONNECT": Late(0.9)})
-        two_exchanges(world, first, second, "shop.test")
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        first = MailHost(faults={"CONNECT": Late(0.5)})
+        second = MailHost(faults={"CONNECT": Late(0.9)})
+        two_exchanges(network, first, second, "shop.test")
+        async with engine_over(network) as engine:
             [verdict] = await ask(engine, "known@shop.test")
             await trio.sleep(5)
         assert told(verdict) == DELIVERABLE
@@ -68,31 +68,31 @@ async def test_a_slow_first_exchange_wins_where_the_next_is_slower(autojump_cloc
 
 @pytest.mark.parametrize("second", ["refused", "silent", "closing", "blocked at banner"])
 async def test_a_hedge_that_fails_leaves_the_first_exchange_its_time(autojump_clock, second):
-    async with open_world() as world:
-        first = MailHost(troubles={"CONNECT": Late(0.8)})
-        two_exchanges(world, first, new_host(second), "shop.test")
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        first = MailHost(faults={"CONNECT": Late(0.8)})
+        two_exchanges(network, first, new_host(second), "shop.test")
+        async with engine_over(network) as engine:
             [verdict] = await ask(engine, "known@shop.test")
         assert told(verdict) == DELIVERABLE
 
 
 async def test_where_both_are_silent_each_is_tried_once(autojump_clock):
-    async with open_world() as world:
-        two_exchanges(world, new_host("silent"), new_host("silent"), "shop.test")
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        two_exchanges(network, new_host("silent"), new_host("silent"), "shop.test")
+        async with engine_over(network) as engine:
             [verdict] = await ask(engine, "known@shop.test")
         assert told(verdict) == TIMED_OUT
-        assert len(world.dialled) == 2
+        assert len(network.dialled) == 2
         assert verdict.latency_ms < 1500
 
 
 async def test_one_dead_address_of_several_is_hedged_too(autojump_clock):
-    async with open_world() as world:
-        dead = world.add("dead.test", new_host("unanswered"))
-        alive = world.add("alive.test", MailHost())
-        world.zone.mx("shop.test", "mx.shop.test")
-        world.zone.host("mx.shop.test", dead, alive)
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        dead = network.add("dead.test", new_host("unanswered"))
+        alive = network.add("alive.test", MailHost())
+        network.zone.mx("shop.test", "mx.shop.test")
+        network.zone.host("mx.shop.test", dead, alive)
+        async with engine_over(network) as engine:
             for number in range(10):
                 [verdict] = await ask(engine, f"known{number}@shop.test")
                 assert told(verdict) == DELIVERABLE

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import World, open_world
-from mailprobe.engine.testing.faults import Say
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.faults import SendLine
 from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.smtp.test_pool import ask, engine_over
@@ -13,21 +13,21 @@ from tests.engine.test_outcomes import DELIVERABLE, told
 HOUR_S = 3600.0
 
 
-def several_addresses(world: World, domain: str, hosts: list[MailHost]) -> list[str]:
-    addresses = [world.add(f"h{n}.{domain}", host) for n, host in enumerate(hosts)]
-    world.zone.mx(domain, f"mx.{domain}")
-    world.zone.host(f"mx.{domain}", *addresses, ttl_s=300)
+def several_addresses(network: FakeNetwork, domain: str, hosts: list[MailHost]) -> list[str]:
+    addresses = [network.add(f"h{n}.{domain}", host) for n, host in enumerate(hosts)]
+    network.zone.mx(domain, f"mx.{domain}")
+    network.zone.host(f"mx.{domain}", *addresses, ttl_s=300)
     return addresses
 
 
 @pytest.mark.parametrize("shown", [1, 2])
 async def test_rotating_addresses_lose_nothing_that_was_learnt(autojump_clock, shown):
     """In six hours one random recipient, whatever addresses the exchange has."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         hosts = [MailHost() for _ in range(8)]
-        several_addresses(world, "shop.test", hosts)
-        world.zone.rotate("mx.shop.test", shown)
-        async with engine_over(world) as engine:
+        several_addresses(network, "shop.test", hosts)
+        network.zone.rotate("mx.shop.test", shown)
+        async with engine_over(network) as engine:
             for number in range(60):
                 [verdict] = await ask(engine, f"known{number}@shop.test")
                 assert told(verdict) == DELIVERABLE
@@ -38,13 +38,13 @@ async def test_rotating_addresses_lose_nothing_that_was_learnt(autojump_clock, s
 
 
 async def test_names_whose_addresses_overlap_share_what_is_known_of_a_domain(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         hosts = [MailHost() for _ in range(3)]
-        one, two, three = (world.add(f"h{n}.test", host) for n, host in enumerate(hosts))
-        world.zone.mx("shop.test", (10, "mx1.hub.test"), (10, "mx2.hub.test"))
-        world.zone.host("mx1.hub.test", one, two)
-        world.zone.host("mx2.hub.test", two, three)
-        async with engine_over(world) as engine:
+        one, two, three = (network.add(f"h{n}.test", host) for n, host in enumerate(hosts))
+        network.zone.mx("shop.test", (10, "mx1.hub.test"), (10, "mx2.hub.test"))
+        network.zone.host("mx1.hub.test", one, two)
+        network.zone.host("mx2.hub.test", two, three)
+        async with engine_over(network) as engine:
             for number in range(20):
                 await ask(engine, f"known{number}@shop.test")
         recipients = [r for host in hosts for s in host.record.sessions for r in s.recipients]
@@ -53,19 +53,19 @@ async def test_names_whose_addresses_overlap_share_what_is_known_of_a_domain(aut
 
 async def test_an_exchange_that_names_anothers_address_can_hurt_nobody(autojump_clock):
     """Its own host refuses everybody; the host whose address it names too is still asked."""
-    async with open_world() as world:
-        good, evil = MailHost(), MailHost(troubles={"CONNECT": Say("554 5.7.1 No", close=True)})
-        its_address = world.add("shop.test", good)
-        evil_address = world.add("own.test", evil)
-        world.zone.mx("evil.test", "mx.evil.test")
-        world.zone.host("mx.evil.test", evil_address, its_address, ttl_s=300)
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        good, evil = MailHost(), MailHost(faults={"CONNECT": SendLine("554 5.7.1 No", close=True)})
+        its_address = network.add("shop.test", good)
+        evil_address = network.add("own.test", evil)
+        network.zone.mx("evil.test", "mx.evil.test")
+        network.zone.host("mx.evil.test", evil_address, its_address, ttl_s=300)
+        async with engine_over(network) as engine:
             for number in range(5):
                 await ask(engine, f"known{number}@evil.test")
-                world.zone.host("mx.evil.test", evil_address, ttl_s=300)
+                network.zone.host("mx.evil.test", evil_address, ttl_s=300)
                 await trio.sleep(400)
                 await ask(engine, f"gone{number}@evil.test")
-                world.zone.host("mx.evil.test", its_address, ttl_s=300)  # now the other's alone
+                network.zone.host("mx.evil.test", its_address, ttl_s=300)  # now the other's alone
                 await trio.sleep(400)
                 await ask(engine, f"gone{number}@evil.test")
                 [verdict] = await ask(engine, f"known{number}@shop.test")
@@ -74,8 +74,8 @@ async def test_an_exchange_that_names_anothers_address_can_hurt_nobody(autojump_
 
 REFUSING = {
     "connect": lambda: new_host("refused"),
-    "banner": lambda: MailHost(troubles={"CONNECT": Say("554 5.7.1 No", close=True)}),
-    "blocklist": lambda: MailHost(troubles={"CONNECT": Say(SPAMHAUS, close=True)}),
+    "banner": lambda: MailHost(faults={"CONNECT": SendLine("554 5.7.1 No", close=True)}),
+    "blocklist": lambda: MailHost(faults={"CONNECT": SendLine(SPAMHAUS, close=True)}),
     "mail": lambda: MailHost(mail_reply="550 5.7.1 Not you"),
     "421 at rcpt": lambda: new_host("421 at rcpt"),
     "close at rcpt": lambda: new_host("closing at rcpt"),
@@ -86,34 +86,34 @@ REFUSING = {
 @pytest.mark.parametrize("kind", REFUSING)
 async def test_a_host_that_only_refuses_gets_few_connections(autojump_clock, kind, addresses):
     """One question a second for two minutes, by an account each."""
-    async with open_world() as world:
-        several_addresses(world, "shop.test", [REFUSING[kind]() for _ in range(addresses)])
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        several_addresses(network, "shop.test", [REFUSING[kind]() for _ in range(addresses)])
+        async with engine_over(network) as engine:
             for number in range(120):
-                [verdict] = await ask(engine, f"known{number}@shop.test", asker=str(number))
+                [verdict] = await ask(engine, f"known{number}@shop.test", account=str(number))
                 assert verdict.status == "unknown"
                 await trio.sleep(1)
-        assert len(world.dialled) <= 12
+        assert len(network.dialled) <= 12
 
 
 async def test_rotating_addresses_do_not_end_a_rest(autojump_clock):
-    async with open_world() as world:
-        several_addresses(world, "shop.test", [REFUSING["banner"]() for _ in range(8)])
-        world.zone.rotate("mx.shop.test", 1)
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        several_addresses(network, "shop.test", [REFUSING["banner"]() for _ in range(8)])
+        network.zone.rotate("mx.shop.test", 1)
+        async with engine_over(network) as engine:
             for number in range(100):
-                await ask(engine, f"known{number}@shop.test", asker=str(number))
+                await ask(engine, f"known{number}@shop.test", account=str(number))
                 await trio.sleep(3)
-        assert len(world.dialled) <= 12
+        assert len(network.dialled) <= 12
 
 
 async def test_a_transaction_refused_on_a_reused_connection_is_asked_on_a_fresh_one(autojump_clock):
     """Whatever RSET was answered: only an accepted MAIL, or a reply to RCPT, is a first reply."""
-    for personality in ("one transaction", "stale"):
-        async with open_world() as world:
-            world.add("shop.test", new_host(personality))
-            async with engine_over(world) as engine:
+    for profile in ("one transaction", "stale"):
+        async with open_fake_network() as network:
+            network.add("shop.test", new_host(profile))
+            async with engine_over(network) as engine:
                 for number in range(30):
                     [verdict] = await ask(engine, f"known{number}@shop.test")
-                    assert verdict.status == "deliverable", (personality, number)
+                    assert verdict.status == "deliverable", (profile, number)
                     await trio.sleep(2)

@@ -16,15 +16,15 @@ from mailprobe.engine import (
     open_engine,
 )
 from mailprobe.engine.smtp.host_policy import Terms, first_terms
-from mailprobe.engine.testing.fake_network import World, open_world
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import (
     Close,
+    Fault,
     Garbage,
     Late,
-    Reset,
-    Say,
+    ResetConnection,
+    SendLine,
     Silence,
-    Trouble,
     Twice,
 )
 from mailprobe.engine.testing.host_profiles import (
@@ -64,7 +64,7 @@ PARTICULAR = {  # hosts that refuse one kind of sender
 
 def said(host: MailHost, session: int = 0) -> list[str]:
     """The commands of one session, mailboxes left out."""
-    lines = [spoken.line for spoken in host.record.sessions[session].spoken]
+    lines = [spoken.line for spoken in host.record.sessions[session].commands_seen]
     return [re.sub(r"^RCPT.*", "RCPT", line) for line in lines]
 
 
@@ -72,30 +72,32 @@ def senders(host: MailHost) -> list[str]:
     return [
         spoken.line[10:]
         for session in host.record.sessions
-        for spoken in session.spoken
+        for spoken in session.commands_seen
         if spoken.line.startswith("MAIL")
     ]
 
 
-async def explain(world: World, text: str, **settings: object) -> Answer:
+async def explain(network: FakeNetwork, text: str, **settings: object) -> Answer:
     engine_settings = replace(EngineSettings(), **settings)  # type: ignore[arg-type]
     async with (
-        open_engine(engine_settings, transport=world.transport, dial=world.dial) as engine,
-        open_answers(engine, [text], asker="me", explain=True) as answers,
+        open_engine(engine_settings, transport=network.transport, dial=network.dial) as engine,
+        open_answers(engine, [text], account="me", explain=True) as answers,
     ):
         [answer] = [answer async for answer in answers]
     return answer
 
 
-async def in_turn(world: World, *rounds: list[str], **settings: object) -> list[list[Verdict]]:
+async def in_turn(
+    network: FakeNetwork, *rounds: list[str], **settings: object
+) -> list[list[Verdict]]:
     """Ask each list when the connections of the one before are gone."""
     engine_settings = replace(EngineSettings(), **settings)  # type: ignore[arg-type]
     verdicts = []
     async with open_engine(
-        engine_settings, transport=world.transport, dial=world.dial, rng=random.Random(0)
+        engine_settings, transport=network.transport, dial=network.dial, rng=random.Random(0)
     ) as engine:
         for texts in rounds:
-            async with open_answers(engine, texts, asker="me") as answers:
+            async with open_answers(engine, texts, account="me") as answers:
                 verdicts.append(await in_order(answers, len(texts)))
             await trio.sleep(10)
         assert_whole(engine)
@@ -106,7 +108,7 @@ async def in_turn(world: World, *rounds: list[str], **settings: object) -> list[
 
 
 @pytest.mark.parametrize(
-    ("personality", "commands"),
+    ("profile", "commands"),
     [
         ("starttls demanded", ["MAIL FROM:<>", "RCPT", "RCPT"]),
         ("starttls demanded at rcpt", ["MAIL FROM:<>", "RCPT", "RCPT", "RSET"]),
@@ -115,12 +117,12 @@ async def in_turn(world: World, *rounds: list[str], **settings: object) -> list[
     ],
 )
 async def test_the_connection_is_upgraded_and_the_same_recipient_asked_again(
-    autojump_clock, personality, commands
+    autojump_clock, profile, commands
 ):
-    async with open_world() as world:
-        host = new_host(personality)
-        world.add("shop.test", host)
-        [verdict] = await verify(world, "known@shop.test", helo_name="probe.test")
+    async with open_fake_network() as network:
+        host = new_host(profile)
+        network.add("shop.test", host)
+        [verdict] = await verify(network, "known@shop.test", helo_name="probe.test")
         assert told(verdict) == DELIVERABLE
         assert said(host) == [
             "EHLO probe.test",
@@ -138,12 +140,12 @@ async def test_the_connection_is_upgraded_and_the_same_recipient_asked_again(
         assert host.record.mistakes == []
 
 
-@pytest.mark.parametrize("personality", DEMANDING)
-async def test_the_next_connection_starts_tls_before_it_is_refused(autojump_clock, personality):
-    async with open_world() as world:
-        host = new_host(personality)
-        world.add("shop.test", host)
-        [[first], [second]] = await in_turn(world, ["known1@shop.test"], ["nobody@shop.test"])
+@pytest.mark.parametrize("profile", DEMANDING)
+async def test_the_next_connection_starts_tls_before_it_is_refused(autojump_clock, profile):
+    async with open_fake_network() as network:
+        host = new_host(profile)
+        network.add("shop.test", host)
+        [[first], [second]] = await in_turn(network, ["known1@shop.test"], ["nobody@shop.test"])
         assert (told(first), told(second)) == (DELIVERABLE, UNDELIVERABLE)
         assert [line.split(" ")[0] for line in said(host, 1)] == [
             *("EHLO", "STARTTLS", "EHLO", "MAIL", "RCPT", "QUIT")
@@ -151,17 +153,15 @@ async def test_the_next_connection_starts_tls_before_it_is_refused(autojump_cloc
         assert host.record.mistakes == []
 
 
-@pytest.mark.parametrize("personality", DEMANDING)
+@pytest.mark.parametrize("profile", DEMANDING)
 @pytest.mark.parametrize("latency_s", [0.0, 0.05])
-async def test_a_batch_at_a_host_that_demands_tls_is_told_right(
-    autojump_clock, personality, latency_s
-):
+async def test_a_batch_at_a_host_that_demands_tls_is_told_right(autojump_clock, profile, latency_s):
     """However many were in the round, and on however many connections, when the demand came."""
-    async with open_world() as world:
-        host = new_host(personality, latency_s=latency_s)
-        world.add("shop.test", host)
+    async with open_fake_network() as network:
+        host = new_host(profile, latency_s=latency_s)
+        network.add("shop.test", host)
         texts = [f"{kind}{n}@shop.test" for n in range(25) for kind in ("known", "nobody")]
-        verdicts = await verify(world, *texts)
+        verdicts = await verify(network, *texts)
         for verdict in verdicts:
             right = DELIVERABLE if verdict.email.startswith("known") else UNDELIVERABLE
             assert told(verdict) == right
@@ -171,24 +171,24 @@ async def test_a_batch_at_a_host_that_demands_tls_is_told_right(
 
 
 async def test_tls_is_not_started_where_nobody_demands_it(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("starttls offered")
-        world.add("shop.test", host)
-        await in_turn(world, ["known@shop.test"], ["nobody@shop.test"])
+        network.add("shop.test", host)
+        await in_turn(network, ["known@shop.test"], ["nobody@shop.test"])
         assert "STARTTLS" not in said(host) + said(host, 1)
 
 
 async def test_what_is_offered_only_within_tls_is_used(autojump_clock):
     """The first offer is forgotten: here SMTPUTF8 and PIPELINING are gone within TLS."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL")
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
-            async with open_answers(engine, ["known1@shop.test"], asker="me") as answers:
+            async with open_answers(engine, ["known1@shop.test"], account="me") as answers:
                 await in_order(answers, 1)
-            async with open_answers(engine, ["ä@shop.test"], asker="me") as answers:
+            async with open_answers(engine, ["ä@shop.test"], account="me") as answers:
                 [verdict] = await in_order(answers, 1)
         assert told(verdict) == UNDELIVERABLE
         assert "MAIL FROM:<> SMTPUTF8" in said(host)
@@ -198,64 +198,60 @@ async def test_what_is_offered_only_within_tls_is_used(autojump_clock):
 FAILURES = [
     ({"TLS": Silence()}, TIMED_OUT),
     ({"TLS": Close()}, FAILED),
-    ({"TLS": Reset()}, FAILED),
+    ({"TLS": ResetConnection()}, FAILED),
     ({"TLS": Garbage()}, FAILED),
     ({"STARTTLS": Silence()}, TIMED_OUT),
     ({"STARTTLS": Late(1.5)}, TIMED_OUT),
     ({"STARTTLS": Close()}, FAILED),
-    ({"STARTTLS": Reset()}, FAILED),
+    ({"STARTTLS": ResetConnection()}, FAILED),
     ({"STARTTLS": Garbage()}, FAILED),
     ({"STARTTLS": Twice()}, FAILED),  # plain text behind the reply: command injection
-    ({"STARTTLS": Say("421 4.3.2 Shutting down", close=True)}, FAILED),
-    ({"STARTTLS": Say("454 4.7.0 TLS not available due to temporary reason")}, FAILED),
-    ({"STARTTLS": Say("502 5.5.1 Command not implemented")}, FAILED),
+    ({"STARTTLS": SendLine("421 4.3.2 Shutting down", close=True)}, FAILED),
+    ({"STARTTLS": SendLine("454 4.7.0 TLS not available due to temporary reason")}, FAILED),
+    ({"STARTTLS": SendLine("502 5.5.1 Command not implemented")}, FAILED),
     ({"EHLO 2": Silence()}, TIMED_OUT),
     ({"EHLO 2": Close()}, FAILED),
-    ({"EHLO 2": Say("550 5.7.1 Go away")}, FAILED),
+    ({"EHLO 2": SendLine("550 5.7.1 Go away")}, FAILED),
 ]
 
 
-@pytest.mark.parametrize(("troubles", "expected"), FAILURES)
+@pytest.mark.parametrize(("faults", "expected"), FAILURES)
 @pytest.mark.parametrize("step", ["MAIL", "RCPT"])
-async def test_tls_that_fails_is_a_conversation_that_fails(
-    autojump_clock, step, troubles, expected
-):
+async def test_tls_that_fails_is_a_conversation_that_fails(autojump_clock, step, faults, expected):
     """At the first question, and at the next connection, which starts with it."""
-    async with open_world() as world:
-        host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at=step, troubles=troubles)
-        world.add("shop.test", host)
+    async with open_fake_network() as network:
+        host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at=step, faults=faults)
+        network.add("shop.test", host)
         rounds = (["known1@shop.test"], ["known2@shop.test", "nobody@shop.test"])
-        for verdicts in await in_turn(world, *rounds):
+        for verdicts in await in_turn(network, *rounds):
             for verdict in verdicts:
                 assert told(verdict) == expected
                 assert verdict.latency_ms <= 2050
         for session in host.record.sessions:
-            commands = [spoken.line.split(" ")[0] for spoken in session.spoken]
+            commands = [spoken.line.split(" ")[0] for spoken in session.commands_seen]
             tail = commands[commands.index("STARTTLS") + 1 :] if "STARTTLS" in commands else []
             assert "MAIL" not in tail
         assert host.record.connections_now == 0
 
 
-@pytest.mark.parametrize("troubles", [troubles for troubles, _ in FAILURES])
-async def test_the_next_exchange_is_asked_where_tls_fails(autojump_clock, troubles):
-    async with open_world() as world:
-        bad = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", troubles=troubles)
-        world.add("shop.test", bad, mx="mx1.shop.test", preference=10)
-        world.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        for verdict in await verify(world, "known1@shop.test", "known2@shop.test"):
+@pytest.mark.parametrize("faults", [faults for faults, _ in FAILURES])
+async def test_the_next_exchange_is_asked_where_tls_fails(autojump_clock, faults):
+    async with open_fake_network() as network:
+        bad = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", faults=faults)
+        network.add("shop.test", bad, mx="mx1.shop.test", preference=10)
+        network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
+        for verdict in await verify(network, "known1@shop.test", "known2@shop.test"):
             assert told(verdict) == DELIVERABLE
             assert verdict.latency_ms <= 3050
 
 
 async def test_the_upgrade_does_not_cost_the_second_conversation(autojump_clock):
     """The first exchange demands TLS and then fails at RCPT; there is one conversation left."""
-    async with open_world() as world:
-        first = MailHost(
-            ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", troubles={"RCPT 3": Close()}
-        )
-        world.add("shop.test", first, mx="mx1.shop.test", preference=10)
-        world.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        [verdict] = await verify(world, "known@shop.test")
+    async with open_fake_network() as network:
+        first = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", faults={"RCPT 3": Close()})
+        network.add("shop.test", first, mx="mx1.shop.test", preference=10)
+        network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
+        [verdict] = await verify(network, "known@shop.test")
         assert told(verdict) == DELIVERABLE
         assert "STARTTLS" in said(first)
 
@@ -264,27 +260,27 @@ async def test_the_upgrade_does_not_cost_the_second_conversation(autojump_clock)
 async def test_a_host_that_demands_tls_and_hangs_up_is_asked_on_a_new_connection(
     autojump_clock, pipelining
 ):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         offer = TLS_OFFERED if pipelining else (*NO_PIPELINING, "STARTTLS")
-        demand = Say("530 5.7.0 Must issue a STARTTLS command first", close=True)
+        demand = SendLine("530 5.7.0 Must issue a STARTTLS command first", close=True)
         host = MailHost(
             ehlo_lines=offer,
             tls_demanded_at="MAIL",
-            troubles={"MAIL": demand},
+            faults={"MAIL": demand},
             troubled_sessions=1,
         )
-        world.add("shop.test", host)
-        [verdict] = await verify(world, "known@shop.test")
+        network.add("shop.test", host)
+        [verdict] = await verify(network, "known@shop.test")
         assert told(verdict) == DELIVERABLE
         assert host.record.sessions_seen == 2
 
 
 async def test_a_host_that_goes_on_demanding_is_not_asked_for_ever(autojump_clock):
-    demand = Say("530 5.7.0 Must issue a STARTTLS command first")
-    async with open_world() as world:
-        host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", troubles={"MAIL": demand})
-        world.add("shop.test", host)
-        [verdict] = await verify(world, "known@shop.test")
+    demand = SendLine("530 5.7.0 Must issue a STARTTLS command first")
+    async with open_fake_network() as network:
+        host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", faults={"MAIL": demand})
+        network.add("shop.test", host)
+        [verdict] = await verify(network, "known@shop.test")
         assert told(verdict) == FAILED
         assert said(host).count("STARTTLS") == 1
         assert sum(line.startswith("MAIL") for line in said(host)) == 2
@@ -292,37 +288,37 @@ async def test_a_host_that_goes_on_demanding_is_not_asked_for_ever(autojump_cloc
 
 async def test_the_upgrade_ends_with_the_overall_clock(autojump_clock):
     """Every reply comes within its second, and all of them take longer than three."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("starttls demanded", latency_s=0.7)
-        world.add("shop.test", host)
-        [verdict] = await verify(world, "known@shop.test")
+        network.add("shop.test", host)
+        [verdict] = await verify(network, "known@shop.test")
         assert told(verdict) == TIMED_OUT
         assert 3000 <= verdict.latency_ms <= 3050
 
 
 async def test_who_leaves_during_the_upgrade_is_not_asked_about_afterwards(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("starttls demanded", latency_s=0.2)
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
             with trio.move_on_after(0.9):
-                async with open_answers(engine, ["known1@shop.test"], asker="me") as answers:
+                async with open_answers(engine, ["known1@shop.test"], account="me") as answers:
                     await in_order(answers, 1)
-            async with open_answers(engine, ["known2@shop.test"], asker="he") as answers:
+            async with open_answers(engine, ["known2@shop.test"], account="he") as answers:
                 [verdict] = await in_order(answers, 1)
             await trio.sleep(10)
             assert_whole(engine)
         assert told(verdict) == DELIVERABLE
-        assert host.record.asked["known1@shop.test"] == 1
+        assert host.record.recipients["known1@shop.test"] == 1
 
 
 async def test_the_evidence_shows_the_upgrade(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("starttls demanded, in step", latency_s=0.1)
-        address = world.add("shop.test", host)
-        answer = await explain(world, "nobody@shop.test", helo_name="probe.test")
+        address = network.add("shop.test", host)
+        answer = await explain(network, "nobody@shop.test", helo_name="probe.test")
         assert answer.evidence is not None
         lines = [(line.who, line.text) for line in answer.evidence.conversation]
         begin = lines.index(("client", "MAIL FROM:<>"))
@@ -344,13 +340,13 @@ async def test_the_evidence_shows_the_upgrade(autojump_clock):
 
 
 async def test_the_evidence_of_a_connection_that_began_with_tls(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", new_host("starttls demanded at rcpt"))
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("starttls demanded at rcpt"))
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
             for text in ("nobody1@shop.test", "nobody2@shop.test"):
-                async with open_answers(engine, [text], asker="me", explain=True) as answers:
+                async with open_answers(engine, [text], account="me", explain=True) as answers:
                     [answer] = [answer async for answer in answers]
                 await trio.sleep(10)
         assert answer.evidence is not None
@@ -361,21 +357,21 @@ async def test_the_evidence_of_a_connection_that_began_with_tls(autojump_clock):
 
 
 @pytest.mark.parametrize(
-    ("troubles", "last", "rule"),
+    ("faults", "last", "rule"),
     [
         ({"TLS": Silence()}, "(handshake failed: no answer in time)", "clock.starttls"),
         ({"TLS": Close()}, "(handshake failed: closed by the server)", "closed.starttls"),
         ({"TLS": Garbage()}, "(handshake failed: no TLS: ", "garbage.starttls"),
         ({"STARTTLS": Twice()}, "(handshake failed: plain text behind", "garbage.starttls"),
-        ({"STARTTLS": Say("454 4.7.0 Later")}, "454 4.7.0 Later", None),
+        ({"STARTTLS": SendLine("454 4.7.0 Later")}, "454 4.7.0 Later", None),
         ({"STARTTLS": Silence()}, "530 5.7.0 Must issue", "clock.starttls"),
     ],
 )
-async def test_the_evidence_of_an_upgrade_that_failed(autojump_clock, troubles, last, rule):
-    async with open_world() as world:
-        host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", troubles=troubles)
-        world.add("shop.test", host)
-        answer = await explain(world, "known@shop.test")
+async def test_the_evidence_of_an_upgrade_that_failed(autojump_clock, faults, last, rule):
+    async with open_fake_network() as network:
+        host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", faults=faults)
+        network.add("shop.test", host)
+        answer = await explain(network, "known@shop.test")
         assert answer.evidence is not None
         assert answer.evidence.conversation[-1].text.startswith(last)
         assert rule in (None, answer.evidence.rule)
@@ -408,12 +404,12 @@ def test_where_there_is_one_kind_of_sender_there_is_no_other():
 @pytest.mark.parametrize("name", PARTICULAR)
 @pytest.mark.parametrize("pipelining", [True, False], ids=["pipelined", "in step"])
 async def test_the_other_kind_of_sender_is_offered_once(autojump_clock, name, pipelining):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         lines = EHLO_LINES if pipelining else NO_PIPELINING
         host = replace(PARTICULAR[name], ehlo_lines=lines)
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         texts = ["known1@shop.test", "nobody1@shop.test"]
-        rounds = await in_turn(world, texts, ["known2@shop.test"], mail_from=NAMED)
+        rounds = await in_turn(network, texts, ["known2@shop.test"], mail_from=NAMED)
         assert [told(verdict) for verdicts in rounds for verdict in verdicts] == [
             *(DELIVERABLE, UNDELIVERABLE, DELIVERABLE)
         ]
@@ -426,10 +422,10 @@ async def test_the_other_kind_of_sender_is_offered_once(autojump_clock, name, pi
 
 @pytest.mark.parametrize("name", ["null, at MAIL", "null, at RCPT"])
 async def test_without_a_named_sender_nothing_changes(autojump_clock, name):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = replace(PARTICULAR[name])
-        world.add("shop.test", host)
-        [verdict] = await verify(world, "known@shop.test")
+        network.add("shop.test", host)
+        [verdict] = await verify(network, "known@shop.test")
         assert told(verdict) == (FAILED if "MAIL" in name else UNKNOWN)
         assert senders(host) == ["<>"]
 
@@ -438,18 +434,18 @@ async def test_without_a_named_sender_nothing_changes(autojump_clock, name):
 @pytest.mark.parametrize("texts", [["known@shop.test"], [f"nobody{n}@shop.test" for n in range(6)]])
 async def test_a_host_that_refuses_both_kinds_is_offered_each_once(autojump_clock, at_rcpt, texts):
     """And condemns nobody."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(
             null_sender_reply=NULL_SENDER,
             named_sender_reply=NAMED_SENDER,
             judges_sender_at_rcpt=at_rcpt,
         )
-        world.add("shop.test", host)
-        verdicts = await verify(world, *texts, mail_from=NAMED)
+        network.add("shop.test", host)
+        verdicts = await verify(network, *texts, mail_from=NAMED)
         assert {told(verdict) for verdict in verdicts} == {UNKNOWN if at_rcpt else FAILED}
         assert set(senders(host)) == {f"<{NAMED}>", "<>"}
         for text in texts:
-            assert host.record.asked[text] <= 2
+            assert host.record.recipients[text] <= 2
         assert len(senders(host)) <= 2 * host.record.sessions_seen
 
 
@@ -458,14 +454,14 @@ async def test_a_host_that_refuses_both_kinds_is_rested_like_one_that_refuses_ma
 ):
     seen = []
     for kinds, mail_from in (("both", NAMED), ("the only one", "")):
-        async with open_world() as world:
+        async with open_fake_network() as network:
             host = MailHost(
                 null_sender_reply=NULL_SENDER,
                 named_sender_reply=NULL_SENDER if kinds == "both" else None,
             )
-            world.add("shop.test", host)
+            network.add("shop.test", host)
             rounds = [[f"a{number}@shop.test"] for number in range(12)]
-            await in_turn(world, *rounds, mail_from=mail_from)
+            await in_turn(network, *rounds, mail_from=mail_from)
             seen.append(host.record.sessions_seen)
     assert seen[0] == seen[1] < 12
 
@@ -474,16 +470,16 @@ async def test_a_recipient_that_refuses_every_sender_keeps_the_others_from_nothi
     autojump_clock,
 ):
     """It is asked twice, and the sender that the others take comes first again."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         refusal = "550 5.1.8 Sender address rejected: not wanted here"
         host = MailHost(replies={"picky": refusal})
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         texts = ["known1@shop.test", "picky@shop.test", "nobody1@shop.test"]
-        rounds = await in_turn(world, texts, ["known2@shop.test"], mail_from=NAMED)
+        rounds = await in_turn(network, texts, ["known2@shop.test"], mail_from=NAMED)
         assert [told(verdict) for verdicts in rounds for verdict in verdicts] == [
             *(DELIVERABLE, UNKNOWN, UNDELIVERABLE, DELIVERABLE)
         ]
-        assert host.record.asked["picky@shop.test"] == 2
+        assert host.record.recipients["picky@shop.test"] == 2
         assert senders(host) == [f"<{NAMED}>", "<>", f"<{NAMED}>"]
 
 
@@ -492,12 +488,12 @@ async def test_a_recipient_that_refuses_every_sender_keeps_the_others_from_nothi
 async def test_a_batch_at_a_host_that_refuses_a_kind_of_sender_is_told_right(
     autojump_clock, name, pipelining
 ):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         lines = EHLO_LINES if pipelining else NO_PIPELINING
         host = replace(PARTICULAR[name], ehlo_lines=lines, latency_s=0.02)
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         texts = [f"{kind}{n}@shop.test" for n in range(25) for kind in ("known", "nobody")]
-        for verdict in await verify(world, *texts, mail_from=NAMED):
+        for verdict in await verify(network, *texts, mail_from=NAMED):
             right = DELIVERABLE if verdict.email.startswith("known") else UNDELIVERABLE
             assert told(verdict) == right
         assert host.record.mistakes == []
@@ -507,20 +503,20 @@ async def test_a_batch_at_a_host_that_refuses_a_kind_of_sender_is_told_right(
 @pytest.mark.parametrize("name", PARTICULAR)
 @pytest.mark.parametrize("step", ["MAIL", "RCPT"])
 async def test_a_host_may_want_tls_and_another_sender(autojump_clock, name, step):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = replace(PARTICULAR[name], ehlo_lines=TLS_OFFERED, tls_demanded_at=step)
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         texts = ["known@shop.test", "nobody@shop.test"]
-        verdicts = await verify(world, *texts, mail_from=NAMED)
+        verdicts = await verify(network, *texts, mail_from=NAMED)
         assert [told(verdict) for verdict in verdicts] == [DELIVERABLE, UNDELIVERABLE]
         assert host.record.sessions_seen == 1
         assert host.record.mistakes == []
 
 
 async def test_the_evidence_shows_both_senders(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", replace(PARTICULAR["named, at RCPT"]))
-        answer = await explain(world, "nobody@shop.test", mail_from=NAMED, helo_name="probe.test")
+    async with open_fake_network() as network:
+        network.add("shop.test", replace(PARTICULAR["named, at RCPT"]))
+        answer = await explain(network, "nobody@shop.test", mail_from=NAMED, helo_name="probe.test")
         assert answer.evidence is not None
         ours = [line.text for line in answer.evidence.conversation if line.who == "client"]
         assert ours == [
@@ -537,29 +533,29 @@ async def test_the_evidence_shows_both_senders(autojump_clock):
 
 # -- one domain's terms are not another's ---------------------------------------------------
 
-BROKEN_TLS: dict[str, dict[str, Trouble]] = {
+BROKEN_TLS: dict[str, dict[str, Fault]] = {
     "closes": {"TLS": Close()},
-    "resets": {"TLS": Reset()},
+    "resets": {"TLS": ResetConnection()},
     "silent": {"TLS": Silence()},
-    "refuses": {"STARTTLS": Say("454 4.7.0 TLS not available due to temporary reason")},
+    "refuses": {"STARTTLS": SendLine("454 4.7.0 TLS not available due to temporary reason")},
 }
 
 
-@pytest.mark.parametrize("trouble", BROKEN_TLS)
+@pytest.mark.parametrize("fault", BROKEN_TLS)
 @pytest.mark.parametrize("in_step", [False, True])
 async def test_tls_that_one_domain_demands_in_vain_is_not_begun_for_others(
-    autojump_clock, trouble, in_step
+    autojump_clock, fault, in_step
 ):
     offer = (*NO_PIPELINING, "STARTTLS") if in_step else TLS_OFFERED
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(
             ehlo_lines=offer,
-            troubles=BROKEN_TLS[trouble],
+            faults=BROKEN_TLS[fault],
             replies={"@strict.test": "530 5.7.0 Must issue a STARTTLS command first"},
         )
-        world.add("shop.test", host)
-        world.add("strict.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        network.add("strict.test", host)
+        async with engine_over(network) as engine:
             for round_ in range(3):
                 await ask(engine, f"a{round_}@strict.test", f"b{round_}@strict.test")
                 for _ in range(2):

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from mailprobe.engine.verdict import Verdict
@@ -36,10 +36,10 @@ def found(verdicts: list[Verdict]) -> float:
 @pytest.mark.parametrize("delay_s", [0.6, 5.0])
 async def test_a_tarpit_hides_few_living_mailboxes_of_a_batch(autojump_clock, offer, delay_s):
     """15 % of 50 are unknown; a refusal takes 5 s (Exchange), an acceptance 20 ms."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(ehlo_lines=OFFERS[offer], reply_s=0.02, unknown_delay_s=delay_s)
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             verdicts = await ask(engine, *mixed(50, 15))
             assert host.record.connections_peak <= 4
     assert found(verdicts) >= 0.95
@@ -50,22 +50,22 @@ async def test_a_tarpit_hides_few_living_mailboxes_of_a_batch(autojump_clock, of
 @pytest.mark.parametrize("offer", OFFERS)
 @pytest.mark.parametrize("delay_s", [0.6, 5.0])
 async def test_a_tarpit_hides_no_living_mailbox_of_a_list(autojump_clock, offer, delay_s):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(ehlo_lines=OFFERS[offer], reply_s=0.02, unknown_delay_s=delay_s)
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             verdicts = await ask(engine, *mixed(400, 15), patient=True)
     assert found(verdicts) >= 0.99
     assert not any(v.status == "deliverable" for v in verdicts if v.email.startswith("gone"))
 
 
-@pytest.mark.parametrize("personality", ["silent for some", "silent for some, in step"])
+@pytest.mark.parametrize("profile", ["silent for some", "silent for some, in step"])
 @pytest.mark.parametrize("places", [(0, 1), (0, 4), (3, 7)])
-async def test_two_silent_recipients_of_eight_hide_no_other(autojump_clock, personality, places):
-    async with open_world() as world:
-        world.add("shop.test", new_host(personality, reply_s=0.02))
+async def test_two_silent_recipients_of_eight_hide_no_other(autojump_clock, profile, places):
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host(profile, reply_s=0.02))
         texts = [f"known{'.silent' if n in places else n}{n}@shop.test" for n in range(8)]
-        async with engine_over(world) as engine:
+        async with engine_over(network) as engine:
             verdicts = await ask(engine, *texts)
     for place, verdict in enumerate(verdicts):
         if place in places:
@@ -76,12 +76,12 @@ async def test_two_silent_recipients_of_eight_hide_no_other(autojump_clock, pers
 
 async def test_a_neighbour_at_a_tarpit_is_answered(autojump_clock):
     """One account asks for nothing but unknown recipients: another's turn comes all the same."""
-    async with open_world() as world:
-        world.add("shop.test", MailHost(reply_s=0.02, unknown_delay_s=5.0))
-        async with engine_over(world) as engine, trio.open_nursery() as nursery:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(reply_s=0.02, unknown_delay_s=5.0))
+        async with engine_over(network) as engine, trio.open_nursery() as nursery:
             unknown = [f"gone{n}@shop.test" for n in range(200)]
             for number in range(4):
-                nursery.start_soon(lambda n=number: ask(engine, *unknown[n::4], asker="theirs"))
+                nursery.start_soon(lambda n=number: ask(engine, *unknown[n::4], account="theirs"))
             for number in range(6):
                 [verdict] = await ask(engine, f"known{number}@shop.test")
                 assert verdict.status == "deliverable"
@@ -90,13 +90,13 @@ async def test_a_neighbour_at_a_tarpit_is_answered(autojump_clock):
 
 async def test_one_slow_reply_is_forgotten_in_time(autojump_clock):
     """After many prompt replies several recipients are asked at a time again."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(slow_s={"known3@": 0.5}, reply_s=0.001)
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             texts = [f"known{n}@shop.test" for n in range(1_000)]
             verdicts = await ask(engine, *texts, patient=True)
-            (pool,) = engine.prober._pools.values()
+            (pool,) = engine.dispatcher._pools.values()
             assert pool.window() == 8
     assert found(verdicts) == 1.0
 
@@ -152,7 +152,7 @@ def best_possible(
         waiting.insert(1, True)  # the random address
         begun = [(opening_s, n, True) for n in (0, 1)]
         begun += [(greeting_s + opening_s, n, True) for n in (2, 3)]
-        told = 0
+        reported = 0
         while begun and waiting and begun[0][0] <= 3:
             now, number, fresh = heapq.heappop(begun)
             asked = [waiting.popleft() for _ in range(min(depth, len(waiting)))]
@@ -170,16 +170,16 @@ def best_possible(
             if late:
                 waiting.extendleft([False] * accepted)
             else:
-                told += accepted
+                reported += accepted
             heapq.heappush(begun, (now + opening_s * late, number, late))
-        found.append(told)
+        found.append(reported)
     return max(found) / sum(text.startswith("known") for text in texts)
 
 
 async def found_at(host: MailHost, texts: list[str]) -> float:
-    async with open_world() as world:
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             verdicts = await ask(engine, *texts)
             assert host.record.connections_peak <= 4
     assert not any(v.status == "deliverable" for v in verdicts if v.email.startswith("gone"))
@@ -232,9 +232,9 @@ async def test_a_host_that_accepts_late_is_waited_for(
 async def test_a_neighbour_at_a_tarpit_far_away_is_answered(
     autojump_clock, offer, connect_s, accounts
 ):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         latency_s = connect_s or 0.1
-        world.add(
+        network.add(
             "shop.test",
             MailHost(
                 ehlo_lines=OFFERS[offer],
@@ -243,11 +243,13 @@ async def test_a_neighbour_at_a_tarpit_far_away_is_answered(
                 unknown_delay_s=5.0,
             ),
         )
-        async with engine_over(world) as engine, trio.open_nursery() as nursery:
+        async with engine_over(network) as engine, trio.open_nursery() as nursery:
             unknown = [f"gone{n}@shop.test" for n in range(200)]
             for number in range(4):
-                asker = f"theirs{number % accounts}"
-                nursery.start_soon(lambda n=number, a=asker: ask(engine, *unknown[n::4], asker=a))
+                account = f"theirs{number % accounts}"
+                nursery.start_soon(
+                    lambda n=number, a=account: ask(engine, *unknown[n::4], account=a)
+                )
             for number in range(6):
                 [verdict] = await ask(engine, f"known{number}@shop.test")
                 assert verdict.status == "deliverable"

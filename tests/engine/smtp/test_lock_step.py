@@ -22,9 +22,18 @@ from mailprobe.engine import (
     open_engine,
 )
 from mailprobe.engine.dns.messages import Route
-from mailprobe.engine.smtp.probe import Question
-from mailprobe.engine.testing.fake_network import World, open_world
-from mailprobe.engine.testing.faults import Close, Drip, Garbage, Half, Reset, Say, Trouble, Twice
+from mailprobe.engine.smtp.probe import Probe
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.faults import (
+    Close,
+    Drip,
+    Fault,
+    Garbage,
+    Half,
+    ResetConnection,
+    SendLine,
+    Twice,
+)
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING, NO_SMTPUTF8
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.verdict import Outcome
@@ -35,19 +44,21 @@ WITHIN_S = 60.0  # of real time; it takes less than one
 
 
 @asynccontextmanager
-async def engine_over(world: World, sockets: bool, **settings: object) -> AsyncIterator[Engine]:
+async def engine_over(
+    network: FakeNetwork, sockets: bool, **settings: object
+) -> AsyncIterator[Engine]:
     """An engine with one connection to a host, in memory or over pairs of sockets."""
     async with trio.open_nursery() as nursery:
 
         async def dial(address: str, port: int) -> trio.abc.Stream:
             ours, theirs = map(trio.socket.from_stdlib_socket, socket.socketpair())
-            nursery.start_soon(world.hosts[address].serve, trio.SocketStream(theirs))
+            nursery.start_soon(network.hosts[address].serve, trio.SocketStream(theirs))
             return trio.SocketStream(ours)
 
         async with open_engine(
             replace(EngineSettings(), **{"host_connections": 1} | settings),
-            transport=world.transport,
-            dial=dial if sockets else world.dial,
+            transport=network.transport,
+            dial=dial if sockets else network.dial,
             rng=random.Random(0),
         ) as engine:
             yield engine
@@ -57,7 +68,7 @@ async def engine_over(world: World, sockets: bool, **settings: object) -> AsyncI
 
 async def ask(engine: Engine, texts: Sequence[str]) -> list[Verdict]:
     with trio.fail_after(WITHIN_S):
-        async with open_answers(engine, texts, asker="me", patient=True) as answers:
+        async with open_answers(engine, texts, account="me", patient=True) as answers:
             return await in_order(answers, len(texts))
 
 
@@ -68,45 +79,48 @@ def sockets(request: pytest.FixtureRequest) -> bool:
     return request.param == "sockets"
 
 
-TROUBLES: dict[str, tuple[Trouble, set[str]]] = {
+FAULTS: dict[str, tuple[Fault, set[str]]] = {
     "two replies at once": (Twice(), {"unknown"}),
     "hangs up": (Close(), {"unknown"}),
-    "breaks": (Reset(), {"unknown"}),
+    "breaks": (ResetConnection(), {"unknown"}),
     "half a reply, and hangs up": (Half(), {"unknown"}),
     "no SMTP": (Garbage(), {"unknown"}),
-    "a code that RCPT never has": (Say("354 go on"), {"unknown"}),
-    "goodbye": (Say("421 4.3.2 closing", close=True), {"unknown"}),
-    "a reply of two lines": (Say("250-2.1.5 Well\n250 2.1.5 Ok"), {"deliverable"}),
+    "a code that RCPT never has": (SendLine("354 go on"), {"unknown"}),
+    "goodbye": (SendLine("421 4.3.2 closing", close=True), {"unknown"}),
+    "a reply of two lines": (SendLine("250-2.1.5 Well\n250 2.1.5 Ok"), {"deliverable"}),
     "octet by octet": (Drip(0.001), {"deliverable"}),
-    "refused as unknown": (Say("550 5.1.1 User unknown"), {"undeliverable"}),
-    "refused for now": (Say("451 4.3.0 Try later"), {"unknown"}),
-    "refused because of us": (Say("550 5.7.1 Client host blocked using a blocklist"), {"unknown"}),
-    "wants it by itself": (Say("452 4.5.3 Too many recipients"), {"unknown"}),
+    "refused as unknown": (SendLine("550 5.1.1 User unknown"), {"undeliverable"}),
+    "refused for now": (SendLine("451 4.3.0 Try later"), {"unknown"}),
+    "refused because of us": (
+        SendLine("550 5.7.1 Client host blocked using a blocklist"),
+        {"unknown"},
+    ),
+    "wants it by itself": (SendLine("452 4.5.3 Too many recipients"), {"unknown"}),
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-async def test_what_is_odd_about_one_is_told_of_that_one_alone(sockets, trouble):
-    answer, statuses = TROUBLES[trouble]
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_what_is_odd_about_one_is_told_of_that_one_alone(sockets, fault):
+    answer, statuses = FAULTS[fault]
     texts = [f"known{number}@shop.test" for number in range(20)]
-    async with open_world() as world:
-        host = MailHost(ehlo_lines=NO_PIPELINING, troubles={f"known{ODD}": answer})
-        world.add("shop.test", host)
-        async with engine_over(world, sockets) as engine:
+    async with open_fake_network() as network:
+        host = MailHost(ehlo_lines=NO_PIPELINING, faults={f"known{ODD}": answer})
+        network.add("shop.test", host)
+        async with engine_over(network, sockets) as engine:
             await ask(engine, ["known@shop.test"])  # so that no test is due
             verdicts = await ask(engine, texts)
-    told = {verdict.email: verdict.status for verdict in verdicts}
-    assert told.pop(texts[ODD]) in statuses
-    assert set(told.values()) == {"deliverable"}
+    reported = {verdict.email: verdict.status for verdict in verdicts}
+    assert reported.pop(texts[ODD]) in statuses
+    assert set(reported.values()) == {"deliverable"}
 
 
 async def test_refusals_and_acceptances_in_turn(sockets):
     """Eight refusals a session, and each to the address that was asked about."""
     texts = [f"{'known' if number % 3 else 'no'}{number}@shop.test" for number in range(60)]
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(ehlo_lines=NO_PIPELINING)
-        world.add("shop.test", host)
-        async with engine_over(world, sockets) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network, sockets) as engine:
             verdicts = await ask(engine, texts)
         assert [verdict.status for verdict in verdicts] == [
             "deliverable" if verdict.email.startswith("known") else "undeliverable"
@@ -120,26 +134,26 @@ async def test_what_is_no_plain_recipient_goes_the_long_way(sockets):
     texts = [f"known{number}@{'ab'[number % 7 == 3]}.test" for number in range(40)]
     texts[20] = "känn@a.test"
     texts[30] = "known@all.test"
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(
             ehlo_lines=tuple(line for line in NO_PIPELINING if line in NO_SMTPUTF8),
             catch_all=frozenset({"all.test"}),
         )
         for name in ("a.test", "b.test", "all.test"):
-            world.add(name, host)
-        async with engine_over(world, sockets) as engine:
+            network.add(name, host)
+        async with engine_over(network, sockets) as engine:
             verdicts = await ask(engine, texts)
-    told = {verdict.email: verdict.status for verdict in verdicts}
-    assert told.pop("känn@a.test") == "unknown"
-    assert told.pop("known@all.test") == "catch_all"
-    assert set(told.values()) == {"deliverable"}
+    reported = {verdict.email: verdict.status for verdict in verdicts}
+    assert reported.pop("känn@a.test") == "unknown"
+    assert reported.pop("known@all.test") == "catch_all"
+    assert set(reported.values()) == {"deliverable"}
 
 
 async def test_a_connection_is_left_after_its_hundredth_recipient(sockets):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(ehlo_lines=NO_PIPELINING)
-        world.add("shop.test", host)
-        async with engine_over(world, sockets) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network, sockets) as engine:
             verdicts = await ask(engine, [f"known{number}@shop.test" for number in range(250)])
         assert {verdict.status for verdict in verdicts} == {"deliverable"}
         counts = [len(session.recipients) for session in host.record.sessions]
@@ -148,28 +162,28 @@ async def test_a_connection_is_left_after_its_hundredth_recipient(sockets):
 
 
 async def test_a_declared_limit_of_recipients_is_kept(sockets):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(ehlo_lines=(*NO_PIPELINING, "LIMITS RCPTMAX=5"), recipients_max=5)
-        world.add("shop.test", host)
-        async with engine_over(world, sockets) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network, sockets) as engine:
             verdicts = await ask(engine, [f"known{number}@shop.test" for number in range(30)])
         assert {verdict.status for verdict in verdicts} == {"deliverable"}
         for session in host.record.sessions:
-            said = " ".join(spoken.line.partition(" ")[0] for spoken in session.spoken)
+            said = " ".join(spoken.line.partition(" ")[0] for spoken in session.commands_seen)
             assert all(each.count("RCPT") <= 5 for each in said.split("MAIL"))
 
 
 @pytest.mark.parametrize("let_in", ["as it is settled", "as room is made"])
 async def test_who_is_let_in_when_a_verdict_is_proven_wakes_the_session_that_idles(sockets, let_in):
     """The session proves while it idles, and takes nothing by itself."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(ehlo_lines=NO_PIPELINING)
-        world.add("shop.test", host)
-        async with engine_over(world, sockets) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network, sockets) as engine:
             await ask(engine, ["known@shop.test"])
-            route = engine.routes.known("shop.test")
+            route = engine.routes.cached_route("shop.test")
             assert isinstance(route, Route)
-            settled: list[Question] = []
+            settled: list[Probe] = []
             submitted = 0
             all_settled = trio.Event()
 
@@ -178,11 +192,11 @@ async def test_who_is_let_in_when_a_verdict_is_proven_wakes_the_session_that_idl
                 if submitted == len(settled) < 5:
                     mailbox = f"known{submitted}@shop.test"
                     submitted += 1
-                    engine.prober.ask(
-                        Question(mailbox, "shop.test", "me", [*route.exchanges], on_settled)
+                    engine.dispatcher.submit(
+                        Probe(mailbox, "shop.test", "me", [*route.exchanges], on_settled)
                     )
 
-            def on_settled(done: Question) -> None:
+            def on_settled(done: Probe) -> None:
                 settled.append(done)
                 if let_in == "as it is settled":
                     submit_next(done)
@@ -190,10 +204,10 @@ async def test_who_is_let_in_when_a_verdict_is_proven_wakes_the_session_that_idl
                     all_settled.set()
 
             if let_in == "as room is made":
-                engine.prober.listen_for_room(submit_next)
+                engine.dispatcher.subscribe_capacity(submit_next)
             submit_next(None)
             with trio.fail_after(WITHIN_S):
                 await all_settled.wait()
-            engine.prober.stop_listening(submit_next)
+            engine.dispatcher.unsubscribe_capacity(submit_next)
             assert len(host.record.sessions) == 1  # nobody waited until it ended
     assert [done.outcome for done in settled] == [Outcome.DELIVERABLE] * 5

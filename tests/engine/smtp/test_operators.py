@@ -6,10 +6,10 @@ from importlib.resources import files
 import pytest
 
 from mailprobe.engine.lists.lists import DATA, read_names
-from mailprobe.engine.smtp.operators import Site, Sites, load_sites
+from mailprobe.engine.smtp.operators import MailOperator, MailOperators, load_operators
 from mailprobe.engine.smtp.replies.rules import load_rules
 
-SITES = load_sites()
+OPERATORS = load_operators()
 TABLE = tomllib.loads(
     files("mailprobe.engine").joinpath("data", "operators.toml").read_text("utf-8")
 )["site"]
@@ -64,15 +64,15 @@ TABLE = tomllib.loads(
     ],
 )
 def test_a_host_belongs_to_its_operator(host, site):
-    found = SITES.find(host)
+    found = OPERATORS.find(host)
     assert (found.id if found else None) == site
 
 
 def test_the_longest_ending_wins():
-    sites = Sites({"a.test": Site("short"), "b.a.test": Site("long")})
-    assert sites.find("mx.b.a.test") == Site("long")
-    assert sites.find("b.a.test") == Site("long")
-    assert sites.find("mx.c.a.test") == Site("short")
+    operators = MailOperators({"a.test": MailOperator("short"), "b.a.test": MailOperator("long")})
+    assert operators.find("mx.b.a.test") == MailOperator("long")
+    assert operators.find("b.a.test") == MailOperator("long")
+    assert operators.find("mx.c.a.test") == MailOperator("short")
 
 
 def test_every_consumer_domain_of_microsoft_is_the_consumer_operators_under_mx_microsoft():
@@ -81,19 +81,19 @@ def test_every_consumer_domain_of_microsoft_is_the_consumer_operators_under_mx_m
     domains = [domain for domain in blocked if domain.startswith(families)]
     assert len(domains) > 80
     for domain in domains:
-        site = SITES.find(f"{domain.replace('.', '-')}.a-v1.mx.microsoft")
-        assert site == SITES.find("outlook-com.olc.protection.outlook.com")
+        site = OPERATORS.find(f"{domain.replace('.', '-')}.a-v1.mx.microsoft")
+        assert site == OPERATORS.find("outlook-com.olc.protection.outlook.com")
 
 
 def test_what_operators_wish():
     consumer, yahoo, google = (
-        SITES.find(host) for host in ("hotmail.com", "mta5.am0.yahoodns.net", "smtp.google.com")
+        OPERATORS.find(host) for host in ("hotmail.com", "mta5.am0.yahoodns.net", "smtp.google.com")
     )
     assert consumer is not None
     assert consumer.one_each
     assert yahoo is not None
     assert yahoo.connections_max == 2
-    assert google == Site("google")
+    assert google == MailOperator("google")
 
 
 def test_each_ending_and_each_id_stands_once():
@@ -120,5 +120,5 @@ def test_a_brand_stands_below_another_operators_ending():
 
 
 def test_every_site_that_a_reply_rule_names_is_known():
-    named = {rule.site for rule in load_rules().rules if rule.site is not None}
+    named = {rule.operator for rule in load_rules().rules if rule.operator is not None}
     assert named <= {row["id"] for row in TABLE}

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Drop, Sometimes, Swap, Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
@@ -19,7 +19,7 @@ NAMING = {
     True: ("250 2.1.5 <{rcpt}>: Ok", "550 5.1.1 <{rcpt}>: User unknown"),
     False: ("250 Accepted", "550 Unrouteable address"),
 }
-TROUBLES = {
+FAULTS = {
     "doubled": Twice(),
     "doubled 5 ms later": Twice(gap_s=0.005),
     "doubled 8 ms later": Twice(gap_s=0.008),
@@ -39,30 +39,30 @@ def is_wrong(email: str, status: str) -> bool:
 
 @pytest.mark.parametrize("offer", OFFERS)
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("patient", [False, True])
-async def test_nobody_gets_the_reply_of_another(autojump_clock, offer, named, trouble, patient):
-    if trouble == "swapped" and not named:
+async def test_nobody_gets_the_reply_of_another(autojump_clock, offer, named, fault, patient):
+    if fault == "swapped" and not named:
         return
-    wrong, told = [], 0
+    wrong, reported = [], 0
     for seed in range(20):
-        rng = Random(f"{seed}/{trouble}/{named}/{offer}")
+        rng = Random(f"{seed}/{fault}/{named}/{offer}")
         known, unknown = NAMING[named]
-        async with open_world(seed=seed) as world:
+        async with open_fake_network(seed=seed) as network:
             host = MailHost(
                 ehlo_lines=OFFERS[offer],
                 default_known=known,
                 default_unknown=unknown,
                 reply_s=rng.choice((0.0, 0.0, 0.002, 0.05)),
                 latency_s=rng.choice((0.0, 0.0, 0.01, 0.05)),
-                troubles={"RCPT": Sometimes(rng.choice((0.02, 0.1, 0.3)), TROUBLES[trouble])},
+                faults={"RCPT": Sometimes(rng.choice((0.02, 0.1, 0.3)), FAULTS[fault])},
             )
-            world.add("shop.test", host)
-            async with engine_over(world) as engine:
+            network.add("shop.test", host)
+            async with engine_over(network) as engine:
                 texts = mixed(rng, 30)
                 for verdict in await ask(engine, *texts, patient=patient):
-                    told += verdict.status != "unknown"
+                    reported += verdict.status != "unknown"
                     if is_wrong(verdict.email, verdict.status):
                         wrong.append((seed, verdict.email, verdict.status))
     assert wrong == []
-    assert told > 20 * 30 // 10
+    assert reported > 20 * 30 // 10

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from mailprobe.engine.smtp.pairing import OutOfStep, Pairing
-from mailprobe.engine.smtp.wire import Reply
-from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.smtp.wire import SmtpReply
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
@@ -26,7 +26,7 @@ def asked(*mailboxes: str) -> Pairing:
 @pytest.mark.parametrize("text", ["<{}>: User unknown", "5.1.1 <{}> no", "to=<{}>, no such user"])
 def test_a_longer_address_is_another_one(other: str, text: str):
     with pytest.raises(OutOfStep):
-        asked().proves(Reply(550, (text.format(other),)), "ann@shop.test")
+        asked().proves(SmtpReply(550, (text.format(other),)), "ann@shop.test")
 
 
 @pytest.mark.parametrize(
@@ -42,43 +42,43 @@ def test_a_longer_address_is_another_one(other: str, text: str):
     ],
 )
 def test_a_longer_address_proves_nothing(text: str):
-    assert not asked().proves(Reply(550, (text,)), "ann@shop.test")
+    assert not asked().proves(SmtpReply(550, (text,)), "ann@shop.test")
 
 
 @pytest.mark.parametrize(
     "text", ["<ann@shop.test> unknown", "no ANN@shop.test.", "ann@shop.test: no", "(ann@shop.test)"]
 )
 def test_a_whole_address_is_proof(text: str):
-    assert asked().proves(Reply(550, (text,)), "Ann@Shop.test")
+    assert asked().proves(SmtpReply(550, (text,)), "Ann@Shop.test")
 
 
 def test_a_quoted_local_part_may_contain_any_address():
     pairing = asked("ann@shop.test", '"no ann@shop.test"@shop.test')
     assert not pairing.proves(
-        Reply(550, ('"no ann@shop.test"@shop.test unknown',)), "ann@shop.test"
+        SmtpReply(550, ('"no ann@shop.test"@shop.test unknown',)), "ann@shop.test"
     )
 
 
 def test_a_reply_to_mail_names_nobody_but_those_about_to_be_asked():
     pairing = asked()
-    reply = Reply(250, ("<ann@shop.test> Ok",))
-    pairing.check_names_nobody(reply, ["Ann@shop.test"])
+    reply = SmtpReply(250, ("<ann@shop.test> Ok",))
+    pairing.check_names_none(reply, ["Ann@shop.test"])
     with pytest.raises(OutOfStep):
-        pairing.check_names_nobody(reply, ["joann@shop.test"])
+        pairing.check_names_none(reply, ["joann@shop.test"])
 
 
 @pytest.mark.parametrize("offer", [EHLO_LINES, NO_PIPELINING], ids=["pipelined", "in step"])
 @pytest.mark.parametrize("gap_s", [0.0, 0.001])
 async def test_who_resembles_another_does_not_get_its_reply(autojump_clock, offer, gap_s):
     """A doubled refusal of joann is no word on ann."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(
             ehlo_lines=offer,
             mailboxes=frozenset({"ann"}),
-            troubles={"joann": Twice(gap_s)},
+            faults={"joann": Twice(gap_s)},
         )
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             for verdict in await ask(engine, "joann@shop.test", "ann@shop.test"):
                 true = "deliverable" if verdict.email.startswith("ann") else "undeliverable"
                 assert verdict.status in (true, "unknown"), verdict
@@ -93,12 +93,14 @@ def test_the_search_for_names_is_linear(unit: str, line_octets: int):
 
 def search_s(unit: str, octets: int, line_octets: int) -> float:
     text = ("<" + unit * octets)[:octets]
-    reply = Reply(250, tuple(text[at : at + line_octets] for at in range(0, octets, line_octets)))
+    reply = SmtpReply(
+        250, tuple(text[at : at + line_octets] for at in range(0, octets, line_octets))
+    )
     took_s = []
     for _ in range(5):
         pairing = asked()
         began_s = time.thread_time()
         pairing.proves(reply, "ann@shop.test")
-        pairing.check_names_nobody(reply, ())
+        pairing.check_names_none(reply, ())
         took_s.append(time.thread_time() - began_s)
     return min(took_s)

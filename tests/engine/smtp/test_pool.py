@@ -17,8 +17,8 @@ from mailprobe.engine import (
     open_answers,
     open_engine,
 )
-from mailprobe.engine.testing.fake_network import World, open_world
-from mailprobe.engine.testing.faults import Close, Late, Say, Silence
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.faults import Close, Late, SendLine, Silence
 from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.invariants import assert_whole
@@ -34,12 +34,12 @@ from tests.engine.test_outcomes import (
 
 
 @asynccontextmanager
-async def engine_over(world: World, **settings: object) -> AsyncIterator[Engine]:
+async def engine_over(network: FakeNetwork, **settings: object) -> AsyncIterator[Engine]:
     """An engine in this world, whole at its end."""
     async with open_engine(
         replace(EngineSettings(), **settings),  # type: ignore[arg-type]
-        transport=world.transport,
-        dial=world.dial,
+        transport=network.transport,
+        dial=network.dial,
         rng=random.Random(0),
     ) as engine:
         yield engine
@@ -48,9 +48,9 @@ async def engine_over(world: World, **settings: object) -> AsyncIterator[Engine]
 
 
 async def ask(
-    engine: Engine, *texts: str, asker: str = "me", patient: bool = False
+    engine: Engine, *texts: str, account: str = "me", patient: bool = False
 ) -> list[Verdict]:
-    async with open_answers(engine, texts, asker=asker, patient=patient) as answers:
+    async with open_answers(engine, texts, account=account, patient=patient) as answers:
         return await in_order(answers, len(texts))
 
 
@@ -58,8 +58,8 @@ async def ask_all(engine: Engine, *lists: list[str], patient: bool = False) -> C
     """Each list by an asker of its own, all at once; how often each verdict was told."""
     seen: Counter[object] = Counter()
 
-    async def one(asker: str, texts: list[str]) -> None:
-        seen.update(map(told, await ask(engine, *texts, asker=asker, patient=patient)))
+    async def one(account: str, texts: list[str]) -> None:
+        seen.update(map(told, await ask(engine, *texts, account=account, patient=patient)))
 
     async with trio.open_nursery() as nursery:
         for number, texts in enumerate(lists):
@@ -75,11 +75,11 @@ def knowns(count: int, domain: str) -> list[str]:
 
 
 @pytest.mark.parametrize("host_connections", [1, 2, 4])
-async def test_many_askers_share_one_limit(autojump_clock, host_connections):
-    async with open_world() as world:
+async def test_many_accounts_share_one_limit(autojump_clock, host_connections):
+    async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.1)
-        world.add("shop.test", host)
-        async with engine_over(world, host_connections=host_connections) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network, host_connections=host_connections) as engine:
             lists = [[f"known{a}x{n}@shop.test" for n in range(60)] for a in range(6)]
             seen = await ask_all(engine, *lists)
         assert seen[DELIVERABLE] > 10
@@ -87,23 +87,23 @@ async def test_many_askers_share_one_limit(autojump_clock, host_connections):
 
 
 async def test_exchanges_of_other_names_and_the_same_address_share_one_limit(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.02)
         domains = [f"d{number}.test" for number in range(10)]
         for domain in domains:
-            world.add(domain, host)
-        async with engine_over(world, host_connections=3) as engine:
+            network.add(domain, host)
+        async with engine_over(network, host_connections=3) as engine:
             await ask_all(engine, *(knowns(30, domain) for domain in domains))
-            assert len(engine.prober._pools) == 1
+            assert len(engine.dispatcher._pools) == 1
         assert host.record.connections_peak == 3
 
 
 async def test_a_connection_serves_the_domains_that_share_its_host(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
         for number in range(5):
-            world.add(f"d{number}.test", host)
-        async with engine_over(world) as engine:
+            network.add(f"d{number}.test", host)
+        async with engine_over(network) as engine:
             for number in range(5):
                 [verdict] = await ask(engine, f"known@d{number}.test")
                 assert told(verdict) == DELIVERABLE
@@ -111,15 +111,15 @@ async def test_a_connection_serves_the_domains_that_share_its_host(autojump_cloc
 
 
 async def test_an_exchange_of_several_addresses_keeps_one_limit_in_all(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         hosts = [new_host("no pipelining", latency_s=0.02) for _ in range(3)]
-        addresses = [world.add(f"other{n}.test", host) for n, host in enumerate(hosts)]
-        world.zone.mx("shop.test", "mx.shop.test")
-        world.zone.host("mx.shop.test", *addresses)
+        addresses = [network.add(f"other{n}.test", host) for n, host in enumerate(hosts)]
+        network.zone.mx("shop.test", "mx.shop.test")
+        network.zone.host("mx.shop.test", *addresses)
         peak = 0
         async with (
-            engine_over(world, host_connections=2) as engine,
-            open_answers(engine, knowns(300, "shop.test"), asker="me", patient=True) as answers,
+            engine_over(network, host_connections=2) as engine,
+            open_answers(engine, knowns(300, "shop.test"), account="me", patient=True) as answers,
         ):
             async for _ in answers:
                 peak = max(peak, sum(host.record.connections_now for host in hosts))
@@ -131,13 +131,13 @@ async def test_an_exchange_of_several_addresses_keeps_one_limit_in_all(autojump_
 async def test_sets_of_addresses_that_overlap_keep_the_limit_of_each_address(
     autojump_clock, host_connections
 ):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         hosts = [new_host("no pipelining", latency_s=0.02) for _ in range(3)]
-        one, two, three = (world.add(f"single{n}.test", host) for n, host in enumerate(hosts))
+        one, two, three = (network.add(f"single{n}.test", host) for n, host in enumerate(hosts))
         for name, ips in {"ab": (one, two), "bc": (two, three), "abc": (one, two, three)}.items():
-            world.zone.mx(f"{name}.test", f"mx.{name}.test")
-            world.zone.host(f"mx.{name}.test", *ips)
-        async with engine_over(world, host_connections=host_connections) as engine:
+            network.zone.mx(f"{name}.test", f"mx.{name}.test")
+            network.zone.host(f"mx.{name}.test", *ips)
+        async with engine_over(network, host_connections=host_connections) as engine:
             lists = [
                 knowns(20, f"{name}.test") for name in ("single0", "single1", "ab", "bc", "abc")
             ]
@@ -147,14 +147,14 @@ async def test_sets_of_addresses_that_overlap_keep_the_limit_of_each_address(
             assert host.record.connections_peak <= host_connections
 
 
-async def test_an_idle_connection_gives_its_seat_to_another_pool(autojump_clock):
+async def test_an_idle_connection_gives_its_permit_to_another_pool(autojump_clock):
     """Three seconds of idling are no reason to let a neighbour wait."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         hosts = [MailHost(latency_s=0.01) for _ in range(2)]
-        addresses = [world.add(f"d{number}.test", host) for number, host in enumerate(hosts)]
-        world.zone.mx("both.test", "mx.both.test")
-        world.zone.host("mx.both.test", *addresses)
-        async with engine_over(world, host_connections=1) as engine:
+        addresses = [network.add(f"d{number}.test", host) for number, host in enumerate(hosts)]
+        network.zone.mx("both.test", "mx.both.test")
+        network.zone.host("mx.both.test", *addresses)
+        async with engine_over(network, host_connections=1) as engine:
             for number in range(5):
                 for domain in ("d0.test", "d1.test", "both.test"):
                     [verdict] = await ask(engine, f"known{number}@{domain}")
@@ -167,16 +167,16 @@ async def test_an_idle_connection_gives_its_seat_to_another_pool(autojump_clock)
 
 async def test_a_busy_address_is_not_a_failed_one(autojump_clock):
     """Of two addresses one is dead, and for the other one there is no seat yet."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         busy = MailHost(latency_s=0.1)
-        address = world.add("busy.test", busy)
-        dead = world.add("both.test", new_host("refused"), mx="mx.both.test")
-        world.zone.host("mx.both.test", dead, address)
+        address = network.add("busy.test", busy)
+        dead = network.add("both.test", new_host("refused"), mx="mx.both.test")
+        network.zone.host("mx.both.test", dead, address)
         async with (
             open_engine(
                 EngineSettings(host_connections=1),
-                transport=world.transport,
-                dial=world.dial,
+                transport=network.transport,
+                dial=network.dial,
                 rng=random.Random(0),
             ) as engine,
             trio.open_nursery() as nursery,
@@ -184,28 +184,28 @@ async def test_a_busy_address_is_not_a_failed_one(autojump_clock):
 
             async def keep_busy() -> None:
                 texts = [f"known{number}@busy.test" for number in range(40)]
-                async with open_answers(engine, texts, asker="a") as answers:
+                async with open_answers(engine, texts, account="a") as answers:
                     await in_order(answers, len(texts))
 
             nursery.start_soon(keep_busy)
             await trio.sleep(0.3)
-            async with open_answers(engine, ["known@both.test"], asker="b") as answers:
+            async with open_answers(engine, ["known@both.test"], account="b") as answers:
                 [verdict] = await in_order(answers, 1)
         assert told(verdict) == DELIVERABLE
 
 
 async def test_an_idle_connection_of_another_pool_is_not_a_failure(autojump_clock):
     """It gives up its seat; until then the address has not been tried."""
-    async with open_world() as world:
-        address = world.add("one.test", MailHost(latency_s=0.01))
-        dead = world.add("gone.test", new_host("refused"))
-        world.zone.mx("two.test", "mx.two.test")
-        world.zone.host("mx.two.test", address, dead)
+    async with open_fake_network() as network:
+        address = network.add("one.test", MailHost(latency_s=0.01))
+        dead = network.add("gone.test", new_host("refused"))
+        network.zone.mx("two.test", "mx.two.test")
+        network.zone.host("mx.two.test", address, dead)
         async with open_engine(
-            EngineSettings(host_connections=1), transport=world.transport, dial=world.dial
+            EngineSettings(host_connections=1), transport=network.transport, dial=network.dial
         ) as engine:
             for text in ("known@one.test", "known1@two.test", "known2@two.test"):
-                async with open_answers(engine, [text], asker="me") as answers:
+                async with open_answers(engine, [text], account="me") as answers:
                     [verdict] = await in_order(answers, 1)
                 assert told(verdict) == DELIVERABLE
 
@@ -213,21 +213,21 @@ async def test_an_idle_connection_of_another_pool_is_not_a_failure(autojump_cloc
 async def test_a_pool_does_not_starve_another_at_the_same_address(autojump_clock):
     """Pools whose addresses overlap take turns as askers do."""
     seen: Counter[object] = Counter()
-    async with open_world() as world:
+    async with open_fake_network() as network:
         hosts = [MailHost(reply_s=0.05) for _ in range(2)]
-        addresses = [world.add(f"d{number}.test", host) for number, host in enumerate(hosts)]
-        world.zone.mx("both.test", "mx.both.test")
-        world.zone.host("mx.both.test", *addresses)
+        addresses = [network.add(f"d{number}.test", host) for number, host in enumerate(hosts)]
+        network.zone.mx("both.test", "mx.both.test")
+        network.zone.host("mx.both.test", *addresses)
         async with (
             open_engine(
-                EngineSettings(host_connections=1), transport=world.transport, dial=world.dial
+                EngineSettings(host_connections=1), transport=network.transport, dial=network.dial
             ) as engine,
             trio.open_nursery() as nursery,
         ):
 
             async def clean(domain: str) -> None:
                 texts = [f"known{number}@{domain}" for number in range(2000)]
-                async with open_answers(engine, texts, asker=domain, patient=True) as answers:
+                async with open_answers(engine, texts, account=domain, patient=True) as answers:
                     await in_order(answers, len(texts))
 
             nursery.start_soon(clean, "d0.test")
@@ -235,7 +235,7 @@ async def test_a_pool_does_not_starve_another_at_the_same_address(autojump_clock
             for number in range(20):
                 await trio.sleep(1)
                 text = f"known{number}@both.test"
-                async with open_answers(engine, [text], asker="neighbour") as answers:
+                async with open_answers(engine, [text], account="neighbour") as answers:
                     [verdict] = await in_order(answers, 1)
                 seen[told(verdict)] += 1
             nursery.cancel_scope.cancel()
@@ -243,10 +243,10 @@ async def test_a_pool_does_not_starve_another_at_the_same_address(autojump_clock
 
 
 async def test_an_idle_connection_is_closed_after_three_seconds(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             await ask(engine, "known@shop.test")
             await trio.sleep(2.9)
             assert host.record.connections_now == 1
@@ -259,51 +259,51 @@ async def test_an_idle_connection_is_closed_after_three_seconds(autojump_clock):
 
 
 async def test_an_operator_gets_no_more_connections_than_it_bears(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.02)
-        world.add("shop.test", host, mx="mta5.am0.yahoodns.net")
-        async with engine_over(world, host_connections=10) as engine:
+        network.add("shop.test", host, mx="mta5.am0.yahoodns.net")
+        async with engine_over(network, host_connections=10) as engine:
             seen = await ask_all(engine, knowns(200, "shop.test"), patient=True)
         assert set(seen) == {DELIVERABLE}
         assert host.record.connections_peak == 2
 
 
 async def test_an_operator_never_gets_more_than_the_setting_either(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.02)
-        world.add("shop.test", host, mx="mta5.am0.yahoodns.net")
-        async with engine_over(world, host_connections=1) as engine:
+        network.add("shop.test", host, mx="mta5.am0.yahoodns.net")
+        async with engine_over(network, host_connections=1) as engine:
             await ask_all(engine, knowns(50, "shop.test"), patient=True)
         assert host.record.connections_peak == 1
 
 
 async def test_a_site_is_known_whichever_domain_came_first(autojump_clock):
     """An exchange of another name at the same address does not lift an operator's limits."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(latency_s=0.1)
-        address = world.add("vanity.test", host)
-        world.add("yahoo.test", host, mx="mta5.am0.yahoodns.net", address=address)
+        address = network.add("vanity.test", host)
+        network.add("yahoo.test", host, mx="mta5.am0.yahoodns.net", address=address)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
             for count, domain in ((1, "vanity.test"), (200, "yahoo.test")):
                 texts = [f"known{number}@{domain}" for number in range(count)]
-                async with open_answers(engine, texts, asker="me") as answers:
+                async with open_answers(engine, texts, account="me") as answers:
                     await in_order(answers, count)
         assert host.record.connections_peak <= 2
 
 
 async def test_an_operator_that_wants_each_by_itself_gets_that_from_the_start(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(recipients_max=1)
-        world.add("shop.test", host, mx="shop-test.olc.protection.outlook.com")
-        async with engine_over(world) as engine:
+        network.add("shop.test", host, mx="shop-test.olc.protection.outlook.com")
+        async with engine_over(network) as engine:
             seen = await ask_all(engine, knowns(10, "shop.test"))
         assert set(seen) == {DELIVERABLE}
         for session in host.record.sessions:
-            lines = [spoken.line.split(" ")[0] for spoken in session.spoken]
+            lines = [spoken.line.split(" ")[0] for spoken in session.commands_seen]
             assert lines.count("MAIL") == lines.count("RCPT")
-            replies = [reply for told_of in session.replies().values() for reply in told_of]
+            replies = [reply for reported_of in session.replies().values() for reply in reported_of]
             assert not any(reply.startswith("452") for reply in replies)
 
 
@@ -320,10 +320,10 @@ async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
 
     A few times a silence of 10 ms proves that no reply was one too many.
     """
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(latency_s=0.05, connect_s=connect_s)
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             seen = await ask_all(engine, knowns(50, "shop.test"))
             assert seen == {DELIVERABLE: 50}
             assert trio.current_time() == pytest.approx(took_s)
@@ -334,22 +334,22 @@ async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
 
 async def test_replies_that_always_come_together_leave_the_window_as_it_is(autojump_clock):
     """The mean of their gaps falls for ever, and is still a number at the end."""
-    async with open_world() as world:
-        world.add("shop.test", MailHost(latency_s=0.01))
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(latency_s=0.01))
+        async with engine_over(network) as engine:
             await ask(engine, *knowns(8, "shop.test"))
-            (pool,) = engine.prober._pools.values()
+            (pool,) = engine.dispatcher._pools.values()
             for _ in range(3_000):
-                pool.round_done(0.001, 0.0, 0.001)
+                pool.batch_done(0.001, 0.0, 0.001)
                 assert pool.window() == 8
 
 
 async def test_one_address_takes_one_connection(autojump_clock):
     """Connect, EHLO, then MAIL, RCPT and the random address in one write."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(latency_s=0.05, connect_s=0.05)
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             await ask(engine, "known@shop.test")
             assert trio.current_time() == pytest.approx(0.2)
             [session] = host.record.sessions
@@ -357,19 +357,19 @@ async def test_one_address_takes_one_connection(autojump_clock):
 
 
 async def test_a_host_that_is_fast_needs_no_second_connection(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(latency_s=0.001)
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             await ask_all(engine, knowns(50, "shop.test"))
         assert host.record.connections_peak == 1
 
 
 async def test_eight_refusals_a_connection_and_no_more_at_once_than_bearable(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(latency_s=0.05, connect_s=0.05)
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             seen = await ask_all(engine, [f"nobody{n}@shop.test" for n in range(50)])
         assert seen == {UNDELIVERABLE: 50}
         assert host.record.connections_peak <= 2
@@ -379,23 +379,23 @@ async def test_eight_refusals_a_connection_and_no_more_at_once_than_bearable(aut
 
 async def test_a_host_that_bears_fewer_gives_all_its_answers(autojump_clock):
     """A connection too many is turned away; no question suffers for it."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.02, connections_max=1)
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             seen = await ask_all(engine, knowns(200, "shop.test"), patient=True)
         assert seen == {DELIVERABLE: 200}
 
 
 async def test_a_host_that_bears_one_connection_is_not_tried_with_two_all_the_time(autojump_clock):
     """A connection that is refused while others live tells how many are borne."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.02, connections_max=1)
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         texts = [f"known{number}@shop.test" for number in range(200)]
         async with (
-            open_engine(EngineSettings(), transport=world.transport, dial=world.dial) as engine,
-            open_answers(engine, texts, asker="me", patient=True) as answers,
+            open_engine(EngineSettings(), transport=network.transport, dial=network.dial) as engine,
+            open_answers(engine, texts, account="me", patient=True) as answers,
         ):
             await in_order(answers, len(texts))
     assert sum(not session.recipients for session in host.record.sessions) <= 20
@@ -403,18 +403,18 @@ async def test_a_host_that_bears_one_connection_is_not_tried_with_two_all_the_ti
 
 async def test_dead_questions_open_no_connections(autojump_clock):
     """Whoever has left needs no seat."""
-    async with open_world() as world:
-        host = MailHost(troubles={"CONNECT": Late(0.5)})
-        world.add("shop.test", host)
+    async with open_fake_network() as network:
+        host = MailHost(faults={"CONNECT": Late(0.5)})
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
             with trio.move_on_after(0.1):
                 async with open_answers(
-                    engine, [f"known{number}@shop.test" for number in range(50)], asker="a"
+                    engine, [f"known{number}@shop.test" for number in range(50)], account="a"
                 ) as answers:
                     await in_order(answers, 50)
-            async with open_answers(engine, ["known@shop.test"], asker="b") as answers:
+            async with open_answers(engine, ["known@shop.test"], account="b") as answers:
                 await in_order(answers, 1)
         assert host.record.connections_peak == 1
 
@@ -423,72 +423,77 @@ async def test_dead_questions_open_no_connections(autojump_clock):
 
 
 @pytest.mark.parametrize(
-    "trouble",
-    [Close(), Silence(), Say("421 4.3.2 Shutting down", close=True), Say(SPAMHAUS, close=True)],
+    "fault",
+    [
+        Close(),
+        Silence(),
+        SendLine("421 4.3.2 Shutting down", close=True),
+        SendLine(SPAMHAUS, close=True),
+    ],
 )
-async def test_a_host_that_fails_once_is_not_rested(autojump_clock, trouble):
-    async with open_world() as world:
-        host = MailHost(troubles={"CONNECT": trouble}, troubled_sessions=1)
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+async def test_a_host_that_fails_once_is_not_rested(autojump_clock, fault):
+    async with open_fake_network() as network:
+        host = MailHost(faults={"CONNECT": fault}, troubled_sessions=1)
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             [first] = await ask(engine, "known1@shop.test")
             assert told(first) in (FAILED, TIMED_OUT)
             [second] = await ask(engine, "known2@shop.test")
             assert told(second) == DELIVERABLE
 
 
-@pytest.mark.parametrize(("personality", "rest_s"), [("refused", 5), ("blocked at banner", 60)])
-async def test_a_host_that_fails_twice_is_rested_for_its_time(autojump_clock, personality, rest_s):
-    async with open_world() as world:
-        address = world.add("shop.test", new_host(personality))
-        async with engine_over(world) as engine:
+@pytest.mark.parametrize(("profile", "rest_s"), [("refused", 5), ("blocked at banner", 60)])
+async def test_a_host_that_fails_twice_is_rested_for_its_time(autojump_clock, profile, rest_s):
+    async with open_fake_network() as network:
+        address = network.add("shop.test", new_host(profile))
+        async with engine_over(network) as engine:
             for number in range(2):
                 await trio.sleep(2)  # failures in the same instant are one failure
                 await ask(engine, f"known{number}@shop.test")
             began = trio.current_time()
-            dialled = world.dialled.count((address, 25))
+            dialled = network.dialled.count((address, 25))
             [verdict] = await ask(engine, "known2@shop.test")
             assert told(verdict) == FAILED
             assert trio.current_time() == began
             await trio.sleep(rest_s - 0.1)
             await ask(engine, "known3@shop.test")
-            assert world.dialled.count((address, 25)) == dialled
+            assert network.dialled.count((address, 25)) == dialled
             await trio.sleep(0.2)
             await ask(engine, "known4@shop.test")
-            assert world.dialled.count((address, 25)) == dialled + 1
+            assert network.dialled.count((address, 25)) == dialled + 1
 
 
-async def test_one_good_word_forgets_the_strikes(autojump_clock):
+async def test_one_good_word_forgets_the_failures(autojump_clock):
     """Failing now and then is not failing twice in a row."""
-    async with open_world() as world:
-        hosts = [MailHost(troubles={"CONNECT": Close()}), MailHost()]
-        address = world.add("shop.test", hosts[0])
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        hosts = [MailHost(faults={"CONNECT": Close()}), MailHost()]
+        address = network.add("shop.test", hosts[0])
+        async with engine_over(network) as engine:
             for number in range(6):
-                world.hosts[address] = hosts[number % 2]
+                network.hosts[address] = hosts[number % 2]
                 [verdict] = await ask(engine, f"known{number}@shop.test")
                 assert told(verdict) == (FAILED, DELIVERABLE)[number % 2]
                 await trio.sleep(10)
 
 
 async def test_a_host_that_rests_is_passed_over_for_the_next_exchange(autojump_clock):
-    async with open_world() as world:
-        address = world.add("shop.test", new_host("refused"), mx="mx1.shop.test", preference=10)
-        world.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        address = network.add("shop.test", new_host("refused"), mx="mx1.shop.test", preference=10)
+        network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
+        async with engine_over(network) as engine:
             for number in range(5):
                 [verdict] = await ask(engine, f"known{number}@shop.test")
                 assert told(verdict) == DELIVERABLE
                 await trio.sleep(1.2)
-        assert world.dialled.count((address, 25)) == 2
+        assert network.dialled.count((address, 25)) == 2
 
 
 async def test_quit_to_who_refused_us_does_not_keep_the_next_exchange_waiting(autojump_clock):
-    async with open_world() as world:
-        first = MailHost(troubles={"CONNECT": Say("554 No"), "QUIT": Silence()})
-        world.add("shop.test", first, mx="mx1.shop.test", preference=10)
-        world.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        [verdict] = await verify(world, "known@shop.test")
+    async with open_fake_network() as network:
+        first = MailHost(faults={"CONNECT": SendLine("554 No"), "QUIT": Silence()})
+        network.add("shop.test", first, mx="mx1.shop.test", preference=10)
+        network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
+        [verdict] = await verify(network, "known@shop.test")
         assert told(verdict) == DELIVERABLE
         assert verdict.latency_ms < 500
 
@@ -498,12 +503,12 @@ async def test_nine_who_wait_for_a_silent_exchange_are_sent_on_as_soon_as_eight(
     autojump_clock, first
 ):
     """Nine or more let a second connection be opened beside the first: that one fails as well."""
-    async with open_world() as world:
-        world.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
         backup = MailHost(latency_s=0.3)
-        world.add("shop.test", backup, mx="mx2.shop.test", preference=20)
+        network.add("shop.test", backup, mx="mx2.shop.test", preference=20)
         for count in (8, 9):
-            verdicts = await verify(world, *(f"known{n}@shop.test" for n in range(count)))
+            verdicts = await verify(network, *(f"known{n}@shop.test" for n in range(count)))
             assert set(map(told, verdicts)) == {DELIVERABLE}
             assert max(verdict.latency_ms for verdict in verdicts) <= 2550
 
@@ -511,14 +516,14 @@ async def test_nine_who_wait_for_a_silent_exchange_are_sent_on_as_soon_as_eight(
 # -- one host's trouble is no other's --------------------------------------------------------
 
 
-@pytest.mark.parametrize("personality", ["silent", "unanswered", "dripping", "silent at rcpt"])
-async def test_silent_hosts_hold_up_nobody_else(autojump_clock, personality):
-    async with open_world() as world:
+@pytest.mark.parametrize("profile", ["silent", "unanswered", "dripping", "silent at rcpt"])
+async def test_silent_hosts_hold_up_nobody_else(autojump_clock, profile):
+    async with open_fake_network() as network:
         for number in range(50):
-            world.add(f"bad{number}.test", new_host(personality))
-            world.add(f"good{number}.test", MailHost(latency_s=0.05))
+            network.add(f"bad{number}.test", new_host(profile))
+            network.add(f"good{number}.test", MailHost(latency_s=0.05))
         texts = [f"known@{kind}{number}.test" for number in range(50) for kind in ("bad", "good")]
-        async with engine_over(world) as engine:
+        async with engine_over(network) as engine:
             verdicts = await ask(engine, *texts)
         for verdict in verdicts:
             if "good" in verdict.email:
@@ -530,21 +535,21 @@ async def test_silent_hosts_hold_up_nobody_else(autojump_clock, personality):
 
 
 async def test_a_host_that_cannot_be_reached_is_asked_once_for_all_who_wait(autojump_clock):
-    async with open_world() as world:
-        address = world.add("shop.test", new_host("unanswered"))
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        address = network.add("shop.test", new_host("unanswered"))
+        async with engine_over(network) as engine:
             verdicts = await ask(engine, *knowns(8, "shop.test"))
         assert set(map(told, verdicts)) == {TIMED_OUT}
-        assert world.dialled.count((address, 25)) == 1
+        assert network.dialled.count((address, 25)) == 1
         assert {verdict.latency_ms for verdict in verdicts} == {1000}
 
 
 async def test_a_recipient_that_gets_no_answer_costs_its_neighbours_nothing(autojump_clock):
     """Those behind it in the same write are asked again, each for itself."""
-    async with open_world() as world:
-        host = MailHost(latency_s=0.01, troubles={"known3": Silence()})
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        host = MailHost(latency_s=0.01, faults={"known3": Silence()})
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
             verdicts = await ask(engine, *knowns(12, "shop.test"))
         for number, verdict in enumerate(verdicts):
             assert told(verdict)[0] == ("unknown" if number == 3 else "deliverable")
@@ -553,31 +558,31 @@ async def test_a_recipient_that_gets_no_answer_costs_its_neighbours_nothing(auto
 
 async def test_an_accepted_address_is_not_left_untested_by_anothers_silence(autojump_clock):
     """The random address stood behind a silent recipient; it is asked anew while there is time."""
-    async with open_world() as world:
-        world.add("shop.test", MailHost(latency_s=0.05, troubles={"nobody1": Silence()}))
-        known, silent = await verify(world, "known@shop.test", "nobody1@shop.test")
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(latency_s=0.05, faults={"nobody1": Silence()}))
+        known, silent = await verify(network, "known@shop.test", "nobody1@shop.test")
         assert told(silent) == TIMED_OUT
         assert told(known) == DELIVERABLE
 
 
 @pytest.mark.parametrize("lines", [EHLO_LINES, ("SIZE 100",)], ids=["pipelined", "in step"])
 async def test_a_late_recipient_is_nobodys_answer(autojump_clock, lines):
-    async with open_world() as world:
-        host = MailHost(ehlo_lines=lines, troubles={"nobody3": Late(1.2)}, latency_s=0.01)
-        world.add("shop.test", host)
+    async with open_fake_network() as network:
+        host = MailHost(ehlo_lines=lines, faults={"nobody3": Late(1.2)}, latency_s=0.01)
+        network.add("shop.test", host)
         texts = [f"{'nobody' if n == 3 else 'known'}{n}@shop.test" for n in range(10)]
-        async with engine_over(world, host_connections=1) as engine:
+        async with engine_over(network, host_connections=1) as engine:
             verdicts = await ask(engine, *texts)
         for number, verdict in enumerate(verdicts):
             assert verdict.status == ("unknown" if number == 3 else "deliverable")
 
 
 async def test_a_domain_that_accepts_all_says_nothing_of_its_hosts_other_domains(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(catch_all=frozenset({"all.test"}))
-        world.add("all.test", host)
-        world.add("some.test", host)
-        async with engine_over(world) as engine:
+        network.add("all.test", host)
+        network.add("some.test", host)
+        async with engine_over(network) as engine:
             verdicts = await ask(
                 engine, "known@all.test", "known@some.test", "nobody@all.test", "nobody@some.test"
             )

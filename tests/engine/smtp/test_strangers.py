@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import open_world
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Close, Garbage, Silence
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.smtp.test_pool import ask, engine_over
@@ -19,11 +19,11 @@ UNANSWERED = {"closes": Close(), "garbage": Garbage(), "silence": Silence()}
 @pytest.mark.parametrize("reply", ABOUT_US)
 async def test_two_domains_that_refuse_us_do_not_silence_a_third(autojump_clock, reply):
     """Whoever owns domains at a shared host may choose what it says of their recipients."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(replies=dict.fromkeys(("@one.test", "@two.test"), ABOUT_US[reply]))
         for domain in ("shop.test", "one.test", "two.test"):
-            world.add(domain, host)
-        async with engine_over(world) as engine:
+            network.add(domain, host)
+        async with engine_over(network) as engine:
             for round_ in range(3):
                 texts = [f"a{n}@{domain}" for n in range(4) for domain in ("one.test", "two.test")]
                 await ask(engine, *texts)
@@ -37,11 +37,11 @@ async def test_five_domains_that_refuse_us_do_not_silence_one_that_is_answered(
     autojump_clock, reply
 ):
     refused = [f"refused{number}.test" for number in range(5)]
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(replies={f"@{domain}": ABOUT_US[reply] for domain in refused})
         for domain in ("shop.test", *refused):
-            world.add(domain, host)
-        async with engine_over(world) as engine:
+            network.add(domain, host)
+        async with engine_over(network) as engine:
             for round_ in range(4):
                 [verdict] = await ask(engine, f"known{round_}@shop.test")
                 assert verdict.status == "deliverable"
@@ -49,14 +49,14 @@ async def test_five_domains_that_refuse_us_do_not_silence_one_that_is_answered(
                 await trio.sleep(30)
 
 
-@pytest.mark.parametrize("trouble", UNANSWERED)
-async def test_two_domains_without_an_answer_do_not_silence_a_third(autojump_clock, trouble):
+@pytest.mark.parametrize("fault", UNANSWERED)
+async def test_two_domains_without_an_answer_do_not_silence_a_third(autojump_clock, fault):
     locals_ = [f"a{number}" for number in range(40)]
-    async with open_world() as world:
-        host = MailHost(troubles=dict.fromkeys(locals_, UNANSWERED[trouble]))
+    async with open_fake_network() as network:
+        host = MailHost(faults=dict.fromkeys(locals_, UNANSWERED[fault]))
         for domain in ("shop.test", "one.test", "two.test"):
-            world.add(domain, host)
-        async with engine_over(world) as engine:
+            network.add(domain, host)
+        async with engine_over(network) as engine:
             for round_ in range(10):
                 for local in locals_[4 * round_ : 4 * round_ + 4]:
                     await ask(engine, f"{local}@one.test", f"{local}@two.test")
@@ -71,27 +71,27 @@ async def test_a_host_that_answers_nobody_gets_few_connections(autojump_clock, k
     if kind in ABOUT_US:
         host = MailHost(default_known=ABOUT_US[kind])
     else:
-        host = MailHost(troubles={"RCPT": UNANSWERED[kind]})
-    async with open_world() as world:
+        host = MailHost(faults={"RCPT": UNANSWERED[kind]})
+    async with open_fake_network() as network:
         for number in range(domains):
-            world.add(f"shop{number}.test", host)
-        async with engine_over(world) as engine:
+            network.add(f"shop{number}.test", host)
+        async with engine_over(network) as engine:
             ends = trio.current_time() + 120
             number = 0
             while trio.current_time() < ends:
                 text = f"known{number}@shop{number % domains}.test"
-                [verdict] = await ask(engine, text, asker=str(number))
+                [verdict] = await ask(engine, text, account=str(number))
                 assert verdict.status == "unknown"
                 await trio.sleep(1)
                 number += 1
-        assert len(world.dialled) <= 12
+        assert len(network.dialled) <= 12
 
 
 async def test_a_tarpit_that_knows_some_is_not_rested(autojump_clock):
     """Refusals that never come are silence, too; between them somebody is answered."""
-    async with open_world() as world:
-        world.add("shop.test", MailHost(reply_s=0.02, unknown_delay_s=5.0))
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(reply_s=0.02, unknown_delay_s=5.0))
+        async with engine_over(network) as engine:
             [verdict] = await ask(engine, "known@shop.test")
             for number in range(40):
                 await ask(engine, f"gone{number}@shop.test")

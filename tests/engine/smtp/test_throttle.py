@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailprobe.engine.smtp.throttle import (
-    CROWDED_S,
+    BACKOFF_AFTER,
+    HOST_LIMIT_S,
     LIMIT_AT_FIRST,
-    REFUSAL_REST_S,
-    REFUSAL_REST_S_MAX,
-    REST_AFTER,
-    UNREACHABLE_REST_S,
-    UNREACHABLE_REST_S_MAX,
-    Rest,
+    REFUSAL_BACKOFF_S,
+    REFUSAL_BACKOFF_S_MAX,
+    UNREACHABLE_BACKOFF_S,
+    UNREACHABLE_BACKOFF_S_MAX,
+    HostBackoff,
     Throttle,
 )
 
@@ -98,11 +98,11 @@ def test_a_connection_too_many_tells_how_many_are_borne(limit, others, then):
 
 def test_after_a_connection_too_many_no_other_is_tried_for_a_while():
     throttle = Throttle(limit_max=10).after_crowding(1, 100.0)
-    for now in (100.0, 100.0 + CROWDED_S - 1):
+    for now in (100.0, 100.0 + HOST_LIMIT_S - 1):
         for _ in range(50):
             throttle = throttle.after_success(now)
         assert throttle.limit == 1
-    assert throttle.after_success(100.0 + CROWDED_S).limit == 2
+    assert throttle.after_success(100.0 + HOST_LIMIT_S).limit == 2
 
 
 def test_an_event_gives_a_new_value():
@@ -114,76 +114,76 @@ def test_an_event_gives_a_new_value():
 # -- rest ------------------------------------------------------------------------------------
 
 
-def strike(*times: tuple[float, bool]) -> Rest:
-    rest = Rest()
+def failure(*times: tuple[float, bool]) -> HostBackoff:
+    rest = HostBackoff()
     for now, refused in times:
-        rest = rest.after_strike(now, refused=refused)
+        rest = rest.after_failure(now, refused=refused)
     return rest
 
 
 def test_one_failure_is_chance():
-    assert not strike((100.0, False)).resting(100.0)
-    assert not strike((100.0, True)).resting(100.0)
+    assert not failure((100.0, False)).active(100.0)
+    assert not failure((100.0, True)).active(100.0)
 
 
 @pytest.mark.parametrize(
     ("refused", "first_s", "most_s"),
     [
-        (False, UNREACHABLE_REST_S, UNREACHABLE_REST_S_MAX),
-        (True, REFUSAL_REST_S, REFUSAL_REST_S_MAX),
+        (False, UNREACHABLE_BACKOFF_S, UNREACHABLE_BACKOFF_S_MAX),
+        (True, REFUSAL_BACKOFF_S, REFUSAL_BACKOFF_S_MAX),
     ],
 )
 def test_the_rest_doubles_to_its_most(refused, first_s, most_s):
-    for strikes in range(REST_AFTER, 100):
-        rest = strike(*((2.0 * number, refused) for number in range(1, strikes + 1)))
-        expected = min(first_s * 2 ** (strikes - REST_AFTER), most_s)
-        assert rest.until - 2 * strikes == expected
+    for failures in range(BACKOFF_AFTER, 100):
+        rest = failure(*((2.0 * number, refused) for number in range(1, failures + 1)))
+        expected = min(first_s * 2 ** (failures - BACKOFF_AFTER), most_s)
+        assert rest.until - 2 * failures == expected
         assert math.isfinite(rest.until)
 
 
 def test_a_refusal_rests_longer_than_a_silence():
-    assert (UNREACHABLE_REST_S, REFUSAL_REST_S) == (5, 60)
-    assert (UNREACHABLE_REST_S_MAX, REFUSAL_REST_S_MAX) == (300, 3600)
+    assert (UNREACHABLE_BACKOFF_S, REFUSAL_BACKOFF_S) == (5, 60)
+    assert (UNREACHABLE_BACKOFF_S_MAX, REFUSAL_BACKOFF_S_MAX) == (300, 3600)
 
 
 @pytest.mark.parametrize(
     ("now", "resting"), [(100.0, True), (104.9, True), (105.0, False), (1e9, False)]
 )
 def test_a_rest_ends_at_its_time(now, resting):
-    rest = strike((90.0, False), (100.0, False))
+    rest = failure((90.0, False), (100.0, False))
     assert rest.until == 105
-    assert rest.resting(now) is resting
+    assert rest.active(now) is resting
 
 
-def test_the_last_strike_says_how_long():
-    assert strike((0.0, True), (2.0, False)).until == 2 + UNREACHABLE_REST_S
-    assert strike((0.0, False), (2.0, True)).until == 2 + REFUSAL_REST_S
+def test_the_last_failure_says_how_long():
+    assert failure((0.0, True), (2.0, False)).until == 2 + UNREACHABLE_BACKOFF_S
+    assert failure((0.0, False), (2.0, True)).until == 2 + REFUSAL_BACKOFF_S
 
 
 @pytest.mark.parametrize(("apart_s", "resting"), [(0.0, False), (0.9, False), (1.0, True)])
 def test_failures_of_one_moment_are_one_failure(apart_s, resting):
     """An outage ends all connections at once; that is not failing again and again."""
-    assert strike((50.0, False), (50.0 + apart_s, False)).resting(52.0) is resting
+    assert failure((50.0, False), (50.0 + apart_s, False)).active(52.0) is resting
 
 
 def test_refusals_of_one_moment_are_as_many_as_they_are():
-    assert strike((50.0, True), (50.0, True)).resting(50.0)
+    assert failure((50.0, True), (50.0, True)).active(50.0)
 
 
 @pytest.mark.parametrize(
     ("now", "doubtful"), [(50.0, True), (50.9, True), (51.0, False), (1e9, False)]
 )
 def test_a_host_is_doubtful_for_a_moment_after_a_failure(now, doubtful):
-    assert strike((50.0, False)).doubtful(now) is doubtful
+    assert failure((50.0, False)).doubtful(now) is doubtful
 
 
 def test_a_host_is_doubtful_while_it_rests():
-    rest = strike((40.0, False), (50.0, False))
+    rest = failure((40.0, False), (50.0, False))
     assert rest.doubtful(54.9)
     assert not rest.doubtful(55.0)
-    assert not Rest().doubtful(0)
+    assert not HostBackoff().doubtful(0)
 
 
 def test_nobody_rests_at_first():
-    assert not Rest().resting(-1e9)
-    assert not Rest().resting(0)
+    assert not HostBackoff().active(-1e9)
+    assert not HostBackoff().active(0)

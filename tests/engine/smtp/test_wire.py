@@ -19,12 +19,12 @@ from mailprobe.engine.smtp.wire import (
     TALK,
     Command,
     Conversation,
+    LocalProtocolError,
     Offer,
-    OurMistake,
-    Reply,
+    RemoteProtocolError,
     ReplyReader,
+    SmtpReply,
     Stage,
-    TheirMistake,
     read_offer,
 )
 
@@ -68,7 +68,7 @@ def walk(conversation: Conversation, *steps: tuple[Command | None, bytes]) -> Co
         if command is not None:
             conversation.send(command)
         conversation.receive(reply)
-        assert conversation.next_turn() is not None
+        assert conversation.next_exchange() is not None
     return conversation
 
 
@@ -87,7 +87,7 @@ def pipelining(*steps: tuple[Command | None, bytes]) -> Conversation:
     return walk(Conversation(), (None, b"220 hello\r\n"), (EHLO, PIPELINING), *steps)
 
 
-def read_all(*pieces: bytes) -> list[Reply]:
+def read_all(*pieces: bytes) -> list[SmtpReply]:
     """The replies of these octets, fed piece by piece."""
     reader, replies = ReplyReader(), []
     for piece in pieces:
@@ -106,12 +106,12 @@ def test_the_talk_table_is_kept(stage, verb):
     conversation = at_stage(stage)
     command = COMMANDS[verb]
     if verb not in TALK[stage]:
-        with pytest.raises(OurMistake):
+        with pytest.raises(LocalProtocolError):
             conversation.send(command)
         return
     assert conversation.send(command) == f"{command.line}\r\n".encode()
     conversation.receive(b"250 Ok\r\n")
-    turn = conversation.next_turn()
+    turn = conversation.next_exchange()
     assert turn is not None
     assert turn.command is command
     assert conversation.stage is TALK[stage][verb]
@@ -125,7 +125,7 @@ def test_a_refusal_leaves_the_stage_as_it_was(stage, verb, code):
     conversation = at_stage(stage)
     conversation.send(COMMANDS[verb])
     conversation.receive(f"{code} No\r\n".encode())
-    assert conversation.next_turn() is not None
+    assert conversation.next_exchange() is not None
     assert conversation.stage is stage
 
 
@@ -134,15 +134,15 @@ def test_421_closes_whatever_was_asked(stage):
     conversation = at_stage(stage)
     conversation.send(*(COMMANDS[verb] for verb in list(TALK[stage])[:1]))
     conversation.receive(b"421 4.3.2 Shutting down\r\n")
-    assert conversation.next_turn() is not None
+    assert conversation.next_exchange() is not None
     assert conversation.stage is Stage.CLOSED
-    with pytest.raises(OurMistake):
+    with pytest.raises(LocalProtocolError):
         conversation.send(QUIT)
 
 
 def test_nothing_may_be_said_before_the_banner():
     for command in COMMANDS.values():
-        with pytest.raises(OurMistake):
+        with pytest.raises(LocalProtocolError):
             Conversation().send(command)
 
 
@@ -166,7 +166,7 @@ def test_tls_begins_the_conversation_anew():
     conversation.secured()
     assert (conversation.stage, conversation.offer) == (Stage.HELLO, NO_OFFER)
     assert conversation.secure
-    with pytest.raises(OurMistake):
+    with pytest.raises(LocalProtocolError):
         conversation.send(MAIL)
     walk(conversation, (EHLO, b"250-mx\r\n250 SMTPUTF8\r\n"))
     assert (conversation.stage, conversation.offer) == (Stage.READY, Offer(smtputf8=True))
@@ -177,7 +177,7 @@ def test_plain_text_behind_the_reply_to_starttls_is_their_mistake(octets):
     """It would be taken for what was said within TLS: command injection."""
     conversation = at_stage(Stage.HANDSHAKE)
     conversation.receive(octets)
-    with pytest.raises(TheirMistake):
+    with pytest.raises(RemoteProtocolError):
         conversation.secured()
 
 
@@ -185,14 +185,14 @@ def test_plain_text_that_came_with_the_reply_to_starttls_is_their_mistake():
     conversation = at_stage(Stage.READY)
     conversation.send(STARTTLS)
     conversation.receive(b"220 Ready\r\n250 Ok\r\n")
-    assert conversation.next_turn() is not None
-    with pytest.raises(TheirMistake):
+    assert conversation.next_exchange() is not None
+    with pytest.raises(RemoteProtocolError):
         conversation.secured()
 
 
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.HANDSHAKE])
 def test_tls_where_the_server_did_not_agree_is_our_mistake(stage):
-    with pytest.raises(OurMistake):
+    with pytest.raises(LocalProtocolError):
         at_stage(stage).secured()
 
 
@@ -211,7 +211,7 @@ def test_a_group_is_one_write_and_is_answered_in_its_order():
     octets = conversation.send(MAIL, ANN, BOB)
     assert octets == b"MAIL FROM:<>\r\nRCPT TO:<ann@shop.test>\r\nRCPT TO:<bob@shop.test>\r\n"
     conversation.receive(b"250 Ok\r\n550 5.1.1 No ann\r\n250 Bob\r\n")
-    turns = [conversation.next_turn() for _ in range(3)]
+    turns = [conversation.next_exchange() for _ in range(3)]
     assert [(turn.command, turn.reply.code) for turn in turns if turn] == [
         (MAIL, 250),
         (ANN, 550),
@@ -239,17 +239,17 @@ def test_what_may_stand_behind_what_in_a_group(before, after):
         conversation.send(COMMANDS[after])
         assert len(conversation.unanswered) == 2
     else:
-        with pytest.raises(OurMistake):
+        with pytest.raises(LocalProtocolError):
             conversation.send(COMMANDS[after])
 
 
 def test_without_pipelining_every_command_waits_for_the_reply_before():
     conversation = at_stage(Stage.READY)
-    with pytest.raises(OurMistake):
+    with pytest.raises(LocalProtocolError):
         conversation.send(MAIL, ANN)
     conversation = at_stage(Stage.MAIL)
     conversation.send(ANN)
-    with pytest.raises(OurMistake):
+    with pytest.raises(LocalProtocolError):
         conversation.send(BOB)
 
 
@@ -257,10 +257,10 @@ def test_recipients_answered_after_their_mail_was_refused_leave_no_transaction()
     conversation = pipelining()
     conversation.send(MAIL, ANN)
     conversation.receive(b"550 5.7.1 Go away\r\n503 5.5.1 Need MAIL\r\n")
-    assert conversation.next_turn()
-    assert conversation.next_turn()
+    assert conversation.next_exchange()
+    assert conversation.next_exchange()
     assert conversation.stage is Stage.READY
-    with pytest.raises(OurMistake):
+    with pytest.raises(LocalProtocolError):
         conversation.send(ANN)
 
 
@@ -268,14 +268,14 @@ def test_a_recipient_accepted_after_its_mail_was_refused_opens_no_transaction():
     conversation = pipelining()
     conversation.send(MAIL, ANN)
     conversation.receive(b"451 4.3.0 Later\r\n250 Ok\r\n")
-    assert conversation.next_turn()
-    assert conversation.next_turn()
+    assert conversation.next_exchange()
+    assert conversation.next_exchange()
     assert conversation.stage is Stage.READY
 
 
 def test_a_group_that_may_not_be_said_leaves_the_conversation_as_it_was():
     conversation = pipelining()
-    with pytest.raises(OurMistake):
+    with pytest.raises(LocalProtocolError):
         conversation.send(wire.mail(""), wire.rcpt("ann\r\n@shop.test"))
     assert conversation.quiet
 
@@ -302,7 +302,7 @@ def test_a_group_that_may_not_be_said_leaves_the_conversation_as_it_was():
 def test_a_control_character_is_never_written(make, mailbox):
     command = make(mailbox)
     stage = {"RCPT": Stage.MAIL, "MAIL": Stage.READY}.get(command.verb, Stage.HELLO)
-    with pytest.raises(OurMistake):
+    with pytest.raises(LocalProtocolError):
         at_stage(stage).send(command)
 
 
@@ -311,7 +311,7 @@ def test_whatever_is_asked_about_at_most_one_line_is_written(mailbox):
     conversation = at_stage(Stage.MAIL)
     try:
         octets = conversation.send(wire.rcpt(mailbox))
-    except (OurMistake, UnicodeEncodeError):
+    except (LocalProtocolError, UnicodeEncodeError):
         return
     assert octets.endswith(b">\r\n")
     assert len(octets) <= wire.COMMAND_OCTETS_MAX + 2
@@ -321,9 +321,9 @@ def test_whatever_is_asked_about_at_most_one_line_is_written(mailbox):
 def test_the_longest_address_fits_a_line_and_a_longer_line_is_our_mistake():
     longest = "RCPT TO:<" + "a" * (wire.COMMAND_OCTETS_MAX - 10) + ">"
     assert at_stage(Stage.MAIL).send(Command("RCPT", longest))
-    with pytest.raises(OurMistake):
+    with pytest.raises(LocalProtocolError):
         at_stage(Stage.MAIL).send(Command("RCPT", longest + "a"))
-    with pytest.raises(OurMistake):  # octets are counted, not characters
+    with pytest.raises(LocalProtocolError):  # octets are counted, not characters
         at_stage(Stage.MAIL).send(Command("RCPT", longest[:-2] + "ü>"))
 
 
@@ -337,13 +337,13 @@ line_texts = st.text(
     st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)), max_size=60
 )
 replies = st.builds(
-    Reply,
+    SmtpReply,
     st.integers(200, 599),
     st.lists(line_texts, min_size=1, max_size=8).map(tuple),
 )
 
 
-def encode(reply: Reply, end: bytes = b"\r\n") -> bytes:
+def encode(reply: SmtpReply, end: bytes = b"\r\n") -> bytes:
     last = len(reply.lines) - 1
     return b"".join(
         f"{reply.code}{'-' if place < last else ' '}{line}".encode() + end
@@ -395,7 +395,7 @@ def test_any_octets_are_replies_or_their_mistake(pieces):
                 assert sum(len(line) for line in reply.lines) <= REPLY_OCTETS_MAX
                 assert isinstance(reply.text, str)
                 assert reply.enhanced is None or reply.enhanced[0] in "245"
-        except TheirMistake:
+        except RemoteProtocolError:
             return
         assert len(reader._buffer) + reader._octets <= REPLY_OCTETS_MAX
 
@@ -409,9 +409,9 @@ def test_any_octets_leave_a_conversation_sound(pieces):
     try:
         for piece in pieces:
             conversation.receive(piece)
-            while (turn := conversation.next_turn()) is not None:
+            while (turn := conversation.next_exchange()) is not None:
                 turns.append(turn)
-    except TheirMistake:
+    except RemoteProtocolError:
         pass
     assert [turn.command for turn in turns] in ([], [ANN])
 
@@ -419,20 +419,20 @@ def test_any_octets_leave_a_conversation_sound(pieces):
 @pytest.mark.parametrize(
     ("octets", "reply"),
     [
-        (b"250 Ok\r\n", Reply(250, ("Ok",))),
-        (b"250 Ok\n", Reply(250, ("Ok",))),
-        (b"250\r\n", Reply(250, ("",))),
-        (b"250 \r\n", Reply(250, ("",))),
-        (b"250\n", Reply(250, ("",))),
-        (b"250-One\r\n250 Two\r\n", Reply(250, ("One", "Two"))),
-        (b"250-One\n250-\n250\n", Reply(250, ("One", "", ""))),
-        (b"250-One\r\n250 Two\n", Reply(250, ("One", "Two"))),
-        (b"550 caf\xe9\r\n", Reply(550, ("café",))),
-        ("550 café\r\n".encode(), Reply(550, ("café",))),
-        (b"550-caf\xe9\r\n550 \xc3\xa9\r\n", Reply(550, ("café", "é"))),
-        (b"250  two spaces\r\n", Reply(250, (" two spaces",))),
-        (b"250 Ok\r\r\n", Reply(250, ("Ok",))),
-        (b"250 nul\0 inside\r\n", Reply(250, ("nul\0 inside",))),
+        (b"250 Ok\r\n", SmtpReply(250, ("Ok",))),
+        (b"250 Ok\n", SmtpReply(250, ("Ok",))),
+        (b"250\r\n", SmtpReply(250, ("",))),
+        (b"250 \r\n", SmtpReply(250, ("",))),
+        (b"250\n", SmtpReply(250, ("",))),
+        (b"250-One\r\n250 Two\r\n", SmtpReply(250, ("One", "Two"))),
+        (b"250-One\n250-\n250\n", SmtpReply(250, ("One", "", ""))),
+        (b"250-One\r\n250 Two\n", SmtpReply(250, ("One", "Two"))),
+        (b"550 caf\xe9\r\n", SmtpReply(550, ("café",))),
+        ("550 café\r\n".encode(), SmtpReply(550, ("café",))),
+        (b"550-caf\xe9\r\n550 \xc3\xa9\r\n", SmtpReply(550, ("café", "é"))),
+        (b"250  two spaces\r\n", SmtpReply(250, (" two spaces",))),
+        (b"250 Ok\r\r\n", SmtpReply(250, ("Ok",))),
+        (b"250 nul\0 inside\r\n", SmtpReply(250, ("nul\0 inside",))),
     ],
 )
 def test_a_reply_as_it_comes(octets, reply):
@@ -470,7 +470,7 @@ def test_a_reply_as_it_comes(octets, reply):
     ],
 )
 def test_what_is_no_reply_is_their_mistake(octets):
-    with pytest.raises(TheirMistake):
+    with pytest.raises(RemoteProtocolError):
         read_all(octets)
 
 
@@ -480,9 +480,9 @@ def test_what_is_no_reply_is_their_mistake(octets):
 def test_a_reply_has_a_hundred_lines_at_most():
     [reply] = read_all(b"250-x\r\n" * 99 + b"250 x\r\n")
     assert len(reply.lines) == REPLY_LINES_MAX == 100
-    with pytest.raises(TheirMistake):
+    with pytest.raises(RemoteProtocolError):
         read_all(b"250-x\r\n" * 100 + b"250 x\r\n")
-    with pytest.raises(TheirMistake):  # before its end is known
+    with pytest.raises(RemoteProtocolError):  # before its end is known
         read_all(b"250-x\r\n" * 101)
 
 
@@ -501,15 +501,15 @@ def test_a_reply_has_16_kib_at_most(end):
         line_of(8192, b"-", end) + line_of(8193, b" ", end),
         line_of(REPLY_OCTETS_MAX + 1, end=end),
     ):
-        with pytest.raises(TheirMistake):
+        with pytest.raises(RemoteProtocolError):
             read_all(octets)
-        with pytest.raises(TheirMistake):
+        with pytest.raises(RemoteProtocolError):
             read_all(*(octets[place : place + 1000] for place in range(0, len(octets), 1000)))
 
 
 def test_a_line_without_an_end_is_given_up_at_16_kib():
     assert read_all(b"x" * REPLY_OCTETS_MAX) == []
-    with pytest.raises(TheirMistake):
+    with pytest.raises(RemoteProtocolError):
         read_all(b"x" * (REPLY_OCTETS_MAX + 1))
 
 
@@ -546,7 +546,7 @@ def test_the_bound_is_of_one_reply_not_of_a_session():
     ],
 )
 def test_the_enhanced_code_leads_a_line(lines, enhanced, text):
-    reply = Reply(550, lines)
+    reply = SmtpReply(550, lines)
     assert reply.enhanced == enhanced
     assert reply.text == text
 
@@ -555,7 +555,7 @@ def test_the_enhanced_code_leads_a_line(lines, enhanced, text):
     ("code", "positive"), [(199, False), (200, True), (299, True), (300, False), (550, False)]
 )
 def test_only_2xx_is_positive(code, positive):
-    assert Reply(code).positive is positive
+    assert SmtpReply(code).positive is positive
 
 
 def test_a_reply_is_written_as_it_was_heard():
@@ -607,22 +607,22 @@ def test_a_reply_is_written_as_it_was_heard():
     ],
 )
 def test_what_an_ehlo_answer_offers(lines, offer):
-    assert read_offer(Reply(250, ("mx.shop.test", *lines))) == offer
+    assert read_offer(SmtpReply(250, ("mx.shop.test", *lines))) == offer
 
 
 def test_the_first_line_of_an_ehlo_answer_is_a_name_not_an_offer():
-    assert read_offer(Reply(250, ("PIPELINING",))) == NO_OFFER
+    assert read_offer(SmtpReply(250, ("PIPELINING",))) == NO_OFFER
 
 
 def test_a_limit_of_any_length_is_a_number():
-    offer = read_offer(Reply(250, ("mx", f"LIMITS RCPTMAX={'9' * 5_000}")))
+    offer = read_offer(SmtpReply(250, ("mx", f"LIMITS RCPTMAX={'9' * 5_000}")))
     assert offer.recipients_max is not None
     assert offer.recipients_max > 1_000_000
 
 
 @given(st.lists(line_texts, max_size=8))
 def test_any_ehlo_answer_can_be_read(lines):
-    offer = read_offer(Reply(250, ("mx", *(f"LIMITS {line}" for line in lines))))
+    offer = read_offer(SmtpReply(250, ("mx", *(f"LIMITS {line}" for line in lines))))
     for limit in (offer.recipients_max, offer.transactions_max, offer.domains_max):
         assert limit is None or limit > 0
 
@@ -633,8 +633,8 @@ def test_any_ehlo_answer_can_be_read(lines):
 def test_a_reply_nobody_asked_for_is_their_mistake():
     conversation = at_stage(Stage.READY)
     conversation.receive(b"250 Ok\r\n")
-    with pytest.raises(TheirMistake):
-        conversation.next_turn()
+    with pytest.raises(RemoteProtocolError):
+        conversation.next_exchange()
 
 
 def test_a_second_reply_is_not_taken_for_the_next_commands():
@@ -642,10 +642,10 @@ def test_a_second_reply_is_not_taken_for_the_next_commands():
     conversation = at_stage(Stage.MAIL)
     conversation.send(ANN)
     conversation.receive(b"550 5.1.1 No ann\r\n250 Ok\r\n")
-    assert conversation.next_turn()
+    assert conversation.next_exchange()
     assert conversation.unread
     assert not conversation.quiet
-    with pytest.raises(OurMistake):
+    with pytest.raises(LocalProtocolError):
         conversation.send(BOB)
 
 
@@ -662,10 +662,10 @@ def test_a_conversation_is_quiet_when_all_is_answered_and_all_is_read():
     conversation = Conversation()
     assert not conversation.quiet  # the banner is awaited
     conversation.receive(b"220-hello\r\n220 ")
-    assert conversation.next_turn() is None
+    assert conversation.next_exchange() is None
     assert not conversation.quiet
     conversation.receive(b"there\r\n")
-    assert conversation.next_turn()
+    assert conversation.next_exchange()
     assert conversation.quiet
     conversation.send(EHLO)
     assert not conversation.quiet

@@ -81,7 +81,7 @@ def test_the_package_alone_imports_no_layer():
     script = (
         "import sys, mailprobe.engine.settings\n"
         "assert not {'trio', 'mailprobe.engine.stream.scheduler', 'mailprobe.engine.dns.messages'} & set(sys.modules)\n"
-        "from mailprobe.engine import open_engine, EngineSettings, Verdict, Census\n"
+        "from mailprobe.engine import open_engine, EngineSettings, Verdict, EngineStatistics\n"
         "assert mailprobe.engine.open_engine is open_engine\n"
         "assert not hasattr(mailprobe.engine, 'nothing')\n"
         "assert all(getattr(mailprobe.engine, name) for name in mailprobe.engine.__all__)\n"

@@ -18,8 +18,8 @@ from mailprobe.engine import (
     open_answers,
     open_engine,
 )
-from mailprobe.engine.stream.scheduler import FEED_STEP, LOOK_UPS_MAX, OPEN_MAX, UNREAD_MAX
-from mailprobe.engine.testing.fake_network import Endpoint, World, open_world
+from mailprobe.engine.stream.scheduler import LOOKUPS_MAX, OPEN_MAX, SUBMIT_STEP, UNREAD_MAX
+from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
@@ -28,19 +28,19 @@ from tests.engine.test_outcomes import CATCH_ALL, DELIVERABLE, TIMED_OUT, UNDELI
 
 
 @asynccontextmanager
-async def engine_over(world: World, **settings: object) -> AsyncIterator[Engine]:
+async def engine_over(network: FakeNetwork, **settings: object) -> AsyncIterator[Engine]:
     async with open_engine(
         replace(EngineSettings(), **settings),  # type: ignore[arg-type]
-        transport=world.transport,
-        dial=world.dial,
+        transport=network.transport,
+        dial=network.dial,
         rng=random.Random(0),
     ) as engine:
         yield engine
 
 
-async def collect(engine: Engine, *texts: str, asker: str = "me", **wishes: bool) -> list[Answer]:
+async def collect(engine: Engine, *texts: str, account: str = "me", **wishes: bool) -> list[Answer]:
     """Every answer, in the order in which they came."""
-    async with open_answers(engine, texts, asker=asker, **wishes) as answers:
+    async with open_answers(engine, texts, account=account, **wishes) as answers:
         return [answer async for answer in answers]
 
 
@@ -70,60 +70,60 @@ def endless(pattern: str) -> Counted:
 
 
 async def test_answers_come_as_they_are_found(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for name, latency_s in (("slow", 0.5), ("middle", 0.2), ("fast", 0.05)):
-            world.add(f"{name}.test", MailHost(latency_s=latency_s))
-        async with engine_over(world) as engine:
+            network.add(f"{name}.test", MailHost(latency_s=latency_s))
+        async with engine_over(network) as engine:
             answers = await collect(
                 engine, "known@slow.test", "known@middle.test", "known@fast.test"
             )
-        assert [answer.place for answer in answers] == [2, 1, 0]
+        assert [answer.position for answer in answers] == [2, 1, 0]
 
 
 async def test_what_needs_no_network_comes_first(autojump_clock):
     """And is there before anything else has happened at all."""
-    async with open_world() as world:
-        world.add("shop.test", MailHost())
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
         texts = ["known@shop.test", "not an address", "ann@mailinator.com", "", "b@c@d"]
         async with (
-            engine_over(world) as engine,
-            open_answers(engine, texts, asker="me") as answers,
+            engine_over(network) as engine,
+            open_answers(engine, texts, account="me") as answers,
         ):
             first = await answers.next_ready()
-            assert [answer.place for answer in first] == [1, 2, 3, 4]
+            assert [answer.position for answer in first] == [1, 2, 3, 4]
             assert trio.current_time() == 0
             assert [a.verdict.failed_check for a in first].count("syntax") == 3
             assert first[1].verdict.failed_check == "disposable"
-            assert [answer.place async for answer in answers] == [0]
+            assert [answer.position async for answer in answers] == [0]
 
 
 async def test_in_order_gives_the_order_of_the_texts(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for number in range(5):
-            world.add(f"d{number}.test", MailHost(latency_s=0.1 * (5 - number)))
+            network.add(f"d{number}.test", MailHost(latency_s=0.1 * (5 - number)))
         texts = [f"known@d{number}.test" for number in range(5)]
         async with (
-            engine_over(world) as engine,
-            open_answers(engine, texts, asker="me") as answers,
+            engine_over(network) as engine,
+            open_answers(engine, texts, account="me") as answers,
         ):
             verdicts = await in_order(answers, 5)
         assert [verdict.email for verdict in verdicts] == texts
 
 
 async def test_no_texts_are_no_answers(autojump_clock):
-    async with open_world() as world, engine_over(world) as engine:
+    async with open_fake_network() as network, engine_over(network) as engine:
         assert await collect(engine) == []
-        async with open_answers(engine, [], asker="me") as answers:
+        async with open_answers(engine, [], account="me") as answers:
             assert await answers.next_ready() == []
             assert await answers.next_ready() == []
 
 
 async def test_the_stream_stays_ended(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", MailHost())
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
         async with (
-            engine_over(world) as engine,
-            open_answers(engine, knowns(1), asker="me") as answers,
+            engine_over(network) as engine,
+            open_answers(engine, knowns(1), account="me") as answers,
         ):
             assert len([answer async for answer in answers]) == 1
             assert [answer async for answer in answers] == []
@@ -134,9 +134,9 @@ async def test_the_stream_stays_ended(autojump_clock):
 
 async def test_duplicates_are_asked_once_and_answered_each(autojump_clock):
     """The domain's letters may differ, the local part's may not."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(mailboxes=frozenset({"ann"}))
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         texts = [
             "ann@shop.test",
             "ann@SHOP.test",
@@ -144,56 +144,56 @@ async def test_duplicates_are_asked_once_and_answered_each(autojump_clock):
             "ann@shop.test",
             "bob@Shop.Test",
         ]
-        async with engine_over(world) as engine:
+        async with engine_over(network) as engine:
             answers = await collect(engine, *texts)
-        assert sorted(answer.place for answer in answers) == [0, 1, 2, 3, 4]
+        assert sorted(answer.position for answer in answers) == [0, 1, 2, 3, 4]
         for answer in answers:
-            assert answer.verdict.email == texts[answer.place]
-        assert host.record.asked["ann@shop.test"] == 1
-        assert host.record.asked["Ann@shop.test"] == 1
-        by_place = {answer.place: told(answer.verdict) for answer in answers}
+            assert answer.verdict.email == texts[answer.position]
+        assert host.record.recipients["ann@shop.test"] == 1
+        assert host.record.recipients["Ann@shop.test"] == 1
+        by_place = {answer.position: told(answer.verdict) for answer in answers}
         assert by_place[0] == by_place[1] == by_place[3] == DELIVERABLE
         assert by_place[4] == UNDELIVERABLE
 
 
 async def test_a_duplicate_that_comes_later_shares_the_probe_under_way(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(latency_s=0.2)
-        world.add("shop.test", host)
-        texts = ["known@shop.test", *(f"x{n}@nowhere.test" for n in range(FEED_STEP * 3))]
-        async with engine_over(world) as engine:
+        network.add("shop.test", host)
+        texts = ["known@shop.test", *(f"x{n}@nowhere.test" for n in range(SUBMIT_STEP * 3))]
+        async with engine_over(network) as engine:
             answers = await collect(engine, *texts, "known@shop.test")
-        assert host.record.asked["known@shop.test"] == 1
+        assert host.record.recipients["known@shop.test"] == 1
         assert len(answers) == len(texts) + 1
 
 
-async def test_two_askers_are_no_duplicates_but_share_what_is_known(autojump_clock):
-    async with open_world() as world:
+async def test_two_accounts_are_no_duplicates_but_share_what_is_known(autojump_clock):
+    async with open_fake_network() as network:
         host = MailHost()
-        world.add("shop.test", host)
-        async with engine_over(world) as engine:
-            for asker in ("a", "b"):
-                [answer] = await collect(engine, "known@shop.test", asker=asker)
+        network.add("shop.test", host)
+        async with engine_over(network) as engine:
+            for account in ("a", "b"):
+                [answer] = await collect(engine, "known@shop.test", account=account)
                 assert told(answer.verdict) == DELIVERABLE
-        assert host.record.asked["known@shop.test"] == 2
-        assert len(host.record.asked) == 2  # and one random address
-        assert world.zone.asked["shop.test", "MX"] == 1
-        assert world.zone.asked["mx.shop.test", "A"] == 1
+        assert host.record.recipients["known@shop.test"] == 2
+        assert len(host.record.recipients) == 2  # and one random address
+        assert network.zone.queries["shop.test", "MX"] == 1
+        assert network.zone.queries["mx.shop.test", "A"] == 1
 
 
 # -- fairness --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("personality", ["friendly", "no pipelining"])
-async def test_a_batch_does_not_starve_a_neighbour(autojump_clock, personality):
+@pytest.mark.parametrize("profile", ["friendly", "no pipelining"])
+async def test_a_batch_does_not_starve_a_neighbour(autojump_clock, profile):
     """Fifty addresses to a slow host leave a single one its answer, soon."""
-    async with open_world() as world:
-        world.add("shop.test", new_host(personality, reply_s=0.2))
-        async with engine_over(world) as engine, trio.open_nursery() as nursery:
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host(profile, reply_s=0.2))
+        async with engine_over(network) as engine, trio.open_nursery() as nursery:
             batch = [f"known{number}@shop.test" for number in range(50)]
-            nursery.start_soon(lambda: collect(engine, *batch, asker="batch"))
+            nursery.start_soon(lambda: collect(engine, *batch, account="batch"))
             await trio.sleep(1)
-            [answer] = await collect(engine, "nobody@shop.test", asker="neighbour")
+            [answer] = await collect(engine, "nobody@shop.test", account="neighbour")
             assert told(answer.verdict) == UNDELIVERABLE
             assert answer.verdict.latency_ms < 2500
             nursery.cancel_scope.cancel()
@@ -201,15 +201,15 @@ async def test_a_batch_does_not_starve_a_neighbour(autojump_clock, personality):
 
 async def test_two_batches_share_a_host(autojump_clock):
     """The one that came later has as many answers as the other, give or take a window."""
-    async with open_world() as world:
-        world.add("shop.test", new_host("no pipelining", reply_s=0.1))
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("no pipelining", reply_s=0.1))
         seen: Counter[str] = Counter()
-        async with engine_over(world, host_connections=1) as engine:
+        async with engine_over(network, host_connections=1) as engine:
 
-            async def ask(asker: str) -> None:
-                texts = [f"known-{asker}{number}@shop.test" for number in range(50)]
-                for answer in await collect(engine, *texts, asker=asker):
-                    seen[asker] += told(answer.verdict) == DELIVERABLE
+            async def ask(account: str) -> None:
+                texts = [f"known-{account}{number}@shop.test" for number in range(50)]
+                for answer in await collect(engine, *texts, account=account):
+                    seen[account] += told(answer.verdict) == DELIVERABLE
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ask, "first")
@@ -221,18 +221,18 @@ async def test_two_batches_share_a_host(autojump_clock):
 
 async def test_a_list_of_many_domains_does_not_starve_a_neighbour_of_room(autojump_clock):
     """With the desk full of one asker's, another one's address is the next to be let in."""
-    async with open_world() as world:
-        world.add("slow.test", MailHost(latency_s=0.3))
-        world.add("shop.test", MailHost())
+    async with open_fake_network() as network:
+        network.add("slow.test", MailHost(latency_s=0.3))
+        network.add("shop.test", MailHost())
         async with (
-            engine_over(world, probes_max=5) as engine,
+            engine_over(network, probes_max=5) as engine,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(
-                lambda: collect(engine, *knowns(50, "slow.test"), asker="list", patient=True)
+                lambda: collect(engine, *knowns(50, "slow.test"), account="list", patient=True)
             )
             await trio.sleep(1)
-            [answer] = await collect(engine, "known@shop.test", asker="neighbour")
+            [answer] = await collect(engine, "known@shop.test", account="neighbour")
             assert told(answer.verdict) == DELIVERABLE
             nursery.cancel_scope.cancel()
 
@@ -242,11 +242,11 @@ async def test_a_list_of_many_domains_does_not_starve_a_neighbour_of_room(autoju
 
 async def test_a_patient_list_at_a_slow_host_gets_all_its_answers(autojump_clock):
     """Though it takes minutes: the clock of an address begins when it is admitted."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("no pipelining", reply_s=0.1)
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         texts = [f"{('known', 'nobody')[n % 2]}{n}@shop.test" for n in range(500)]
-        async with engine_over(world, host_connections=1) as engine:
+        async with engine_over(network, host_connections=1) as engine:
             answers = await collect(engine, *texts, patient=True)
             took_s = trio.current_time()
             await trio.sleep(30)
@@ -258,9 +258,9 @@ async def test_a_patient_list_at_a_slow_host_gets_all_its_answers(autojump_clock
 
 
 async def test_an_impatient_list_of_the_same_length_runs_into_the_clock(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", new_host("no pipelining", reply_s=0.3))
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("no pipelining", reply_s=0.3))
+        async with engine_over(network) as engine:
             answers = await collect(engine, *knowns(500))
         assert trio.current_time() < 3.1
         seen = Counter(told(answer.verdict) for answer in answers)
@@ -269,27 +269,27 @@ async def test_an_impatient_list_of_the_same_length_runs_into_the_clock(autojump
 
 
 async def test_a_slow_host_in_a_patient_list_holds_up_no_other(autojump_clock):
-    async with open_world() as world:
-        world.add("slow.test", new_host("no pipelining", reply_s=0.3))
-        world.add("fast.test", MailHost(latency_s=0.01))
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("slow.test", new_host("no pipelining", reply_s=0.3))
+        network.add("fast.test", MailHost(latency_s=0.01))
+        async with engine_over(network) as engine:
             texts = [*knowns(200, "slow.test"), *knowns(200, "fast.test")]
-            async with open_answers(engine, texts, asker="me", patient=True) as answers:
-                seen = [answer.place async for answer in answers]
+            async with open_answers(engine, texts, account="me", patient=True) as answers:
+                seen = [answer.position async for answer in answers]
         assert all(place >= 200 for place in seen[:150])
         assert sorted(seen) == list(range(400))
 
 
 async def test_a_list_over_vanity_exchanges_of_one_host_is_patient(autojump_clock):
     """Each domain has an exchange of its own name, at the one address."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.2)
         for number in range(100):
-            world.add(f"d{number}.test", host)
+            network.add(f"d{number}.test", host)
         texts = [f"known@d{number}.test" for number in range(100)]
         async with (
-            open_engine(EngineSettings(), transport=world.transport, dial=world.dial) as engine,
-            open_answers(engine, texts, asker="me", patient=True) as answers,
+            open_engine(EngineSettings(), transport=network.transport, dial=network.dial) as engine,
+            open_answers(engine, texts, account="me", patient=True) as answers,
         ):
             seen = Counter([answer.verdict.failed_check async for answer in answers])
         assert seen == {None: 100}
@@ -297,18 +297,18 @@ async def test_a_list_over_vanity_exchanges_of_one_host_is_patient(autojump_cloc
 
 async def test_patient_lists_share_what_a_host_can_bear(autojump_clock):
     """However many are cleaned at once, nobody is admitted for whom there is no seat."""
-    async with open_world() as world:
-        world.add("shop.test", new_host("no pipelining", latency_s=0.15))
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("no pipelining", latency_s=0.15))
         seen: Counter[str | None] = Counter()
         async with open_engine(
-            EngineSettings(host_connections=1), transport=world.transport, dial=world.dial
+            EngineSettings(host_connections=1), transport=network.transport, dial=network.dial
         ) as engine:
-            async with open_answers(engine, ["known@shop.test"], asker="before") as answers:
+            async with open_answers(engine, ["known@shop.test"], account="before") as answers:
                 await in_order(answers, 1)
 
-            async def clean(asker: str) -> None:
-                texts = [f"known-{asker}{number}@shop.test" for number in range(60)]
-                async with open_answers(engine, texts, asker=asker, patient=True) as answers:
+            async def clean(account: str) -> None:
+                texts = [f"known-{account}{number}@shop.test" for number in range(60)]
+                async with open_answers(engine, texts, account=account, patient=True) as answers:
                     async for answer in answers:
                         seen[answer.verdict.failed_check] += 1
 
@@ -320,14 +320,14 @@ async def test_patient_lists_share_what_a_host_can_bear(autojump_clock):
 
 async def test_a_list_behind_a_dead_first_exchange_is_patient(autojump_clock):
     """What there is room for is told by the exchange that answers."""
-    async with open_world() as world:
-        world.add("shop.test", new_host("refused"), mx="mx1.shop.test", preference=10)
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("refused"), mx="mx1.shop.test", preference=10)
         host = new_host("no pipelining", reply_s=0.5)
-        world.add("shop.test", host, mx="mx2.shop.test", preference=20)
+        network.add("shop.test", host, mx="mx2.shop.test", preference=20)
         texts = [f"known{number}@shop.test" for number in range(40)]
         async with (
-            open_engine(EngineSettings(), transport=world.transport, dial=world.dial) as engine,
-            open_answers(engine, texts, asker="me", patient=True) as answers,
+            open_engine(EngineSettings(), transport=network.transport, dial=network.dial) as engine,
+            open_answers(engine, texts, account="me", patient=True) as answers,
         ):
             seen = Counter([answer.verdict.failed_check async for answer in answers])
         assert seen == {None: 40}
@@ -338,13 +338,13 @@ async def test_a_patient_list_begins_with_as_few_as_the_host_can_bear(
     autojump_clock, reply_s, host_connections
 ):
     """Before the host has greeted, nobody knows whether it takes one at a time."""
-    async with open_world() as world:
-        world.add("shop.test", new_host("no pipelining", reply_s=reply_s))
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("no pipelining", reply_s=reply_s))
         settings = EngineSettings(host_connections=host_connections)
         texts = [f"known{number}@shop.test" for number in range(500)]
         async with (
-            open_engine(settings, transport=world.transport, dial=world.dial) as engine,
-            open_answers(engine, texts, asker="me", patient=True) as answers,
+            open_engine(settings, transport=network.transport, dial=network.dial) as engine,
+            open_answers(engine, texts, account="me", patient=True) as answers,
         ):
             seen = Counter([answer.verdict.failed_check async for answer in answers])
         assert seen == {None: 500}
@@ -352,21 +352,21 @@ async def test_a_patient_list_begins_with_as_few_as_the_host_can_bear(
 
 async def test_who_waits_in_step_is_let_in_a_few_at_a_time(autojump_clock):
     """To let in one costs hardly less than to let in ten: one alone comes when it is needed."""
-    async with open_world() as world:
-        world.add("shop.test", new_host("no pipelining", reply_s=0.01))
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("no pipelining", reply_s=0.01))
         async with open_engine(
-            EngineSettings(host_connections=4), transport=world.transport, dial=world.dial
+            EngineSettings(host_connections=4), transport=network.transport, dial=network.dial
         ) as engine:
             texts = [f"known{number}@shop.test" for number in range(40)]
             rooms = {}
             async with (
-                open_answers(engine, texts, asker="me") as answers,
+                open_answers(engine, texts, account="me") as answers,
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(in_order, answers, len(texts))
-                while answers.ready or engine.prober.under_way or not rooms:
+                while answers.ready or engine.dispatcher.under_way or not rooms:
                     await trio.sleep(0.003)
-                    for pool in engine.prober._pools.values():
+                    for pool in engine.dispatcher._pools.values():
                         rooms[pool.under_way, len(pool.sessions)] = pool.room(1), pool.room(100)
         for (present, sessions), (for_one, for_many) in rooms.items():
             if present <= 2 * sessions:
@@ -384,15 +384,15 @@ async def test_who_waits_in_step_is_let_in_a_few_at_a_time(autojump_clock):
 @pytest.mark.parametrize("patient", [False, True])
 @pytest.mark.parametrize("probes_max", [1, 2, 7])
 async def test_probes_max_is_never_exceeded(autojump_clock, probes_max, patient):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for number in range(5):
-            world.add(f"d{number}.test", MailHost(latency_s=0.02))
+            network.add(f"d{number}.test", MailHost(latency_s=0.02))
         texts = [f"known{n}@d{n % 5}.test" for n in range(40)]
-        async with engine_over(world, probes_max=probes_max) as engine:
-            async with open_answers(engine, texts, asker="me", patient=patient) as answers:
+        async with engine_over(network, probes_max=probes_max) as engine:
+            async with open_answers(engine, texts, account="me", patient=patient) as answers:
                 peak = 0
                 async for answer in answers:
-                    peak = max(peak, engine.prober.under_way)
+                    peak = max(peak, engine.dispatcher.under_way)
                     assert told(answer.verdict) in (DELIVERABLE, TIMED_OUT)
                     if patient:
                         assert told(answer.verdict) == DELIVERABLE
@@ -405,9 +405,9 @@ async def test_what_nobody_reads_is_not_made(autojump_clock):
     """Answers that need no network wait for their reader; the texts wait with them."""
     texts = endless("not an address {}")
     async with (
-        open_world() as world,
-        engine_over(world) as engine,
-        open_answers(engine, texts, asker="me") as answers,
+        open_fake_network() as network,
+        engine_over(network) as engine,
+        open_answers(engine, texts, account="me") as answers,
     ):
         await trio.sleep(60)
         assert texts.read <= UNREAD_MAX + 1
@@ -420,11 +420,11 @@ async def test_what_nobody_reads_is_not_made(autojump_clock):
 async def test_texts_are_read_as_there_is_room(autojump_clock):
     """At a host that answers nobody, no more is taken up than may be open."""
     texts = endless("known{}@shop.test")
-    async with open_world() as world:
-        world.add("shop.test", new_host("silent"))
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("silent"))
         async with (
-            engine_over(world) as engine,
-            open_answers(engine, texts, asker="me", patient=True),
+            engine_over(network) as engine,
+            open_answers(engine, texts, account="me", patient=True),
         ):
             await trio.sleep(0.5)
             assert 1000 < texts.read <= OPEN_MAX + 1
@@ -432,41 +432,41 @@ async def test_texts_are_read_as_there_is_room(autojump_clock):
 
 async def test_domains_are_looked_up_a_hundred_at_a_time(autojump_clock):
     texts = endless("ann@d{}.test")
-    async with open_world() as world:
+    async with open_fake_network() as network:
         for url in EngineSettings().doh_urls:
-            world.transport.endpoints[url] = Endpoint(delay_s=0.2)
-        async with engine_over(world) as engine, open_answers(engine, texts, asker="me"):
+            network.transport.endpoints[url] = FakeEndpoint(delay_s=0.2)
+        async with engine_over(network) as engine, open_answers(engine, texts, account="me"):
             await trio.sleep(0.1)
-            assert texts.read <= LOOK_UPS_MAX + 1
+            assert texts.read <= LOOKUPS_MAX + 1
 
 
 async def test_more_than_may_be_open_are_all_answered(autojump_clock, monkeypatch):
     """The bound made small, so that the list need not be long."""
     monkeypatch.setattr("mailprobe.engine.stream.scheduler.OPEN_MAX", 300)
-    async with open_world() as world:
-        world.add("shop.test", MailHost(catch_all=True))
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(catch_all=True))
         count = 2_000
-        async with engine_over(world) as engine:
+        async with engine_over(network) as engine:
             texts = (f"a{number}@shop.test" for number in range(count))
             places = set()
-            async with open_answers(engine, texts, asker="me", patient=True) as answers:
+            async with open_answers(engine, texts, account="me", patient=True) as answers:
                 while ready := await answers.next_ready():
                     assert {told(answer.verdict) for answer in ready} == {CATCH_ALL}
-                    places.update(answer.place for answer in ready)
+                    places.update(answer.position for answer in ready)
         assert places == set(range(count))
 
 
 async def test_an_endless_list_can_be_left(autojump_clock):
     texts = endless("known{}@shop.test")
-    async with open_world() as world:
-        world.add("shop.test", MailHost(latency_s=0.01))
-        async with engine_over(world) as engine:
-            async with open_answers(engine, texts, asker="me", patient=True) as answers:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(latency_s=0.01))
+        async with engine_over(network) as engine:
+            async with open_answers(engine, texts, account="me", patient=True) as answers:
                 for _ in range(100):
                     await anext(answers)
             read = texts.read
             await trio.sleep(30)
-            assert texts.read <= read + FEED_STEP
+            assert texts.read <= read + SUBMIT_STEP
             assert_whole(engine)
 
 
@@ -479,11 +479,11 @@ async def test_duplicates_are_read_as_there_is_room(autojump_clock):
         for read in range(200_000):  # noqa: B007  # counted from outside
             yield "known@shop.test"
 
-    async with open_world() as world:
-        world.add("shop.test", MailHost(latency_s=0.05))
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(latency_s=0.05))
         async with (
-            open_engine(EngineSettings(), transport=world.transport, dial=world.dial) as engine,
-            open_answers(engine, texts(), asker="me"),
+            open_engine(EngineSettings(), transport=network.transport, dial=network.dial) as engine,
+            open_answers(engine, texts(), account="me"),
         ):
             await trio.sleep(0.01)
             assert read <= 25_000
@@ -491,13 +491,13 @@ async def test_duplicates_are_read_as_there_is_room(autojump_clock):
 
 async def test_a_long_list_can_be_left_quickly(autojump_clock):
     """Leaving is one step, in which nobody else gets a turn."""
-    async with open_world() as world:
-        world.add("shop.test", new_host("silent"))
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("silent"))
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
             texts = [f"known{number}@shop.test" for number in range(8_000)]
-            async with open_answers(engine, texts, asker="me"):
+            async with open_answers(engine, texts, account="me"):
                 await trio.sleep(0.5)
                 began = time.process_time()
             assert time.process_time() - began < 1.0  # of 8,000; by the square it would take ten
@@ -515,35 +515,35 @@ async def test_what_the_texts_raise_is_raised_as_it_is(autojump_clock):
         raise Unreadable
 
     async def read_all(engine: Engine) -> None:
-        async with open_answers(engine, texts(), asker="me") as answers:
+        async with open_answers(engine, texts(), account="me") as answers:
             await in_order(answers, 3)
 
-    async with open_world() as world:
-        world.add("shop.test", MailHost(latency_s=0.05))
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(latency_s=0.05))
+        async with engine_over(network) as engine:
             with pytest.raises(Unreadable):
                 await read_all(engine)
             await trio.sleep(30)
             assert_whole(engine)
 
 
-async def test_an_asker_that_leaves_takes_its_probes_along(autojump_clock):
+async def test_an_account_that_leaves_takes_its_probes_along(autojump_clock):
     """What was not on its way is never asked; the neighbour gets all its answers."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.1)
-        world.add("shop.test", host)
-        async with engine_over(world, host_connections=1) as engine:
+        network.add("shop.test", host)
+        async with engine_over(network, host_connections=1) as engine:
             async with trio.open_nursery() as nursery:
 
                 async def neighbour() -> None:
-                    for answer in await collect(engine, *knowns(5), asker="b"):
+                    for answer in await collect(engine, *knowns(5), account="b"):
                         assert told(answer.verdict) == DELIVERABLE
 
                 nursery.start_soon(neighbour)
                 with trio.move_on_after(0.75):
-                    await collect(engine, *(f"nobody{n}@shop.test" for n in range(50)), asker="a")
-                asked = {name for name in host.record.asked if name.startswith("nobody")}
-            later = {name for name in host.record.asked if name.startswith("nobody")}
+                    await collect(engine, *(f"nobody{n}@shop.test" for n in range(50)), account="a")
+                asked = {name for name in host.record.recipients if name.startswith("nobody")}
+            later = {name for name in host.record.recipients if name.startswith("nobody")}
             assert len(later - asked) <= 1  # the one whose turn it was
             await trio.sleep(30)
             assert_whole(engine)
@@ -551,20 +551,20 @@ async def test_an_asker_that_leaves_takes_its_probes_along(autojump_clock):
 
 async def test_leaving_at_once_asks_nothing(autojump_clock):
     """Before anything has been taken up."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
-        world.add("shop.test", host)
+        network.add("shop.test", host)
         async with open_engine(
-            EngineSettings(), transport=world.transport, dial=world.dial
+            EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
-            async with open_answers(engine, ["known0@shop.test"], asker="me") as answers:
+            async with open_answers(engine, ["known0@shop.test"], account="me") as answers:
                 await in_order(answers, 1)
             async with open_answers(
-                engine, [f"known{number}@shop.test" for number in range(1, 200)], asker="me"
+                engine, [f"known{number}@shop.test" for number in range(1, 200)], account="me"
             ):
                 pass
             await trio.sleep(5)
-        assert {name for name in host.record.asked if name.startswith("known")} == {
+        assert {name for name in host.record.recipients if name.startswith("known")} == {
             "known0@shop.test"
         }
 
@@ -579,18 +579,18 @@ async def explain(engine: Engine, text: str) -> Answer:
 
 
 async def test_evidence_is_given_only_where_it_is_wanted(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", MailHost())
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
+        async with engine_over(network) as engine:
             [answer] = await collect(engine, "known@shop.test")
         assert answer.evidence is None
 
 
 async def test_the_evidence_of_a_plain_case(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(latency_s=0.1, connect_s=0.1)
-        address = world.add("shop.test", host)
-        async with engine_over(world) as engine:
+        address = network.add("shop.test", host)
+        async with engine_over(network) as engine:
             answer = await explain(engine, "nobody@shop.test")
         evidence = answer.evidence
         assert [(t.exchange, t.address, t.result) for t in evidence.exchanges] == [
@@ -606,9 +606,9 @@ async def test_the_evidence_of_a_plain_case(autojump_clock):
             "RCPT",
         ]
         assert said[-1] == "RCPT TO:<nobody@shop.test>"
-        heard = [line.text for line in evidence.conversation if line.who == "server"]
-        assert heard[0].startswith("220 ")
-        assert heard[-1].startswith("550 5.1.1 <nobody@shop.test>")
+        received = [line.text for line in evidence.conversation if line.who == "server"]
+        assert received[0].startswith("220 ")
+        assert received[-1].startswith("550 5.1.1 <nobody@shop.test>")
         times = [line.at_ms for line in evidence.conversation]
         assert all(0 <= at_ms <= answer.verdict.latency_ms for at_ms in times)
         assert evidence.conversation[-1].at_ms == 400
@@ -616,9 +616,9 @@ async def test_the_evidence_of_a_plain_case(autojump_clock):
 
 
 async def test_the_evidence_of_a_reused_connection(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", MailHost())
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
+        async with engine_over(network) as engine:
             await collect(engine, "known1@shop.test")
             await trio.sleep(1)
             answer = await explain(engine, "known2@shop.test")
@@ -629,9 +629,9 @@ async def test_the_evidence_of_a_reused_connection(autojump_clock):
 
 
 async def test_the_evidence_of_what_is_remembered_on_a_new_connection(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", MailHost())
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
+        async with engine_over(network) as engine:
             await collect(engine, "known1@shop.test")
             await trio.sleep(60)
             answer = await explain(engine, "known2@shop.test")
@@ -639,9 +639,9 @@ async def test_the_evidence_of_what_is_remembered_on_a_new_connection(autojump_c
 
 
 async def test_the_evidence_shows_the_random_address(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", MailHost(catch_all=True))
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(catch_all=True))
+        async with engine_over(network) as engine:
             answer = await explain(engine, "ann@shop.test")
         said = [line.text for line in answer.evidence.conversation if line.who == "client"]
         assert len([line for line in said if line.startswith("RCPT")]) == 2
@@ -658,10 +658,10 @@ async def test_the_evidence_shows_the_random_address(autojump_clock):
     ],
 )
 async def test_the_evidence_of_a_failover(autojump_clock, first, words):
-    async with open_world() as world:
-        bad = world.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
-        good = world.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        bad = network.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
+        good = network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
+        async with engine_over(network) as engine:
             answer = await explain(engine, "known@shop.test")
         assert told(answer.verdict) == DELIVERABLE
         tried = answer.evidence.exchanges
@@ -674,9 +674,9 @@ async def test_the_evidence_of_a_failover(autojump_clock, first, words):
 
 
 async def test_the_evidence_of_a_host_that_rests(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", new_host("blocked at banner"))
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("blocked at banner"))
+        async with engine_over(network) as engine:
             for number in range(3):
                 await collect(engine, f"a{number}@shop.test")
             answer = await explain(engine, "ann@shop.test")
@@ -695,7 +695,7 @@ async def test_the_evidence_of_a_host_that_rests(autojump_clock):
     ],
 )
 async def test_the_evidence_of_what_never_reached_a_host(autojump_clock, text, rule):
-    async with open_world() as world, engine_over(world) as engine:
+    async with open_fake_network() as network, engine_over(network) as engine:
         answer = await explain(engine, text)
     assert answer.evidence.rule.startswith(rule)
     assert (answer.evidence.exchanges, answer.evidence.conversation) == ([], [])
@@ -704,49 +704,51 @@ async def test_the_evidence_of_what_never_reached_a_host(autojump_clock, text, r
 @pytest.mark.parametrize("seed", range(10))
 async def test_an_explanation_changes_no_verdict(autojump_clock, seed):
     """The same world from the same seed, with and without."""
-    told_of: list[list[tuple[object, ...]]] = []
+    reported_of: list[list[tuple[object, ...]]] = []
     for explained in (False, True):
         rng = random.Random(seed)
-        async with open_world(seed=seed) as world:
+        async with open_fake_network(seed=seed) as network:
             for number in range(4):
                 name = rng.choice(["friendly", "catch all", "exim", "greylisting", "no pipelining"])
                 host = new_host(name, latency_s=rng.choice([0.0, 0.05]))
-                host = replace(host, troubles={"nobody3": Late(rng.choice([0.5, 1.5]))})
-                world.add(f"d{number}.test", host)
+                host = replace(host, faults={"nobody3": Late(rng.choice([0.5, 1.5]))})
+                network.add(f"d{number}.test", host)
             texts = [
                 f"{kind}{n}@d{d}.test"
                 for d in range(4)
                 for n in range(6)
                 for kind in ("known", "nobody")
             ]
-            async with engine_over(world) as engine:
+            async with engine_over(network) as engine:
                 answers = await collect(engine, *texts, explain=explained)
-        told_of.append(sorted((a.place, *told(a.verdict)) for a in answers))
-    assert told_of[0] == told_of[1]
+        reported_of.append(sorted((a.position, *told(a.verdict)) for a in answers))
+    assert reported_of[0] == reported_of[1]
 
 
 async def test_evidence_is_not_changed_after_it_was_given(autojump_clock):
     """What is learned later, for others, is not written into it."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         addresses = [
-            world.add(f"other{number}.test", new_host("unanswered")) for number in range(5)
+            network.add(f"other{number}.test", new_host("unanswered")) for number in range(5)
         ]
-        world.zone.mx("shop.test", "mx.shop.test")
-        world.zone.host("mx.shop.test", *addresses)
+        network.zone.mx("shop.test", "mx.shop.test")
+        network.zone.host("mx.shop.test", *addresses)
         async with (
             open_engine(
-                EngineSettings(read_s=0.9), transport=world.transport, dial=world.dial
+                EngineSettings(read_s=0.9), transport=network.transport, dial=network.dial
             ) as engine,
             trio.open_nursery() as nursery,
         ):
 
             async def ask_bob() -> None:
                 await trio.sleep(1.5)
-                async with open_answers(engine, ["bob@shop.test"], asker="bob") as answers:
+                async with open_answers(engine, ["bob@shop.test"], account="bob") as answers:
                     await in_order(answers, 1)
 
             nursery.start_soon(ask_bob)
-            async with open_answers(engine, ["ann@shop.test"], asker="me", explain=True) as answers:
+            async with open_answers(
+                engine, ["ann@shop.test"], account="me", explain=True
+            ) as answers:
                 [answer] = [answer async for answer in answers]
             assert told(answer.verdict) == TIMED_OUT
             tried = len(answer.evidence.exchanges)
@@ -758,19 +760,19 @@ async def test_evidence_is_not_changed_after_it_was_given(autojump_clock):
 
 
 async def test_latency_is_from_being_taken_up_to_the_answer(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", MailHost(latency_s=0.1, connect_s=0.1))
-        async with engine_over(world) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(latency_s=0.1, connect_s=0.1))
+        async with engine_over(network) as engine:
             await trio.sleep(100)
             answers = await collect(engine, "nobody@shop.test", "x", "ann@nowhere.test")
-        latencies = {answer.place: answer.verdict.latency_ms for answer in answers}
+        latencies = {answer.position: answer.verdict.latency_ms for answer in answers}
         assert latencies == {0: 400, 1: 0, 2: 0}
 
 
 async def test_being_held_back_is_no_latency(autojump_clock):
-    async with open_world() as world:
-        world.add("shop.test", new_host("no pipelining", latency_s=0.2))
-        async with engine_over(world, host_connections=1) as engine:
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("no pipelining", latency_s=0.2))
+        async with engine_over(network, host_connections=1) as engine:
             answers = await collect(engine, *knowns(100), patient=True)
         assert trio.current_time() > 20
         assert max(answer.verdict.latency_ms for answer in answers) <= 3000

@@ -6,9 +6,18 @@ from random import Random
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import World, open_world
-from mailprobe.engine.testing.faults import Close, Drop, Late, Say, Silence, Sometimes, Swap, Twice
-from mailprobe.engine.testing.host_profiles import LATIN_1, PERSONALITIES, new_host
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.faults import (
+    Close,
+    Drop,
+    Late,
+    SendLine,
+    Silence,
+    Sometimes,
+    Swap,
+    Twice,
+)
+from mailprobe.engine.testing.host_profiles import HOST_PROFILES, LATIN_1, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 
 HELLO = "EHLO probe.test"
@@ -59,15 +68,15 @@ class Client:
         return replies
 
 
-async def meet(world: World, host: MailHost) -> Client:
-    address = world.address_of(host) or world.add("shop.test", host)
-    return Client(await world.dial(address, 25))
+async def meet(network: FakeNetwork, host: MailHost) -> Client:
+    address = network.address_of(host) or network.add("shop.test", host)
+    return Client(await network.dial(address, 25))
 
 
 async def talk(host: MailHost, *lines: str, seed: int = 0) -> list[str]:
     """Banner and replies of one session, in step, up to the first that is none."""
-    async with open_world(seed=seed) as world:
-        client = await meet(world, host)
+    async with open_fake_network(seed=seed) as network:
+        client = await meet(network, host)
         replies = [await client.reply()]
         for line in lines:
             if not replies[-1][:3].isdigit():
@@ -170,12 +179,12 @@ SEEN = {
 NO_DOOR = {"refused", "unanswered", "unreachable"}
 
 
-@pytest.mark.parametrize("personality", SEEN)
-async def test_a_personality_is_seen_as_it_is_meant(autojump_clock, personality):
-    host = new_host(personality)
-    assert codes(await talk(host, HELLO, MAIL, KNOWN, UNKNOWN, "QUIT")) == SEEN[personality]
+@pytest.mark.parametrize("profile", SEEN)
+async def test_a_profile_is_seen_as_it_is_meant(autojump_clock, profile):
+    host = new_host(profile)
+    assert codes(await talk(host, HELLO, MAIL, KNOWN, UNKNOWN, "QUIT")) == SEEN[profile]
     assert host.record.connections_now == 0
-    assert host.record.mistakes == (["MAIL before EHLO"] if personality == "helo only" else [])
+    assert host.record.mistakes == (["MAIL before EHLO"] if profile == "helo only" else [])
 
 
 async def test_where_ehlo_is_refused_helo_will_do(autojump_clock):
@@ -184,31 +193,31 @@ async def test_where_ehlo_is_refused_helo_will_do(autojump_clock):
     assert host.record.mistakes == []
 
 
-def test_every_personality_is_tried():
-    assert set(SEEN) | NO_DOOR == set(PERSONALITIES)
+def test_every_profile_is_tried():
+    assert set(SEEN) | NO_DOOR == set(HOST_PROFILES)
 
 
-@pytest.mark.parametrize("personality", ["refused", "unreachable"])
-async def test_a_door_that_is_shut_raises_oserror(autojump_clock, personality):
-    async with open_world() as world:
+@pytest.mark.parametrize("profile", ["refused", "unreachable"])
+async def test_a_door_that_is_shut_raises_oserror(autojump_clock, profile):
+    async with open_fake_network() as network:
         with pytest.raises(OSError, match=r"nobody listens|No route"):
-            await meet(world, new_host(personality))
+            await meet(network, new_host(profile))
 
 
 async def test_an_unanswered_connect_hangs_until_it_is_given_up(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         with pytest.raises(trio.TooSlowError), trio.fail_after(100):
-            await meet(world, new_host("unanswered"))
+            await meet(network, new_host("unanswered"))
         with pytest.raises(ConnectionRefusedError):
-            await world.dial("11.9.9.9", 25)
-        assert world.dialled[-1] == ("11.9.9.9", 25)
+            await network.dial("11.9.9.9", 25)
+        assert network.dialled[-1] == ("11.9.9.9", 25)
 
 
 async def test_pipelined_replies_overlap_like_one_round_trip(autojump_clock):
     """Fifty recipients in one write cost one latency, and one turn-around."""
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(latency_s=0.05)
-        client = await meet(world, host)
+        client = await meet(network, host)
         await client.reply()
         await client.ask(HELLO)
         start = trio.current_time()
@@ -217,12 +226,12 @@ async def test_pipelined_replies_overlap_like_one_round_trip(autojump_clock):
         assert trio.current_time() - start == pytest.approx(0.05)
         assert {reply[:3] for reply in replies} == {"250"}
         (session,) = host.record.sessions
-        assert (session.turnarounds, session.commands, len(host.record.asked)) == (2, 52, 50)
+        assert (session.turnarounds, session.commands, len(host.record.recipients)) == (2, 52, 50)
 
 
 async def test_work_takes_its_time_one_reply_after_the_other(autojump_clock):
-    async with open_world() as world:
-        client = await meet(world, MailHost(reply_s=0.05))
+    async with open_fake_network() as network:
+        client = await meet(network, MailHost(reply_s=0.05))
         await client.reply()
         await client.ask(HELLO)
         start = trio.current_time()
@@ -233,9 +242,9 @@ async def test_work_takes_its_time_one_reply_after_the_other(autojump_clock):
 
 
 async def test_opensmtpd_hangs_up_on_two_commands_in_one_write(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("opensmtpd")
-        client = await meet(world, host)
+        client = await meet(network, host)
         await client.reply()
         await client.ask(HELLO)
         await client.say(MAIL, KNOWN)
@@ -245,9 +254,9 @@ async def test_opensmtpd_hangs_up_on_two_commands_in_one_write(autojump_clock):
 
 
 async def test_postfix_slows_down_after_ten_refusals_and_hangs_up_after_twenty(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("postfix")
-        client = await meet(world, host)
+        client = await meet(network, host)
         await client.reply()
         await client.ask(HELLO, MAIL)
         start = trio.current_time()
@@ -262,8 +271,8 @@ async def test_postfix_slows_down_after_ten_refusals_and_hangs_up_after_twenty(a
 
 
 async def test_exim_hangs_up_at_the_twelfth_command_that_is_not_mail(autojump_clock):
-    async with open_world() as world:
-        client = await meet(world, new_host("exim"))
+    async with open_fake_network() as network:
+        client = await meet(network, new_host("exim"))
         await client.reply()
         await client.ask(HELLO)
         for _ in range(10):
@@ -273,9 +282,9 @@ async def test_exim_hangs_up_at_the_twelfth_command_that_is_not_mail(autojump_cl
 
 
 async def test_one_connection_too_many_gets_421(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("few connections")
-        clients = [await meet(world, host) for _ in range(3)]
+        clients = [await meet(network, host) for _ in range(3)]
         assert codes([await client.reply() for client in clients]) == "220 220 421"
         assert host.record.connections_peak == 3
         await clients[0].stream.aclose()
@@ -284,8 +293,8 @@ async def test_one_connection_too_many_gets_421(autojump_clock):
 
 
 async def test_a_greylisted_address_is_taken_when_it_comes_back_in_time(autojump_clock):
-    async with open_world() as world:
-        client = await meet(world, MailHost(greylist_s=60))
+    async with open_fake_network() as network:
+        client = await meet(network, MailHost(greylist_s=60))
         await client.reply()
         replies = await client.ask(HELLO, MAIL, KNOWN)
         await trio.sleep(60)
@@ -315,8 +324,8 @@ async def test_replies_can_follow_each_other_and_be_keyed_three_ways(autojump_cl
 
 async def test_a_late_host_answers_after_all_and_in_order(autojump_clock):
     """The reply that a prober gave up on still comes, ahead of the next one."""
-    async with open_world() as world:
-        client = await meet(world, MailHost(troubles={"known.ann": Late(1.5)}))
+    async with open_fake_network() as network:
+        client = await meet(network, MailHost(faults={"known.ann": Late(1.5)}))
         await client.reply()
         assert codes(await client.ask(HELLO, MAIL, KNOWN)) == "250 250 silent"
         await client.say(UNKNOWN)
@@ -324,15 +333,15 @@ async def test_a_late_host_answers_after_all_and_in_order(autojump_clock):
 
 
 async def test_troubles_can_end_with_the_first_session(autojump_clock):
-    host = MailHost(troubles={"RCPT": Close()}, troubled_sessions=1)
+    host = MailHost(faults={"RCPT": Close()}, troubled_sessions=1)
     assert codes(await talk(host, HELLO, MAIL, KNOWN)) == "220 250 250 closed"
     assert codes(await talk(host, HELLO, MAIL, KNOWN)) == "220 250 250 250"
 
 
 async def test_a_tarpit_delays_refusals_and_what_waits_behind_them(autojump_clock):
     """Who is known is answered at once, unless a refusal is before it in the pipeline."""
-    async with open_world() as world:
-        client = await meet(world, new_host("tarpit"))
+    async with open_fake_network() as network:
+        client = await meet(network, new_host("tarpit"))
         assert codes([await client.reply(), *await client.ask(HELLO, MAIL)]) == "220 250 250"
         start = trio.current_time()
         await client.say(KNOWN, UNKNOWN, KNOWN)
@@ -343,8 +352,8 @@ async def test_a_tarpit_delays_refusals_and_what_waits_behind_them(autojump_cloc
 
 
 async def test_a_host_can_be_silent_for_some_recipients(autojump_clock):
-    async with open_world() as world:
-        client = await meet(world, new_host("silent for some"))
+    async with open_fake_network() as network:
+        client = await meet(network, new_host("silent for some"))
         await client.reply()
         await client.ask(HELLO, MAIL)
         await client.say(KNOWN, "RCPT TO:<known.silent1@shop.test>", KNOWN)
@@ -352,10 +361,10 @@ async def test_a_host_can_be_silent_for_some_recipients(autojump_clock):
 
 
 async def test_replies_come_doubled_dropped_and_swapped_where_they_are_told_to(autojump_clock):
-    async def pipelined(**troubles: object) -> str:
-        host = MailHost(troubles={key.replace("_", " "): t for key, t in troubles.items()})
-        async with open_world() as world:
-            client = await meet(world, host)
+    async def pipelined(**faults: object) -> str:
+        host = MailHost(faults={key.replace("_", " "): t for key, t in faults.items()})
+        async with open_fake_network() as network:
+            client = await meet(network, host)
             await client.reply()
             await client.ask(HELLO, MAIL)
             await client.say(KNOWN, UNKNOWN, KNOWN, "QUIT")
@@ -369,9 +378,9 @@ async def test_replies_come_doubled_dropped_and_swapped_where_they_are_told_to(a
 
 
 async def test_a_trouble_can_come_sometimes(autojump_clock):
-    host = MailHost(troubles={"RCPT": Sometimes(0.5, Drop())})
-    async with open_world(seed=3) as world:
-        client = await meet(world, host)
+    host = MailHost(faults={"RCPT": Sometimes(0.5, Drop())})
+    async with open_fake_network(seed=3) as network:
+        client = await meet(network, host)
         await client.reply()
         await client.ask(HELLO, MAIL)
         await client.say(*[KNOWN] * 100, "QUIT")
@@ -380,7 +389,7 @@ async def test_a_trouble_can_come_sometimes(autojump_clock):
 
 
 @pytest.mark.parametrize(
-    ("personality", "null", "named"),
+    ("profile", "null", "named"),
     [
         ("friendly", "250 250", "250 250"),
         ("no null sender", "550 503", "250 250"),
@@ -388,9 +397,9 @@ async def test_a_trouble_can_come_sometimes(autojump_clock):
         ("no named sender", "250 250", "550 503"),
     ],
 )
-async def test_a_host_can_refuse_one_kind_of_sender(autojump_clock, personality, null, named):
+async def test_a_host_can_refuse_one_kind_of_sender(autojump_clock, profile, null, named):
     seen = [
-        codes((await talk(new_host(personality), HELLO, sender, KNOWN))[2:])
+        codes((await talk(new_host(profile), HELLO, sender, KNOWN))[2:])
         for sender in (MAIL, "MAIL FROM:<probe@ours.test>")
     ]
     assert seen == [null, named]
@@ -405,8 +414,8 @@ async def test_a_later_transaction_can_be_refused(autojump_clock):
 
 
 async def test_a_session_that_was_idle_gets_421_at_mail(autojump_clock):
-    async with open_world() as world:
-        client = await meet(world, new_host("stale"))
+    async with open_fake_network() as network:
+        client = await meet(network, new_host("stale"))
         await client.reply()
         assert codes(await client.ask(HELLO, MAIL, "RSET", MAIL, KNOWN)) == "250 250 250 250 250"
         await trio.sleep(2)
@@ -414,7 +423,7 @@ async def test_a_session_that_was_idle_gets_421_at_mail(autojump_clock):
 
 
 async def test_weather_comes_from_the_seed_alone(autojump_clock):
-    weather = ((0.3, Say("451 4.3.0 try again")), (0.1, Close()))
+    weather = ((0.3, SendLine("451 4.3.0 try again")), (0.1, Close()))
     lines = (HELLO, MAIL, *[KNOWN] * 10)
     seen = [await talk(MailHost(weather=weather), *lines, seed=seed) for seed in (1, 1, 2, 3)]
     assert seen[0] == seen[1]
@@ -422,8 +431,8 @@ async def test_weather_comes_from_the_seed_alone(autojump_clock):
 
 
 async def test_split_replies_arrive_in_pieces_and_whole(autojump_clock):
-    async with open_world() as world:
-        stream = (await meet(world, new_host("splitting"))).stream
+    async with open_fake_network() as network:
+        stream = (await meet(network, new_host("splitting"))).stream
         pieces = [await stream.receive_some()]
         while b"\n" not in pieces[-1]:
             pieces.append(await stream.receive_some())
@@ -446,9 +455,9 @@ async def test_smtputf8_is_wanted_for_international_names(autojump_clock):
 
 
 async def test_an_idle_client_is_told_and_hung_up_on(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost(idle_s=30)
-        client = await meet(world, host)
+        client = await meet(network, host)
         await client.ask()
         assert codes([await client.reply(), await client.reply(31)]) == "220 421"
         assert await client.reply() == "closed"
@@ -465,23 +474,23 @@ async def test_an_idle_client_is_told_and_hung_up_on(autojump_clock):
         ("MAIL FROM:<>", "within a transaction"),
     ],
 )
-async def test_what_a_prober_must_never_do_is_kept(autojump_clock, line, mistake):
+async def test_what_a_dispatcher_must_never_do_is_kept(autojump_clock, line, mistake):
     host = MailHost()
     await talk(host, HELLO, MAIL, line)
     assert mistake in host.record.mistakes[0]
 
 
 async def test_commands_in_one_write_before_ehlo_are_a_mistake(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = MailHost()
-        client = await meet(world, host)
+        client = await meet(network, host)
         await client.say(HELLO, MAIL)
         assert codes([await client.reply() for _ in range(3)]) == "220 250 250"
         assert "without PIPELINING" in host.record.mistakes[0]
 
 
 @pytest.mark.parametrize(
-    ("personality", "lines", "closed"),
+    ("profile", "lines", "closed"),
     [
         ("friendly", (HELLO, "QUIT"), "quit"),
         ("friendly", (HELLO,), "client"),
@@ -490,10 +499,10 @@ async def test_commands_in_one_write_before_ehlo_are_a_mistake(autojump_clock):
         ("silent", (), "client"),
     ],
 )
-async def test_a_session_tells_how_it_ended(autojump_clock, personality, lines, closed):
-    async with open_world() as world:
-        host = new_host(personality)
-        client = await meet(world, host)
+async def test_a_session_tells_how_it_ended(autojump_clock, profile, lines, closed):
+    async with open_fake_network() as network:
+        host = new_host(profile)
+        client = await meet(network, host)
         await client.reply()
         await client.ask(*lines)
         await client.stream.aclose()
@@ -505,9 +514,9 @@ async def test_a_session_tells_how_it_ended(autojump_clock, personality, lines, 
 
 
 async def test_a_client_that_goes_away_ends_a_silent_session(autojump_clock):
-    async with open_world() as world:
-        host = MailHost(troubles={"RCPT": Silence()})
-        client = await meet(world, host)
+    async with open_fake_network() as network:
+        host = MailHost(faults={"RCPT": Silence()})
+        client = await meet(network, host)
         await client.reply()
         await client.ask(HELLO, MAIL, KNOWN)
         await client.say("QUIT")

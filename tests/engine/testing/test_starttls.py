@@ -5,8 +5,8 @@ import ssl
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import World, open_world
-from mailprobe.engine.testing.faults import Close, Garbage, Reset, Silence
+from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.faults import Close, Garbage, ResetConnection, Silence
 from mailprobe.engine.testing.host_profiles import TLS_OFFERED, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.testing.test_mail_hosts import HELLO, KNOWN, MAIL, Client, codes, meet
@@ -18,9 +18,9 @@ def upgraded(client: Client) -> Client:
     return Client(trio.SSLStream(client.stream, context, https_compatible=True))
 
 
-async def ready(world: World, host: MailHost) -> Client:
+async def ready(network: FakeNetwork, host: MailHost) -> Client:
     """A client that got a positive reply to STARTTLS."""
-    client = await meet(world, host)
+    client = await meet(network, host)
     await client.reply()
     replies = await client.ask(HELLO, "STARTTLS")
     assert codes(replies) == "250 220"
@@ -29,13 +29,13 @@ async def ready(world: World, host: MailHost) -> Client:
 
 
 @pytest.mark.parametrize(
-    ("personality", "before"),
+    ("profile", "before"),
     [("starttls demanded", "250 530"), ("starttls demanded at rcpt", "250 250 530 250")],
 )
-async def test_a_host_that_demands_tls_goes_on_within_it(autojump_clock, personality, before):
-    async with open_world() as world:
-        host = new_host(personality)
-        client = await meet(world, host)
+async def test_a_host_that_demands_tls_goes_on_within_it(autojump_clock, profile, before):
+    async with open_fake_network() as network:
+        host = new_host(profile)
+        client = await meet(network, host)
         await client.reply()
         lines = [HELLO, MAIL, KNOWN, "RSET"][: len(before.split())]
         assert codes(await client.ask(*lines)) == before
@@ -48,33 +48,33 @@ async def test_a_host_that_demands_tls_goes_on_within_it(autojump_clock, persona
 
 
 async def test_after_the_handshake_ehlo_comes_first(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("starttls demanded")
-        client = upgraded(await ready(world, host))
+        client = upgraded(await ready(network, host))
         assert codes(await client.ask(MAIL, "STARTTLS")) == "503 502"
         assert host.record.mistakes == ["MAIL before EHLO", "STARTTLS where it is not offered"]
 
 
 @pytest.mark.parametrize(
-    ("personality", "mistake"),
+    ("profile", "mistake"),
     [
         ("friendly", "STARTTLS where it is not offered"),
         ("starttls offered", "STARTTLS where nobody demanded it"),
     ],
 )
-async def test_starttls_unasked_is_a_probers_mistake(autojump_clock, personality, mistake):
-    async with open_world() as world:
-        host = new_host(personality)
-        client = await meet(world, host)
+async def test_starttls_unasked_is_a_probers_mistake(autojump_clock, profile, mistake):
+    async with open_fake_network() as network:
+        host = new_host(profile)
+        client = await meet(network, host)
         await client.reply()
         await client.ask(HELLO, "STARTTLS")
         assert host.record.mistakes == [mistake]
 
 
 async def test_starttls_is_refused_within_a_transaction_and_in_company(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("starttls demanded at rcpt")
-        client = await meet(world, host)
+        client = await meet(network, host)
         await client.reply()
         assert codes(await client.ask(HELLO, MAIL, "STARTTLS", "RSET")) == "250 250 503 250"
         await client.say("STARTTLS", HELLO)
@@ -83,9 +83,9 @@ async def test_starttls_is_refused_within_a_transaction_and_in_company(autojump_
 
 
 async def test_a_client_that_does_not_shake_hands_loses_the_session(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         host = new_host("starttls demanded")
-        client = await ready(world, host)
+        client = await ready(network, host)
         await client.say("QUIT")
         assert not (await client.reply())[:3].isdigit()
         await trio.sleep(1)
@@ -93,13 +93,18 @@ async def test_a_client_that_does_not_shake_hands_loses_the_session(autojump_clo
 
 
 @pytest.mark.parametrize(
-    ("trouble", "seen"),
-    [(Silence(), "silent"), (Close(), "closed"), (Reset(), "reset"), (Garbage(), "garbage")],
+    ("fault", "seen"),
+    [
+        (Silence(), "silent"),
+        (Close(), "closed"),
+        (ResetConnection(), "reset"),
+        (Garbage(), "garbage"),
+    ],
 )
-async def test_a_handshake_goes_wrong_in_each_way(autojump_clock, trouble, seen):
-    async with open_world() as world:
-        host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", troubles={"TLS": trouble})
-        client = await ready(world, host)
+async def test_a_handshake_goes_wrong_in_each_way(autojump_clock, fault, seen):
+    async with open_fake_network() as network:
+        host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", faults={"TLS": fault})
+        client = await ready(network, host)
         assert await client.reply() == seen
         await client.stream.aclose()
         await trio.sleep(1)

@@ -6,9 +6,9 @@ import dns.rdatatype
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import Endpoint, open_world
+from mailprobe.engine.testing.fake_network import FakeEndpoint, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import HTML, Mood, Zone
+from mailprobe.engine.testing.zone import HTML, Zone, ZoneMode
 
 URL = "https://9.9.9.9/dns-query"
 
@@ -87,32 +87,38 @@ def test_a_loop_of_aliases_is_bounded(zone):
 
 
 @pytest.mark.parametrize(
-    ("mood", "rcode"),
-    [(Mood.SERVFAIL, "SERVFAIL"), (Mood.REFUSED, "REFUSED"), (Mood.NXDOMAIN, "NXDOMAIN")],
+    ("mode", "rcode"),
+    [
+        (ZoneMode.SERVFAIL, "SERVFAIL"),
+        (ZoneMode.REFUSED, "REFUSED"),
+        (ZoneMode.NXDOMAIN, "NXDOMAIN"),
+    ],
 )
-def test_a_mood_has_its_rcode(zone, mood, rcode):
-    zone.mood("shop.test", mood)
+def test_a_mood_has_its_rcode(zone, mode, rcode):
+    zone.mode("shop.test", mode)
     assert dns.rcode.to_text(ask(zone, "shop.test").rcode()) == rcode
 
 
 def test_a_mood_can_be_for_one_type_alone(zone):
-    zone.mood("mx1.shop.test", Mood.SERVFAIL, "AAAA")
+    zone.mode("mx1.shop.test", ZoneMode.SERVFAIL, "AAAA")
     assert ask(zone, "mx1.shop.test", "A").rcode() == dns.rcode.NOERROR
     assert ask(zone, "mx1.shop.test", "AAAA").rcode() == dns.rcode.SERVFAIL
 
 
 def test_an_answer_to_another_question_can_be_told_apart(zone):
-    zone.mood("shop.test", Mood.WRONG_QUESTION)
+    zone.mode("shop.test", ZoneMode.WRONG_QUESTION)
     question = dns.message.make_query("shop.test", "MX", id=0)
     answer = zone.answer(question.to_wire())
     assert isinstance(answer, bytes)
     assert not question.is_response(dns.message.from_wire(answer))
 
 
-@pytest.mark.parametrize("mood", [Mood.HANG, Mood.HTML, Mood.HTTP_ERROR, Mood.UNREACHABLE])
-def test_what_no_message_can_say_is_a_behaviour(zone, mood):
-    zone.mood("shop.test", mood)
-    assert zone.answer(dns.message.make_query("shop.test", "MX").to_wire()) is mood
+@pytest.mark.parametrize(
+    "mode", [ZoneMode.HANG, ZoneMode.HTML, ZoneMode.HTTP_ERROR, ZoneMode.UNREACHABLE]
+)
+def test_what_no_message_can_say_is_a_behaviour(zone, mode):
+    zone.mode("shop.test", mode)
+    assert zone.answer(dns.message.make_query("shop.test", "MX").to_wire()) is mode
 
 
 def test_octets_that_are_no_question_are_refused(zone):
@@ -130,42 +136,42 @@ def test_addresses_can_rotate(zone):
 def test_questions_are_counted(zone):
     for kind in ("MX", "MX", "A"):
         ask(zone, "Shop.test", kind)
-    assert zone.asked == {("shop.test", "MX"): 2, ("shop.test", "A"): 1}
+    assert zone.queries == {("shop.test", "MX"): 2, ("shop.test", "A"): 1}
 
 
 async def test_the_transport_acts_out_what_the_zone_says(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         query = dns.message.make_query("shop.test", "MX", id=0)
-        world.add("shop.test", MailHost())
-        world.transport.endpoints["https://slow.test/"] = Endpoint(delay_s=2.0)
+        network.add("shop.test", MailHost())
+        network.transport.endpoints["https://slow.test/"] = FakeEndpoint(delay_s=2.0)
         start = trio.current_time()
         answer = dns.message.from_wire(
-            await world.transport.exchange("https://slow.test/", query.to_wire())
+            await network.transport.exchange("https://slow.test/", query.to_wire())
         )
         assert trio.current_time() - start == 2.0
         assert texts(answer) == ["shop.test. MX 10 mx.shop.test."]
-        world.zone.mood("shop.test", Mood.HTML)
-        assert await world.transport.exchange(URL, query.to_wire()) == HTML
-        world.zone.mood("shop.test", Mood.UNREACHABLE)
+        network.zone.mode("shop.test", ZoneMode.HTML)
+        assert await network.transport.exchange(URL, query.to_wire()) == HTML
+        network.zone.mode("shop.test", ZoneMode.UNREACHABLE)
         with pytest.raises(ConnectionError):
-            await world.transport.exchange(URL, query.to_wire())
-        world.zone.mood("shop.test", Mood.HANG)
+            await network.transport.exchange(URL, query.to_wire())
+        network.zone.mode("shop.test", ZoneMode.HANG)
         with pytest.raises(trio.TooSlowError), trio.fail_after(1000):
-            await world.transport.exchange(URL, query.to_wire())
-        world.transport.endpoints[URL] = Endpoint(mood=Mood.SERVFAIL)
-        failed = dns.message.from_wire(await world.transport.exchange(URL, query.to_wire()))
+            await network.transport.exchange(URL, query.to_wire())
+        network.transport.endpoints[URL] = FakeEndpoint(mode=ZoneMode.SERVFAIL)
+        failed = dns.message.from_wire(await network.transport.exchange(URL, query.to_wire()))
         assert failed.rcode() == dns.rcode.SERVFAIL
-        assert world.transport.exchanged[URL] == 4
+        assert network.transport.exchanged[URL] == 4
 
 
 async def test_domains_can_share_hosts_and_have_several(autojump_clock):
-    async with open_world() as world:
+    async with open_fake_network() as network:
         shared, spare = MailHost(), MailHost()
-        first = world.add("a.test", shared, mx="mx.hub.test")
-        assert world.add("b.test", shared, mx="mx.hub.test") == first
-        assert world.add("b.test", spare, preference=20, mx="mx2.hub.test") != first
-        assert texts(ask(world.zone, "b.test")) == [
+        first = network.add("a.test", shared, mx="mx.hub.test")
+        assert network.add("b.test", shared, mx="mx.hub.test") == first
+        assert network.add("b.test", spare, preference=20, mx="mx2.hub.test") != first
+        assert texts(ask(network.zone, "b.test")) == [
             "b.test. MX 10 mx.hub.test.",
             "b.test. MX 20 mx2.hub.test.",
         ]
-        assert texts(ask(world.zone, "mx.hub.test", "A")) == [f"mx.hub.test. A {first}"]
+        assert texts(ask(network.zone, "mx.hub.test", "A")) == [f"mx.hub.test. A {first}"]

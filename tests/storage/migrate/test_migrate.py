@@ -18,15 +18,15 @@ from mailprobe.api.cli import main
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreBroken
 from mailprobe.storage.migrate import source as migrate_source
-from mailprobe.storage.migrate.source import Served, open_source
-from mailprobe.storage.migrate.tables import OF_POSTGRES, TABLES, Plan, planned, reservation_id
+from mailprobe.storage.migrate.source import DatabaseInUse, open_source
+from mailprobe.storage.migrate.tables import OF_POSTGRES, TABLES, TablePlan, planned, reservation_id
 from mailprobe.storage.records import Answered
 from tests.storage.child_processes import child, line_of, said_by
 from tests.storage.fixed_clock import (
     NOON,
     SECRET,
     Clock,
-    answer_once,
+    answer_idempotency,
     make_caller,
     order,
     promise,
@@ -50,7 +50,7 @@ async def fill(path: Path) -> None:
         caller = await make_caller(store)
         await use(store, caller, NOON, 30)
         await promise(store, caller, order("1", secret="s"), order("2"))
-        await answer_once(store, caller.account.id, "k", ANSWER)
+        await answer_idempotency(store, caller.account.id, "k", ANSWER)
 
 
 def columns_of(path: Path) -> dict[str, list[str]]:
@@ -71,7 +71,7 @@ def told_of_postgres(path: Path) -> dict[str, dict[str, str]]:
     } | {name: {"name": "text"} for name in OF_POSTGRES}
 
 
-def plan_of(path: Path, name: str) -> Plan:
+def plan_of(path: Path, name: str) -> TablePlan:
     return next(
         plan
         for plan in planned(columns_of(path), told_of_postgres(path))
@@ -136,7 +136,7 @@ def test_long_rows_make_short_batches(path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(migrate_source, "BATCH_OCTETS", 1)
     plan = plan_of(path, "jobs")
     with open_source(path) as source:
-        rows, after = source.rows(Plan(plan.table, plan.columns, plan.targets, ("bytea",)), [])
+        rows, after = source.rows(TablePlan(plan.table, plan.columns, plan.targets, ("bytea",)), [])
         assert (len(rows), after) == (1, [1])
 
 
@@ -171,7 +171,10 @@ def test_the_mark_is_the_same_until_somebody_writes(path: Path):
 async def test_a_source_that_is_served_is_refused(path: Path):
     with child("claim for real", path, 1) as served:
         await line_of(served)
-        with pytest.raises(Served, match=f"process {served.pid}: stop it"), open_source(path):
+        with (
+            pytest.raises(DatabaseInUse, match=f"process {served.pid}: stop it"),
+            open_source(path),
+        ):
             pass
     with open_source(path):
         pass
@@ -180,13 +183,13 @@ async def test_a_source_that_is_served_is_refused(path: Path):
 async def test_a_source_that_is_written_is_refused(path: Path):
     with child("hold", path) as process:
         assert await line_of(process) == "held"
-        with pytest.raises(Served), open_source(path):
+        with pytest.raises(DatabaseInUse), open_source(path):
             pass
 
 
 async def test_a_source_that_is_moved_is_moved_once_and_served_by_nobody(path: Path):
     with open_source(path):
-        with pytest.raises(Served, match="in use"), open_source(path):
+        with pytest.raises(DatabaseInUse, match="in use"), open_source(path):
             pass
         assert "StoreUnavailable" in await said_by("check", path)
 

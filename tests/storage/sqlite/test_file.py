@@ -33,7 +33,7 @@ from tests.storage.fixed_clock import (
     SECRET,
     Clock,
     another_key,
-    answer_once,
+    answer_idempotency,
     granted,
     make_caller,
     use,
@@ -87,12 +87,12 @@ async def test_what_was_kept_is_there_after_a_restart(path: Path, clock: Clock):
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         caller = await make_caller(store)
         await use(store, caller, NOON, 3)
-        await answer_once(store, caller.account.id, "k", ANSWER)
+        await answer_idempotency(store, caller.account.id, "k", ANSWER)
         ledger = await store.ledger(caller)
     async with open_store(str(path), secret_key=SECRET, now=clock) as store:
         assert await store.caller("hash") == caller
         assert await store.ledger(caller) == ledger
-        again = await store.begin_once(caller.account.id, "k", "b", keep_s=60, lease_s=60)
+        again = await store.begin_idempotent(caller.account.id, "k", "b", keep_s=60, lease_s=60)
         assert again == ANSWER
 
 
@@ -102,9 +102,9 @@ async def test_an_emptied_database_is_not_made_anew(path: Path, with_key: bool):
     async with open_store(path, secret_key=None if with_key else SECRET) as store:
         await make_caller(store)
     path.write_bytes(b"")
-    with pytest.raises(StoreBroken, match="is empty: put a backup in its place") as told:
+    with pytest.raises(StoreBroken, match="is empty: put a backup in its place") as reported:
         await opened(path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
     assert path.stat().st_size == 0
     path.unlink()
     if not with_key:
@@ -335,10 +335,10 @@ async def test_no_secret_is_in_any_file(path: Path, secret_key: bytes | None):
     async with open_store(path, secret_key=secret_key) as store:
         caller = await make_caller(store)
         for number in range(20):
-            await answer_once(store, caller.account.id, f"{number}", ANSWER)
+            await answer_idempotency(store, caller.account.id, f"{number}", ANSWER)
         open_octets = octets_in(path.parent)
         assert (
-            await store.begin_once(caller.account.id, "7", "b", keep_s=60, lease_s=60)
+            await store.begin_idempotent(caller.account.id, "7", "b", keep_s=60, lease_s=60)
         ) == ANSWER
     for octets in (open_octets, octets_in(path.parent)):
         assert b"sk_live_abcd" in octets  # the prefix is shown: so we look in the right place
@@ -350,23 +350,26 @@ async def test_no_secret_is_in_any_file(path: Path, secret_key: bytes | None):
 async def test_a_key_file_is_made_once_and_used_again(path: Path):
     async with open_store(path, secret_key=None) as store:
         caller = await make_caller(store)
-        await answer_once(store, caller.account.id, "k", ANSWER)
+        await answer_idempotency(store, caller.account.id, "k", ANSWER)
     async with open_store(path, secret_key=None) as store:
-        assert await store.begin_once(caller.account.id, "k", "b", keep_s=60, lease_s=60) == ANSWER
+        assert (
+            await store.begin_idempotent(caller.account.id, "k", "b", keep_s=60, lease_s=60)
+            == ANSWER
+        )
     async with open_store(path, secret_key=SECRET) as store:
         with pytest.raises(StoreBroken, match="another secret key"):
-            await store.begin_once(caller.account.id, "k", "b", keep_s=60, lease_s=60)
+            await store.begin_idempotent(caller.account.id, "k", "b", keep_s=60, lease_s=60)
 
 
 async def test_a_sealed_answer_opens_only_where_it_was_put(store: Store, path: Path):
     caller = await make_caller(store)
-    await store.begin_once(caller.account.id, "b", "b", keep_s=60, lease_s=60)
-    await answer_once(store, caller.account.id, "a", ANSWER)
+    await store.begin_idempotent(caller.account.id, "b", "b", keep_s=60, lease_s=60)
+    await answer_idempotency(store, caller.account.id, "a", ANSWER)
     with sqlite3.connect(path) as db:
         db.execute("UPDATE onces SET answer = (SELECT answer FROM onces WHERE key = 'a')")
     db.close()
     with pytest.raises(StoreBroken):
-        await store.begin_once(caller.account.id, "b", "b", keep_s=60, lease_s=60)
+        await store.begin_idempotent(caller.account.id, "b", "b", keep_s=60, lease_s=60)
 
 
 async def test_a_key_of_a_wrong_length_is_refused(path: Path):
@@ -653,7 +656,7 @@ async def test_many_ask_and_few_transactions_are_committed(store: Store, path: P
 
 async def test_one_that_fails_after_it_wrote_leaves_nothing_and_hurts_no_neighbour(store: Store):
     caller = await make_caller(store)
-    told: list[type[Exception]] = []
+    reported: list[type[Exception]] = []
 
     def write_and_fail(db: sqlite3.Connection, _: object) -> None:
         db.execute("UPDATE accounts SET email = 'eve@shop.test'")
@@ -661,14 +664,14 @@ async def test_one_that_fails_after_it_wrote_leaves_nothing_and_hurts_no_neighbo
 
     async def fail() -> None:
         with pytest.raises(LookupError):
-            await store._writer.ask(write_and_fail)  # type: ignore[attr-defined]
-        told.append(LookupError)
+            await store._writer.call(write_and_fail)  # type: ignore[attr-defined]
+        reported.append(LookupError)
 
     async with trio.open_nursery() as nursery:
         for _ in range(20):
             nursery.start_soon(use, store, caller, NOON)
             nursery.start_soon(fail)
-    assert len(told) == 20
+    assert len(reported) == 20
     assert await store.account(caller.account.id) == caller.account
     ledger = await store.ledger(caller)
     assert (ledger.month_billable, ledger.window_units, ledger.reserved) == (20, 20, 0)
@@ -683,7 +686,7 @@ async def test_a_key_read_a_moment_ago_needs_no_other_thread(
         raise StoreUnavailable("the reader is busy")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._reader, "ask", too_long)  # type: ignore[attr-defined]
+        patch.setattr(store._reader, "call", too_long)  # type: ignore[attr-defined]
         assert await store.caller("hash") == caller
         with pytest.raises(StoreUnavailable):
             await store.caller("a key that nobody has asked for")
@@ -787,9 +790,9 @@ async def test_settlements_of_a_clock_that_was_ahead_keep_no_later_ones(
     clock.pass_(days=-365)
     for _ in range(3):
         await use(store, caller, clock())
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     clock.pass_(SETTLED_KEPT.total_seconds())
-    await store.tidy(RETENTION)
+    await store.apply_retention(RETENTION)
     db = sqlite3.connect(path)
     assert db.execute("SELECT count(*) FROM settlements").fetchone() == (0,)
     db.close()

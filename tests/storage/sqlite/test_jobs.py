@@ -16,7 +16,14 @@ from mailprobe.storage import open_store
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import Store
 from mailprobe.storage.records import Caller
-from tests.storage.child_processes import child, lanes_told, lanes_true, line_of, octets_in, tell
+from tests.storage.child_processes import (
+    child,
+    line_of,
+    octets_in,
+    partitions_told,
+    partitions_true,
+    tell,
+)
 from tests.storage.fixed_clock import (
     LEASE_S,
     NOON,
@@ -125,7 +132,7 @@ async def test_of_two_processes_one_has_posted(store: Store, path: Path):
         for process in (one, two):
             tell(process)
         assert int(await line_of(one)) + int(await line_of(two)) == 100
-    assert len(await store.letters("alert", limit=1_000)) == 100
+    assert len(await store.messages("alert", limit=1_000)) == 100
 
 
 async def test_who_finds_nothing_due_writes_nothing_and_waits_for_nobody(
@@ -135,14 +142,14 @@ async def test_who_finds_nothing_due_writes_nothing_and_waits_for_nobody(
     assert await claimed(store) == await claimed(store, "deliver") == []
     await promise(store, caller, order("1"), order("2"))
     await claimed(store, each_max=1)
-    await store.post("alert", caller.account.id, "n", b"", due_at=clock())
-    await store.claim_letters("alert", limit=1, lease_s=LEASE_S)
+    await store.enqueue_message("alert", caller.account.id, "n", b"", due_at=clock())
+    await store.claim_messages("alert", limit=1, lease_s=LEASE_S)
     with child("hold", path) as process:
         assert await line_of(process) == "held"
         assert await claimed(store, each_max=1) == []
         assert await claimed(store, "deliver") == []
         for kind in ("alert", "meter"):
-            assert await store.claim_letters(kind, limit=9, lease_s=LEASE_S) == []  # type: ignore[arg-type]
+            assert await store.claim_messages(kind, limit=9, lease_s=LEASE_S) == []  # type: ignore[arg-type]
 
 
 async def test_killed_at_any_moment_no_job_is_lost_or_counted_twice(path: Path, clock: Clock):
@@ -158,7 +165,7 @@ async def test_killed_at_any_moment_no_job_is_lost_or_counted_twice(path: Path, 
         said.update(tuple(line.split()) for line in lines)  # type: ignore[misc]
     assert set(said.values()) == {1}
     with closing(sqlite3.connect(path)) as db:
-        assert lanes_told(db) == lanes_true(db)
+        assert partitions_told(db) == partitions_true(db)
         assert_all_is_there(db, said)
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         await assert_all_is_counted(store, caller, path)
@@ -170,17 +177,17 @@ async def test_killed_at_any_moment_no_job_is_lost_or_counted_twice(path: Path, 
         assert set(db.execute("SELECT state, tries FROM jobs")) == {("done", 2)}
         numbers = "SELECT job, group_concat(number) FROM attempts GROUP BY job"
         assert {numbers for _, numbers in db.execute(numbers)} == {"1,2"}
-        assert lanes_told(db) == []
+        assert partitions_told(db) == []
 
 
 def assert_all_is_there(db: sqlite3.Connection, said: Counter[tuple[str, str]]) -> None:
     """What was acknowledged; more may be there, for a kill may come between the two."""
     verified_or_more = ("delivering", "done")
     states = dict(db.execute("SELECT id, state FROM jobs"))
-    for deed, id in said:
-        if deed == "promised":
+    for write, id in said:
+        if write == "promised":
             assert id in states
-        elif deed == "done":
+        elif write == "done":
             assert states[id] == "done"
         else:
             assert states[id] in verified_or_more
@@ -211,18 +218,18 @@ async def work_off(store: Store) -> None:
             done = bool(claim.job.tries)
             state: Any = "done" if done else "delivering"
             due_at = None if done else NOON
-            assert await store.job_tried(claim, tried, state=state, due_at=due_at)
+            assert await store.job_attempted(claim, tried, state=state, due_at=due_at)
 
 
 # a large file
 
 
-async def every_deed(store: Store, caller: Caller) -> None:
+async def every_write(store: Store, caller: Caller) -> None:
     await delivering(store, caller, order("1", secret="s"), order("2"))
     [one, two] = await claimed(store, "deliver")
     await store.extend_claim(one, lease_s=5)
-    await store.job_tried(one, attempt(), state="delivering", due_at=NOON)
-    await store.job_tried(two, attempt(), state="done", due_at=None)
+    await store.job_attempted(one, attempt(), state="delivering", due_at=NOON)
+    await store.job_attempted(two, attempt(), state="done", due_at=None)
     await store.resend_job("1")
     await promise(store, caller, order("3"))
     [three] = await claimed(store)
@@ -232,24 +239,24 @@ async def every_deed(store: Store, caller: Caller) -> None:
     for which in ({}, {"account_id": caller.account.id}):
         for state in (None, "done"):
             await store.jobs(**which, state=state, limit=5)  # type: ignore[arg-type]
-        await store.letters("meter", **which, limit=5)
+        await store.messages("meter", **which, limit=5)
     reservation: Any = await store.reserve(caller, 1, granted, lease_s=60)
     await store.settle(reservation, [row(NOON)], metered=True)
-    await store.post("alert", caller.account.id, "n", b"", due_at=NOON)
-    [letter] = await store.claim_letters("alert", limit=5, lease_s=5)
-    await store.letter_tried(letter, sent=True, due_at=None)
-    await store.tidy(RETENTION)
+    await store.enqueue_message("alert", caller.account.id, "n", b"", due_at=NOON)
+    [message] = await store.claim_messages("alert", limit=5, lease_s=5)
+    await store.message_attempted(message, sent=True, due_at=None)
+    await store.apply_retention(RETENTION)
     await store.account_of_customer("cus_1")
     await store.change_account(caller.account.id, customer_id="cus_1")
 
 
-async def test_no_deed_reads_or_sorts_a_whole_table(store: Store, path: Path):
+async def test_no_write_reads_or_sorts_a_whole_table(store: Store, path: Path):
     """Their plans, as SQLite tells them: https://sqlite.org/eqp.html."""
     caller = await make_caller(store)
     statements: set[str] = set()
-    for desk in (store._writer, store._reader):  # type: ignore[attr-defined]
-        desk._db.set_trace_callback(statements.add)
-    await every_deed(store, caller)
+    for database_thread in (store._writer, store._reader):  # type: ignore[attr-defined]
+        database_thread._db.set_trace_callback(statements.add)
+    await every_write(store, caller)
     plans: dict[str, list[str]] = {}
     with closing(sqlite3.connect(path)) as db:
         for statement in statements:
@@ -305,8 +312,8 @@ async def steps_of_a_claim(path: Path, clock: Clock, **jobs: int) -> int:
         fill(path, **jobs)
         claims = await claimed(store, "deliver", limit=4, each_max=4)
         assert {claim.job.host for claim in claims} == {"full.test"}
-        for desk in (store._writer, store._reader):  # type: ignore[attr-defined]
-            desk._db.set_progress_handler(count, 100)
+        for database_thread in (store._writer, store._reader):  # type: ignore[attr-defined]
+            database_thread._db.set_progress_handler(count, 100)
         claims = await claimed(store, "deliver", limit=10, each_max=4)
         assert [claim.job.id for claim in claims] == [f"{n}" for n in range(10)]
     return steps

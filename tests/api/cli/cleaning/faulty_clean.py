@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from mailprobe.api.cli.cleaning.run import Order, clean_list
-from mailprobe.api.cli.errors import Trouble
+from mailprobe.api.cli.errors import CommandError
 from tests.api.cli.cleaning.workbooks import row, sheet, text, workbook
 from tests.api.fake_source import FakeSource
 
@@ -91,8 +91,8 @@ class Place:
         order = Order(self.list, self.output, resume=resume)
         try:
             clean_list(order, FakeSource().open, standard_output=io.BytesIO())
-        except Trouble as trouble:
-            return trouble.exit_code if "\n" not in trouble.message else 98
+        except CommandError as fault:
+            return fault.exit_code if "\n" not in fault.message else 98
         return 0
 
     def apart(self, prepare: Callable[[], Any], *, resume: bool = False) -> int:

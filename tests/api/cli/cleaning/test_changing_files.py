@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mailprobe.api.cli.cleaning.run import Order, clean_list
-from mailprobe.api.cli.errors import Trouble
+from mailprobe.api.cli.errors import CommandError
 from mailprobe.api.cli.listfile import BadList, open_list
 from mailprobe.api.cli.listfile.survey import Changed
 from tests.api.cli.test_clean import names_in, rows_of, written
@@ -51,21 +51,21 @@ def test_a_list_that_changes_before_it_is_written_gives_no_output(
     tmp_path: Path, text: str | bytes
 ) -> None:
     path = written(tmp_path / "list.csv", HEAD + ROWS)
-    with pytest.raises(Trouble, match="was changed while it was cleaned") as trouble:
+    with pytest.raises(CommandError, match="was changed while it was cleaned") as fault:
         clean_list(
             Order(path, tmp_path / "out.csv"),
             Meddling(path, text).open,
             standard_output=None,  # type: ignore[arg-type]
         )
-    assert trouble.value.exit_code == 1
-    assert "\n" not in trouble.value.message
+    assert fault.value.exit_code == 1
+    assert "\n" not in fault.value.message
     assert names_in(tmp_path) == ["list.csv", "out.csv.journal"]
 
 
 def test_a_list_that_is_put_back_is_gone_on_with(tmp_path: Path) -> None:
     path = written(tmp_path / "list.csv", HEAD + ROWS)
     order = Order(path, tmp_path / "out.csv", resume=True)
-    with pytest.raises(Trouble):
+    with pytest.raises(CommandError):
         clean_list(order, Meddling(path, HEAD).open, standard_output=None)  # type: ignore[arg-type]
     written(path, HEAD + ROWS)
     source = FakeSource()

@@ -12,7 +12,7 @@ import pytest
 
 from mailprobe.api.cli.cleaning.run import Order
 from mailprobe.api.cli.listfile.dialect import Dialect
-from mailprobe.api.cli.listfile.tables import Records, Table
+from mailprobe.api.cli.listfile.tables import Records, TableList
 from tests.api.cli.cleaning.corpus import A, B
 from tests.api.cli.cleaning.workbooks import row, sheet, text, workbook
 from tests.api.cli.test_clean import ROOT, clean, mailprobe, names_in, refused, rows_of, written
@@ -51,7 +51,7 @@ def test_a_cell_counts_as_spreadsheets_count(tmp_path: Path) -> None:
 
 
 def test_columns_of_one_name_are_told_apart_in_no_time() -> None:
-    table = Table(Records("x", lambda: iter(())), ["x", "x_2", *["x"] * 50_000], 0)
+    table = TableList(Records("x", lambda: iter(())), ["x", "x_2", *["x"] * 50_000], 0)
     names = table.unique_columns
     assert len(set(names)) == len(names) == 50_002
     assert names[:4] == ["x", "x_2", "x_3", "x_4"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from python_calamine import CalamineWorkbook
 
 from mailprobe.api.cli.cleaning.run import Order
-from mailprobe.api.cli.listfile import BadList, Manner, open_list, open_writer
+from mailprobe.api.cli.listfile import BadList, OutputFormat, open_list, open_writer
 from mailprobe.api.cli.listfile.sheets import column_letters, column_of, number_text
 from tests.api.cli.cleaning.workbooks import number, packed, parts_of, row, sheet, text, workbook
 from tests.api.cli.test_clean import clean, refused
@@ -25,7 +25,9 @@ HEAD = row(1, text("A1", "id"), text("B1", "email"))
 SIMPLE = sheet(HEAD, row(2, number("A2", "7"), text("B2", ANN)))
 
 
-def written(tmp_path: Path, octets: bytes, manner: Manner | None = None, **said: Any) -> bytes:
+def written(
+    tmp_path: Path, octets: bytes, manner: OutputFormat | None = None, **said: Any
+) -> bytes:
     path = tmp_path / "list.xlsx"
     path.write_bytes(octets)
     file = io.BytesIO()
@@ -48,7 +50,7 @@ def complaint(tmp_path: Path, octets: bytes) -> str:
 
 
 def as_csv(tmp_path: Path, octets: bytes, **said: Any) -> list[list[str]]:
-    output = written(tmp_path, octets, Manner("csv"), **said).decode()
+    output = written(tmp_path, octets, OutputFormat("csv"), **said).decode()
     return list(csv.reader(io.StringIO(output, newline="")))
 
 

@@ -9,7 +9,7 @@ only whether they condemn the address.
 import csv
 from pathlib import Path
 
-from mailprobe.engine.smtp.wire import Reply
+from mailprobe.engine.smtp.wire import SmtpReply
 
 HERE = Path(__file__).parent
 COLLECTIONS = ["replies.tsv", "replies_more.tsv", "replies_subjects.tsv"]
@@ -26,5 +26,5 @@ ROWS = {name: rows_of(name) for name in COLLECTIONS}
 ALL_ROWS = [row for rows in ROWS.values() for row in rows]
 
 
-def reply_of(row: Row) -> Reply:
-    return Reply(int(row["code"]), (f"{row['enhanced_code']} {row['text']}".strip(),))
+def reply_of(row: Row) -> SmtpReply:
+    return SmtpReply(int(row["code"]), (f"{row['enhanced_code']} {row['text']}".strip(),))

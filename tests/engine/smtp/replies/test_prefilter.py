@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mailprobe.engine.smtp.replies.prefilter import HEAD_MAX, heads
+from mailprobe.engine.smtp.replies.prefilter import HEAD_MAX, first_letters
 from mailprobe.engine.smtp.replies.rules import load_rules
 from mailprobe.engine.smtp.replies.text import Names, fold, joined
 from tests.engine.smtp.replies.reply_rows import ALL_ROWS, reply_of
@@ -32,8 +32,8 @@ TABLE = load_rules()._table
     ],
 )
 def test_the_letters_that_a_match_begins_with(pattern: str, found: set[str]):
-    assert {head.rstrip("") for head in heads(pattern)} >= found
-    for head in heads(pattern):
+    assert {head.rstrip("") for head in first_letters(pattern)} >= found
+    for head in first_letters(pattern):
         assert any(head.startswith(letters) for letters in found), head
 
 
@@ -41,10 +41,10 @@ def test_every_match_begins_with_a_head():
     """Each pattern of the rules, at each word of each real reply."""
     matches = 0
     for row in ALL_ROWS:
-        words = fold(Names().take_from(" ".join(reply_of(row).lines)), TABLE.lexicon)
+        words = fold(Names().remove_from(" ".join(reply_of(row).lines)), TABLE.lexicon)
         for text, kind in (
             (joined(words), "text"),
-            (TABLE.subjects.speak_of(words), "subject"),
+            (TABLE.subjects.mark_subjects(words), "subject"),
         ):
             starts = [0, *(space.end() for space in re.finditer(" ", text))]
             for rule in TABLE.rules:

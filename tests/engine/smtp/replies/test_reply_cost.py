@@ -21,7 +21,7 @@ from mailprobe.engine.smtp.replies.rules import (
     load_rules,
 )
 from mailprobe.engine.smtp.replies.text import WORDS_MAX
-from mailprobe.engine.smtp.wire import Reply
+from mailprobe.engine.smtp.wire import SmtpReply
 from tests.engine.smtp.replies.reply_rows import ALL_ROWS, reply_of
 
 RULES = load_rules()
@@ -56,7 +56,7 @@ def loop() -> None:
 
 
 def reading_cpu_s(text: str) -> float:
-    reply = Reply(550, tuple(text.split("\n")))
+    reply = SmtpReply(550, tuple(text.split("\n")))
     return least_cpu_s(lambda: RULES.forgetful().read(Step.RCPT, reply))
 
 
@@ -107,7 +107,7 @@ def test_a_pattern_repeats_nothing_without_a_bound_but_letters_of_a_word(rule: R
 
 
 def test_what_calls_for_too_many_tries_is_not_understood(monkeypatch):
-    reply = Reply(550, ("5.1.1 user unknown",))
+    reply = SmtpReply(550, ("5.1.1 user unknown",))
     assert RULES.forgetful().read(Step.RCPT, reply) != NOT_UNDERSTOOD
     monkeypatch.setattr(replies_rules, "TRIES_MAX", 0)
     assert RULES.forgetful().read(Step.RCPT, reply) == NOT_UNDERSTOOD
@@ -123,6 +123,6 @@ def test_no_real_reply_comes_near_the_bound_of_tries(monkeypatch):
 
 def test_words_behind_the_bound_are_not_judged():
     filler = "well " * WORDS_MAX
-    assert RULES.read(Step.RCPT, Reply(550, (filler + "user unknown",))) == NOT_UNDERSTOOD
+    assert RULES.read(Step.RCPT, SmtpReply(550, (filler + "user unknown",))) == NOT_UNDERSTOOD
     near = "well " * (WORDS_MAX - 2)
-    assert RULES.read(Step.RCPT, Reply(550, (near + "user unknown",))) != NOT_UNDERSTOOD
+    assert RULES.read(Step.RCPT, SmtpReply(550, (near + "user unknown",))) != NOT_UNDERSTOOD

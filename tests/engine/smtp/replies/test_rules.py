@@ -16,20 +16,20 @@ from mailprobe.engine.smtp.replies.rules import (
     OF_A_RECIPIENT,
     READINGS_MAX,
     Meaning,
-    Reading,
+    ReplyMeaning,
     Rule,
     Step,
     load_rules,
     parse_rules,
 )
-from mailprobe.engine.smtp.wire import Reply, ReplyReader
+from mailprobe.engine.smtp.wire import ReplyReader, SmtpReply
 from tests.engine.smtp.replies.reply_rows import ALL_ROWS, COLLECTIONS, ROWS, VERDICTS, reply_of
 
 RULES = load_rules()
 CONDEMNS = {Meaning.NO_MAILBOX, Meaning.DISABLED}
 
 
-def parse(line: str) -> Reply:
+def parse(line: str) -> SmtpReply:
     reader = ReplyReader()
     reader.feed(line.encode() + b"\r\n")
     reply = reader.next_reply()
@@ -37,7 +37,7 @@ def parse(line: str) -> Reply:
     return reply
 
 
-def at_rcpt(line: str) -> Reading:
+def at_rcpt(line: str) -> ReplyMeaning:
     return RULES.read(Step.RCPT, parse(line))
 
 
@@ -58,7 +58,7 @@ def should_condemn(row: dict[str, str]) -> bool:
     return row["class"] in ("no_mailbox", "disabled") and "550" <= row["code"] <= "556"
 
 
-def condemns(reply: Reply, reading: Reading) -> bool:
+def condemns(reply: SmtpReply, reading: ReplyMeaning) -> bool:
     return reply.code >= 500 and reading.meaning in CONDEMNS
 
 
@@ -72,7 +72,7 @@ def test_a_rule_claims_its_own_proof(rule: Rule):
     assert rule.source
     step = Step.RCPT if Step.RCPT in rule.steps else min(rule.steps, key=lambda s: s.value)
     for line in rule.examples:
-        assert RULES.read(step, parse(line), rule.site) == rule.reading, line
+        assert RULES.read(step, parse(line), rule.operator) == rule.reading, line
 
 
 def test_ids_are_unique():
@@ -105,7 +105,7 @@ def test_a_rule_of_one_site_is_read_there_alone():
         "source='-'\nexamples=[]\n"
         "[[rule]]\nid='else'\ncode='5'\nmeaning='unknown'\nsource='-'\nexamples=[]\n"
     )
-    reply = Reply(550, ("Code 7",))
+    reply = SmtpReply(550, ("Code 7",))
     assert rules.read(Step.RCPT, reply, "big").rule == "there"
     assert rules.read(Step.RCPT, reply, "small").rule == "else"
     assert rules.read(Step.RCPT, reply).rule == "else"
@@ -185,7 +185,7 @@ def test_what_hosts_and_relays_append_changes_little(behind: str):
     lost, condemned = [], 0
     for row in ALL_ROWS:
         reply = reply_of(row)
-        longer = Reply(reply.code, (reply.lines[0] + behind,))
+        longer = SmtpReply(reply.code, (reply.lines[0] + behind,))
         if condemns(reply, RULES.read(Step.RCPT, reply)):
             condemned += 1
             lost += [] if condemns(longer, RULES.read(Step.RCPT, longer)) else [row["text"]]
@@ -422,9 +422,11 @@ def test_an_address_within_a_reply_does_not_change_its_meaning(nasty: str):
 
 
 def test_many_lines_are_read_as_one():
-    reply = Reply(550, ("5.1.1 The email account that you tried to", "5.1.1 reach does not exist."))
+    reply = SmtpReply(
+        550, ("5.1.1 The email account that you tried to", "5.1.1 reach does not exist.")
+    )
     assert RULES.read(Step.RCPT, reply).meaning is Meaning.NO_MAILBOX
-    reply = Reply(
+    reply = SmtpReply(
         550, ("Verification failed for <a@b.test>", "No such user here", "Sender verify failed")
     )
     assert RULES.read(Step.RCPT, reply).meaning is Meaning.SENDER_REFUSED
@@ -473,7 +475,7 @@ FRAGMENTS = st.sampled_from(
 )
 def test_any_reply_is_read(step: Step, code: int, lines: list[str]):
     """No exception; a mailbox is spoken of by 4xx and 5xx to RCPT alone."""
-    reading = RULES.read(step, Reply(code, tuple(lines)))
+    reading = RULES.read(step, SmtpReply(code, tuple(lines)))
     assert (reading.meaning is Meaning.ACCEPTED) == (code < 300)
     if reading.meaning in OF_A_RECIPIENT:
         assert step is Step.RCPT
@@ -488,16 +490,16 @@ def parse_rules_once():
 def test_readings_are_kept_within_bounds():
     rules = parse_rules_once()
     for number in range(READINGS_MAX + 10):
-        rules.read(Step.RCPT, Reply(550, (f"word {'x' * (number % 40)} {number}",)))
+        rules.read(Step.RCPT, SmtpReply(550, (f"word {'x' * (number % 40)} {number}",)))
     assert len(rules._kept) <= READINGS_MAX
 
 
 def test_what_hosts_say_most_is_read_fast():
     """Addresses vary, the words do not; the figures show with -s."""
     common = {
-        "250": [Reply(250, ("2.1.5 Ok",))] * 5000,
+        "250": [SmtpReply(250, ("2.1.5 Ok",))] * 5000,
         "550": [
-            Reply(550, (f"5.1.1 <ann{n}@shop.test>: Recipient address rejected: User unknown",))
+            SmtpReply(550, (f"5.1.1 <ann{n}@shop.test>: Recipient address rejected: User unknown",))
             for n in range(5000)
         ],
     }
@@ -515,25 +517,25 @@ def test_the_rules_are_loaded_without_compiling_a_pattern():
     """It takes 100 ms, which the first question need not wait for."""
     rules = load_rules()
     for step in Step:
-        assert rules.read(step, Reply(250, ("2.1.5 Ok",))).meaning is Meaning.ACCEPTED
+        assert rules.read(step, SmtpReply(250, ("2.1.5 Ok",))).meaning is Meaning.ACCEPTED
     patterns = {id(pattern) for rule in rules.rules for pattern in rule.patterns()}
-    assert sum(1 for _ in rules.compile_rest()) == len(patterns)
+    assert sum(1 for _ in rules.compile_remaining()) == len(patterns)
 
 
 def test_what_is_compiled_is_not_compiled_again():
     rules = load_rules()
-    every = len(list(load_rules().compile_rest()))
-    rules.read(Step.RCPT, Reply(550, ("mailbox unavailable",)))
-    left = list(rules.compile_rest())
+    every = len(list(load_rules().compile_remaining()))
+    rules.read(Step.RCPT, SmtpReply(550, ("mailbox unavailable",)))
+    left = list(rules.compile_remaining())
     assert 0 < len(left) < every
-    assert list(rules.compile_rest()) == []
+    assert list(rules.compile_remaining()) == []
 
 
 def test_a_reply_compiles_little_but_what_its_words_call_for():
     rules = load_rules()
-    every = len(list(load_rules().compile_rest()))
-    rules.read(Step.RCPT, Reply(550, ("5.1.1 mailbox unavailable",)))
-    assert len(list(rules.compile_rest())) > 0.6 * every
+    every = len(list(load_rules().compile_remaining()))
+    rules.read(Step.RCPT, SmtpReply(550, ("5.1.1 mailbox unavailable",)))
+    assert len(list(rules.compile_remaining())) > 0.6 * every
 
 
 @pytest.mark.parametrize("code", [500, 501, 503, 511, 521, 530, 535, 557, 571, 585])
@@ -541,7 +543,7 @@ def test_a_reply_compiles_little_but_what_its_words_call_for():
     "text", ["User unknown", "5.1.1 User unknown", "5.2.1 Account disabled", "5.1.1", ""]
 )
 def test_only_a_code_from_550_to_556_condemns(code: int, text: str):
-    assert RULES.read(Step.RCPT, Reply(code, (text,))).meaning not in CONDEMNS
+    assert RULES.read(Step.RCPT, SmtpReply(code, (text,))).meaning not in CONDEMNS
 
 
 def test_a_rule_that_condemns_by_another_code_is_refused():

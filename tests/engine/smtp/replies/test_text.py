@@ -11,11 +11,11 @@ TABLE = load_rules()._table
 
 
 def words_of(text: str) -> str:
-    return joined(fold(Names().take_from(text), TABLE.lexicon))
+    return joined(fold(Names().remove_from(text), TABLE.lexicon))
 
 
 def subjects_of(text: str) -> str:
-    return TABLE.subjects.speak_of(fold(Names().take_from(text), TABLE.lexicon))
+    return TABLE.subjects.mark_subjects(fold(Names().remove_from(text), TABLE.lexicon))
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_who_is_spoken_of(text: str, subjects: str):
 
 @given(st.text(max_size=2000))
 def test_any_text_gives_few_words(text: str):
-    words = fold(Names().take_from(text[:TEXT_MAX]), TABLE.lexicon)
+    words = fold(Names().remove_from(text[:TEXT_MAX]), TABLE.lexicon)
     assert len(words) <= WORDS_MAX
     assert all(word and " " not in word for word in words)
-    TABLE.subjects.speak_of(words)
+    TABLE.subjects.mark_subjects(words)
 
 
 def test_no_word_stands_in_two_places_of_the_lexicon():
