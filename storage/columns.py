@@ -29,7 +29,7 @@ def _columns(table: str, names: tuple[str, ...]) -> str:
 ACCOUNT_COLUMNS = _columns("accounts", ACCOUNT_FIELDS)
 KEY_COLUMNS = _columns("keys", KEY_FIELDS)
 JOB_COLUMNS = _columns("jobs", JOB_FIELDS)
-MESSAGE_COLUMNS = _columns("letters", MESSAGE_FIELDS[1:])  # its id is made of them
+MESSAGE_COLUMNS = _columns("outbox", MESSAGE_FIELDS[1:])  # its id is made of them
 INSTANTS = {
     "created_at",
     "revoked_at",

@@ -356,7 +356,7 @@ def _check_limits(ledger: Ledger, *, plan: PricingPlan) -> object:
 
 def fill_window(db: sqlite3.Connection, caller: Caller, units: int) -> None:
     """So many grants of one unit, within the last minute."""
-    db.execute("DELETE FROM windows")
+    db.execute("DELETE FROM rate_windows")
     now = datetime.now(UTC)
     db.execute("BEGIN IMMEDIATE")
     for number in range(units):

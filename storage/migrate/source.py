@@ -21,8 +21,8 @@ BATCH_OCTETS = (
 )  # of texts and payloads; reached before the rows where these are long
 ENCRYPTED_JOBS = "SELECT id, secret FROM jobs WHERE secret IS NOT NULL ORDER BY number"
 ENCRYPTED_IDEMPOTENCY = (
-    "SELECT accounts.id, key, answer FROM onces JOIN accounts ON accounts.number = account"
-    " WHERE answer IS NOT NULL ORDER BY onces.number"
+    "SELECT accounts.id, key, answer FROM idempotency_records JOIN accounts ON accounts.number = account"
+    " WHERE answer IS NOT NULL ORDER BY idempotency_records.number"
 )
 
 Row = tuple[Any, ...]

@@ -41,29 +41,29 @@ TABLES = (
     TableMap("months", ("account", "month")),
     TableMap("days", ("account", "day")),
     TableMap("periods", ("account", "start")),
-    TableMap("windows", ("key", "at"), left_out=frozenset({"total"})),
+    TableMap("rate_windows", ("key", "at"), left_out=frozenset({"total"})),
     TableMap("reservations", ("number",), renamed={"number": "id"}),
     TableMap("settlements", ("reservation", "part")),
-    TableMap("onces", ("number",), left_out=frozenset({"number"})),
+    TableMap("idempotency_records", ("number",), left_out=frozenset({"number"})),
     TableMap("jobs", ("number",)),
-    TableMap("attempts", ("job", "place")),
+    TableMap("job_attempts", ("job", "place")),
     TableMap(
-        "promises",
+        "job_backlogs",
         ("account",),
-        source="backlogs",
+        source="job_backlogs",
         renamed={"pending": "jobs"},
         left_out=frozenset({"pending_due_at", "delivering_due_at"}),
     ),
     TableMap("receivers", ("account", "host")),
-    TableMap("letters", ("number",)),
+    TableMap("outbox", ("number",)),
     TableMap("refusals", ("account", "minute", "key", "failed_check", "place")),
     TableMap("usage", ("number",)),
 )
 
 # What else there may be: the programs' own records, and leases, which end with who holds them.
-LEASES = frozenset({"seats"})
-OF_SQLITE = frozenset({"_sqlite_migrations", "sqlite_sequence", "lanes"}) | LEASES
-OF_POSTGRES = frozenset({"house", "migrations"}) | LEASES
+LEASES = frozenset({"connection_leases"})
+OF_SQLITE = frozenset({"_sqlite_migrations", "sqlite_sequence", "job_partitions"}) | LEASES
+OF_POSTGRES = frozenset({"store_properties", "migrations"}) | LEASES
 
 
 def reservation_id(number: int) -> UUID:

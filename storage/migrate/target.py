@@ -154,7 +154,7 @@ class MigrationTarget:
         """Of a move that is under way, or done."""
         with explain_error(self._server):
             kept = self._db.execute(
-                "SELECT value FROM house WHERE name = ANY(%s)", [[MOVING, MOVED]]
+                "SELECT value FROM store_properties WHERE name = ANY(%s)", [[MOVING, MOVED]]
             ).fetchone()
         return MigrationProgress.unpacked(bytes(kept[0])) if kept else None
 
@@ -173,7 +173,7 @@ class MigrationTarget:
 
     def _keep(self, record: MigrationProgress) -> None:
         self._db.execute(
-            "INSERT INTO house (name, value) VALUES (%s, %s)"
+            "INSERT INTO store_properties (name, value) VALUES (%s, %s)"
             " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             [MOVING, record.packed()],
         )
@@ -184,7 +184,7 @@ class MigrationTarget:
         def act() -> None:
             names = sql.SQL(", ").join(sql.Identifier(table.name) for table in TABLES)
             self._db.execute(sql.SQL("TRUNCATE {}").format(names))
-            self._db.execute("DELETE FROM house WHERE name = %s", [MOVING])
+            self._db.execute("DELETE FROM store_properties WHERE name = %s", [MOVING])
 
         self._do(act)
 
@@ -235,7 +235,7 @@ class MigrationTarget:
                 )
             record.ended_at = datetime.now(UTC).isoformat(timespec="seconds")
             self._db.execute(
-                "UPDATE house SET name = %s, value = %s WHERE name = %s",
+                "UPDATE store_properties SET name = %s, value = %s WHERE name = %s",
                 [MOVED, record.packed(), MOVING],
             )
 

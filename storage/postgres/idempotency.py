@@ -13,29 +13,29 @@ from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.records import IdempotencyRecord
 
 STANDING = (
-    "SELECT onces.account, onces.key, body_sha256, answer FROM onces"
+    "SELECT idempotency_records.account, idempotency_records.key, body_sha256, answer FROM idempotency_records"
     " JOIN unnest(%s::bigint[], %s::text[], %s::bigint[]) AS asked (account, key, longest)"
-    " ON onces.account = asked.account AND onces.key = asked.key"
+    " ON idempotency_records.account = asked.account AND idempotency_records.key = asked.key"
     " WHERE keep_until > %s AND (answer IS NOT NULL OR lease_until > %s AND lease_until <= longest)"
 )
 KEEP = (
-    "INSERT INTO onces (account, key, body_sha256, lease_until, keep_until)"
+    "INSERT INTO idempotency_records (account, key, body_sha256, lease_until, keep_until)"
     " SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[])"
     " ON CONFLICT (account, key) DO UPDATE SET"
     " body_sha256 = excluded.body_sha256, lease_until = excluded.lease_until,"
     " keep_until = excluded.keep_until, answer = NULL"
 )
 RUNNING = (
-    "SELECT accounts.id, onces.key, lease_until"
+    "SELECT accounts.id, idempotency_records.key, lease_until"
     " FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS asked (id, key, until)"
     " JOIN accounts ON accounts.id = asked.id"
-    " JOIN onces ON onces.account = accounts.number AND onces.key = asked.key"
+    " JOIN idempotency_records ON idempotency_records.account = accounts.number AND idempotency_records.key = asked.key"
     " WHERE answer IS NULL AND lease_until = asked.until"
 )
 ANSWER = (
-    "UPDATE onces SET answer = given.answer"
+    "UPDATE idempotency_records SET answer = given.answer"
     " FROM unnest(%s::bigint[], %s::text[], %s::bytea[]) AS given (account, key, answer)"
-    " WHERE onces.account = given.account AND onces.key = given.key"
+    " WHERE idempotency_records.account = given.account AND idempotency_records.key = given.key"
 )
 
 
@@ -83,10 +83,11 @@ def finish(db: TransactionSession, those: Sequence[tuple[Finish, int]]) -> None:
             "until": micros(idempotency.lease_until),
         }
         if command.answer is None:
-            db.execute(f"DELETE FROM onces{which}", values)
+            db.execute(f"DELETE FROM idempotency_records{which}", values)
         else:
             db.execute(
-                f"UPDATE onces SET answer = %(answer)s{which}", {**values, "answer": command.answer}
+                f"UPDATE idempotency_records SET answer = %(answer)s{which}",
+                {**values, "answer": command.answer},
             )
 
 

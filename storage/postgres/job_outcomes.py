@@ -27,15 +27,15 @@ CHANGE = (
     " AS changed (number, state, due_at, tries, ended_at, payload)"
     " WHERE jobs.number = changed.number"
 )
-LAST = "SELECT job, max(place) FROM attempts WHERE job = ANY(%s) GROUP BY job"
+LAST = "SELECT job, max(place) FROM job_attempts WHERE job = ANY(%s) GROUP BY job"
 LOG = (
-    "INSERT INTO attempts (job, place, number, at, took_ms, status, error)"
+    "INSERT INTO job_attempts (job, place, number, at, took_ms, status, error)"
     " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],"
     " %s::bigint[], %s::text[])"
 )
 RELEASE_CLAIM = (
-    "DELETE FROM attempts USING unnest(%s::bigint[], %s::bigint[]) AS logged (job, last)"
-    " WHERE attempts.job = logged.job AND place <= last"
+    "DELETE FROM job_attempts USING unnest(%s::bigint[], %s::bigint[]) AS logged (job, last)"
+    " WHERE job_attempts.job = logged.job AND place <= last"
 )
 
 

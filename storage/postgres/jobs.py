@@ -36,10 +36,10 @@ def count(
     if not accounts:
         return
     db.execute(
-        "INSERT INTO promises (account, jobs, undelivered)"
+        "INSERT INTO job_backlogs (account, jobs, undelivered)"
         " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[])"
-        " ON CONFLICT (account) DO UPDATE SET jobs = promises.jobs + excluded.jobs,"
-        " undelivered = promises.undelivered + excluded.undelivered",
+        " ON CONFLICT (account) DO UPDATE SET jobs = job_backlogs.jobs + excluded.jobs,"
+        " undelivered = job_backlogs.undelivered + excluded.undelivered",
         [
             accounts,
             [pending.get(account, 0) for account in accounts],
@@ -104,8 +104,8 @@ def jobs(
 
 def attempts(db: TransactionSession, job_id: str) -> list[Attempt]:
     rows = db.all(
-        "SELECT attempts.number, at, took_ms, status, error"
-        " FROM jobs JOIN attempts ON job = jobs.number WHERE jobs.id = %s ORDER BY place",
+        "SELECT job_attempts.number, at, took_ms, status, error"
+        " FROM jobs JOIN job_attempts ON job = jobs.number WHERE jobs.id = %s ORDER BY place",
         [job_id],
     )
     return [attempt_of(row) for row in rows]

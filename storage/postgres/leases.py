@@ -20,12 +20,12 @@ LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock
 BUCKETS = 1024  # one call's locks must find room beside those of others
 TIDIED_MAX = 1000
 
-LEASES = "SELECT address, holder, seats, since, until FROM seats"
+LEASES = "SELECT address, holder, connections, since, until FROM connection_leases"
 KEEP = (
-    "INSERT INTO seats (address, holder, seats, since, until)"
+    "INSERT INTO connection_leases (address, holder, connections, since, until)"
     " SELECT * FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])"
     " ON CONFLICT (address, holder) DO UPDATE SET"
-    " seats = excluded.seats, since = excluded.since, until = excluded.until"
+    " connections = excluded.connections, since = excluded.since, until = excluded.until"
 )
 
 
@@ -82,7 +82,8 @@ def _lease(db: TransactionSession, wanted: WantedLeases) -> dict[str, int]:
             db.execute(KEEP, [list(column) for column in zip(*kept, strict=True)])
         if gone:
             db.execute(
-                "DELETE FROM seats WHERE holder = %s AND address = ANY(%s)", [wanted.holder, gone]
+                "DELETE FROM connection_leases WHERE holder = %s AND address = ANY(%s)",
+                [wanted.holder, gone],
             )
         db.commit()
     return {address: lease.connections if lease else 0 for address, lease in new.items()}
@@ -95,8 +96,8 @@ def buckets(addresses: Sequence[str]) -> list[int]:
 
 def revoked(db: TransactionSession, holder: str, limit: int) -> dict[str, int]:
     rows = db.all(
-        f"SELECT {NOW}, address, holder, seats, since, until FROM seats WHERE address IN"
-        " (SELECT address FROM seats WHERE seats = 0)"
+        f"SELECT {NOW}, address, holder, connections, since, until FROM connection_leases WHERE address IN"
+        " (SELECT address FROM connection_leases WHERE connections = 0)"
     )
     if not rows:
         return {}
@@ -104,13 +105,13 @@ def revoked(db: TransactionSession, holder: str, limit: int) -> dict[str, int]:
 
 
 def return_all(db: TransactionSession, holder: str) -> None:
-    db.execute("DELETE FROM seats WHERE holder = %s", [holder])
+    db.execute("DELETE FROM connection_leases WHERE holder = %s", [holder])
 
 
 def drop_ended(db: TransactionSession, *, at: datetime) -> bool:
     """Drop some; say whether there may be more."""
     dropped = db.execute(
-        "DELETE FROM seats WHERE ctid = ANY(ARRAY(SELECT ctid FROM seats WHERE until <= %s"
+        "DELETE FROM connection_leases WHERE ctid = ANY(ARRAY(SELECT ctid FROM connection_leases WHERE until <= %s"
         " LIMIT %s FOR UPDATE SKIP LOCKED))",
         [micros(at), TIDIED_MAX],
     )

@@ -52,7 +52,7 @@ def _read(now: str) -> str:
         f"  WHERE account = asked.account AND lease_until <= {now}),"
         f" {windows.COLUMNS} FROM asked"
         f" LEFT JOIN months ON months.account = asked.account AND month = {month}"
-        f" LEFT JOIN promises ON promises.account = asked.account{windows.joins(now)}"
+        f" LEFT JOIN job_backlogs ON job_backlogs.account = asked.account{windows.joins(now)}"
     )
 
 

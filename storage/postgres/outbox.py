@@ -12,7 +12,7 @@ from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.records import MessageKind, OutboxMessage
 
 OUTBOX_SQL = (
-    f"SELECT {MESSAGE_COLUMNS} FROM letters JOIN accounts ON accounts.number = letters.account"
+    f"SELECT {MESSAGE_COLUMNS} FROM outbox JOIN accounts ON accounts.number = outbox.account"
 )
 DUE = "kind = %(kind)s AND due_at <= %(now)s AND (lease_until IS NULL OR lease_until <= %(now)s)"
 
@@ -25,7 +25,7 @@ def post(db: TransactionSession, now: datetime, those: Sequence[tuple[Post, int]
         (each.kind, account, each.name, each.body, micros(each.due_at)) for each, account in those
     ]
     posted = db.all(
-        "INSERT INTO letters (kind, account, name, body, due_at, count, made_at)"
+        "INSERT INTO outbox (kind, account, name, body, due_at, count, made_at)"
         " SELECT *, 0, %s FROM"
         " unnest(%s::text[], %s::bigint[], %s::text[], %s::bytea[], %s::bigint[])"
         " ON CONFLICT DO NOTHING RETURNING kind, account, name",
@@ -44,20 +44,20 @@ def post(db: TransactionSession, now: datetime, those: Sequence[tuple[Post, int]
 # claimed between our look and our writing has no count to give, and `count` may not be null:
 # the transaction is undone, and made again.
 METERS = (
-    "INSERT INTO letters (kind, account, name, body, count, made_at, due_at)"
+    "INSERT INTO outbox (kind, account, name, body, count, made_at, due_at)"
     f" SELECT 'meter', account, slot::text, '', count, %s, (slot + {METER_SLOT_S + METER_REST_S})"
     " * 1000000 FROM (SELECT account, count, coalesce((SELECT one.name::bigint + {slot_s}"
-    " FROM letters AS one WHERE kind = 'meter' AND one.account = metered.account"
-    " AND name >= asked::text AND fence > 0 AND NOT EXISTS (SELECT 1 FROM letters AS next"
+    " FROM outbox AS one WHERE kind = 'meter' AND one.account = metered.account"
+    " AND name >= asked::text AND fence > 0 AND NOT EXISTS (SELECT 1 FROM outbox AS next"
     " WHERE kind = 'meter' AND next.account = metered.account"
     " AND name = (one.name::bigint + {slot_s})::text AND fence > 0)"
-    " AND EXISTS (SELECT 1 FROM letters AS same WHERE kind = 'meter'"
+    " AND EXISTS (SELECT 1 FROM outbox AS same WHERE kind = 'meter'"
     " AND same.account = metered.account AND name = asked::text AND fence > 0)"
     " ORDER BY name LIMIT 1), asked) AS slot"
     " FROM unnest(%s::bigint[], %s::bigint[]) AS metered (account, count),"
     " (SELECT %s::bigint AS asked) AS asked) AS raised"
     " ON CONFLICT (kind, account, name) DO UPDATE"
-    " SET count = CASE WHEN letters.fence = 0 THEN letters.count + excluded.count END"
+    " SET count = CASE WHEN outbox.fence = 0 THEN outbox.count + excluded.count END"
 ).replace("{slot_s}", str(METER_SLOT_S))
 
 
@@ -73,12 +73,12 @@ def raise_meters(writes: Writes, now: datetime, billable: dict[int, int]) -> Non
 
 def is_overtaken(error: Exception) -> bool:
     """Was a meter's letter claimed between our look and our writing?"""
-    return isinstance(error, errors.NotNullViolation) and error.diag.table_name == "letters"
+    return isinstance(error, errors.NotNullViolation) and error.diag.table_name == "outbox"
 
 
 def is_due(db: TransactionSession, kind: MessageKind) -> bool:
     values = {"kind": kind, "now": micros(db.now())}
-    return bool(db.one(f"SELECT 1 FROM letters WHERE {DUE} LIMIT 1", values))
+    return bool(db.one(f"SELECT 1 FROM outbox WHERE {DUE} LIMIT 1", values))
 
 
 def claim(
@@ -93,15 +93,15 @@ def claim(
     }
     claimed = db.all(
         "WITH due AS MATERIALIZED ("
-        f" SELECT number, due_at FROM letters WHERE {DUE}"
+        f" SELECT number, due_at FROM outbox WHERE {DUE}"
         " ORDER BY due_at, number LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"
-        " UPDATE letters SET lease_until = %(until)s, fence = fence + 1,"
+        " UPDATE outbox SET lease_until = %(until)s, fence = fence + 1,"
         " first_tried_at = coalesce(first_tried_at, %(now)s)"
-        " FROM due WHERE letters.number = due.number RETURNING letters.number",
+        " FROM due WHERE outbox.number = due.number RETURNING outbox.number",
         values,
     )
     rows = db.all(
-        f"{OUTBOX_SQL} WHERE letters.number = ANY(%s) ORDER BY due_at, letters.number",
+        f"{OUTBOX_SQL} WHERE outbox.number = ANY(%s) ORDER BY due_at, outbox.number",
         [[number for (number,) in claimed]],
     )
     return [message_of(row) for row in rows]
@@ -115,7 +115,7 @@ def tried(
     error: str | None,
 ) -> bool:
     changed = db.execute(
-        "UPDATE letters SET tries = tries + 1, due_at = %s, sent_at = %s, error = %s,"
+        "UPDATE outbox SET tries = tries + 1, due_at = %s, sent_at = %s, error = %s,"
         " lease_until = NULL WHERE kind = %s AND name = %s"
         " AND account = (SELECT number FROM accounts WHERE id = %s)"
         " AND fence = %s AND lease_until IS NOT NULL",
@@ -135,10 +135,10 @@ def tried(
 def messages(
     db: TransactionSession, kind: MessageKind, account_id: str | None, limit: int
 ) -> list[OutboxMessage]:
-    of_account = " AND letters.account = (SELECT number FROM accounts WHERE id = %(account)s)"
+    of_account = " AND outbox.account = (SELECT number FROM accounts WHERE id = %(account)s)"
     rows = db.all(
         f"{OUTBOX_SQL} WHERE kind = %(kind)s{of_account if account_id is not None else ''}"
-        " ORDER BY letters.number DESC LIMIT %(limit)s",
+        " ORDER BY outbox.number DESC LIMIT %(limit)s",
         {"kind": kind, "account": account_id, "limit": at_most(LISTED_MAX, limit)},
     )
     return [message_of(row) for row in rows]

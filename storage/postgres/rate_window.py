@@ -20,7 +20,7 @@ READ_TOGETHER = 100  # instants, when somebody looks
 
 # Of the key `asked.key` at the instant `now`.
 COLUMNS = "earliest.at, oldest.at, oldest.units, oldest.total, newest.at, newest.total"
-_OF_KEY = "SELECT at, units, total FROM windows WHERE windows.key = asked.key"
+_OF_KEY = "SELECT at, units, total FROM rate_windows WHERE rate_windows.key = asked.key"
 
 
 def joins(now: str) -> str:
@@ -33,32 +33,34 @@ def joins(now: str) -> str:
     )
 
 
-INSTANTS = "SELECT at, units FROM windows WHERE key = %s AND at > %s ORDER BY at LIMIT %s"
+INSTANTS = "SELECT at, units FROM rate_windows WHERE key = %s AND at > %s ORDER BY at LIMIT %s"
 ALL = (
     "SELECT coalesce(string_agg(at::text, ',' ORDER BY at), ''),"
     " coalesce(string_agg(units::text, ',' ORDER BY at), ''), coalesce(sum(units), 0)::bigint"
-    " FROM (SELECT least(at, %s) AS at, sum(units)::bigint AS units FROM windows"
+    " FROM (SELECT least(at, %s) AS at, sum(units)::bigint AS units FROM rate_windows"
     " WHERE key = %s AND at > %s GROUP BY 1) AS granted"
 )
-FORGET = "DELETE FROM windows WHERE key = ANY(%s) AND at <= %s"
+FORGET = "DELETE FROM rate_windows WHERE key = ANY(%s) AND at <= %s"
 GRANT = (
-    "INSERT INTO windows (key, at, units, total)"
+    "INSERT INTO rate_windows (key, at, units, total)"
     " SELECT key, %s, units, total FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[])"
     " AS granted (key, units, total) ON CONFLICT (key, at) DO UPDATE"
-    " SET units = windows.units + excluded.units, total = windows.total + excluded.units"
+    " SET units = rate_windows.units + excluded.units, total = rate_windows.total + excluded.units"
 )
 # What a clock granted that was ahead was granted now: it is forgotten a minute from now.
 _RECLAIM = (
-    " RETURNING key, units, total) INSERT INTO windows (key, at, units, total)"
+    " RETURNING key, units, total) INSERT INTO rate_windows (key, at, units, total)"
     " SELECT key, %(now)s, sum(units)::bigint, max(total) FROM later GROUP BY key"
     " ON CONFLICT (key, at) DO UPDATE"
-    " SET units = windows.units + excluded.units, total = excluded.total"
+    " SET units = rate_windows.units + excluded.units, total = excluded.total"
 )
-RECLAIM = "WITH later AS (DELETE FROM windows WHERE key = ANY(%(keys)s) AND at > %(now)s" + _RECLAIM
+RECLAIM = (
+    "WITH later AS (DELETE FROM rate_windows WHERE key = ANY(%(keys)s) AND at > %(now)s" + _RECLAIM
+)
 # The same for every key that holds something far ahead: some are not used again.
 RECLAIM_ALL = (
-    "WITH later AS (DELETE FROM windows WHERE at > %(now)s"
-    " AND key IN (SELECT key FROM windows WHERE at > %(soon)s)" + _RECLAIM
+    "WITH later AS (DELETE FROM rate_windows WHERE at > %(now)s"
+    " AND key IN (SELECT key FROM rate_windows WHERE at > %(soon)s)" + _RECLAIM
 )
 # of all keys of an account
 _OF_ACCOUNT = (
@@ -69,14 +71,14 @@ _OF_ACCOUNT = (
 UNITS_OF_ACCOUNT = (
     f"WITH ours AS ({_OF_ACCOUNT})"
     " SELECT coalesce(sum(newest.total - oldest.total + oldest.units), 0)::bigint FROM ours"
-    " CROSS JOIN LATERAL (SELECT total, units FROM windows WHERE key = ours.number"
+    " CROSS JOIN LATERAL (SELECT total, units FROM rate_windows WHERE key = ours.number"
     "  AND at > %(since)s ORDER BY at LIMIT 1) AS oldest"
-    " CROSS JOIN LATERAL (SELECT total FROM windows WHERE key = ours.number"
+    " CROSS JOIN LATERAL (SELECT total FROM rate_windows WHERE key = ours.number"
     "  ORDER BY at DESC LIMIT 1) AS newest"
 )
 INSTANTS_OF_ACCOUNT = (
     f"WITH ours AS ({_OF_ACCOUNT}) SELECT least(at, %(now)s) AS granted, sum(units)::bigint"
-    " FROM ours JOIN windows ON key = ours.number AND at > %(since)s GROUP BY 1 ORDER BY 1"
+    " FROM ours JOIN rate_windows ON key = ours.number AND at > %(since)s GROUP BY 1 ORDER BY 1"
 )
 
 

@@ -41,13 +41,13 @@ def _some(table: str, which: str, more: str = "") -> str:
 
 
 OF_TIER = "JOIN accounts ON accounts.number = account"
-WINDOWS = _some("windows", "at <= %(at)s")
+WINDOWS = _some("rate_windows", "at <= %(at)s")
 ENDED = (
     _some("reservations", "lease_until <= %(at)s"),
-    _some("onces", "keep_until <= %(at)s"),
-    _some("onces", "answer IS NULL AND lease_until <= %(at)s"),
+    _some("idempotency_records", "keep_until <= %(at)s"),
+    _some("idempotency_records", "answer IS NULL AND lease_until <= %(at)s"),
 )
-OUTBOX_RETENTION = _some("letters", "kind = %(kind)s AND due_at IS NULL AND made_at <= %(at)s")
+OUTBOX_RETENTION = _some("outbox", "kind = %(kind)s AND due_at IS NULL AND made_at <= %(at)s")
 KEYS = _some(
     "keys",
     "tier = %(tier)s AND revoked_at < %(at)s"
@@ -86,21 +86,21 @@ def _drop_jobs(db: TransactionSession, *, tier: Tier, since: int) -> bool:
         [tier, since, JOBS_TIDIED_MAX],
     )
     numbers = [number for (number,) in rows]
-    db.execute("DELETE FROM attempts WHERE job = ANY(%s)", [numbers])
+    db.execute("DELETE FROM job_attempts WHERE job = ANY(%s)", [numbers])
     db.execute("DELETE FROM jobs WHERE number = ANY(%s)", [numbers])
     return len(numbers) == JOBS_TIDIED_MAX
 
 
 RECLAIMED = (
     "UPDATE reservations SET lease_until = %(lease)s WHERE lease_until > %(lease)s",
-    "UPDATE letters SET lease_until = %(lease)s WHERE due_at IS NOT NULL AND lease_until > %(lease)s",
-    "UPDATE letters SET due_at = %(wait)s WHERE due_at > %(wait)s",
-    "UPDATE seats SET until = %(lease)s WHERE until > %(lease)s",
+    "UPDATE outbox SET lease_until = %(lease)s WHERE due_at IS NOT NULL AND lease_until > %(lease)s",
+    "UPDATE outbox SET due_at = %(wait)s WHERE due_at > %(wait)s",
+    "UPDATE connection_leases SET until = %(lease)s WHERE until > %(lease)s",
     "UPDATE jobs SET lease_until = %(lease)s WHERE lease_until > %(lease)s",
     "UPDATE jobs SET due_at = %(now)s WHERE due_at > %(now)s"
     " AND (state = 'pending' OR state = 'delivering' AND tries = 0)",
     "UPDATE jobs SET due_at = %(wait)s WHERE due_at > %(wait)s AND state = 'delivering'",
-    "UPDATE onces SET keep_until = %(keep)s WHERE keep_until > %(keep)s",
+    "UPDATE idempotency_records SET keep_until = %(keep)s WHERE keep_until > %(keep)s",
     "UPDATE keys SET revoked_at = %(now)s WHERE revoked_at > %(soon)s",
     rate_window.RECLAIM_ALL,
 )

@@ -77,7 +77,7 @@ Act = Callable[[TransactionSession], T]
 
 # Connections of one process, each opened when it is first needed. Two that meter would mostly wait for
 # each other, with groups half as large: whoever is busy asks for the same accounts again.
-THREADS = {"metering": 1, "deeds": 2, "claims": 1, "callers": 1, "looks": 2, "seats": 1}
+THREADS = {"metering": 1, "deeds": 2, "claims": 1, "callers": 1, "looks": 2, "connection_leases": 1}
 UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
 
 
@@ -123,7 +123,7 @@ async def open_postgres(
             database_thread(claims.Claims(), "claims"),
             database_thread(Callers(), "callers"),
             database_thread(Reads(), "looks"),
-            database_thread(leases.Leasing(), "seats"),
+            database_thread(leases.Leasing(), "connection_leases"),
         )
         yield PostgresStore(database_threads, partitions, cipher)
 

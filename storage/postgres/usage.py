@@ -55,7 +55,7 @@ THERE = {  # what is there once it was committed
     "settlement": "SELECT 1 FROM settlements WHERE reservation = %s AND part = %s",
     "job": "SELECT 1 FROM jobs WHERE id = %s",
     "key": "SELECT 1 FROM keys WHERE id = %s",
-    "letter": "SELECT 1 FROM letters WHERE kind = %s AND account = %s AND name = %s",
+    "letter": "SELECT 1 FROM outbox WHERE kind = %s AND account = %s AND name = %s",
     "outcome": "SELECT 1 FROM jobs WHERE id = %s AND fence = %s AND lease_until IS NULL",
 }
 

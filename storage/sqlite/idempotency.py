@@ -25,13 +25,13 @@ def begin(
     account = number_of(db, account_id)
     at = micros(now)
     standing = db.execute(
-        "SELECT body_sha256, answer FROM onces WHERE account = ? AND key = ? AND keep_until > ?"
+        "SELECT body_sha256, answer FROM idempotency_records WHERE account = ? AND key = ? AND keep_until > ?"
         " AND (answer IS NOT NULL OR lease_until > ? AND lease_until <= ?)",
         (account, key, at, at, micros(lease_until)),  # a longer lease is of a clock that was ahead
     ).fetchone()
     if standing is None:
         db.execute(
-            "INSERT OR REPLACE INTO onces (account, key, body_sha256, lease_until, keep_until)"
+            "INSERT OR REPLACE INTO idempotency_records (account, key, body_sha256, lease_until, keep_until)"
             " VALUES (?, ?, ?, ?, ?)",
             (account, key, body_sha256, micros(lease_until), micros(keep_until)),
         )
@@ -56,16 +56,20 @@ def _place(idempotency: IdempotencyRecord) -> tuple[str, str, int]:
 
 def finish(db: DB, idempotency: IdempotencyRecord, answer: bytes | None) -> None:
     if answer is None:
-        db.execute(f"DELETE FROM onces{RUNNING}", _place(idempotency))
+        db.execute(f"DELETE FROM idempotency_records{RUNNING}", _place(idempotency))
     else:
-        db.execute(f"UPDATE onces SET answer = ?{RUNNING}", (answer, *_place(idempotency)))
+        db.execute(
+            f"UPDATE idempotency_records SET answer = ?{RUNNING}", (answer, *_place(idempotency))
+        )
 
 
 def check_runs(db: DB, idempotency: IdempotencyRecord | None) -> None:
     """No answer is kept, and no other request has begun since. To be asked before any write."""
     if idempotency is None:
         return
-    if not db.execute(f"SELECT 1 FROM onces{RUNNING}", _place(idempotency)).fetchone():
+    if not db.execute(
+        f"SELECT 1 FROM idempotency_records{RUNNING}", _place(idempotency)
+    ).fetchone():
         raise IdempotencyInProgress
 
 

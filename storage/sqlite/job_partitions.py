@@ -38,7 +38,7 @@ def renew(db: DB, state: JobState, partition: Partition, change: int = 0) -> Non
     """So many jobs have come (or gone), or one is claimed; their rows say so already."""
     place = {"state": state, "account": partition.account, "host": partition.host, "change": change}
     db.execute(
-        "INSERT INTO lanes (state, account, host, jobs, due_at) VALUES"
+        "INSERT INTO job_partitions (state, account, host, jobs, due_at) VALUES"
         f" (:state, :account, :host, :change, (SELECT min(due_at) FROM {WAITING[state]}))"
         " ON CONFLICT (state, account, host) DO UPDATE"
         " SET jobs = jobs + :change, due_at = excluded.due_at",
@@ -46,13 +46,13 @@ def renew(db: DB, state: JobState, partition: Partition, change: int = 0) -> Non
     )
     if change < 0:
         db.execute(
-            "DELETE FROM lanes WHERE state = :state AND account = :account AND host = :host"
+            "DELETE FROM job_partitions WHERE state = :state AND account = :account AND host = :host"
             " AND jobs = 0",
             place,
         )
     db.execute(
-        f"INSERT INTO backlogs (account, pending, undelivered, {state}_due_at) VALUES (:account,"
-        " :pending, :change, (SELECT min(due_at) FROM lanes WHERE state = :state"
+        f"INSERT INTO job_backlogs (account, pending, undelivered, {state}_due_at) VALUES (:account,"
+        " :pending, :change, (SELECT min(due_at) FROM job_partitions WHERE state = :state"
         " AND account = :account AND due_at IS NOT NULL)) ON CONFLICT (account) DO UPDATE"
         " SET pending = pending + excluded.pending,"
         " undelivered = undelivered + excluded.undelivered,"
@@ -101,7 +101,7 @@ def _heads(
 ) -> Iterator[Head]:
     """An account's jobs, those due longest first; lanes are looked at as far as they are needed."""
     partitions = db.execute(
-        "SELECT due_at, host FROM lanes WHERE state = ? AND account = ? AND due_at <= ?"
+        "SELECT due_at, host FROM job_partitions WHERE state = ? AND account = ? AND due_at <= ?"
         " ORDER BY due_at",
         (state, account, micros(now)),
     )
@@ -120,7 +120,9 @@ def _heads(
 def _first_due(db: DB, now: datetime, state: JobState) -> dict[int, int]:
     """Accounts in which somebody is due, each with the instant of its first."""
     column = f"{state}_due_at"
-    rows = db.execute(f"SELECT account, {column} FROM backlogs WHERE {column} <= ?", (micros(now),))
+    rows = db.execute(
+        f"SELECT account, {column} FROM job_backlogs WHERE {column} <= ?", (micros(now),)
+    )
     return dict(rows.fetchall())
 
 

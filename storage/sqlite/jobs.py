@@ -207,15 +207,17 @@ def _change(
 def _log(db: DB, number: int, attempt: Attempt) -> None:
     """Of a job that is sent again and again no more are kept than are ever shown."""
     (last,) = db.execute(
-        "SELECT coalesce(max(place), 0) FROM attempts WHERE job = ?", (number,)
+        "SELECT coalesce(max(place), 0) FROM job_attempts WHERE job = ?", (number,)
     ).fetchone()
     tried = (attempt.number, micros(attempt.at), attempt.took_ms, attempt.status, attempt.error)
     db.execute(
-        "INSERT INTO attempts (job, place, number, at, took_ms, status, error)"
+        "INSERT INTO job_attempts (job, place, number, at, took_ms, status, error)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
         (number, last + 1, *tried),
     )
-    db.execute("DELETE FROM attempts WHERE job = ? AND place <= ?", (number, last + 1 - LISTED_MAX))
+    db.execute(
+        "DELETE FROM job_attempts WHERE job = ? AND place <= ?", (number, last + 1 - LISTED_MAX)
+    )
 
 
 # seen
@@ -246,8 +248,8 @@ def jobs(db: DB, account_id: str | None, state: JobState | None, limit: int) -> 
 
 def attempts(db: DB, job_id: str) -> list[Attempt]:
     rows = db.execute(
-        "SELECT attempts.number, at, took_ms, status, error"
-        " FROM jobs JOIN attempts ON job = jobs.number WHERE jobs.id = ? ORDER BY place",
+        "SELECT job_attempts.number, at, took_ms, status, error"
+        " FROM jobs JOIN job_attempts ON job = jobs.number WHERE jobs.id = ? ORDER BY place",
         (job_id,),
     )
     return [attempt_of(row) for row in rows]

@@ -22,32 +22,35 @@ def lease(
     granted = {}
     for address, command in asked.items():
         rows = db.execute(
-            "SELECT holder, seats, since, until FROM seats WHERE address = ?", (address,)
+            "SELECT holder, connections, since, until FROM connection_leases WHERE address = ?",
+            (address,),
         )
         leases = [lease_of(row) for row in rows]
         new = allocate(leases, holder, command, now, limit=limit, lease_s=lease_s)
         granted[address] = new.connections if new else 0
         if new:
             db.execute(
-                "INSERT OR REPLACE INTO seats (address, holder, seats, since, until)"
+                "INSERT OR REPLACE INTO connection_leases (address, holder, connections, since, until)"
                 " VALUES (?, ?, ?, ?, ?)",
                 (address, holder, new.connections, micros(new.since), micros(new.until)),
             )
         else:
-            db.execute("DELETE FROM seats WHERE address = ? AND holder = ?", (address, holder))
+            db.execute(
+                "DELETE FROM connection_leases WHERE address = ? AND holder = ?", (address, holder)
+            )
     return granted
 
 
 def revoked(db: DB, now: datetime, holder: str, limit: int) -> dict[str, int]:
     rows = db.execute(
-        "SELECT address, holder, seats, since, until FROM seats WHERE address IN"
-        " (SELECT address FROM seats WHERE seats = 0) ORDER BY address"
+        "SELECT address, holder, connections, since, until FROM connection_leases WHERE address IN"
+        " (SELECT address FROM connection_leases WHERE connections = 0) ORDER BY address"
     )
     return of_holder(rows.fetchall(), now, holder, limit)
 
 
 def return_all(db: DB, holder: str) -> None:
-    db.execute("DELETE FROM seats WHERE holder = ?", (holder,))
+    db.execute("DELETE FROM connection_leases WHERE holder = ?", (holder,))
 
 
 def lease_of(row: tuple[Any, ...]) -> Lease:

@@ -11,7 +11,7 @@ from mailprobe.storage.sqlite.accounts import number_of
 DB = sqlite3.Connection
 CAN_BE_CLAIMED = "due_at <= :now AND (lease_until IS NULL OR lease_until <= :now)"
 OUTBOX_SQL = (
-    f"SELECT {MESSAGE_COLUMNS} FROM letters JOIN accounts ON accounts.number = letters.account"
+    f"SELECT {MESSAGE_COLUMNS} FROM outbox JOIN accounts ON accounts.number = outbox.account"
 )
 
 
@@ -26,7 +26,7 @@ def post(
 ) -> bool:
     account = number_of(db, account_id)
     posted = db.execute(
-        "INSERT INTO letters (kind, account, name, body, count, made_at, due_at)"
+        "INSERT INTO outbox (kind, account, name, body, count, made_at, due_at)"
         " VALUES (?, ?, ?, ?, 0, ?, ?) ON CONFLICT DO NOTHING",
         (kind, account, name, body, micros(now), micros(due_at)),
     )
@@ -36,8 +36,8 @@ def post(
 # The last of the closed slots that follow each other from the one asked for. After a clock was set
 # back a day those are thousands, and each settlement meets them: one statement, not one for each.
 LAST_CLOSED = (
-    "SELECT name FROM letters AS one WHERE kind = 'meter' AND account = :account AND name >= :slot"
-    " AND fence > 0 AND NOT EXISTS (SELECT 1 FROM letters WHERE kind = 'meter' AND account = :account"
+    "SELECT name FROM outbox AS one WHERE kind = 'meter' AND account = :account AND name >= :slot"
+    " AND fence > 0 AND NOT EXISTS (SELECT 1 FROM outbox WHERE kind = 'meter' AND account = :account"
     f" AND name = CAST(one.name + {METER_SLOT_S} AS TEXT) AND fence > 0)"
     " ORDER BY name LIMIT 1"  # as text: all have ten digits until the year 2286
 )
@@ -51,7 +51,7 @@ def raise_meter(db: DB, now: datetime, account: int, billable: int) -> None:
         slot = int(last) + METER_SLOT_S
     due_at = (slot + METER_SLOT_S + METER_REST_S) * 1_000_000
     db.execute(
-        "INSERT INTO letters (kind, account, name, body, count, made_at, due_at)"
+        "INSERT INTO outbox (kind, account, name, body, count, made_at, due_at)"
         " VALUES ('meter', ?, ?, x'', ?, ?, ?)"
         " ON CONFLICT (kind, account, name) DO UPDATE SET count = count + excluded.count",
         (account, str(slot), billable, micros(now), due_at),
@@ -60,7 +60,7 @@ def raise_meter(db: DB, now: datetime, account: int, billable: int) -> None:
 
 def _is_closed(db: DB, account: int, slot: int) -> bool:
     closed = db.execute(
-        "SELECT 1 FROM letters WHERE kind = 'meter' AND account = ? AND name = ? AND fence > 0",
+        "SELECT 1 FROM outbox WHERE kind = 'meter' AND account = ? AND name = ? AND fence > 0",
         (account, str(slot)),
     )
     return closed.fetchone() is not None
@@ -69,7 +69,7 @@ def _is_closed(db: DB, account: int, slot: int) -> bool:
 def due(db: DB, now: datetime, kind: MessageKind, limit: int) -> list[int]:
     """The numbers of the letters that a claim would take, those due longest first."""
     rows = db.execute(
-        f"SELECT number FROM letters WHERE kind = :kind AND {CAN_BE_CLAIMED}"
+        f"SELECT number FROM outbox WHERE kind = :kind AND {CAN_BE_CLAIMED}"
         " ORDER BY due_at, number LIMIT :limit",
         {"kind": kind, "now": micros(now), "limit": max(0, limit)},
     )
@@ -82,12 +82,12 @@ def claim(
     numbers = due(db, now, kind, limit)
     at, until = micros(now), micros(now + timedelta(seconds=lease_s))
     db.executemany(
-        "UPDATE letters SET lease_until = ?, fence = fence + 1,"
+        "UPDATE outbox SET lease_until = ?, fence = fence + 1,"
         " first_tried_at = coalesce(first_tried_at, ?) WHERE number = ?",
         [(until, at, number) for number in numbers],
     )
     rows = [
-        db.execute(f"{OUTBOX_SQL} WHERE letters.number = ?", (number,)).fetchone()
+        db.execute(f"{OUTBOX_SQL} WHERE outbox.number = ?", (number,)).fetchone()
         for number in numbers
     ]
     return [message_of(row) for row in rows]
@@ -102,7 +102,7 @@ def tried(
     error: str | None,
 ) -> bool:
     changed = db.execute(
-        "UPDATE letters SET tries = tries + 1, due_at = ?, sent_at = ?, error = ?,"
+        "UPDATE outbox SET tries = tries + 1, due_at = ?, sent_at = ?, error = ?,"
         " lease_until = NULL WHERE kind = ? AND name = ?"
         " AND account = (SELECT number FROM accounts WHERE id = ?)"
         " AND fence = ? AND lease_until IS NOT NULL",
@@ -120,10 +120,10 @@ def tried(
 
 
 def messages(db: DB, kind: MessageKind, account_id: str | None, limit: int) -> list[OutboxMessage]:
-    of_account = " AND letters.account = (SELECT number FROM accounts WHERE id = :account)"
+    of_account = " AND outbox.account = (SELECT number FROM accounts WHERE id = :account)"
     rows = db.execute(
         f"{OUTBOX_SQL} WHERE kind = :kind{of_account if account_id is not None else ''}"
-        " ORDER BY letters.number DESC LIMIT :limit",
+        " ORDER BY outbox.number DESC LIMIT :limit",
         {"kind": kind, "account": account_id, "limit": at_most(LISTED_MAX, limit)},
     )
     return [message_of(row) for row in rows]

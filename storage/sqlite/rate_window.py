@@ -20,12 +20,12 @@ STALE_MICROS = 1_000_000  # rows past their minute go together, once a second
 # Of the key `keys.number`, at the instant `:now`, those after `:since` being in the window.
 COLUMNS = "oldest.at, oldest.units, oldest.total, newest.at, newest.total"
 JOINS = (
-    " LEFT JOIN windows AS oldest ON oldest.key = keys.number AND oldest.at ="
-    " (SELECT at FROM windows WHERE key = keys.number AND at > :since ORDER BY at LIMIT 1)"
-    " LEFT JOIN windows AS newest ON newest.key = keys.number AND newest.at ="
-    " (SELECT at FROM windows WHERE key = keys.number ORDER BY at DESC LIMIT 1)"
+    " LEFT JOIN rate_windows AS oldest ON oldest.key = keys.number AND oldest.at ="
+    " (SELECT at FROM rate_windows WHERE key = keys.number AND at > :since ORDER BY at LIMIT 1)"
+    " LEFT JOIN rate_windows AS newest ON newest.key = keys.number AND newest.at ="
+    " (SELECT at FROM rate_windows WHERE key = keys.number ORDER BY at DESC LIMIT 1)"
 )
-EARLIEST = "(SELECT at FROM windows WHERE key = keys.number ORDER BY at LIMIT 1)"
+EARLIEST = "(SELECT at FROM rate_windows WHERE key = keys.number ORDER BY at LIMIT 1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class SqliteWindow(Window):
         if self._db is None:
             raise RuntimeError("a window is looked at while it is weighed, and not later")
         for at, units in self._db.execute(
-            "SELECT at, units FROM windows WHERE key = ? AND at > ? ORDER BY at",
+            "SELECT at, units FROM rate_windows WHERE key = ? AND at > ? ORDER BY at",
             (self._sum.key, oldest.at),
         ):
             yield instant(at), units
@@ -95,7 +95,7 @@ def window_of(db: DB, held: Sum, now: int) -> Window:
     """All of it, to be looked at when the transaction has ended."""
     instants, counts = db.execute(
         "SELECT coalesce(group_concat(granted), ''), coalesce(group_concat(units), '')"
-        " FROM (SELECT min(at, ?) AS granted, sum(units) AS units FROM windows"
+        " FROM (SELECT min(at, ?) AS granted, sum(units) AS units FROM rate_windows"
         " WHERE key = ? AND at > ? GROUP BY granted ORDER BY granted)",
         (now, held.key, held.since),
     ).fetchone()
@@ -106,27 +106,27 @@ def add(db: DB, held: Sum, at: int, units: int) -> None:
     """So many units were granted now; `held` was read in this transaction, and holds nothing later."""
     if held.newest_at is None or at > held.newest_at:
         db.execute(
-            "INSERT INTO windows (key, at, units, total) VALUES (?, ?, ?, ?)",
+            "INSERT INTO rate_windows (key, at, units, total) VALUES (?, ?, ?, ?)",
             (held.key, at, units, held.total + units),
         )
     else:
         db.execute(
-            "UPDATE windows SET units = units + ?, total = total + ? WHERE key = ? AND at = ?",
+            "UPDATE rate_windows SET units = units + ?, total = total + ? WHERE key = ? AND at = ?",
             (units, units, held.key, at),
         )
     if held.earliest_at is not None and held.earliest_at <= held.since - STALE_MICROS:
-        db.execute("DELETE FROM windows WHERE key = ? AND at <= ?", (held.key, held.since))
+        db.execute("DELETE FROM rate_windows WHERE key = ? AND at <= ?", (held.key, held.since))
 
 
 def reclaim(db: DB, key: int, now: int) -> None:
     """What a clock granted that was ahead was granted now: it is forgotten a minute from now."""
     later = {"key": key, "now": now}
     units, total = db.execute(
-        "SELECT sum(units), max(total) FROM windows WHERE key = :key AND at > :now", later
+        "SELECT sum(units), max(total) FROM rate_windows WHERE key = :key AND at > :now", later
     ).fetchone()
-    db.execute("DELETE FROM windows WHERE key = :key AND at > :now", later)
+    db.execute("DELETE FROM rate_windows WHERE key = :key AND at > :now", later)
     db.execute(
-        "INSERT INTO windows (key, at, units, total) VALUES (:key, :now, :units, :total)"
+        "INSERT INTO rate_windows (key, at, units, total) VALUES (:key, :now, :units, :total)"
         " ON CONFLICT (key, at) DO UPDATE"
         " SET units = units + excluded.units, total = excluded.total",
         {**later, "units": units, "total": total},
@@ -148,14 +148,14 @@ COUNT_OF_ACCOUNT = (
 )
 _UNITS = (
     f"WITH ours AS ({_OF_ACCOUNT}) SELECT coalesce(sum(newest.total - oldest.total + oldest.units), 0)"
-    " FROM ours JOIN windows AS oldest ON oldest.key = ours.number AND oldest.at ="
-    " (SELECT at FROM windows WHERE key = ours.number AND at > :since ORDER BY at LIMIT 1)"
-    " JOIN windows AS newest ON newest.key = ours.number AND newest.at ="
-    " (SELECT at FROM windows WHERE key = ours.number ORDER BY at DESC LIMIT 1)"
+    " FROM ours JOIN rate_windows AS oldest ON oldest.key = ours.number AND oldest.at ="
+    " (SELECT at FROM rate_windows WHERE key = ours.number AND at > :since ORDER BY at LIMIT 1)"
+    " JOIN rate_windows AS newest ON newest.key = ours.number AND newest.at ="
+    " (SELECT at FROM rate_windows WHERE key = ours.number ORDER BY at DESC LIMIT 1)"
 )
 _INSTANTS = (
     f"WITH ours AS ({_OF_ACCOUNT}) SELECT min(at, :now) AS granted, sum(units)"
-    " FROM ours JOIN windows ON key = ours.number AND at > :since GROUP BY granted ORDER BY granted"
+    " FROM ours JOIN rate_windows ON key = ours.number AND at > :since GROUP BY granted ORDER BY granted"
 )
 
 

@@ -25,22 +25,22 @@ JOBS_TIDIED_MAX = 100  # with a payload and some attempts each
 Drop = Callable[[DB, datetime], bool]
 
 WINDOWS = (
-    "DELETE FROM windows WHERE (key, at) IN"
-    " (SELECT key, at FROM windows WHERE at <= :at LIMIT :most)"
+    "DELETE FROM rate_windows WHERE (key, at) IN"
+    " (SELECT key, at FROM rate_windows WHERE at <= :at LIMIT :most)"
 )
 OUTBOX_RETENTION = (
-    "DELETE FROM letters WHERE number IN (SELECT number FROM letters"
+    "DELETE FROM outbox WHERE number IN (SELECT number FROM outbox"
     " WHERE kind = :kind AND due_at IS NULL AND made_at <= :at LIMIT :most)"
 )
 ENDED = (
     "DELETE FROM reservations WHERE number IN"
     " (SELECT number FROM reservations WHERE lease_until <= :at LIMIT :most)",
-    "DELETE FROM onces WHERE number IN (SELECT number FROM onces"
+    "DELETE FROM idempotency_records WHERE number IN (SELECT number FROM idempotency_records"
     " WHERE keep_until <= :at LIMIT :most)",
-    "DELETE FROM onces WHERE number IN (SELECT number FROM onces"
+    "DELETE FROM idempotency_records WHERE number IN (SELECT number FROM idempotency_records"
     " WHERE answer IS NULL AND lease_until <= :at LIMIT :most)",
-    "DELETE FROM seats WHERE (address, holder) IN"
-    " (SELECT address, holder FROM seats WHERE until <= :at LIMIT :most)",
+    "DELETE FROM connection_leases WHERE (address, holder) IN"
+    " (SELECT address, holder FROM connection_leases WHERE until <= :at LIMIT :most)",
 )
 RECEIVERS = (
     "DELETE FROM receivers WHERE (account, host) IN"
@@ -93,24 +93,24 @@ def _drop_jobs(db: DB, _: datetime, *, tier: Tier, since: int) -> bool:
         " WHERE tier = ? AND ended_at < ? LIMIT ?",
         (tier, since, JOBS_TIDIED_MAX),
     ).fetchall()
-    db.executemany("DELETE FROM attempts WHERE job = ?", numbers)
+    db.executemany("DELETE FROM job_attempts WHERE job = ?", numbers)
     db.executemany("DELETE FROM jobs WHERE number = ?", numbers)
     return len(numbers) == JOBS_TIDIED_MAX
 
 
 RECLAIMED = (
     "UPDATE reservations SET lease_until = :lease WHERE lease_until > :lease",
-    "UPDATE seats SET until = :lease WHERE until > :lease",
-    "UPDATE onces SET keep_until = :keep WHERE keep_until > :keep",
+    "UPDATE connection_leases SET until = :lease WHERE until > :lease",
+    "UPDATE idempotency_records SET keep_until = :keep WHERE keep_until > :keep",
     "UPDATE keys SET revoked_at = :now WHERE revoked_at > :soon",
 )
-KEYS_AHEAD = "SELECT DISTINCT key FROM windows WHERE at > :soon"
+KEYS_AHEAD = "SELECT DISTINCT key FROM rate_windows WHERE at > :soon"
 
 
 MESSAGES_RECLAIMED = (
-    "UPDATE letters SET lease_until = :lease"
+    "UPDATE outbox SET lease_until = :lease"
     " WHERE kind = :kind AND due_at IS NOT NULL AND lease_until > :lease",
-    "UPDATE letters SET due_at = :wait WHERE kind = :kind AND due_at > :wait",
+    "UPDATE outbox SET due_at = :wait WHERE kind = :kind AND due_at > :wait",
 )
 
 

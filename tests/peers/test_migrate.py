@@ -285,9 +285,9 @@ def test_an_interrupted_move_says_how_to_go_on(path: Path, url: str, number: int
     assert "secret@" not in done.stderr
     assert (
         sum(
-            json.loads(asked(url, "SELECT value FROM house WHERE name = 'moving'")[0][0])[
-                3
-            ].values()
+            json.loads(
+                asked(url, "SELECT value FROM store_properties WHERE name = 'moving'")[0][0]
+            )[3].values()
         )
         > 0
     )

@@ -56,7 +56,7 @@ ELSEWHERE = {
     "test_fleet_served.py",  # on a server that flushes, below
 }
 OF_A_FILE = "tests/api/http/test_abuse_operations.py::test_health_says_so_when_the_disk_is_full"
-SUMS = "SELECT address, sum(seats)::int FROM seats GROUP BY address"
+SUMS = "SELECT address, sum(connections)::int FROM connection_leases GROUP BY address"
 
 
 @pytest.fixture(scope="module")
@@ -634,7 +634,7 @@ async def test_no_secret_is_in_the_database(url: str, server: PrivatePostgres):
         await promise(store, caller, order(secret="DoNotWriteThis"))
     dump = [
         str(row)
-        for table in ("house", "jobs", "keys", "onces")
+        for table in ("store_properties", "jobs", "keys", "idempotency_records")
         for row in asked(url, f"SELECT t::text FROM {table} AS t")
     ]
     assert any("ann+1@shop.test" in line for line in dump)

@@ -40,8 +40,10 @@ async def said_by(*args: object) -> str:
 
 
 def partitions_told(db: sqlite3.Connection) -> list[Any]:
-    partitions = db.execute("SELECT state, account, host, jobs, due_at FROM lanes ORDER BY 1, 2, 3")
-    backlogs = db.execute("SELECT * FROM backlogs WHERE undelivered > 0 ORDER BY 1")
+    partitions = db.execute(
+        "SELECT state, account, host, jobs, due_at FROM job_partitions ORDER BY 1, 2, 3"
+    )
+    backlogs = db.execute("SELECT * FROM job_backlogs WHERE undelivered > 0 ORDER BY 1")
     return [*partitions, *backlogs]
 
 

@@ -82,7 +82,7 @@ def _emptied(url: str) -> bool:
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
-            if db.execute("SELECT name FROM house").fetchall() != [(KEY_CHECK,)]:
+            if db.execute("SELECT name FROM store_properties").fetchall() != [(KEY_CHECK,)]:
                 return False
             if db.execute("SELECT count(*), max(number) FROM migrations").fetchone() != STEPS:
                 return False
@@ -96,7 +96,7 @@ def _filled(db: psycopg.Connection[Any]) -> sql.Composable:
     tables = db.execute(
         "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace"
         " AND relkind IN ('r', 'p') AND NOT relispartition"
-        " AND relname NOT IN ('house', 'migrations')",
+        " AND relname NOT IN ('store_properties', 'migrations')",
         [SCHEMA],
     )
     return sql.SQL(", ").join(sql.Identifier(name) for (name,) in tables)

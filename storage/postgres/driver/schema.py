@@ -60,7 +60,7 @@ def _prepare(server: PostgresServer, db: TransactionSession, cipher: Cipher, mov
         db.execute(script.read_text("utf-8"))
         db.execute("INSERT INTO migrations (number, name) VALUES (%s, %s)", [number, script.stem])
     _check_key(server, db, cipher)
-    if not moving and db.one("SELECT 1 FROM house WHERE name = %s", [MOVING]):
+    if not moving and db.one("SELECT 1 FROM store_properties WHERE name = %s", [MOVING]):
         raise StoreBroken(
             f"{server.name} has but a part of what an SQLite database holds:"
             " run `mailprobe migrate` to its end"
@@ -84,10 +84,10 @@ def _version(server: PostgresServer, db: TransactionSession) -> int:
 
 def _check_key(server: PostgresServer, db: TransactionSession, cipher: Cipher) -> None:
     """Every machine must have the key of the first, else each could read but its own secrets."""
-    kept = db.one("SELECT value FROM house WHERE name = %s", [KEY_CHECK])
+    kept = db.one("SELECT value FROM store_properties WHERE name = %s", [KEY_CHECK])
     if kept is None:
         db.execute(
-            "INSERT INTO house VALUES (%s, %s)",
+            "INSERT INTO store_properties VALUES (%s, %s)",
             [KEY_CHECK, cipher.close(KEY_CHECK_TEXT, KEY_CHECK)],
         )
         return

@@ -2,9 +2,8 @@
 -- Instants are microseconds since 1970 in UTC. Whatever else is counted by account or key
 -- refers to its small number, not to its uuid.
 -- Texts hold no octet zero in PostgreSQL: one is kept as U+0001 and "0", U+0001 as itself twice.
-
 -- What holds for the whole database: the value that was sealed with everybody's secret key.
-CREATE TABLE house (
+CREATE TABLE store_properties (
     name text PRIMARY KEY,
     value bytea NOT NULL
 );
@@ -28,7 +27,9 @@ CREATE TABLE accounts (
     trial_start bigint,
     trial_end bigint,
     billing_cycle_anchor bigint,
-    customer_id text
+    customer_id text,
+    -- How many customers of the billing provider's the account has had that are no more.
+    customer_generation bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX accounts_by_customer ON accounts (customer_id) WHERE customer_id IS NOT NULL;
 CREATE INDEX accounts_by_tier ON accounts (tier);
@@ -44,17 +45,19 @@ CREATE TABLE keys (
     created_at bigint NOT NULL,
     revoked_at bigint
 );
-CREATE INDEX keys_of_account ON keys (account);
+CREATE INDEX keys_in_force ON keys (account, kind) WHERE revoked_at IS NULL;
+CREATE INDEX keys_revoked ON keys (account, revoked_at) WHERE revoked_at IS NOT NULL;
+CREATE INDEX keys_made ON keys (account, created_at);
 
 -- The sliding window: what was granted to a key, by instant. Read from its index alone.
-CREATE TABLE windows (
+CREATE TABLE rate_windows (
     key bigint NOT NULL,
     at bigint NOT NULL,
     units bigint NOT NULL,
     total bigint NOT NULL,  -- the key's units up to this row: a sum is a difference of two
     PRIMARY KEY (key, at) INCLUDE (units, total)
 );
-CREATE INDEX windows_by_instant ON windows USING brin (at);
+CREATE INDEX rate_windows_by_instant ON rate_windows USING brin (at);
 
 -- Granted and under way. The id begins with its time, so that settlements lie in its order.
 CREATE TABLE reservations (
@@ -97,13 +100,16 @@ CREATE TABLE periods (
 ) WITH (fillfactor = 50);
 
 -- Pending jobs of an account: each is its own reservation of one unit, and is not counted anew.
-CREATE TABLE promises (
+CREATE TABLE job_backlogs (
     account bigint PRIMARY KEY,
-    jobs bigint NOT NULL
+    jobs bigint NOT NULL,
+    -- Jobs of an account that are not delivered yet, the pending ones among them.
+    undelivered bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 -- A partition a UTC day, made ahead and where one is missing: retention drops it whole.
 CREATE SEQUENCE usage_numbers CACHE 100;
+
 CREATE TABLE usage (
     number bigint NOT NULL DEFAULT nextval('usage_numbers'),
     account bigint NOT NULL,
@@ -136,7 +142,7 @@ CREATE TABLE refusals (
 );
 
 -- Idempotency keys; `answer` is sealed, and null while the first request runs.
-CREATE TABLE onces (
+CREATE TABLE idempotency_records (
     account bigint NOT NULL,
     key text NOT NULL,
     body_sha256 text NOT NULL,
@@ -145,8 +151,8 @@ CREATE TABLE onces (
     answer bytea,
     PRIMARY KEY (account, key)
 );
-CREATE INDEX onces_by_end ON onces (keep_until);
-CREATE INDEX onces_running ON onces (lease_until) WHERE answer IS NULL;
+CREATE INDEX idempotency_records_by_end ON idempotency_records (keep_until);
+CREATE INDEX idempotency_records_running ON idempotency_records (lease_until) WHERE answer IS NULL;
 
 CREATE TABLE jobs (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -174,14 +180,15 @@ CREATE INDEX jobs_ended ON jobs (account, ended_at) WHERE ended_at IS NOT NULL;
 -- bound holds for, whose callbacks a host's), and what is claimed. Ended jobs are in none of them.
 CREATE INDEX jobs_waiting ON jobs (state, due_at, number)
     WHERE lease_until IS NULL AND due_at IS NOT NULL;
-CREATE INDEX jobs_pending ON jobs (account, due_at, number)
-    WHERE state = 'pending' AND lease_until IS NULL;
-CREATE INDEX jobs_delivering ON jobs (host, due_at, number)
-    WHERE state = 'delivering' AND lease_until IS NULL;
 CREATE INDEX jobs_claimed ON jobs (state, lease_until) WHERE lease_until IS NOT NULL;
 
+-- Jobs are claimed by account in turn; of an account those due longest first.
+CREATE INDEX jobs_in_turn ON jobs (state, account, due_at, number)
+    WHERE lease_until IS NULL AND due_at IS NOT NULL;
+CREATE INDEX jobs_of_key ON jobs (key);
+
 -- Tries to deliver a callback; `place` is the order they were logged in.
-CREATE TABLE attempts (
+CREATE TABLE job_attempts (
     job bigint NOT NULL,
     place bigint NOT NULL,
     number bigint NOT NULL,
@@ -192,7 +199,7 @@ CREATE TABLE attempts (
     PRIMARY KEY (job, place)
 );
 
-CREATE TABLE letters (
+CREATE TABLE outbox (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind text NOT NULL,
     account bigint NOT NULL REFERENCES accounts,
@@ -209,7 +216,30 @@ CREATE TABLE letters (
     lease_until bigint,
     UNIQUE (kind, account, name)
 );
-CREATE INDEX letters_of_kind ON letters (kind, number);
-CREATE INDEX letters_of_account ON letters (account, kind, number);
-CREATE INDEX letters_due ON letters (kind, due_at, number) WHERE due_at IS NOT NULL;
-CREATE INDEX letters_ended ON letters (kind, made_at) WHERE due_at IS NULL;
+CREATE INDEX outbox_of_kind ON outbox (kind, number);
+CREATE INDEX outbox_of_account ON outbox (account, kind, number);
+CREATE INDEX outbox_due ON outbox (kind, due_at, number) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_ended ON outbox (kind, made_at) WHERE due_at IS NULL;
+
+-- How many connections to an IP address each process may hold, and until when.
+-- A row without seats is a place in the queue for one. Who leases holds advisory locks
+-- of the addresses to the commit.
+CREATE TABLE connection_leases (
+    address text NOT NULL,
+    holder text NOT NULL,
+    connections integer NOT NULL,
+    since bigint NOT NULL,
+    until bigint NOT NULL,
+    PRIMARY KEY (address, holder)
+) WITH (fillfactor = 50);
+CREATE INDEX connection_leases_wanted ON connection_leases (address) WHERE connections = 0;
+
+-- Receivers of callbacks whose last tries failed, and how many of them one after another.
+CREATE TABLE receivers (
+    account bigint NOT NULL,
+    host text NOT NULL,
+    failures bigint NOT NULL,
+    tried_at bigint NOT NULL,
+    PRIMARY KEY (account, host)
+) WITH (fillfactor = 70);
+CREATE INDEX receivers_by_try ON receivers (tried_at);

@@ -1,6 +1,5 @@
 -- Instants are microseconds since 1970 in UTC; days and months are dates as text.
 -- Whatever else is counted by account or key refers to its small number, not to its uuid.
-
 CREATE TABLE accounts (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -18,8 +17,13 @@ CREATE TABLE accounts (
     cancel_at INTEGER,
     trial_start INTEGER,
     trial_end INTEGER,
-    billing_cycle_anchor INTEGER
+    billing_cycle_anchor INTEGER,
+    -- Verifications that were promised, and letters that must reach somebody outside.
+    customer_id TEXT,
+    -- How many customers of the billing provider's the account has had that are no more.
+    customer_generation INTEGER NOT NULL DEFAULT 0
 );
+CREATE UNIQUE INDEX accounts_by_customer ON accounts (customer_id) WHERE customer_id IS NOT NULL;
 
 CREATE TABLE keys (
     number INTEGER PRIMARY KEY,
@@ -32,15 +36,9 @@ CREATE TABLE keys (
     created_at INTEGER NOT NULL,
     revoked_at INTEGER
 );
-CREATE INDEX keys_of_account ON keys (account);
-
--- The sliding window: what was granted to a key, by instant. Its key is its covering index.
-CREATE TABLE windows (
-    key INTEGER NOT NULL,
-    at INTEGER NOT NULL,
-    units INTEGER NOT NULL,
-    PRIMARY KEY (key, at)
-) WITHOUT ROWID;
+CREATE INDEX keys_in_force ON keys (account, kind) WHERE revoked_at IS NULL;
+CREATE INDEX keys_revoked ON keys (account, revoked_at) WHERE revoked_at IS NOT NULL;
+CREATE INDEX keys_made ON keys (account, created_at);
 
 -- Granted and under way. A number is never used again, so that a settled one is known for good.
 CREATE TABLE reservations (
@@ -50,12 +48,6 @@ CREATE TABLE reservations (
     lease_until INTEGER NOT NULL
 );
 CREATE INDEX reservations_of_account ON reservations (account, lease_until, units);
-
--- Which reservations were settled, and when: the second settlement changes nothing.
-CREATE TABLE settled (
-    reservation INTEGER PRIMARY KEY,
-    at INTEGER NOT NULL
-);
 
 -- Counters. Rows of usage go with their retention; these stay.
 CREATE TABLE months (
@@ -112,7 +104,7 @@ CREATE TABLE refusals (
 ) WITHOUT ROWID;
 
 -- Idempotency keys; `answer` is sealed, and null while the first request runs.
-CREATE TABLE onces (
+CREATE TABLE idempotency_records (
     number INTEGER PRIMARY KEY,
     account INTEGER NOT NULL,
     key TEXT NOT NULL,
@@ -122,5 +114,136 @@ CREATE TABLE onces (
     answer BLOB,
     UNIQUE (account, key)
 );
-CREATE INDEX onces_by_end ON onces (keep_until);
-CREATE INDEX onces_running ON onces (lease_until) WHERE answer IS NULL;
+CREATE INDEX idempotency_records_by_end ON idempotency_records (keep_until);
+CREATE INDEX idempotency_records_running ON idempotency_records (lease_until) WHERE answer IS NULL;
+
+-- Each part of a reservation's settlement, and when: a part settled again changes nothing.
+-- A stream has a part for each of its writes, any other request has one.
+CREATE TABLE settlements (
+    reservation INTEGER NOT NULL,
+    part INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    PRIMARY KEY (reservation, part)
+) WITHOUT ROWID;
+
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    account INTEGER NOT NULL REFERENCES accounts,
+    key INTEGER NOT NULL REFERENCES keys,
+    email TEXT NOT NULL,
+    webhook TEXT NOT NULL,
+    host TEXT NOT NULL,
+    secret BLOB,  -- sealed, bound to the id
+    state TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    due_at INTEGER,  -- null once it has ended
+    tries INTEGER NOT NULL DEFAULT 0,
+    payload BLOB,
+    ended_at INTEGER,
+    lease_until INTEGER,  -- null where nobody has it
+    fence INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX jobs_of_account ON jobs (account);
+CREATE INDEX jobs_in_state ON jobs (state);
+CREATE INDEX jobs_of_account_in_state ON jobs (account, state);
+CREATE INDEX jobs_ended ON jobs (account, ended_at) WHERE ended_at IS NOT NULL;
+
+-- What a claim looks at: who waits in a lane, and what is claimed. Ended jobs are in none of them.
+CREATE INDEX jobs_pending ON jobs (account, due_at)
+    WHERE state = 'pending' AND lease_until IS NULL;
+CREATE INDEX jobs_claimed ON jobs (state, lease_until, account, host)
+    WHERE lease_until IS NOT NULL;
+CREATE INDEX jobs_delivering ON jobs (account, host, due_at)
+    WHERE state = 'delivering' AND lease_until IS NULL;
+CREATE INDEX jobs_of_key ON jobs (key);
+
+-- Tries to deliver a callback; `place` is the order they were logged in.
+CREATE TABLE job_attempts (
+    job INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    took_ms INTEGER NOT NULL,
+    status INTEGER,
+    error TEXT,
+    PRIMARY KEY (job, place)
+) WITHOUT ROWID;
+
+CREATE TABLE outbox (
+    number INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL,
+    account INTEGER NOT NULL REFERENCES accounts,
+    name TEXT NOT NULL,
+    body BLOB NOT NULL,
+    count INTEGER NOT NULL,
+    made_at INTEGER NOT NULL,
+    due_at INTEGER,  -- null once it is sent or given up
+    tries INTEGER NOT NULL DEFAULT 0,
+    fence INTEGER NOT NULL DEFAULT 0,
+    first_tried_at INTEGER,
+    sent_at INTEGER,
+    error TEXT,
+    lease_until INTEGER,
+    UNIQUE (kind, account, name)
+);
+CREATE INDEX outbox_of_kind ON outbox (kind);
+CREATE INDEX outbox_of_account ON outbox (account, kind);
+CREATE INDEX outbox_due ON outbox (kind, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_ended ON outbox (kind, made_at) WHERE due_at IS NULL;
+
+-- The sliding window with a running total: `total` is the key's units up to this row and with it.
+-- The sum of a minute is the difference of two rows, however many lie between them.
+CREATE TABLE rate_windows (
+    key INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    units INTEGER NOT NULL,
+    total INTEGER NOT NULL,
+    PRIMARY KEY (key, at)
+) WITHOUT ROWID;
+
+-- How many connections to an IP address each process may hold, and until when.
+-- A row without seats is a place in the queue for one.
+CREATE TABLE connection_leases (
+    address TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    connections INTEGER NOT NULL,
+    since INTEGER NOT NULL,
+    until INTEGER NOT NULL,
+    PRIMARY KEY (address, holder)
+) WITHOUT ROWID;
+CREATE INDEX connection_leases_wanted ON connection_leases (address) WHERE connections = 0;
+
+-- Jobs are claimed by account in turn. A lane is one account's: its jobs to verify, with an empty
+-- host, or those to one of its receivers.
+CREATE TABLE job_partitions (
+    state TEXT NOT NULL,
+    account INTEGER NOT NULL,
+    host TEXT NOT NULL,  -- empty: the jobs are pending
+    jobs INTEGER NOT NULL,
+    due_at INTEGER,  -- null where all are claimed
+    PRIMARY KEY (state, account, host)
+) WITHOUT ROWID;
+CREATE INDEX job_partitions_by_due ON job_partitions (state, account, due_at) WHERE due_at IS NOT NULL;
+
+-- What an account has in all its lanes, and when the first of them is due.
+CREATE TABLE job_backlogs (
+    account INTEGER PRIMARY KEY,
+    pending INTEGER NOT NULL,
+    undelivered INTEGER NOT NULL,  -- the pending ones among them
+    pending_due_at INTEGER,
+    delivering_due_at INTEGER
+);
+CREATE INDEX job_backlogs_pending ON job_backlogs (pending_due_at) WHERE pending_due_at IS NOT NULL;
+CREATE INDEX job_backlogs_delivering ON job_backlogs (delivering_due_at)
+    WHERE delivering_due_at IS NOT NULL;
+
+-- Receivers of callbacks whose last tries failed, and how many of them one after another.
+CREATE TABLE receivers (
+    account INTEGER NOT NULL,
+    host TEXT NOT NULL,
+    failures INTEGER NOT NULL,
+    tried_at INTEGER NOT NULL,
+    PRIMARY KEY (account, host)
+) WITHOUT ROWID;
+CREATE INDEX receivers_by_try ON receivers (tried_at);

@@ -82,8 +82,8 @@ class Billed:
         """Verifications that Stripe has been told of, or will be."""
         [[(count,)]] = asked(
             self.service.database,
-            "SELECT coalesce(sum(count), 0) FROM letters JOIN accounts"
-            " ON accounts.number = letters.account WHERE kind = 'meter' AND accounts.id = ?",
+            "SELECT coalesce(sum(count), 0) FROM outbox JOIN accounts"
+            " ON accounts.number = outbox.account WHERE kind = 'meter' AND accounts.id = ?",
             values=(account_id,),
         )
         return int(count)

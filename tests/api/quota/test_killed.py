@@ -414,7 +414,7 @@ class Repeater:
 
 def end_leases(place: Place) -> None:
     """As if a minute had passed: whoever was killed runs no more."""
-    statement = "UPDATE onces SET lease_until = 0 WHERE answer IS NULL"
+    statement = "UPDATE idempotency_records SET lease_until = 0 WHERE answer IS NULL"
     if not is_postgres(place.database):
         with closing(sqlite3.connect(place.database)) as db, db:
             db.execute(statement)

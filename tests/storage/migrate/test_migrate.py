@@ -92,12 +92,12 @@ def test_every_table_of_sqlite_has_its_place(path: Path):
         lambda ours, theirs: ours["usage"].append("colour"),
         lambda ours, theirs: ours["usage"].remove("units"),
         lambda ours, theirs: ours.update(colours=["name"]),
-        lambda ours, theirs: ours.pop("letters"),
+        lambda ours, theirs: ours.pop("outbox"),
         lambda ours, theirs: theirs["usage"].update(colour="text"),
         lambda ours, theirs: theirs["usage"].pop("units"),
         lambda ours, theirs: theirs["usage"].update(units="interval"),
         lambda ours, theirs: theirs.update(colours={"name": "text"}),
-        lambda ours, theirs: theirs.pop("letters"),
+        lambda ours, theirs: theirs.pop("outbox"),
     ],
 )
 def test_what_nobody_explained_is_not_moved(path: Path, change: Callable[..., Any]):
@@ -198,7 +198,7 @@ async def test_a_source_that_is_moved_is_moved_once_and_served_by_nobody(path: P
     ("statement", "words"),
     [
         ("PRAGMA user_version = 99", "newer version"),
-        ("PRAGMA user_version = 1", "older version"),
+        ("PRAGMA user_version = 0", "older version"),
         ("PRAGMA application_id = 7", "another program's"),
     ],
 )
@@ -243,7 +243,7 @@ def test_a_key_file_that_is_another_databases_is_no_key(path: Path):
         source.secret_key(None)
 
 
-@pytest.mark.parametrize("table", ["jobs", "onces"])
+@pytest.mark.parametrize("table", ["jobs", "idempotency_records"])
 def test_each_kind_of_secret_is_tried(path: Path, table: str):
     with sqlite3.connect(path) as db:
         db.execute(f"DELETE FROM {table}")

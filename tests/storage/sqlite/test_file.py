@@ -279,13 +279,19 @@ async def test_an_older_file_is_brought_up_to_date_once(
     assert "least" not in tables
 
 
-async def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path, clock: Clock):
-    """It has no record of its migrations but its number, and a settlement has one part."""
+async def test_a_file_of_the_first_version_is_brought_up_to_date(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It has no record of its migrations but its number."""
+    schema = tmp_path / "schema"
+    shutil.copytree(sqlite_file.SCHEMA, schema)
+    (schema / "900_more.sql").write_text("CREATE TABLE more (a);\nINSERT INTO more VALUES (8);\n")
+    monkeypatch.setattr(sqlite_file, "SCHEMA", schema)
     path.parent.mkdir(parents=True, exist_ok=True)
     db = sqlite3.connect(path)
     db.executescript((sqlite_file.SCHEMA / "001_initial.sql").read_text())
-    db.execute("INSERT INTO settled VALUES (1, 5)")
-    db.execute("INSERT INTO windows VALUES (1, 6, 3), (2, 5, 7), (1, 4, 2)")
+    db.execute("INSERT INTO settlements VALUES (1, 0, 5)")
+    db.execute("INSERT INTO rate_windows VALUES (1, 6, 3, 5), (2, 5, 7, 7), (1, 4, 2, 2)")
     db.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
     db.execute("PRAGMA user_version = 1")
     db.commit()
@@ -293,8 +299,9 @@ async def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path, clo
     await opened(path)
     db = sqlite3.connect(path)
     assert db.execute("SELECT * FROM settlements").fetchall() == [(1, 0, 5)]
-    windows = db.execute("SELECT key, at, units, total FROM windows").fetchall()
+    windows = db.execute("SELECT key, at, units, total FROM rate_windows").fetchall()
     assert windows == [(1, 4, 2, 2), (1, 6, 3, 5), (2, 5, 7, 7)]
+    assert db.execute("SELECT a FROM more").fetchall() == [(8,)]
     recorded = [name for (name,) in db.execute("SELECT name FROM _sqlite_migrations ORDER BY id")]
     db.close()
     assert recorded == [script.stem for script in sorted(sqlite_file.SCHEMA.glob("*.sql"))]
@@ -366,7 +373,9 @@ async def test_a_sealed_answer_opens_only_where_it_was_put(store: Store, path: P
     await store.begin_idempotent(caller.account.id, "b", "b", keep_s=60, lease_s=60)
     await answer_idempotency(store, caller.account.id, "a", ANSWER)
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE onces SET answer = (SELECT answer FROM onces WHERE key = 'a')")
+        db.execute(
+            "UPDATE idempotency_records SET answer = (SELECT answer FROM idempotency_records WHERE key = 'a')"
+        )
     db.close()
     with pytest.raises(StoreBroken):
         await store.begin_idempotent(caller.account.id, "b", "b", keep_s=60, lease_s=60)

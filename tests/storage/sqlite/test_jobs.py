@@ -175,7 +175,7 @@ async def test_killed_at_any_moment_no_job_is_lost_or_counted_twice(path: Path, 
         assert (await store.ledger(caller)).reserved == 0
     with closing(sqlite3.connect(path)) as db:
         assert set(db.execute("SELECT state, tries FROM jobs")) == {("done", 2)}
-        numbers = "SELECT job, group_concat(number) FROM attempts GROUP BY job"
+        numbers = "SELECT job, group_concat(number) FROM job_attempts GROUP BY job"
         assert {numbers for _, numbers in db.execute(numbers)} == {"1,2"}
         assert partitions_told(db) == []
 
@@ -198,7 +198,7 @@ async def assert_all_is_counted(store: Store, caller: Caller, path: Path) -> Non
     with closing(sqlite3.connect(path)) as db:
         verified = [int(id) for (id,) in db.execute("SELECT id FROM jobs WHERE payload NOT NULL")]
         rows = [number for (number,) in db.execute("SELECT latency_ms FROM usage")]
-        (metered,) = db.execute("SELECT sum(count) FROM letters").fetchone()
+        (metered,) = db.execute("SELECT sum(count) FROM outbox").fetchone()
         (pending,) = db.execute("SELECT count(*) FROM jobs WHERE payload IS NULL").fetchone()
     assert sorted(rows) == sorted(verified)
     ledger = await store.ledger(caller)
@@ -260,11 +260,11 @@ async def test_no_write_reads_or_sorts_a_whole_table(store: Store, path: Path):
     plans: dict[str, list[str]] = {}
     with closing(sqlite3.connect(path)) as db:
         for statement in statements:
-            if re.search(r"\b(jobs|lanes|attempts|letters|customer_id)\b", statement):
+            if re.search(r"\b(jobs|job_partitions|job_attempts|outbox|customer_id)\b", statement):
                 rows = db.execute(f"EXPLAIN QUERY PLAN {statement}")
                 plans[statement] = [step for *_, step in rows]
     assert len(plans) > 40
-    large = re.compile(r"SCAN (jobs|lanes|attempts|letters)|TEMP B-TREE FOR ORDER BY")
+    large = re.compile(r"SCAN (jobs|job_partitions|job_attempts|outbox)|TEMP B-TREE FOR ORDER BY")
     slow = {
         statement: plan
         for statement, plan in plans.items()
@@ -289,11 +289,11 @@ def fill(path: Path, *, ended: int, full: int, others: int) -> None:
             jobs,
         )
         db.execute(
-            "INSERT INTO lanes SELECT state, account, host, count(*), min(due_at) FROM jobs"
+            "INSERT INTO job_partitions SELECT state, account, host, count(*), min(due_at) FROM jobs"
             " WHERE state = 'delivering' GROUP BY 1, 2, 3"
         )
         db.execute(
-            "INSERT INTO backlogs SELECT account, 0, count(*), NULL, min(due_at) FROM jobs"
+            "INSERT INTO job_backlogs SELECT account, 0, count(*), NULL, min(due_at) FROM jobs"
             " WHERE state = 'delivering' GROUP BY 1"
         )
 
