@@ -53,7 +53,7 @@ KILLS = 4
 OF_THE_STORE = re.compile(r"\b(open_shop|open_test_store|make_place|store_settings)\b|\bshop[:,)]")
 ELSEWHERE = {
     "test_description_holds.py",  # what is said of bodies, of which 70 s are made up
-    "test_fleet_served.py",  # on a server that flushes, below
+    "test_connection_leases_served.py",  # on a server that flushes, below
 }
 OF_A_FILE = "tests/api/http/test_abuse_operations.py::test_health_says_so_when_the_disk_is_full"
 SUMS = "SELECT address, sum(connections)::int FROM connection_leases GROUP BY address"
@@ -113,8 +113,10 @@ def test_the_contract_of_every_store(quick_server: PrivatePostgres):
 
 def test_the_service_keeps_its_promises_on_it(quick_server: PrivatePostgres):
     """With the edges of every limit over one process and two, and killed ones."""
-    files = [path for path in sorted((ROOT / "tests/api").glob("test_*.py")) if asks_a_store(path)]
-    assert {"test_edges.py", "test_killed.py", "test_metering.py"} <= {path.name for path in files}
+    files = [path for path in sorted((ROOT / "tests/api").rglob("test_*.py")) if asks_a_store(path)]
+    assert {"test_edges.py", "test_killed.py", "test_metered_stream.py"} <= {
+        path.name for path in files
+    }
     suite(quick_server, *map(str, files), "--deselect", OF_A_FILE)
 
 
