@@ -28,7 +28,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailprobe needs Python 3.11 or newer; name one with: make PYTHON=python3.x")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) --require-hashes -r requirements.lock
-	$(INSTALL) --no-deps --no-build-isolation --editable .
+	$(INSTALL) --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(TOOLS): requirements-dev.lock $(STAMP)
