@@ -1,5 +1,6 @@
-"""Refuses to build from a checkout without symbolic links; pyproject.toml says everything else."""
+"""Checks the checkout before a build; pyproject.toml says everything else."""
 
+import shutil
 from pathlib import Path
 
 from setuptools import setup
@@ -12,5 +13,8 @@ if broken:
         f"{', '.join(broken)}: should be symbolic links to folders, and are not. On Windows, turn on "
         "developer mode, run `git config core.symlinks true`, and check out again; or install a wheel."
     )
+
+# setuptools would put what an earlier build left here into the wheel, moved modules too.
+shutil.rmtree("build/lib", ignore_errors=True)
 
 setup()

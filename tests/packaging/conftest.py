@@ -4,8 +4,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -27,12 +29,17 @@ def environment(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home)}
 
 
-def run(*command: str | Path, at: Path, timeout_s: float = COMMAND_S, **env: str) -> str:
+def run(
+    *command: str | Path,
+    at: Path,
+    timeout_s: float = COMMAND_S,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Run a command in a directory; return its standard output, or fail with all that it wrote."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=at,
-        env=environment(at) | env,
+        env={**environment(at), **env},
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -55,7 +62,7 @@ class Installed:
 
     def run(self, *words: str | Path, **env: str) -> str:
         """Run `mailprobe` with these arguments."""
-        return run(self.mailprobe, *words, at=self.work, **env)
+        return run(self.mailprobe, *words, at=self.work, env=env)
 
     def execute(self, code: str) -> str:
         """Run a program of Python's."""
@@ -64,7 +71,7 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the files that git knows or would add: no earlier build reaches the wheel."""
+    """A copy of the files that git knows or would add, and what an earlier build left there."""
     copy = tmp_path_factory.mktemp("checkout")
     listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     names = subprocess.check_output(listed, cwd=ROOT, text=True).split("\0")
@@ -75,6 +82,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             target.symlink_to(source.readlink())
         elif source.exists():
             target.write_bytes(source.read_bytes())
+    earlier = copy / "build/lib/mailprobe/moved_since.py"
+    earlier.parent.mkdir(parents=True)
+    earlier.touch()
     return copy
 
 
@@ -99,7 +109,7 @@ def installed(
     place = tmp_path_factory.mktemp("installed")
     work = place / "work"
     work.mkdir()
-    run(request.param, "-m", "venv", place / "venv", at=place, timeout_s=INSTALL_S)
+    run(request.param, "-m", "venv", "--without-pip", place / "venv", at=place, timeout_s=INSTALL_S)
     python = place / "venv/bin/python"
     where = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", at=place)
     site_packages = Path(where.strip())
@@ -108,6 +118,7 @@ def installed(
         (site_packages / name / "__init__.py").write_text(FOREIGN_CODE)
     pinned = re.findall(r"^\S+==\S+.*(?=\s\\$)", (ROOT / "requirements.lock").read_text(), re.M)
     (place / "constraints.txt").write_text("\n".join(pinned))
-    options = ("--only-binary", ":all:", "--constraint", place / "constraints.txt")
-    run(python, *PIP, "install", *options, wheel, at=place, timeout_s=INSTALL_S)
+    options = ("--no-compile", "--only-binary", ":all:", "--constraint", place / "constraints.txt")
+    pip = (sys.executable, *PIP, "--python", python)
+    run(*pip, "install", *options, wheel, at=place, timeout_s=INSTALL_S)
     return Installed(python, site_packages, work)

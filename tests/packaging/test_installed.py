@@ -19,6 +19,7 @@ from tests.packaging.conftest import (
     COMMAND_S,
     FOREIGN,
     FOREIGN_CODE,
+    PIP,
     ROOT,
     Installed,
     environment,
@@ -86,7 +87,7 @@ def test_no_tool_of_development_is_needed(installed: Installed) -> None:
     listed = json.loads(installed.execute(LIST_DISTRIBUTIONS))
     assert "trio" in listed
     assert not {"pytest", "mypy", "ruff", "hypothesis", "matplotlib"} & set(listed)
-    run(installed.python, "-m", "pip", "check", at=installed.work)
+    run(sys.executable, *PIP, "--python", installed.python, "check", at=installed.work)
 
 
 LIST_DISTRIBUTIONS = (
