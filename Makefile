@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Further interpreters that this machine has, of those we support.
 OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
@@ -13,18 +15,25 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo serve test test-others peers check bench format lock clean
+.PHONY: setup tools demo serve test test-others wheel-test peers check bench format map lock clean
 
-# Compiled here too, for whoever starts it from such an environment.
+# Installs what running needs, and compiles our modules.
 setup: $(STAMP)
 	@$(BIN)/python -m compileall -q engine storage api bench
+
+# Adds the tools of development and what `make bench` draws with.
+tools: setup $(TOOLS)
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailprobe needs Python 3.11 or newer; name one with: make PYTHON=python3.x")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@touch $(STAMP)
+	$(INSTALL) --require-hashes -r requirements.lock
+	$(INSTALL) --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(TOOLS): requirements-dev.lock $(STAMP)
+	$(INSTALL) --require-hashes -r requirements-dev.lock
+	@touch $@
 
 demo: setup
 	@$(BIN)/mailprobe demo
@@ -34,7 +43,7 @@ serve: setup
 
 # Tests wait for other processes and for real clocks, so two cores have room for three workers:
 # they kept the cores 77 % busy.
-test: setup
+test: tools
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # The same suite on every other supported interpreter that is here, each in its own .venv-*.
@@ -44,29 +53,40 @@ test-others:
 		$(MAKE) --no-print-directory test PYTHON=$$each VENV=$$venv || exit 1; \
 	done
 
+# Builds the wheel and runs it in fresh environments of every supported interpreter that is here,
+# outside of this checkout. It needs the wheels of requirements.lock, from wherever pip finds them.
+wheel-test: tools
+	OTHERS="$(OTHERS)" $(BIN)/python -m pytest tests/packaging
+
 # The tests against real programs. Installs Debian's packages, so it takes root: see docs/peers.md.
 peers:
 	@tests/peers/able
-	@$(MAKE) --no-print-directory setup
+	@$(MAKE) --no-print-directory tools
 	@tests/peers/install
 	$(BIN)/python -m pytest tests/peers
 
-bench: setup
+bench: tools
 	@$(BIN)/mailprobe bench
 
-check: setup
+check: tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: setup
+format: tools
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Writes requirements.lock anew from pyproject.toml (needs uv).
+# Rewrites the map of files in docs/architecture.md.
+map:
+	@$(PYTHON) tests/architecture_map.py
+
+# Writes both locks anew from pyproject.toml (needs uv). What runs has the same versions in both.
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 lock:
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-header --output-file requirements.lock pyproject.toml
+	$(LOCK) --extra build --output-file requirements.lock pyproject.toml
+	$(LOCK) --all-extras --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 
 clean:
 	rm -rf .venv .venv-* .peers build dist *.egg-info

@@ -1,0 +1,1 @@
+"""Measuring: the benchmark, its load generators, the lab and the demo."""

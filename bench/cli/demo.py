@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.errors import CommandError, Interrupted, Misuse, print_error
+from mailprobe.api.cli.errors import CommandError, Interrupted, print_error
 from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mailprobe.api.settings import Settings
 
 LIST = Path("examples/list.csv")
-ROOT = Path(__file__).parents[3]
+PACKAGED = Path(__file__).parents[1] / "lab" / "list.csv"  # in a checkout a link to LIST
 RATE_PER_MIN = 1_000_000  # of the demo's account: nobody should wait for a minute to pass
 
 
@@ -32,13 +32,14 @@ RATE_PER_MIN = 1_000_000  # of the demo's account: nobody should wait for a minu
 def demo() -> None:
     """Clean an example list, with a resolver and mail servers on this machine.
 
-    Nothing outside this machine is asked. The cleaned list lies beside the example.
+    Nothing outside this machine is asked. The cleaned list lies beside the example, or in
+    the working directory where the example is a part of the installed program.
     """
-    source = _example()
+    source, beside = _example()
     raise_open_files()
     with sigterm_as_sigint():
         try:
-            summary = _clean_in_lab(source)
+            summary = _clean_in_lab(source, beside)
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted("interrupted; nothing runs on and nothing is left behind") from None
         from mailprobe.api.cli.output.report import print_summary
@@ -46,15 +47,17 @@ def demo() -> None:
         print_summary(summary, sys.stdout)
 
 
-def _example() -> Path:
-    """The example list, of the working directory or of this checkout."""
-    for directory in (Path(), ROOT):
-        if (directory / LIST).is_file():
-            return directory / LIST
-    raise Misuse(f"{LIST} is not here; run the demo in a checkout of mailprobe")
+def _example() -> tuple[Path, Path]:
+    """The example list, of the working directory or our own, and the path to save it beside."""
+    if LIST.is_file():
+        return LIST, LIST
+    if PACKAGED.is_symlink():
+        source = PACKAGED.resolve()
+        return source, source
+    return PACKAGED, Path(PACKAGED.name)
 
 
-def _clean_in_lab(source: Path) -> "Summary":
+def _clean_in_lab(source: Path, beside: Path) -> "Summary":
     """Clean `source` by a lab's hosts alone: no setting of the operator's reaches in."""
     from mailprobe.api.settings import Settings
     from mailprobe.bench.lab import LabFailed, start_lab
@@ -68,19 +71,19 @@ def _clean_in_lab(source: Path) -> "Summary":
                     "MAILPROBE_BIND": "127.0.0.1:0",
                 }
                 settings = Settings.read({**lab.env, **ours}, Path(directory))
-                return _clean(source, settings, Path(directory))
+                return _clean(source, beside, settings, Path(directory))
         except LabFailed as error:
             raise CommandError(f"the demo needs its lab: {error}") from error
 
 
-def _clean(source: Path, settings: "Settings", directory: Path) -> "Summary":
+def _clean(source: Path, beside: Path, settings: "Settings", directory: Path) -> "Summary":
     """Clean in `directory`, so that no unfinished run of a person's is in the way; then publish."""
     import mailprobe.api.serve  # noqa: F401 - before the word: imports are a bad moment for a Ctrl-C
     from mailprobe.api.cli.cleaning.run import Order, clean_list, output_path
     from mailprobe.api.cli.listfile import replacing
     from mailprobe.api.cli.output.progress import show_progress
 
-    draft, target = output_path(directory / source.name), output_path(source)
+    draft, target = output_path(directory / source.name), output_path(beside)
     print_error(f"cleaning {source}")
     summary = clean_list(
         Order(source, draft),

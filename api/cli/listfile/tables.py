@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, BinaryIO
 
-import msgspec
+import orjson
 
 from mailprobe.api.cli.listfile.columns import (
     SAMPLE_ROWS,
@@ -52,7 +52,7 @@ class TableRow:
         return self.values
 
     def members(self) -> bytes:
-        return msgspec.json.encode(dict(zip(self.table.unique_columns, self.values, strict=False)))
+        return orjson.dumps(dict(zip(self.table.unique_columns, self.values, strict=False)))
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+import orjson
 
 from mailprobe.api.cli.errors import CommandError, Misuse
 from mailprobe.api.cli.listfile.dialect import Dialect
@@ -295,7 +296,7 @@ def _same_workbook(file: BinaryIO, source: List, sheet: Sheet) -> Iterator[Write
 def _write_objects(file: BinaryIO, names: Sequence[str]) -> Write:
     def write(row: ListRow, verdict: Verdict | None) -> None:
         own = row.members().removesuffix(b"}").rstrip()
-        result = msgspec.json.encode(dict(zip(names, result_values(verdict), strict=True)))
+        result = orjson.dumps(dict(zip(names, result_values(verdict), strict=True)))
         comma = b"" if own == b"{" else b","
         file.write(own + comma + result[1:] + b"\n")
 

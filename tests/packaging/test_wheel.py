@@ -1,0 +1,66 @@
+"""What the wheel holds: the whole program, in one import package."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+from tests.packaging.conftest import COMMAND_S, ROOT, build_wheel, run
+
+PACKAGES = ("api", "bench", "engine", "storage")
+
+
+def members(wheel: Path) -> dict[str, bytes]:
+    """The files of a wheel by name, without its metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name
+        }
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_no_other(
+    checkout: Path, wheel: Path
+) -> None:
+    expected = {
+        f"mailprobe/{path.relative_to(checkout)}": path.read_bytes()
+        for package in PACKAGES
+        for path in (checkout / package).rglob("*")
+        if path.is_file()
+    }
+    for name in ("__init__.py", "py.typed"):
+        expected[f"mailprobe/{name}"] = (checkout / "mailprobe" / name).read_bytes()
+    held = members(wheel)
+    assert set(held) == set(expected)
+    assert held == expected
+
+
+def test_a_source_distribution_builds_the_same_wheel(
+    checkout: Path, wheel: Path, tmp_path: Path
+) -> None:
+    """It holds files where the checkout has symbolic links."""
+    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    run(sys.executable, "-c", build, tmp_path, at=checkout)
+    [source] = tmp_path.glob("*.tar.gz")
+    assert members(build_wheel(source, tmp_path)) == members(wheel)
+
+
+def test_a_checkout_without_symbolic_links_says_what_to_do(tmp_path: Path) -> None:
+    """As git on Windows makes it by default: each link is a file with the link's target."""
+    (tmp_path / "mailprobe").mkdir()
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    for name in PACKAGES:
+        (tmp_path / "mailprobe" / name).write_text(f"../{name}")
+    pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index")
+    done = subprocess.run(
+        [*pip, "."], cwd=tmp_path, capture_output=True, text=True, timeout=COMMAND_S
+    )
+    assert done.returncode != 0
+    assert "git config core.symlinks true" in done.stdout + done.stderr
+
+
+def test_what_is_built_with_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    assert extras["build"] == project["build-system"]["requires"]

@@ -1,0 +1,81 @@
+"""The shape of the code: one map of it, small folders, files of a length that can be read.
+
+Who may import whom, and that no modules import each other in a circle, is in test_layers.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests import architecture_map
+from tests.architecture_map import ROOT, first_sentence, product_modules
+
+MODULES_MAX = 16  # in a folder, besides its __init__.py
+MODULE_LINES_MAX = 500
+TEST_LINES_MAX = 600
+
+# Longer than they may be. A file leaves the table as soon as it is short enough.
+LONG_MODULES = {
+    "api/cli/http_source.py",
+    "api/cli/listfile/dialect.py",
+    "api/http/connection.py",
+    "api/settings.py",
+    "engine/dns/doh.py",
+    "engine/dns/resolver.py",
+    "engine/dns/routes.py",
+    "engine/smtp/dispatcher.py",
+    "engine/smtp/pool.py",
+    "engine/smtp/session.py",
+    "engine/stream/scheduler.py",
+}
+LONG_TESTS = {
+    "tests/api/alerts/test_sender.py",
+    "tests/api/billing/test_provider.py",
+    "tests/api/http/test_exchange.py",
+    "tests/api/jobs/test_delivery.py",
+    "tests/api/mcp/test_app.py",
+    "tests/api/observability/test_metrics.py",
+    "tests/api/rest/test_specification.py",
+    "tests/engine/dns/test_routes.py",
+    "tests/engine/net/test_dialer.py",
+    "tests/engine/smtp/test_wire.py",
+    "tests/engine/stream/test_scheduler.py",
+    "tests/peers/test_postgres.py",
+    "tests/storage/sqlite/test_file.py",
+    "tests/storage/test_contract.py",
+    "tests/storage/test_jobs.py",
+    "tests/test_readme.py",
+}
+
+
+def test_the_map_names_every_module_with_what_it_is_for() -> None:
+    assert architecture_map.found() == architecture_map.written(), "run: make map"
+
+
+@pytest.mark.parametrize("path", product_modules(), ids=str)
+def test_a_module_begins_with_what_it_is_for(path: Path) -> None:
+    assert first_sentence(path)
+
+
+def test_a_folder_has_few_modules() -> None:
+    modules = [path for path in product_modules() if path.name != "__init__.py"]
+    count = Counter(str(path.parent) for path in modules)
+    assert {folder: n for folder, n in count.items() if n > MODULES_MAX} == {}
+
+
+def longer_than(lines_max: int, paths: list[Path]) -> set[str]:
+    return {
+        str(path)
+        for path in paths
+        if len((ROOT / path).read_text("utf-8").splitlines()) > lines_max
+    }
+
+
+def test_a_module_is_not_too_long() -> None:
+    assert longer_than(MODULE_LINES_MAX, product_modules()) == LONG_MODULES
+
+
+def test_a_file_of_tests_is_not_too_long() -> None:
+    paths = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py")]
+    assert longer_than(TEST_LINES_MAX, paths) == LONG_TESTS

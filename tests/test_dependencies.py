@@ -1,0 +1,86 @@
+"""What is declared as needed is imported, what is imported is declared, and both locks hold it."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import packages_distributions
+
+from tests.architecture_map import ROOT, product_modules
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+# `bench peers` installs other verifiers into environments of their own; these scripts run there.
+PEERS = {"validate_email", "verify_email"}
+
+
+def normal(name: str) -> str:
+    """A distribution's name as PEP 503 compares them, without extras and versions."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\s\[<>=!~;]", name)[0]).lower()
+
+
+DECLARED = {normal(name) for name in PROJECT["dependencies"]}
+
+
+def imported_names(tree: ast.AST) -> Iterator[str]:
+    """The top-level packages that a module imports, in functions too, but not for types alone."""
+    if isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test):
+        return
+    if isinstance(tree, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in tree.names)
+    elif isinstance(tree, ast.ImportFrom) and tree.module and not tree.level:
+        yield tree.module.partition(".")[0]
+    for child in ast.iter_child_nodes(tree):
+        yield from imported_names(child)
+
+
+@cache
+def imported() -> frozenset[str]:
+    """The distributions that the product imports from."""
+    names = {
+        name
+        for path in product_modules()
+        for name in imported_names(ast.parse((ROOT / path).read_text("utf-8")))
+    }
+    homes = packages_distributions()
+    foreign = names - sys.stdlib_module_names - PEERS - {"mailprobe"}
+    return frozenset(normal(home) for name in foreign for home in homes[name])
+
+
+def locked(lock: str) -> dict[str, set[str]]:
+    """The versions of each distribution in a lock: several where interpreters need different ones."""
+    versions: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^(\S+)==(\S+)", (ROOT / lock).read_text("utf-8"), re.M):
+        versions.setdefault(normal(name), set()).add(version)
+    return versions
+
+
+def test_every_runtime_dependency_is_imported() -> None:
+    assert imported() >= DECLARED
+
+
+def test_whatever_is_imported_is_a_runtime_dependency_or_draws_for_the_bench() -> None:
+    assert imported() - DECLARED <= {normal(name) for name in EXTRAS["bench"]}
+
+
+def test_the_lock_of_what_runs_holds_it_and_no_tool() -> None:
+    runtime = locked("requirements.lock")
+    assert DECLARED | {normal(name) for name in EXTRAS["build"]} <= set(runtime)
+    tools = {normal(name) for name in EXTRAS["dev"] + EXTRAS["bench"]}
+    assert tools & set(runtime) == set()
+
+
+def test_the_lock_of_the_tools_has_everything_at_the_same_versions() -> None:
+    everything = locked("requirements-dev.lock")
+    assert {normal(name) for extra in EXTRAS.values() for name in extra} <= set(everything)
+    assert locked("requirements.lock").items() <= everything.items()
+
+
+def test_the_locks_have_hashes_and_no_address() -> None:
+    for lock in ("requirements.lock", "requirements-dev.lock"):
+        text = (ROOT / lock).read_text("utf-8")
+        entries = re.split(r"^(?=\S+==)", text, flags=re.M)[1:]
+        assert all("--hash=sha256:" in entry for entry in entries)
+        assert not re.search(r"://|--(extra-)?index-url|--find-links", text)
