@@ -13,7 +13,8 @@ from typing import Any
 
 import h11
 
-from mailprobe.api.http.exchange import HOST, WHOLE_BODY, Message
+from mailprobe.api.http.exchange import WHOLE_BODY, Message
+from mailprobe.api.http.strict_h11 import HOST
 
 Fields = list[tuple[bytes, bytes]]
 

@@ -18,7 +18,7 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
-from mailprobe.api.http.connection import HttpConnection, RequestTurn
+from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.exchange import (
     REFUSALS,
@@ -31,6 +31,7 @@ from mailprobe.api.http.fast_parser import head_of
 from mailprobe.api.http.listeners import accept, accept_now
 from mailprobe.api.http.overload import AdmissionQueue
 from mailprobe.api.http.request_bodies import BodyBudget
+from mailprobe.api.http.request_turn import RequestTurn
 from mailprobe.api.signals import drain_signals
 from mailprobe.engine.background import contained, supervised
 

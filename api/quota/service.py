@@ -15,7 +15,8 @@ import trio
 
 from mailprobe.api.http.overload import admitted
 from mailprobe.api.quota.background_writes import BackgroundWrites
-from mailprobe.api.quota.capacity import Capacity, CapacityTicket, limit_headers
+from mailprobe.api.quota.capacity import Capacity, CapacityTicket
+from mailprobe.api.quota.headers import limit_headers
 from mailprobe.api.quota.plans import Plans, PricingPlan
 from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.rest.refusals import (
