@@ -32,7 +32,7 @@ from mailprobe.api.http.exchange import (
 from mailprobe.api.http.fast_parser import FastAnswer, FastRequest, read_fast
 from mailprobe.api.http.incoming import IncomingBody, ReadDeadline, declared_octets
 from mailprobe.api.http.output import READ_OCTETS, Output, linger, reset_on_close
-from mailprobe.api.http.overload import Ticket, wait_at
+from mailprobe.api.http.overload import Ticket, set_ticket
 from mailprobe.api.http.request_bodies import ArrivingBody, arriving
 from mailprobe.api.http.request_turn import RequestTurn
 from mailprobe.api.http.strict_h11 import admit, strict_connection
@@ -142,7 +142,7 @@ class HttpConnection(H11Protocol):
 
         Returns the first octet of the request, which shows its method, or nothing.
         """
-        if not self._server.overrun or self._request is not None or self._buffer:
+        if not self._server.is_overrun or self._request is not None or self._buffer:
             return b""
         first = os.read(self._wire.socket.fileno(), 1)
         if first == b"P":  # of POST; a GET is always read
@@ -219,7 +219,7 @@ class HttpConnection(H11Protocol):
         await self.flush()
         self._server.idle.pop(self, None)
         self._idle()
-        self._server.has_rejected(time.thread_time() - began_s)
+        self._server.charge_rejection(time.thread_time() - began_s)
 
     def _hang_up(self) -> None:
         self._gone = True
@@ -413,12 +413,12 @@ class HttpConnection(H11Protocol):
 
     async def _work(self, turn: RequestTurn) -> None:
         if turn.ticket is not None:
-            wait_at(turn.ticket)
+            set_ticket(turn.ticket)
         if turn.arrival is not None:
             arriving(turn.arrival)
         try:
             if turn.ticket is not None:
-                await turn.ticket.turn()
+                await turn.ticket.wait_until_active()
             await turn.exchange.run()
         finally:
             self._server.end(turn)

@@ -31,7 +31,7 @@ PLACES: list[tuple[Any, str]] = [
     (server, "accept"),
     (server, "accept_now"),
     (server, "HttpConnection"),
-    (HttpServer, "_make_room"),
+    (HttpServer, "_evict_one"),
     (HttpServer, "_enter"),
     (HttpServer, "mark_idle"),
     (HttpServer, "wait_for"),
@@ -85,9 +85,9 @@ PLACES: list[tuple[Any, str]] = [
     (AdmissionQueue, "enter"),
     (AdmissionQueue, "leave"),
     (AdmissionQueue, "_check"),
-    (Ticket, "acquire"),
-    (Ticket, "turn"),
-    (Ticket, "begin"),
+    (Ticket, "try_enter"),
+    (Ticket, "wait_until_active"),
+    (Ticket, "activate"),
     (Ticket, "leave"),
     (connection, "admit"),
     (connection, "read_fast"),
@@ -143,7 +143,7 @@ async def all_kinds(serving: Serving) -> None:
 )
 async def test_a_fault_in_the_server_ends_a_connection_at_most(owner, name, faults, caplog):
     limits: dict[str, Any] = {"head_s": 0.2, "body_s": 0.2, "keep_alive_s": 0.3}
-    if name in ("_make_room", "_enter"):
+    if name in ("_evict_one", "_enter"):
         limits["connections_max"] = 4
     logged = ""
     with failing(owner, name) as has_failed:
