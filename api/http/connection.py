@@ -33,7 +33,7 @@ from mailprobe.api.http.fast_parser import FastAnswer, FastRequest, read_fast
 from mailprobe.api.http.incoming import IncomingBody, ReadDeadline, declared_octets
 from mailprobe.api.http.output import READ_OCTETS, Output, linger, reset_on_close
 from mailprobe.api.http.overload import Ticket, set_ticket
-from mailprobe.api.http.request_bodies import ArrivingBody, arriving
+from mailprobe.api.http.request_bodies import ArrivingBody, set_arrival
 from mailprobe.api.http.request_turn import RequestTurn
 from mailprobe.api.http.strict_h11 import admit, strict_connection
 
@@ -415,7 +415,7 @@ class HttpConnection(H11Protocol):
         if turn.ticket is not None:
             set_ticket(turn.ticket)
         if turn.arrival is not None:
-            arriving(turn.arrival)
+            set_arrival(turn.arrival)
         try:
             if turn.ticket is not None:
                 await turn.ticket.wait_until_active()

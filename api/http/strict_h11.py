@@ -12,24 +12,23 @@ import re
 import h11
 from h11._receivebuffer import ReceiveBuffer  # no public way to see the octets of a head
 
-# A line ends in CRLF and nothing else does (RFC 9112 2.2 lets a recipient be lenient;
-# that two recipients are so in two ways is what request smuggling lives on).
+# A line ends in CRLF only. RFC 9112 2.2 allows leniency, but two recipients that are lenient
+# in different ways make request smuggling possible.
 _LONE = re.compile(rb"(?<!\r)\n|\r(?!\n)|\0")
 _FOLD = re.compile(rb"\r\n[ \t]")  # RFC 9112 5.2
 _FRAMING = re.compile(rb"\r\n(content-length|transfer-encoding)[ \t]*:", re.IGNORECASE)
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _CHUNK = re.compile(rb"[0-9a-f]{1,16}(;[\t -~]*)?\r\n", re.IGNORECASE)
-CHUNK_LINE_OCTETS_MAX = 256  # nobody uses extensions, and they are not counted as body
+CHUNK_LINE_OCTETS_MAX = 256  # chunk extensions are not used, and not counted as body
 
 
 class StrictBuffer(ReceiveBuffer):
-    """h11's buffer, for which a head or a trailer is well formed or the request is refused.
+    """h11's buffer, which refuses malformed heads and trailers.
 
-    Refused are: a line that does not end in CRLF, a folded line, a framing field
-    said twice or next to the other one (RFC 9112 6.3), a head that is too long, a
-    chunk whose size is more than hexadecimal digits.
-    An Upgrade field is passed over, as RFC 9110 7.8 allows: there is nothing to
-    upgrade to, and h11 would stop reading while it waits for our decision.
+    Refused are: a line that does not end in CRLF, a folded line, more than one framing field
+    (RFC 9112 6.3), a head that is too long, a chunk size with other characters than
+    hexadecimal digits. Upgrade fields are dropped, as RFC 9110 7.8 allows: no upgrade is
+    supported, and h11 would stop reading to wait for a decision.
     """
 
     def __init__(self, octets_max: int, connection: h11.Connection) -> None:
@@ -60,7 +59,7 @@ class StrictBuffer(ReceiveBuffer):
         if _FOLD.search(head):
             raise h11.LocalProtocolError("a folded line")
         if len(_FRAMING.findall(head)) > 1:
-            raise h11.LocalProtocolError("more than one field that says where the body ends")
+            raise h11.LocalProtocolError("more than one framing field")
         return [bytearray(line) for line in _UPGRADE.sub(b"", head).split(b"\r\n")]
 
     def is_next_line_obviously_invalid_request_line(self) -> bool:
@@ -70,7 +69,7 @@ class StrictBuffer(ReceiveBuffer):
         line = super().maybe_extract_next_line()
         octets = len(self._data) if line is None else len(line)
         if octets > CHUNK_LINE_OCTETS_MAX or (line is not None and not _CHUNK.fullmatch(line)):
-            raise h11.LocalProtocolError("a chunk that does not say its size")
+            raise h11.LocalProtocolError("a chunk without a valid size")
         return line
 
 
@@ -81,7 +80,7 @@ def strict_connection(head_octets_max: int) -> tuple[h11.Connection, StrictBuffe
     return connection, buffer
 
 
-# A host that frameworks can route by; of others theirs makes an error 500.
+# A host that frameworks can route by; other values would cause an error 500.
 _LABEL = rb"[a-z0-9_-]{1,63}"
 HOST = re.compile(
     rb"(\[[0-9a-f:.]{2,45}\]|%b(\.%b){0,63}\.?)?(:[0-9]{0,5})?" % (_LABEL, _LABEL), re.IGNORECASE
@@ -90,17 +89,16 @@ _ABSOLUTE = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
 
 
 def admit(request: h11.Request) -> h11.Request | None:
-    """The request with its target in origin form, or None for one that is not served.
+    """Return the request with its target in origin form, or None to refuse it.
 
-    HTTP/1.0 and 1.1 alone. HTTP/2 with prior knowledge ("PRI * HTTP/2.0") is refused
-    here: the stack's own way into HTTP/2 lets a DATA frame that comes after an early
-    answer end the process. A coded transfer in HTTP/1.0 is faulty framing (RFC 9112
-    6.1). CONNECT and `*` name no resource of ours, nor does a host that is no name.
-    Methods are case-sensitive (RFC 9110 9.1), and none of ours is in lower case.
+    Only HTTP/1.0 and 1.1 are served. HTTP/2 with prior knowledge ("PRI * HTTP/2.0") is
+    refused, because in hypercorn's HTTP/2 a DATA frame after an early answer ends the
+    process. A transfer coding in HTTP/1.0 is faulty framing (RFC 9112 6.1). CONNECT, `*` and
+    an invalid host name no resource here. Methods are case-sensitive (RFC 9110 9.1).
     """
     if request.http_version not in (b"1.0", b"1.1"):
         return None
-    if request.method != request.method.upper():  # which the stack would take for the other
+    if request.method != request.method.upper():  # hypercorn would read it as upper case
         return None
     for name, value in request.headers:
         if name == b"host" and not HOST.fullmatch(value):
