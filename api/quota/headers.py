@@ -15,9 +15,9 @@ from mailprobe.storage.records import Ledger
 
 
 def limit_headers(plan: PricingPlan, ledger: Ledger, granted: int = 0) -> dict[str, str]:
-    """RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-10).
+    """Return RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-10).
 
-    `r` is what is left after the units just granted, `t` the seconds until more is.
+    `r` is what is left after the units just granted, `t` the seconds until more is free.
     """
     limit = plan.rate_limit_per_min
     left = max(0, limit - used_last_minute(ledger) - granted)
