@@ -1,9 +1,9 @@
-"""The composition root: the service's parts, put together and taken apart in the order of the blocks.
+"""The composition root: builds the service's parts as nested blocks.
 
-Store, payments, alerts, recorder, seats, engine, courier, jobs, then the doors: each is
-open as long as those after it need it, so that reading upwards gives the order of the
-shutdown. What runs in the background runs in nurseries around the doors, never in the
-web framework's; where it crashes, it begins anew (`engine/background.py`).
+Store, payments, alerts, background writes, connection leases, engine, webhook sender, jobs,
+then the listeners: each stays open as long as those after it need it. The shutdown runs in
+the reverse order. Background tasks run in nurseries around the listeners, never in the web
+framework's; a task that crashes is restarted (`engine/background.py`).
 """
 
 import logging
@@ -48,12 +48,12 @@ from mailprobe.storage.contract import Store, StoreUnavailable
 
 log = logging.getLogger("mailprobe.serve")
 
-RETENTION_EVERY_S = 60.0  # a reservation that died is given back within a minute
+RETENTION_EVERY_S = 60.0  # units of a dead reservation are free again within a minute
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The sockets that are listened on, opened before any fork; empty: no such door."""
+    """The listening sockets, opened before any fork; none where that server is not wanted."""
 
     api: Sequence[socket.socket]
     tools: Sequence[socket.socket] = ()
@@ -70,10 +70,10 @@ async def serve_until_drained(
     ready: Callable[[], None],
     counters: SharedCounters | None = None,
 ) -> None:
-    """One process's service behind all its doors, until SIGTERM or SIGINT.
+    """Run one process's service on all its listeners until SIGTERM, SIGINT or SIGHUP.
 
-    `counters` is where the workers count together. Raises StoreUnavailable, in a group,
-    where the store cannot be opened.
+    Calls `ready` when it accepts requests. `counters` are shared by all workers. Raises
+    StoreUnavailable, in a group, if the store cannot be opened.
     """
     metrics = Metrics(counters.attach()) if counters else None
     drain = trio.Event()
@@ -100,14 +100,12 @@ async def serve_until_drained(
 async def open_service(
     settings: Settings, plans: Plans, metrics: Metrics | None = None
 ) -> AsyncIterator[Service]:
-    """The service without its doors; `metrics` counts what it does.
+    """Open the service without its listeners; `metrics` counts what it does.
 
-    Other processes may have the same store, so the engine's connections are leased from it.
-
-    Jobs finish what they can while the engine and the store are there, and what is to
-    be written is written last.
+    Other processes may use the same store, so the engine's connections are leased from it.
+    At the end jobs finish while engine and store are open; pending writes come last.
     """
-    rng, places = random.Random(), links_of(settings)
+    rng, links = random.Random(), links_of(settings)
     async with (
         open_store(settings.database, secret_key=settings.secret_key) as store,
         open_payments(
@@ -115,14 +113,14 @@ async def open_service(
             key=settings.stripe_key,
             webhook_secret=settings.stripe_webhook_secret,
             api_base=settings.stripe_api_base,
-            dashboard_url=places.dashboard_url,
+            dashboard_url=links.dashboard_url,
             now=utc_now,
             rng=rng,
         ) as payments,
         open_alerts(
             store,
             plans,
-            places,
+            links,
             now=utc_now,
             url=settings.alert_smtp_url,
             sender=settings.alert_from,
@@ -143,7 +141,7 @@ async def open_service(
             store=metrics.timed(store) if metrics else store,
             engine=engine,
             background_writes=background_writes,
-            places=places,
+            places=links,
             plans=plans,
             payments=payments,
             metered=settings.stripe_key is not None,
@@ -170,7 +168,7 @@ def _open_leases(
 
 
 def links_of(settings: Settings) -> Links:
-    """The public addresses, as the operator says or as the bind makes them."""
+    """The public URLs: the operator's settings, else made from the bind address."""
     base_url = settings.base_url or settings.bind.url
     return Links(
         base_url,
@@ -180,12 +178,12 @@ def links_of(settings: Settings) -> Links:
 
 
 def tools_url_of(settings: Settings) -> str:
-    """The tool server's public address; it has one where it has a bind."""
+    """The tool server's public URL; empty without a tools bind."""
     return settings.tools_url or (settings.tools_bind.url if settings.tools_bind else "")
 
 
-# -- doors ------------------------------------------------------------------------------------
-# each closes its sockets at the end, and ends when `drain` is set and all is done
+# -- listeners --------------------------------------------------------------------------------
+# Each returns when `drain` is set and its requests have ended, and closes its sockets.
 
 
 async def serve_service(
@@ -195,12 +193,11 @@ async def serve_service(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """The API, and the upkeep of its store."""
-
-    crowd = RejectedRequests()
+    """Serve the API, and apply retention to its store."""
+    rejected = RejectedRequests()
 
     def error_body(code: str) -> bytes:
-        request_rejected(service.request_log, crowd, code, REFUSALS[code].status)
+        request_rejected(service.request_log, rejected, code, REFUSALS[code].status)
         return octets_of_code(code, service.links)
 
     app, listeners = create_app(service), listeners_on(sockets)
@@ -227,7 +224,7 @@ async def serve_tools(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """The tool server."""
+    """Serve the tool server."""
     await serve_app(
         create_tools_app(service, tools_url, service.links.docs_url),
         listeners_on(sockets),
@@ -248,7 +245,7 @@ async def serve_metrics(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """What all workers count, this one's states among it."""
+    """Serve the metrics of all workers; this one's gauges are sampled for each page."""
     async with trio.open_nursery() as background:
         background.start_soon(supervised, metrics.watch, service)
         await serve_page(
@@ -262,18 +259,19 @@ async def serve_metrics(
 
 
 def url_of(sockets: Sequence[socket.socket]) -> str:
+    """The URL of the first socket."""
     return Bind(*sockets[0].getsockname()[:2]).url
 
 
 async def _stop_jobs(service: Service, drain: trio.Event) -> None:
-    """Begin with the doors, not after them: a stop has 10 seconds in all."""
+    """Stop jobs together with the listeners, not after them: a stop has 10 s in all."""
     await drain.wait()
     if service.jobs is not None:
         service.jobs.stop()
 
 
 async def _apply_retention(service: Service) -> None:
-    """Every minute: rows past their retention, leases that have ended."""
+    """Every minute, delete rows past their retention and leases that have ended."""
     while True:
         await contained(_apply_retention_once, service)
         await trio.sleep(RETENTION_EVERY_S)
@@ -285,4 +283,4 @@ async def _apply_retention_once(service: Service) -> None:
             {tier: plan.retention_days for tier, plan in service.plans.items()}
         )
     except StoreUnavailable:
-        log.warning("the store was not tidied: it cannot be asked")
+        log.warning("retention not applied: the store is unavailable")

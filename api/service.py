@@ -1,4 +1,4 @@
-"""What every operation may use: one frozen value, made once when the service starts."""
+"""The parts that every operation may use, as one frozen value made at the start."""
 
 import secrets
 from collections.abc import Callable, MutableMapping
@@ -30,27 +30,27 @@ class Payments(Protocol):
 
     @property
     def receives_events(self) -> bool:
-        """Does the provider tell of its subscriptions here?"""
+        """Are the provider's webhook events accepted here?"""
         ...
 
     async def portal_url(self, account: Account, return_url: str | None) -> str | None:
-        """Where the account's owner sees the bills; None where there is nothing billed.
+        """Return the URL of the account's billing portal; None if nothing is billed.
 
         Made on demand, never logged. Raises ProviderUnavailable.
         """
         ...
 
     async def receive_event(self, octets: bytes, signature: str) -> None:
-        """What the provider tells of a subscription, checked and believed.
+        """Check the signature of a provider event and apply it.
 
-        Raises InvalidRequest for what the provider did not sign, ProviderUnavailable
-        where it must tell it again later, NoSuchRoute where nothing is expected.
+        Raises InvalidRequest for a wrong signature, ProviderUnavailable if the provider must
+        send the event again, NoSuchRoute if no events are accepted.
         """
         ...
 
 
 class JobService(Protocol):
-    """Asynchronous verification, as far as its handler needs it."""
+    """Asynchronous verification, as its request handler needs it."""
 
     async def submit(
         self,
@@ -59,11 +59,11 @@ class JobService(Protocol):
         headers: MutableMapping[str, str],
         first: FirstAnswer | None = None,
     ) -> Job:
-        """Grant one unit and keep the job, and `first` with it, durably; its work begins at once. Raises a Refusal."""
+        """Reserve one unit and store the job and `first` durably; start it. Raises a Refusal."""
         ...
 
     def stop(self) -> None:
-        """Begin no more work; what is under way has a few seconds to end."""
+        """Start no more jobs; running ones get a few seconds to end."""
         ...
 
 
@@ -80,13 +80,14 @@ class Service:
     now: Callable[[], datetime]
     draw: Draw
     store_check: StoreCheck
-    payments: Payments | None = None  # None: nothing is billed through a provider
-    jobs: JobService | None = None  # None: nothing runs in the background
+    payments: Payments | None = None  # None: no billing provider
+    jobs: JobService | None = None  # None: no jobs
     request_log: RequestLog = NO_REQUEST_LOG
-    admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all its doors
-    intake: BodyBudget = field(default_factory=BodyBudget)  # the same
+    admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners
+    intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners
 
     def plan(self, caller: Caller) -> PricingPlan:
+        """The plan of the caller's account."""
         return self.plans[caller.account.tier]
 
 
@@ -105,10 +106,11 @@ def new_service(
     watch: Watch = not_observed,
     request_log: RequestLog = NO_REQUEST_LOG,
 ) -> Service:
-    """Put the parts together. `addresses_max` are those under way at a time: the engine's.
+    """Put the parts together.
 
-    `metered`: what is billable is reported to the billing provider. `watch` is told
-    of every caller whose usage has changed, `request_log` of every request.
+    `addresses_max` limits the addresses under way, by default to the engine's `probes_max`.
+    `metered`: report billable units to the billing provider. `watch` is called with every
+    caller whose usage has changed, `request_log` with every request.
     """
     capacity = Capacity(addresses_max or engine.settings.probes_max)
     quota = QuotaService(store, engine, background_writes, plans, capacity, now, metered, watch)

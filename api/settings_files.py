@@ -1,7 +1,7 @@
-"""Reads the files that settings name: whole, bounded, and never waiting for a writer.
+"""Reads the files that settings name: whole, at most FILE_OCTETS_MAX, never blocking on a FIFO.
 
-All raise Unreadable, whose message says in a few words why the file can't be
-used; the caller names the setting and its value.
+All functions raise Unreadable, whose message says why the file can't be used; the caller
+adds the setting's name and value.
 """
 
 import os
@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-FILE_OCTETS_MAX = 4 * 1024 * 1024  # a bundle of all authorities of the web has 250 KB
+FILE_OCTETS_MAX = 4 * 1024 * 1024  # a bundle of all public certificate authorities has 250 KB
 
 
 class Unreadable(ValueError):
@@ -21,11 +21,11 @@ class Unreadable(ValueError):
 
 
 def read_octets(path: Path) -> bytes:
-    """The content of a regular file. A FIFO or a device is refused, not waited for."""
+    """Return the content of a regular file or /dev/null. FIFOs and devices are refused."""
     try:
         with open(path, "rb", opener=_open_nonblocking) as file:
             status = os.fstat(file.fileno())
-            nothing = os.path.samestat(status, os.stat(os.devnull))  # a way to say: no file
+            nothing = os.path.samestat(status, os.stat(os.devnull))  # stands for no file
             if not stat.S_ISREG(status.st_mode) and not nothing:
                 raise Unreadable("cannot be read: it is no regular file")
             octets = file.read(FILE_OCTETS_MAX + 1)
@@ -43,7 +43,7 @@ def read_octets(path: Path) -> bytes:
 
 
 def _open_nonblocking(path: str, flags: int) -> int:
-    """Opening a FIFO would wait for its writer otherwise; regular files don't care."""
+    """Open without waiting for a FIFO's writer; no difference for regular files."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -62,7 +62,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def check_authorities(path: Path) -> None:
-    """Does the file hold certificates that TLS can take as its authorities?"""
+    """Raise Unreadable unless TLS can load the file's certificates as authorities."""
     if b"-----BEGIN CERTIFICATE-----" not in read_octets(path):
         raise Unreadable("holds no PEM certificate")
     import ssl  # most runs name no authority

@@ -1,4 +1,4 @@
-"""Where the console script begins: a Ctrl-C works from here on (see mailprobe.api.interrupts)."""
+"""Entry point of the console script; Ctrl-C works from here on (see mailprobe.api.interrupts)."""
 
 from mailprobe.api.interrupts import end_at_interrupts
 
@@ -11,4 +11,4 @@ def main() -> None:
     try:
         command()
     finally:
-        end_at_interrupts()  # the interpreter's end is no better a moment
+        end_at_interrupts()  # the interpreter's shutdown would print a traceback too

@@ -1,4 +1,4 @@
-"""Can the store be written? Asked at most once a second, however often somebody wants to know."""
+"""Can the store be written? Checked at most once a second."""
 
 import logging
 from math import inf
@@ -11,11 +11,11 @@ from mailprobe.storage.contract import Store, StoreUnavailable
 log = logging.getLogger("mailprobe.health")
 
 CHECK_EVERY_S = 1.0
-ANSWER_S = 1.0  # a store that takes longer is as good as away
+ANSWER_S = 1.0  # a store that takes longer counts as unavailable
 
 
 class StoreCheck:
-    """What the last look at the store has shown."""
+    """The result of the last check of the store."""
 
     def __init__(self, store: Store, background_writes: BackgroundWrites) -> None:
         self._store = store
@@ -25,7 +25,7 @@ class StoreCheck:
         self._ended = trio.Event()
 
     async def ok(self) -> bool:
-        """Was it written within about the last second? Answers within ANSWER_S."""
+        """Was the last check, about a second old at most, a success? Returns within ANSWER_S."""
         now = trio.current_time()
         if now - self._begun_at >= CHECK_EVERY_S and (
             self._begun_at == -inf or self._ended.is_set()
@@ -37,7 +37,7 @@ class StoreCheck:
         return self._ok and self._ended.is_set()
 
     async def _check(self) -> None:
-        """Not by the task of a request: what it has begun is finished when its client has gone."""
+        """Runs in a task of the service, so that it ends even if the client hangs up."""
         try:
             await self._store.check()
         except StoreUnavailable as error:

@@ -1,13 +1,12 @@
-"""`--workers N`: processes that serve on the same sockets, and the parent that watches over them.
+"""`--workers N`: worker processes on the same sockets, and the parent that supervises them.
 
-The parent opens the sockets, forks, and then only waits: it runs no loop, no
-thread and no handler, so that it can fork again at any time and that little can
-go wrong in it. A worker that dies is replaced and takes nobody down. A worker
-whose parent dies drains and ends (on Linux, prctl(2)).
+The parent opens the sockets, forks, and then only waits. It runs no event loop, thread or
+signal handler, so that it can fork again at any time and little can fail in it. A worker
+that dies is replaced; the others are not affected. A worker whose parent dies drains and
+ends (on Linux, prctl(2)).
 
-Forked and not started afresh, because a worker so replaced runs the very code and
-settings of the others, whatever has been installed meanwhile, and because the
-lists that the parent has loaded are shared.
+Workers are forked, not started anew, so that a replacement runs the same code and settings
+as the others, whatever was installed meanwhile, and shares the lists in memory.
 """
 
 import ctypes
@@ -31,10 +30,10 @@ logger = logging.getLogger("mailprobe.workers")
 
 Work = Callable[[Callable[[], None]], None]
 
-DRAIN_S = 9.5  # after a worker's own drain, before an operator's patience of 10 s
+DRAIN_S = 9.5  # after a worker's own drain, within the 10 s that a stop may take
 BACKOFF_S = 0.1  # before a worker is replaced, doubling
 BACKOFF_S_MAX = 30.0
-STEADY_S = 30.0  # who served so long died of something new
+STEADY_S = 30.0  # a worker that served so long did not die at its start: no back-off
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -49,18 +48,21 @@ def supervise(
 ) -> int:
     """Run `work` in `count` processes until one of `drain_signals`; return the exit code.
 
-    `work(ready)` serves until its process gets one of them, and calls `ready`
-    once it accepts requests; when all have, `ready` is called here, once. The listening `sockets` are closed here when the drain
-    begins, so that nobody is let in whom no worker will serve. Returns 0 when all have drained; 1 when one has not
-    (it failed while draining, or took longer than `drain_s` and was killed), or
-    when one of the first `count` ended before it was ready: the others are
-    drained then.
+    `work(ready)` serves until its process gets one of them, and calls `ready` once it
+    accepts requests; when all have, `ready` is called here, once. The listening `sockets`
+    are closed here when the drain begins, so that no client connects that no worker will
+    serve.
 
-    To be called in the main thread of a process that has no other and runs no loop.
+    Returns 0 when all workers have drained. Returns 1 if one has not (it failed while
+    draining, or was killed after `drain_s` seconds), or if one of the first `count` ended
+    before it was ready; then the others are drained.
+
+    Call it in the main thread of a process without other threads and without an event loop.
+    Raises RuntimeError if there are other threads.
     """
     if threading.active_count() > 1:
         raise RuntimeError("a process with threads cannot be forked safely")
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, there would be nothing to wait for
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, waitpid would find no child
     watched = {signal.SIGCHLD, *drain_signals()}
     mask: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, watched))
     try:
@@ -72,23 +74,23 @@ def supervise(
 @dataclass(slots=True)
 class _Worker:
     pid: int
-    born: float
-    ready_fd: int  # the reading end of a pipe: an octet comes when the worker serves
-    was_ready: bool = False  # as far as anybody has looked
+    started: float
+    ready_fd: int  # the reading end of a pipe: a byte comes when the worker serves
+    was_ready: bool = False  # as of the last poll
 
     def poll(self) -> None:
-        """Does it serve, or has it?"""
-        with suppress(BlockingIOError):  # a process of its own may still hold the other end
+        """Update `was_ready`."""
+        with suppress(BlockingIOError):  # a child of the worker may hold the other end open
             self.was_ready = self.was_ready or os.read(self.ready_fd, 1) != b""
 
-    def bury(self) -> None:
+    def close(self) -> None:
         self.poll()
         os.close(self.ready_fd)
 
 
 @dataclass(slots=True)
 class _WorkerSlot:
-    """One of the `count`: who works there, or when the next one will."""
+    """One of the `count`: its worker, or the time when the next one starts."""
 
     worker: _Worker | None = None
     ever_ready: bool = False
@@ -112,20 +114,20 @@ class _Supervisor:
         self._drain_s = drain_s
         self._ready: Callable[[], None] | None = ready  # until it has been called
         self._watched = watched
-        self._mask = mask  # what workers unblock again
+        self._mask = mask  # the workers' signal mask
         self._slots = [_WorkerSlot() for _ in range(count)]
 
     def run(self) -> int:
         gc.collect()
         gc.freeze()  # so that collections in workers do not unshare the pages
-        gc.enable()  # it was held back for the start
+        gc.enable()  # it was paused for the start
         while True:
             self._fill()
             signalled = signal.sigtimedwait(self._watched, self._until_due())
             if signalled is not None and signalled.si_signo != signal.SIGCHLD:
                 return self._drain()
             for slot, worker, code in self._reap():
-                if not self._succeeded(slot, worker, code):
+                if not self._schedule_successor(slot, worker, code):
                     self._drain()
                     return 1
             self._notify_ready()
@@ -152,39 +154,39 @@ class _Supervisor:
         return max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
 
     def _reap(self) -> list[tuple[_WorkerSlot, _Worker, int]]:
-        """Whose process has ended, and its exit code (negative: the signal)."""
+        """Return the workers that have ended, with exit codes (negative: the signal)."""
         ended = []
         for slot in self._slots:
             if slot.worker is None:
                 continue
             pid, status = os.waitpid(slot.worker.pid, os.WNOHANG)
             if pid:
-                slot.worker.bury()
+                slot.worker.close()
                 slot.ever_ready |= slot.worker.was_ready
                 ended.append((slot, slot.worker, os.waitstatus_to_exitcode(status)))
                 slot.worker = None
         return ended
 
-    def _succeeded(self, slot: _WorkerSlot, worker: _Worker, code: int) -> bool:
-        """Plan for a successor; False if nobody could ever start in this place."""
+    def _schedule_successor(self, slot: _WorkerSlot, worker: _Worker, code: int) -> bool:
+        """Schedule a replacement; False if no worker of this slot was ever ready."""
         if not slot.ever_ready:
-            logger.error("worker %d could not start (%s)", worker.pid, _notified(code))
+            logger.error("worker %d could not start (%s)", worker.pid, _described(code))
             return False
         now = time.monotonic()
-        if worker.was_ready and now - worker.born > STEADY_S:
+        if worker.was_ready and now - worker.started > STEADY_S:
             slot.backoff_s = BACKOFF_S
         slot.due = now + slot.backoff_s
         slot.backoff_s = min(2 * slot.backoff_s, BACKOFF_S_MAX)
         logger.error(
             "worker %d ended (%s); another starts in %.1f s",
             worker.pid,
-            _notified(code),
+            _described(code),
             slot.due - now,
         )
         return True
 
     def _drain(self) -> int:
-        """Tell all to end and wait for them."""
+        """Stop all workers and wait for them; return the exit code."""
         deadline = time.monotonic() + self._drain_s
         self._signal_all(signal.SIGTERM)
         for sock in self._sockets:
@@ -197,8 +199,8 @@ class _Supervisor:
                 deadline += self._drain_s  # even that takes a moment
             signal.sigtimedwait({signal.SIGCHLD}, max(0.0, left_s))
             for _, worker, code in self._reap():
-                if code and worker.was_ready:  # told before that, a worker has nothing to drain
-                    logger.error("worker %d did not drain (%s)", worker.pid, _notified(code))
+                if code and worker.was_ready:  # else it had nothing to drain
+                    logger.error("worker %d did not drain (%s)", worker.pid, _described(code))
                     clean = False
         return 0 if clean else 1
 
@@ -220,7 +222,7 @@ class _Supervisor:
         return _Worker(pid, time.monotonic(), ready_fd)
 
     def _be_worker(self, parent: int, reported_fd: int) -> NoReturn:
-        """All that the new process does; it never returns into the parent's code."""
+        """Run the new process; never returns into the parent's code."""
         code = 1
         try:
             _exit_with(parent)
@@ -229,7 +231,7 @@ class _Supervisor:
             def ready() -> None:
                 os.write(reported_fd, b".")
                 if os.getppid() == parent:
-                    os.kill(parent, signal.SIGCHLD)  # look: it waits for nothing but signals
+                    os.kill(parent, signal.SIGCHLD)  # wakes it, as it waits only for signals
 
             self._work(ready)
             code = 0
@@ -241,11 +243,11 @@ class _Supervisor:
             with suppress(Exception):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            os._exit(code)  # not the parent's atexit and finally
+            os._exit(code)  # skips the parent's atexit and finally blocks
 
 
 def _exit_with(parent: int) -> None:
-    """Have this process told to drain when its parent ends, however that ends."""
+    """Send this process SIGTERM when its parent ends in any way."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -255,5 +257,5 @@ def _exit_with(parent: int) -> None:
         os._exit(0)
 
 
-def _notified(code: int) -> str:
+def _described(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

@@ -1,9 +1,9 @@
-"""Clients that hang up, told by the kernel whether anybody reads from them or not.
+"""Detects clients that hang up, without reading from them.
 
-An end of file is seen by reading, and a connection is not read while a request is
-under way and octets follow it. EPOLLRDHUP (epoll_ctl(2)) tells of it at once, without
-taking those octets. One set for all connections of a server, edge-triggered: a
-connection costs one system call, and nothing while its client stays.
+Reading shows an end of file, but a connection is not read while a request is under way and
+more bytes follow it. EPOLLRDHUP (epoll_ctl(2)) reports it at once and leaves those bytes in
+place. One edge-triggered epoll set serves all connections: each costs one system call, and
+nothing while its client stays.
 """
 
 import select
@@ -13,28 +13,28 @@ import trio
 
 from mailprobe.engine.background import log_fault
 
-HungUp = Callable[[bool], None]  # True: both ways; False: it sends no more, and may still read
+HungUp = Callable[[bool], None]  # True: closed both ways; False: sends no more, may still read
 
 
 class HangUps:
-    """Tells each watched connection once its client has gone."""
+    """Notifies each watched connection when its client hangs up."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._watched: dict[int, HungUp] = {}
 
     def watch(self, number: int, hung_up: HungUp) -> None:
-        """Call this when the client of that socket hangs up."""
+        """Call `hung_up` when the client of the socket with this number hangs up."""
         self._watched[number] = hung_up
         self._epoll.register(number, select.EPOLLRDHUP | select.EPOLLET)
 
     def forget(self, number: int) -> None:
-        """Before the socket is closed: its number may be another's afterwards."""
+        """Watch no longer. Call before closing the socket, as its number may be reused."""
         if self._watched.pop(number, None) is not None:
             self._epoll.unregister(number)
 
     async def run(self) -> None:
-        """Tell them, until cancelled."""
+        """Notify connections until cancelled."""
         while True:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
             for number, events in self._epoll.poll(0):
@@ -47,7 +47,7 @@ class HangUps:
 
 
 def _notify(hung_up: HungUp, *, both_ways: bool) -> None:
-    """Each event comes once: a connection's fault must not lose the others theirs."""
+    """Each event comes once: a bug in one connection must not lose the others' events."""
     try:
         hung_up(both_ways)
     except Exception:

@@ -1,46 +1,42 @@
-"""What the HTTP stack must not do to an application or its callers: the repairs, one by one.
+"""One request and its answer, between hypercorn's protocol and the ASGI application.
 
-Two pieces. `StrictBuffer` stands before h11 and lets only requests through that
-every proxy reads alike. `Exchange` stands between hypercorn and the application
-for one request: it brings the body in, sends the answer out, ends the work when
-the caller is gone, and gives the answer itself where the application cannot.
-Deadlines and sockets are the connection's (`api/http/server.py`).
+An `Exchange` passes the body in and the answer out, cancels the application when the client
+hangs up, and answers itself when the application fails. Deadlines and sockets belong to the
+connection (`api/http/connection.py`).
 
-Each repair has a test in tests/api/http/test_exchange.py that fails on the stack as it
-comes, so that it can go when upstream has it.
+It repairs faults of the stock stack. Each repair has a test in
+tests/api/http/test_exchange.py that fails with unmodified hypercorn, so that the repair can
+be removed once upstream has fixed the fault.
 """
 
 import logging
 import random
-import re
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import h11
 import trio
-from h11._receivebuffer import ReceiveBuffer  # no public way to see the octets of a head
 
 from mailprobe.engine.background import separate
 
 logger = logging.getLogger("mailprobe.http")
 
 Message = MutableMapping[str, Any]
-Scope = Any  # a Message too, which frameworks know by names of their own
+Scope = Any  # a Message too; frameworks have their own types for it
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
-WHOLE_BODY = "mailprobe.whole_body"  # of `extensions`: the body, where it was there with the head
-ErrorBody = Callable[[str], bytes]  # a code of REFUSALS -> a whole ApiError as JSON
+WHOLE_BODY = "mailprobe.whole_body"  # in `extensions`: the body, if it came with the head
+ErrorBody = Callable[[str], bytes]  # a code of REFUSALS -> a complete JSON error body
 
 
 @dataclass(frozen=True, slots=True)
 class RawRefusal:
-    """How an answer is given that no application gives."""
+    """A refusal that the HTTP server sends itself."""
 
     status: int
-    closes: bool = False  # the connection, because what follows on it cannot be told apart
+    closes: bool = False  # the connection: where the next request begins is unknown
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
@@ -53,145 +49,31 @@ REFUSALS = {
 }
 
 
-# -- before h11 ---------------------------------------------------------------------------
-
-# A line ends in CRLF and nothing else does (RFC 9112 2.2 lets a recipient be lenient;
-# that two recipients are so in two ways is what request smuggling lives on).
-_LONE = re.compile(rb"(?<!\r)\n|\r(?!\n)|\0")
-_FOLD = re.compile(rb"\r\n[ \t]")  # RFC 9112 5.2
-_FRAMING = re.compile(rb"\r\n(content-length|transfer-encoding)[ \t]*:", re.IGNORECASE)
-_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
-_CHUNK = re.compile(rb"[0-9a-f]{1,16}(;[\t -~]*)?\r\n", re.IGNORECASE)
-CHUNK_LINE_OCTETS_MAX = 256  # nobody uses extensions, and they are not counted as body
-
-
-class StrictBuffer(ReceiveBuffer):
-    """h11's buffer, for which a head or a trailer is well formed or the request is refused.
-
-    Refused are: a line that does not end in CRLF, a folded line, a framing field
-    said twice or next to the other one (RFC 9112 6.3), a head that is too long, a
-    chunk whose size is more than hexadecimal digits.
-    An Upgrade field is passed over, as RFC 9110 7.8 allows: there is nothing to
-    upgrade to, and h11 would stop reading while it waits for our decision.
-    """
-
-    def __init__(self, octets_max: int, connection: h11.Connection) -> None:
-        super().__init__()
-        self._octets_max = octets_max
-        self._connection = connection
-
-    def maybe_extract_lines(self) -> list[bytearray] | None:
-        if self._connection.their_state is h11.IDLE:
-            while self._data[:2] == b"\r\n":
-                self._extract(2)  # before a request line (RFC 9112 2.2)
-            if not self._data or self._data == b"\r":
-                return None
-        elif self._data[:2] == b"\r\n":
-            self._extract(2)
-            return []
-        end = self._data.find(b"\r\n\r\n", max(0, self._multiple_lines_search - 3))
-        seen = len(self._data) if end < 0 else end
-        lone = _LONE.search(self._data, max(0, self._multiple_lines_search - 1), seen)
-        if lone and not (end < 0 and lone.end() == seen and lone[0] == b"\r"):
-            raise h11.LocalProtocolError("a line that does not end in CRLF")
-        if seen > self._octets_max:
-            raise h11.LocalProtocolError("a head that is too long", error_status_hint=431)
-        if end < 0:
-            self._multiple_lines_search = seen
-            return None
-        head = bytes(self._extract(end + 4)[:-4])
-        if _FOLD.search(head):
-            raise h11.LocalProtocolError("a folded line")
-        if len(_FRAMING.findall(head)) > 1:
-            raise h11.LocalProtocolError("more than one field that says where the body ends")
-        return [bytearray(line) for line in _UPGRADE.sub(b"", head).split(b"\r\n")]
-
-    def is_next_line_obviously_invalid_request_line(self) -> bool:
-        return self._data != b"\r" and super().is_next_line_obviously_invalid_request_line()
-
-    def maybe_extract_next_line(self) -> bytearray | None:  # of a chunk
-        line = super().maybe_extract_next_line()
-        octets = len(self._data) if line is None else len(line)
-        if octets > CHUNK_LINE_OCTETS_MAX or (line is not None and not _CHUNK.fullmatch(line)):
-            raise h11.LocalProtocolError("a chunk that does not say its size")
-        return line
-
-
-def strict_connection(head_octets_max: int) -> tuple[h11.Connection, StrictBuffer]:
-    """h11's server side behind a StrictBuffer, and that buffer."""
-    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=head_octets_max)
-    connection._receive_buffer = buffer = StrictBuffer(head_octets_max, connection)
-    return connection, buffer
-
-
-# A host that frameworks can route by; of others theirs makes an error 500.
-_LABEL = rb"[a-z0-9_-]{1,63}"
-HOST = re.compile(
-    rb"(\[[0-9a-f:.]{2,45}\]|%b(\.%b){0,63}\.?)?(:[0-9]{0,5})?" % (_LABEL, _LABEL), re.IGNORECASE
-)
-_ABSOLUTE = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
-
-
-def admit(request: h11.Request) -> h11.Request | None:
-    """The request with its target in origin form, or None for one that is not served.
-
-    HTTP/1.0 and 1.1 alone. HTTP/2 with prior knowledge ("PRI * HTTP/2.0") is refused
-    here: the stack's own way into HTTP/2 lets a DATA frame that comes after an early
-    answer end the process. A coded transfer in HTTP/1.0 is faulty framing (RFC 9112
-    6.1). CONNECT and `*` name no resource of ours, nor does a host that is no name.
-    Methods are case-sensitive (RFC 9110 9.1), and none of ours is in lower case.
-    """
-    if request.http_version not in (b"1.0", b"1.1"):
-        return None
-    if request.method != request.method.upper():  # which the stack would take for the other
-        return None
-    for name, value in request.headers:
-        if name == b"host" and not HOST.fullmatch(value):
-            return None
-        if name == b"transfer-encoding" and request.http_version == b"1.0":
-            return None
-    if request.target.startswith(b"/"):
-        return request
-    absolute = _ABSOLUTE.match(request.target)
-    if absolute is None:
-        return None
-    rest = request.target[absolute.end() :]
-    return h11.Request(
-        method=request.method,
-        target=rest if rest.startswith(b"/") else b"/" + rest,
-        headers=request.headers.raw_items(),
-        http_version=request.http_version,
-    )
-
-
-# -- between hypercorn and the application --------------------------------------------------
-
-
 class ExchangeConnection(Protocol):
-    """What an exchange needs of its connection."""
+    """The part of a connection that an exchange uses."""
 
     @property
     def must_close(self) -> bool:
-        """Must the connection end with this answer?"""
+        """Must the connection close after this answer?"""
 
     async def settle(self) -> None:
-        """Give the body's rest a moment to come before an early answer."""
+        """Before an early answer, wait a moment for the rest of the body."""
 
     async def flush(self) -> None:
-        """Hand what has been written to the kernel, or end the connection trying."""
+        """Send what is pending, or end the connection."""
 
     def abort(self) -> None:
-        """End the connection so that what was sent cannot be taken for a whole answer."""
+        """End the connection so that what was sent cannot pass for a complete answer."""
 
 
 class Exchange:
     """One request and its answer.
 
-    The application is cancelled when its caller hangs up or the request is refused,
-    and for no other reason. Its body is `needed` once it asks for it. It is told `http.disconnect` only after its last message
-    is out, because frameworks end their work at that word, the last send included.
-    A crash is logged and answered; nothing that an application raises but
-    Cancelled, KeyboardInterrupt and SystemExit travels further than this.
+    The application is cancelled only when its client hangs up or the request is refused.
+    `needed` is set once it asks for the body. It receives `http.disconnect` only after its
+    last message was sent, because frameworks cancel their work at that event, even the last
+    send. A crash is logged and answered with 500. Only Cancelled, KeyboardInterrupt and
+    SystemExit pass beyond this class.
     """
 
     def __init__(
@@ -203,11 +85,11 @@ class Exchange:
         error_body: ErrorBody,
     ) -> None:
         self.request_id = new_request_id()
-        self.disconnected = False  # the caller
-        self.needed = trio.Event()  # the body, or the rest of it
+        self.disconnected = False  # the client
+        self.needed = trio.Event()  # the application wants (the rest of) the body
         self.begun = False  # the answer
-        self.ended = False  # its last message is on its way
-        self._delivered = False  # and is out
+        self.ended = False  # the application has sent its last message
+        self._delivered = False  # that message has left
         self._application = application
         self._scope = scope
         self._forward = forward
@@ -217,43 +99,44 @@ class Exchange:
         self._refusal: str | None = None
         self._start: Message | None = None  # held until the body's first message
         self._messages: deque[Message] = deque()  # bounded: the connection counts octets
-        self._news = trio.Event()
+        self._has_message = trio.Event()
 
-    # what the connection says
+    # called by the connection
 
     async def push(self, message: Any) -> None:
-        """Take a message for the application; never waits."""
+        """Queue a message for the application; never waits."""
         if message["type"] != "http.disconnect":
             self._messages.append(message)
-            self._news.set()
+            self._has_message.set()
         elif not self.ended:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """The caller is gone: end the work."""
+        """The client is gone: cancel the application."""
         self.disconnected = True
         self._work.cancel()
-        self._news.set()
+        self._has_message.set()
 
     def refuse(self, code: str) -> None:
-        """End the work; answer with this code if no answer has begun, else cut it off."""
+        """Cancel the application; answer with this code, or cut off an answer that has begun."""
         if not self.ended:
             self._refusal = code
             self._work.cancel()
 
-    # what the application sees
+    # called by the application
 
     async def receive(self) -> Message:
+        """ASGI receive."""
         while not self._messages:
             self.needed.set()
             if self._delivered or self.disconnected:
                 return {"type": "http.disconnect"}
-            self._news = trio.Event()
-            await self._news.wait()
+            self._has_message = trio.Event()
+            await self._has_message.wait()
         return self._messages.popleft()
 
     async def send(self, message: Message) -> None:
-        """Send one message out at once; a head alone waits if its body is known to follow."""
+        """ASGI send: each message leaves at once; a head with content-length waits for its body."""
         if message["type"] == "http.response.start":
             await self._send_start(message)
             return
@@ -264,7 +147,7 @@ class Exchange:
         await self._wire.flush()
         if self.ended:
             self._delivered = True
-            self._news.set()
+            self._has_message.set()
 
     async def _send_start(self, message: Message) -> None:
         if self._start is not None:
@@ -277,7 +160,7 @@ class Exchange:
         if self._wire.must_close and b"connection" not in names:
             headers.append((b"connection", b"close"))
         self._start = {**message, "headers": headers}
-        if b"content-length" not in names:  # a stream: who asked may want to know it is open
+        if b"content-length" not in names:  # a stream: the client learns at once that it is open
             await self._forward_start()
             await self._wire.flush()
 
@@ -286,10 +169,10 @@ class Exchange:
         await self._forward(start)
         self.begun = True
 
-    # the whole
+    # lifetime
 
     async def run(self) -> None:
-        """Run the application to its end; afterwards the caller has an answer or is cut off."""
+        """Run the application; afterwards the client has an answer or is cut off."""
         self._scope.setdefault("state", {})["request_id"] = self.request_id
         try:
             with self._work:
@@ -310,7 +193,7 @@ class Exchange:
             await self.answer(self._refusal or "internal_error")
 
     async def answer(self, code: str) -> None:
-        """Answer in the application's stead."""
+        """Answer in place of the application."""
         refused, body = REFUSALS[code], self._error_body(code)
         self._start = None
         headers = [*refused.headers, *refusal_headers(body, self.request_id)]
@@ -323,6 +206,7 @@ class Exchange:
 
 
 def refusal_headers(body: bytes, request_id: str) -> list[tuple[bytes, bytes]]:
+    """The headers of a refusal with this JSON body."""
     return [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
@@ -331,18 +215,18 @@ def refusal_headers(body: bytes, request_id: str) -> list[tuple[bytes, bytes]]:
 
 
 def new_request_id() -> str:
-    """Nobody's secret: without the trip to the kernel that a uuid takes."""
+    """Return a random id. It need not be secret, so it saves the system call of a uuid."""
     return f"{random.getrandbits(128):032x}"
 
 
 def request_id_of(scope: Scope) -> str:
-    """The one that the server gave, so that its log and the application's say the same."""
+    """The id that the server gave the request, the same in all logs."""
     state: dict[str, str] = scope.setdefault("state", {})
     return state.get("request_id") or state.setdefault("request_id", new_request_id())
 
 
 def headers_of_scope(scope: Scope) -> dict[str, str]:
-    """By their names in lower case; of one that comes twice all values, with commas."""
+    """The headers by lower-case name; repeated ones joined with commas."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -351,7 +235,7 @@ def headers_of_scope(scope: Scope) -> dict[str, str]:
 
 
 def contain(error: BaseException, what: str) -> BaseException | None:
-    """Log what is a crash; return what must travel on, if anything."""
+    """Log a crash; return what the caller must raise, if anything."""
     fatal, crash = separate(error)
     if crash is not None:
         logger.error(what, exc_info=crash)

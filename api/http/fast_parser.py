@@ -1,10 +1,9 @@
-"""The short way through HTTP/1.1: one plain request in one piece, and its answer.
+"""The fast path through HTTP/1.1: one simple request in one piece, and its answer.
 
-What most clients send is a head that no two servers read differently, with its whole
-body behind it. That is read here by two expressions and answered by joining octets;
-all else goes through h11 and hypercorn's protocol, which take ten times as long. A
-request is plain where every line of its head is beyond doubt (`read_fast`); where it
-is not, nothing is said of it, and h11 has to tell.
+Most clients send an unambiguous head followed by the whole body. Two regular expressions
+parse it here, and the answer is joined from bytes. All other requests go through h11 and
+hypercorn's protocol, which take ten times as long. `read_fast` accepts a request only if
+every line of its head is beyond doubt; it rejects nothing, but leaves the decision to h11.
 """
 
 import re
@@ -13,12 +12,13 @@ from typing import Any
 
 import h11
 
-from mailprobe.api.http.exchange import HOST, WHOLE_BODY, Message
+from mailprobe.api.http.exchange import WHOLE_BODY, Message
+from mailprobe.api.http.strict_h11 import HOST
 
 Fields = list[tuple[bytes, bytes]]
 
-# Possessive, so that a head of any kind takes time in proportion to its length. What
-# changes where a message ends, or what the connection is for, is not plain.
+# Possessive quantifiers, so that any head takes linear time. Fields that change the framing
+# or the connection are left to h11.
 _HEAD = re.compile(
     rb"(GET|POST) (/[!-~]*+) HTTP/1\.1\r\n"
     rb"((?:(?!(?i:connection:(?! keep-alive\r)|expect:|transfer-encoding:|upgrade:))"
@@ -31,7 +31,7 @@ _STATUS_LINES = tuple(b"HTTP/1.1 %d \r\n" % status for status in range(600))
 
 @dataclass(frozen=True, slots=True)
 class FastRequest:
-    """One whole request."""
+    """One complete request."""
 
     method: str
     target: bytes
@@ -39,7 +39,7 @@ class FastRequest:
     body: bytes
 
     def scope(self, client: Any, server: Any) -> Message:
-        """As hypercorn makes it, and the body: nobody need wait for what is there."""
+        """Return the ASGI scope that hypercorn would make, with the body in `extensions`."""
         path, _, query = self.target.partition(b"?")
         return {
             "type": "http",
@@ -47,7 +47,7 @@ class FastRequest:
             "asgi": {"spec_version": "2.1", "version": "3.0"},
             "method": self.method,
             "scheme": "http",
-            "path": path.decode("ascii"),  # an encoded path is another path
+            "path": path.decode("ascii"),  # not percent-decoded: an encoded path is another path
             "raw_path": path,
             "query_string": query,
             "root_path": "",
@@ -60,9 +60,9 @@ class FastRequest:
 
 
 def read_fast(octets: bytes, head_octets_max: int) -> FastRequest | None:
-    """The request, if these are one and nothing else, so plain that no server reads it otherwise.
+    """Return the request if these octets are exactly one unambiguous request.
 
-    None says nothing: it may be one all the same.
+    None means that h11 must decide.
     """
     head = _HEAD.match(octets)
     if head is None or head.end() > head_octets_max:
@@ -83,27 +83,31 @@ def _field(line: bytes) -> tuple[bytes, bytes]:
 
 
 def _is_length(body: bytes, fields: Fields, method: bytes) -> bool:
-    """Do the fields say that the body is just as long? A GET has none."""
-    said = [value for name, value in fields if name == b"content-length"]
+    """Does the body have the declared length? A GET must have neither."""
+    lengths = [value for name, value in fields if name == b"content-length"]
     if method == b"GET":
-        return not said and not body
-    return len(said) == 1 and _LENGTH.fullmatch(said[0]) is not None and int(said[0]) == len(body)
+        return not lengths and not body
+    return (
+        len(lengths) == 1
+        and _LENGTH.fullmatch(lengths[0]) is not None
+        and int(lengths[0]) == len(body)
+    )
 
 
 class FastAnswer:
-    """The answer to a plain request, message by message; h11's LocalProtocolError for what is none."""
+    """Formats the answer to a fast request; raises h11's LocalProtocolError for an invalid one."""
 
     __slots__ = ("_begun", "_chunked", "_left", "closes", "ended")
 
     def __init__(self) -> None:
-        self.closes = False  # the connection ends with it
+        self.closes = False  # the connection closes after it
         self.ended = False
         self._begun = False
         self._chunked = False
-        self._left = 0  # of a body whose length was said
+        self._left = 0  # of a body with declared length
 
     def octets_of(self, message: Message, ours: Fields) -> bytes:
-        """Of this message of the application; `ours` are the server's own fields."""
+        """Return the octets of this ASGI message; `ours` are the server's own fields."""
         if message["type"] == "http.response.start" and not self._begun:
             return self._head(int(message["status"]), [*message["headers"], *ours])
         if message["type"] == "http.response.body" and self._begun and not self.ended:
@@ -133,13 +137,13 @@ class FastAnswer:
             return chunk if more else chunk + b"0\r\n\r\n"
         self._left -= len(octets)
         if self._left < 0 or (self._left and not more):
-            raise h11.LocalProtocolError("a body of another length than was said")
+            raise h11.LocalProtocolError("the body does not have its declared length")
         return octets
 
 
 def head_of(status: int, fields: Fields) -> bytes:
-    """The head of an answer. Raises h11's LocalProtocolError for a field that is none."""
+    """Return the head of an answer. Raises h11's LocalProtocolError for an invalid field."""
     lines = b"".join([b"%b: %b\r\n" % field for field in fields])
     if lines.count(b"\r\n") != len(fields) or not _OUR_FIELDS.fullmatch(lines):
-        raise h11.LocalProtocolError("a field that no header has")
+        raise h11.LocalProtocolError("an invalid header field")
     return b"%b%b\r\n" % (_STATUS_LINES[status], lines)

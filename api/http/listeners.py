@@ -1,4 +1,4 @@
-"""Listening sockets: opened once before any fork, and accepted from without delay."""
+"""Listening sockets: opens them before any fork, and accepts without delay."""
 
 import errno
 import logging
@@ -11,18 +11,16 @@ import trio
 
 logger = logging.getLogger("mailprobe.http")
 
-BACKLOG = (
-    4096  # a burst of connections waits in the kernel; one that it drops tries again after 1 s
-)
-USER_TIMEOUT_MS = 20_000  # sent and not acknowledged for so long: the kernel gives the client up
+BACKLOG = 4096  # a burst waits in the kernel; a dropped connection is retried after 1 s
+USER_TIMEOUT_MS = 20_000  # the kernel drops a client that acknowledges nothing for so long
 
 
 def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets for this address; to be made once, before any fork.
+    """Open listening sockets for this address, once, before any fork.
 
-    A host name may have several addresses: with port 0 all get the port that the
-    first was given, and one that this machine lacks (::1 where there is no IPv6) is
-    left out. Raises OSError where none, or one in use, can be bound.
+    A host name may have several addresses. With port 0 all get the port of the first.
+    Addresses that this machine lacks (::1 without IPv6) are skipped. Raises OSError if an
+    address is in use, or if none can be bound.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
@@ -48,7 +46,7 @@ def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # inherited by what is accepted
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # accepted sockets inherit it
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
         sock.bind(address)
         sock.listen(BACKLOG)
@@ -59,7 +57,7 @@ def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
 
 
 def listeners_on(sockets: Iterable[socket.socket]) -> list[trio.SocketListener]:
-    """trio's listeners on these sockets, which are theirs from now on."""
+    """Wrap these sockets in trio listeners, which own them from now on."""
     return [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
 
 
@@ -67,26 +65,27 @@ _FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 async def accept(listener: trio.SocketListener) -> trio.SocketStream:
+    """Accept a connection; wait while the process is out of file descriptors or memory."""
     while True:
         try:
             return await listener.accept()
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            logger.error("no connection can be accepted: %s", error)
+            logger.error("accept failed: %s", error)
             await trio.sleep(0.1)  # as trio.serve_listeners does
 
 
 def accept_now(listener: trio.SocketListener) -> trio.SocketStream | None:
-    """One who has come already, if there is one.
+    """Accept a connection that is waiting in the kernel; None if there is none.
 
-    trio's own goes round the scheduler for each: where a turn of the loop is long,
-    newcomers would wait for as many turns as there are before them.
+    trio's accept yields to the scheduler each time. With long turns of the event loop, a
+    connection would wait one turn for each one before it.
     """
     try:
         with socket.socket(fileno=os.dup(listener.socket.fileno())) as listening:
             accepted, _ = listening.accept()
-    except OSError:  # nobody; or what the next turn is told
+    except OSError:  # none; or an error that the next accept() reports
         return None
     accepted.setblocking(False)
     return trio.SocketStream(trio.socket.from_stdlib_socket(accepted))

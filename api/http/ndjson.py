@@ -1,8 +1,8 @@
-"""The body of a stream: a line as soon as its verdict is there, no wrapper, no trailer.
+"""The body of a stream: one line per verdict, sent as soon as it is known.
 
-Entering it opens the stream of answers, leaving it closes that stream: whoever
-sends the body ends the work, in whatever way it stops sending. No async generator
-stands around the stream's nursery (PEP 789).
+Entering it opens the stream of answers, leaving it closes that stream, so the work ends
+whenever the sender stops. It is no async generator, because one must not hold the stream's
+nursery open across a yield (PEP 789).
 """
 
 from types import TracebackType
@@ -12,7 +12,7 @@ from mailprobe.api.rest.messages import StreamedLines
 
 
 class NdjsonBody:
-    """Lines, as octets. What is ready together goes out together."""
+    """Lines as octets; lines that are ready together are sent together."""
 
     def __init__(self, lines: StreamedLines) -> None:
         self._lines = lines
@@ -33,7 +33,7 @@ class NdjsonBody:
 
     @property
     def whole(self) -> bool:
-        """Has the last line been given?"""
+        """Has the last line been taken?"""
         return self._answers.whole
 
     def __aiter__(self) -> "NdjsonBody":

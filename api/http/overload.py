@@ -1,20 +1,23 @@
-"""Overload control: rejects excess requests with 503 before they are authenticated.
+"""Overload control: rejects excess requests with 503 before authentication.
 
-A request waits from its last octet until a store has granted its units. A burst is no
-overload: BURST requests may come at once or little by little, and all wait. After them
-CoDel's rule holds (RFC 8289): where nobody was let in within WAIT_S for LOOK_S, the
-queue stands, and only as many may wait as are granted in WAIT_S, never fewer than
-CROWD. The next burst is one again when no queue has stood for CALM_S.
-Whoever is let in is served. Of those who wait, AT_ONCE are worked on, in the order of their
-coming; the others' turn comes with the grants. So a turn of the loop stays short, and
-with it the wait of whoever is no part of the queue. Where this thread has little to do
-all the same, it waits for the store: then up to AT_ONCE_MAX are worked on.
+A request waits in the admission queue from its last byte until a store has reserved its
+units. A burst may wait: BURST requests, arriving at once or little by little. After them
+CoDel's rule applies (RFC 8289): a queue in which every request waits longer than TARGET_S
+for a whole INTERVAL_S is a standing queue. Then only as many requests may wait as are
+admitted within TARGET_S, but never fewer than QUEUE_MIN. A new burst is accepted after
+CALM_S without a standing queue.
 
-Rejecting takes processor time too. Where rejections take more than REFUSALS_SHARE of
-it, requests are left unread until there is room for them (`overrun`).
+Admitted requests are always served. ACTIVE_MIN of the waiting requests are worked on, in
+the order of arrival; each one that is admitted starts the next. This keeps each turn of the
+event loop short, and with it the delay of requests outside the queue. Where this thread is
+mostly idle although requests wait, the store is the bottleneck, and up to ACTIVE_MAX are
+worked on.
 
-Measured is what requests have waited, on the clock that is handed in: a slow disk, a
-slow machine and a flood show in the same way.
+Rejecting costs processor time too. When rejections use more than REJECTION_SHARE of it, new
+requests are left unread until there is capacity (`is_overrun`).
+
+The only measure is how long requests have waited, on an injected clock: a slow disk, a slow
+machine and a flood look the same.
 """
 
 import time
@@ -25,24 +28,27 @@ from math import inf
 
 import trio
 
-BURST_SHARE = 64  # may always wait: they are no overload, however slow the machine
-AT_ONCE = 16  # worked on towards their grant: more at a time cost each of them more
-AT_ONCE_MAX = 128  # where the store is slow: it grants many in one transaction
-IDLE, BUSY = 0.5, 0.75  # of the time this thread computes: then more, or fewer, are worked on
-BURST = 2_500  # 2,000 are promised; a store grants them within about a second
-WAIT_S = 0.05  # CoDel's target: a queue in which everybody waits longer stands
-QUICK_S = 0.025  # who was let in so soon has hardly waited
+BURST = 2_500  # 2,000 are promised; a store reserves for them within about a second
+QUEUE_MIN = 64  # may wait on any machine, however slow: so few are no overload
+ACTIVE_MIN = 16  # worked on at a time: with more, each costs more
+ACTIVE_MAX = 128  # where the store is slow: it reserves for many in one transaction
+IDLE, BUSY = 0.5, 0.75  # share of time this thread computes: work on more below, on fewer above
+TARGET_S = 0.05  # CoDel's target: a queue in which every request waits longer is standing
+QUICK_S = 0.025  # a request admitted within this time has hardly waited
 INTERVAL_S = 0.1  # CoDel's interval
-CALM_S = 1.0  # without a rejection: a new burst is a burst again
+CALM_S = 1.0  # without a rejection, before a new burst is accepted
 NEVER = -inf
-GROWTH = 1.25  # of the bound, each LOOK_S that no queue stands
-REFUSALS_SHARE = 0.04  # of the time, for rejections
-REFUSALS_AHEAD_S = 0.02  # of that time may be used at once
-REFUSAL_S = 50e-6  # a rejection, until one was measured
+GROWTH = 1.25  # of the bound, for each INTERVAL_S without a standing queue
+REJECTION_SHARE = 0.04  # of the processor time
+REJECTION_CREDIT_S = 0.02  # of that time may be used at once
+REJECTION_S = 50e-6  # the cost of a rejection, until one was measured
 
 
 class AdmissionQueue:
-    """Requests waiting for their grant. One queue for a process, shared by its listeners."""
+    """Requests waiting for their reservation. One queue per process, shared by its listeners.
+
+    `now` is the clock, `computed_s` the processor time of this thread, both in seconds.
+    """
 
     def __init__(
         self,
@@ -52,96 +58,97 @@ class AdmissionQueue:
         self._now = now
         self._computed_s = computed_s
         self._computed_at_s = computed_s()
-        self._at_once = AT_ONCE
+        self._active_max = ACTIVE_MIN
         self._waiting: set[Ticket] = set()
-        self._queue: deque[Ticket] = deque()  # of those, the ones whose turn has not come
-        self._at_work = 0
+        self._inactive: deque[Ticket] = deque()  # of those, the ones that nothing works on yet
+        self._active = 0
         self._bound = float(BURST)
-        self._burst_left = BURST  # as many may still come before a queue can stand
-        self._calm_at = 0.0  # when somebody was last let in quickly, or nobody waited
+        self._burst_left = BURST  # requests that may still arrive before a queue can stand
+        self._calm_at = 0.0  # when a request was last admitted quickly, or the queue was empty
         self._checked_at = 0.0
-        self._admitted = 0  # since then
-        self._refused_at = NEVER
-        self._refusal_s = REFUSAL_S  # what one costs, about
-        self._credit_s = REFUSALS_AHEAD_S  # left for rejections
+        self._admitted = 0  # since the last check
+        self._rejected_at = NEVER
+        self._rejection_s = REJECTION_S  # the cost of one, a moving average
+        self._credit_s = REJECTION_CREDIT_S  # processor time left for rejections
         self._credited_at = 0.0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
-    def full(self) -> bool:
-        """Must the next one be rejected?"""
-        if len(self._waiting) < BURST_SHARE:
+    def is_full(self) -> bool:
+        """Must the next request be rejected?"""
+        if len(self._waiting) < QUEUE_MIN:
             return False
         self._check(self._now())
         return len(self._waiting) >= self._bound
 
     @property
-    def overrun(self) -> bool:
-        """Must the next one be left unread?"""
-        return len(self._waiting) >= BURST_SHARE and self.full and self.refusals_left < 1
+    def is_overrun(self) -> bool:
+        """Must the next request be left unread?"""
+        return len(self._waiting) >= QUEUE_MIN and self.is_full and self.rejections_left < 1
 
     @property
-    def room(self) -> int:
-        """How many more may wait."""
-        return 0 if self.full else int(max(BURST_SHARE, self._bound)) - len(self._waiting)
+    def free(self) -> int:
+        """How many more requests may wait."""
+        return 0 if self.is_full else int(max(QUEUE_MIN, self._bound)) - len(self._waiting)
 
     @property
-    def refusals_left(self) -> int:
-        """How many may be rejected just now without taking the time of those who are served."""
+    def rejections_left(self) -> int:
+        """How many rejections fit in their share of the processor time just now."""
         now = self._now()
-        earned_s = (now - self._credited_at) * REFUSALS_SHARE
-        self._credit_s = min(REFUSALS_AHEAD_S, self._credit_s + earned_s)
+        earned_s = (now - self._credited_at) * REJECTION_SHARE
+        self._credit_s = min(REJECTION_CREDIT_S, self._credit_s + earned_s)
         self._credited_at = now
-        return int(self._credit_s / self._refusal_s)
+        return int(self._credit_s / self._rejection_s)
 
-    def reject(self) -> None:
-        """The next one finds no place."""
-        self._refused_at = self._now()
+    def note_rejection(self) -> None:
+        """A request was refused a ticket."""
+        self._rejected_at = self._now()
 
-    def refused(self, took_s: float) -> None:
-        """A rejection took so much time."""
-        self._refusal_s += (took_s - self._refusal_s) / 16
+    def charge_rejection(self, took_s: float) -> None:
+        """A rejection took so much processor time."""
+        self._rejection_s += (took_s - self._rejection_s) / 16
         self._credit_s -= took_s
 
     def enter(self, ticket: "Ticket") -> float:
-        """The instant at which it did."""
+        """Add the ticket; return the present time."""
         now = self._now()
         if not self._waiting:
             self._calm_at = now
         self._check(now)
         self._waiting.add(ticket)
         self._burst_left -= 1
-        if self._at_work < self._at_once:
-            self._begin(ticket)
+        if self._active < self._active_max:
+            self._activate(ticket)
         else:
-            self._queue.append(ticket)
+            self._inactive.append(ticket)
         return now
 
-    def _begin(self, ticket: "Ticket") -> None:
-        self._at_work += 1
-        ticket.begin()
+    def _activate(self, ticket: "Ticket") -> None:
+        self._active += 1
+        ticket.activate()
 
     def leave(self, ticket: "Ticket") -> None:
+        """Remove the ticket, whose request was admitted or has ended; activate the next."""
         now = self._now()
         self._waiting.remove(ticket)
         self._admitted += 1
-        self._at_work -= ticket.has_begun
-        while self._queue and self._at_work < self._at_once:
-            following = self._queue.popleft()
+        self._active -= ticket.is_active
+        while self._inactive and self._active < self._active_max:
+            following = self._inactive.popleft()
             if following in self._waiting:
-                self._begin(following)
-        quick_s = QUICK_S if self._has_rejected(now) else WAIT_S
+                self._activate(following)
+        quick_s = QUICK_S if self._has_rejected(now) else TARGET_S
         if now - ticket.since <= quick_s or not self._waiting:
             self._calm_at = now
         self._check(now)
 
     def _has_rejected(self, now: float) -> bool:
-        return now - self._refused_at < CALM_S
+        return now - self._rejected_at < CALM_S
 
     def _check(self, now: float) -> None:
-        """Set the bound anew, once in LOOK_S."""
+        """Set the bound anew, once in INTERVAL_S."""
         passed_s = now - self._checked_at
         if passed_s < INTERVAL_S:
             return
@@ -149,76 +156,76 @@ class AdmissionQueue:
         if is_calm and not self._has_rejected(now):
             self._burst_left = BURST
         if not is_calm and self._burst_left <= 0:
-            self._bound = max(BURST_SHARE, self._admitted / passed_s * WAIT_S)
+            self._bound = max(QUEUE_MIN, self._admitted / passed_s * TARGET_S)
         else:
             self._bound = min(BURST, self._bound * GROWTH ** min(passed_s / INTERVAL_S, 20))
-        self._set_at_once(passed_s)
+        self._set_active_max(passed_s)
         self._checked_at, self._admitted = now, 0
 
-    def _set_at_once(self, passed_s: float) -> None:
-        """More at a time where the store is what they wait for, fewer where it is this thread."""
+    def _set_active_max(self, passed_s: float) -> None:
+        """Work on more at a time where the store is the bottleneck, on fewer where this thread is."""
         computed_s = self._computed_s()
         busy = (computed_s - self._computed_at_s) / passed_s
         self._computed_at_s = computed_s
-        if self._queue and busy < IDLE:
-            self._at_once = min(AT_ONCE_MAX, 2 * self._at_once)
+        if self._inactive and busy < IDLE:
+            self._active_max = min(ACTIVE_MAX, 2 * self._active_max)
         elif busy > BUSY:
-            self._at_once = max(AT_ONCE, self._at_once // 2)
+            self._active_max = max(ACTIVE_MIN, self._active_max // 2)
 
 
 class Ticket:
-    """One request's place in the anteroom, from its last octet to its grant or its answer."""
+    """One request's entry in the admission queue, from its last byte to its reservation."""
 
-    __slots__ = ("_left", "_may_begin", "_room", "has_begun", "since")
+    __slots__ = ("_activated", "_left", "_queue", "is_active", "since")
 
-    def __init__(self, room: AdmissionQueue) -> None:
-        self._room = room
+    def __init__(self, queue: AdmissionQueue) -> None:
+        self._queue = queue
         self._left = False
-        self._may_begin: trio.Event | None = None
-        self.has_begun = False
-        self.since = NEVER  # it came
+        self._activated: trio.Event | None = None
+        self.is_active = False
+        self.since = NEVER  # when it entered the queue
 
-    def acquire(self) -> bool:
-        """Wait from now on; False where the request must be sent away."""
+    def try_enter(self) -> bool:
+        """Enter the queue; False if the request must be rejected."""
         if self._left or self.since != NEVER:
-            return True  # it has its answer already
-        if self._room.full:
-            self._room.reject()
+            return True  # it was answered already
+        if self._queue.is_full:
+            self._queue.note_rejection()
             self._left = True
             return False
-        self.since = self._room.enter(self)
+        self.since = self._queue.enter(self)
         return True
 
-    def begin(self) -> None:
-        """Its turn has come."""
-        self.has_begun = True
-        if self._may_begin is not None:
-            self._may_begin.set()
+    def activate(self) -> None:
+        """The request may be worked on; called by the queue."""
+        self.is_active = True
+        if self._activated is not None:
+            self._activated.set()
 
-    async def turn(self) -> None:
-        """Wait for it; at once for one that has taken no place yet, or needs none any more."""
-        if not (self.has_begun or self._left or self.since == NEVER):
-            self._may_begin = trio.Event()
-            await self._may_begin.wait()
+    async def wait_until_active(self) -> None:
+        """Wait in the queue; returns at once for a ticket that has not entered or has left."""
+        if not (self.is_active or self._left or self.since == NEVER):
+            self._activated = trio.Event()
+            await self._activated.wait()
 
     def leave(self) -> None:
-        """It is let in, or over; said again, nothing."""
+        """The request is admitted or has ended; further calls do nothing."""
         if not self._left:
             self._left = True
             if self.since != NEVER:
-                self._room.leave(self)
+                self._queue.leave(self)
 
 
-_present: ContextVar[Ticket | None] = ContextVar("place", default=None)
+_present: ContextVar[Ticket | None] = ContextVar("ticket", default=None)
 
 
-def wait_at(ticket: Ticket) -> None:
-    """The running task's request waits here."""
+def set_ticket(ticket: Ticket) -> None:
+    """The running task works on this ticket's request."""
     _present.set(ticket)
 
 
 def admitted() -> None:
-    """The running task's request waits no longer: it has its grant, or needs none."""
+    """The running task's request leaves the queue: it has its reservation, or needs none."""
     ticket = _present.get()
     if ticket is not None:
         ticket.leave()

@@ -1,15 +1,15 @@
-"""Request bodies on their way: how many may be awaited, whose they are, and what they hold.
+"""Bounds the memory and the number of request bodies that are set_arrival.
 
-A body is awaited from its request's head to its last octet. Until a key was
-recognised it belongs to the client's address, afterwards to the key. Of each only so
-many are awaited: one more, and the one that has been awaited longest is refused, for
-a body that is being sent is there in a moment.
+A body is awaited from its request's head to its last byte. Its owner is the client's
+address until the API key is known, then the key. Each owner may have a limited number of
+awaited bodies. Beyond that the one awaited longest is refused: a body that is really being
+sent arrives within a moment.
 
-All bodies together hold at most `octets_max`, from their first octet until their
-request is over. Beyond it the youngest without a key is refused; where all have one,
-the youngest of the key that holds most. Bodies that come in pieces leave a share free
-for requests that come in one: else large ones that wait for a slow store would hold the
-bound to its last octet, and the smallest request would be refused.
+All bodies together hold at most `octets_max` bytes, from their first byte until their
+request is over. Beyond that the youngest without a key is refused; if all have a key, the
+youngest of the key that holds most. Bodies that arrive in pieces leave ONE_PIECE_SHARE free
+for requests in one piece. Otherwise large bodies that wait for a slow store would use up
+the budget, and even the smallest request would be refused.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from contextvars import ContextVar
 from typing import Literal
 
 OCTETS_MAX = 64 * 1024 * 1024
-ONE_PIECE_SHARE = 1 / 16  # 4 MiB: 3,000 requests in flight of 1.4 KB; a single verify has 0.1
-ADDRESS_BODIES_MAX = 100  # behind a proxy all clients have its address; whole bodies do not wait
+ONE_PIECE_SHARE = 1 / 16  # 4 MiB: 3,000 requests in flight of 1.4 KB; a single verify has 0.1 KB
+ADDRESS_BODIES_MAX = 100  # a proxy's clients share its address; bodies in one piece do not count
 KEY_BODIES_MAX = 200
 
 Owner = tuple[Literal["address", "key"], str]
 
 
 class BodyBudget:
-    """All bodies of a process; its listeners share one."""
+    """The bodies of a process; its listeners share one budget."""
 
     def __init__(
         self,
@@ -33,40 +33,41 @@ class BodyBudget:
         address_bodies_max: int = ADDRESS_BODIES_MAX,
         key_bodies_max: int = KEY_BODIES_MAX,
     ) -> None:
-        self.octets = 0  # of all bodies
+        self.octets = 0  # held by all bodies
         self._octets_max = octets_max
-        self._in_pieces = 0  # of those, the octets of bodies that come in pieces
+        self._in_pieces = 0  # of those, held by bodies that came in pieces
         self._in_pieces_max = octets_max - int(octets_max * ONE_PIECE_SHARE)
         self._awaited_max = {"address": address_bodies_max, "key": key_bodies_max}
-        self._awaited: dict[
-            Owner, dict[ArrivingBody, None]
-        ] = {}  # those awaited longest come first
-        self._holding: dict[ArrivingBody, None] = {}  # the oldest come first
+        self._awaited: dict[Owner, dict[ArrivingBody, None]] = {}  # ordered: awaited longest first
+        self._holding: dict[ArrivingBody, None] = {}  # ordered: oldest first
 
     def try_acquire(self, octets: int) -> bool:
-        """Count a body that came in one piece; False where there is no room for it."""
+        """Count a body that came in one piece; False if the budget is used up."""
         if self.octets + octets > self._octets_max:
             return False
         self.octets += octets
         return True
 
     def release(self, octets: int) -> None:
+        """Free what `try_acquire` counted."""
         self.octets -= octets
 
     def await_body(self, arrival: "ArrivingBody") -> None:
-        """Of the owner's that are awaited, this is the last one."""
+        """Count an awaited body of its owner; may refuse the owner's oldest."""
         awaited = self._awaited.setdefault(arrival.owner, {})
         awaited[arrival] = None
         if len(awaited) > self._awaited_max[arrival.owner[0]]:
             next(iter(awaited)).refuse()
 
     def await_no_more(self, arrival: "ArrivingBody") -> None:
+        """The body is complete or refused."""
         awaited = self._awaited.get(arrival.owner, {})
         awaited.pop(arrival, None)
         if not awaited:
             self._awaited.pop(arrival.owner, None)
 
     def acquire(self, arrival: "ArrivingBody", octets: int) -> None:
+        """Count so many more octets of a body; may refuse it or others."""
         self.octets += octets
         self._in_pieces += octets
         self._holding[arrival] = None
@@ -78,6 +79,7 @@ class BodyBudget:
         return self.octets > self._octets_max or self._in_pieces > self._in_pieces_max
 
     def refund(self, arrival: "ArrivingBody") -> None:
+        """Free all that the body holds."""
         if self._holding.pop(arrival, self) is None:
             self.octets -= arrival.octets
             self._in_pieces -= arrival.octets
@@ -88,12 +90,12 @@ class BodyBudget:
             if arrival.owner[0] == "address":
                 return arrival
             held[arrival.owner] = held.get(arrival.owner, 0) + arrival.octets
-        greediest = max(held, key=lambda owner: held[owner])
-        return next(each for each in reversed(self._holding) if each.owner == greediest)
+        largest = max(held, key=lambda owner: held[owner])
+        return next(each for each in reversed(self._holding) if each.owner == largest)
 
 
 class ArrivingBody:
-    """One request's body, from its head until the request is over."""
+    """One request's body, from its head until the request is over; `refuse` refuses the request."""
 
     __slots__ = ("_intake", "_refuse", "is_awaited", "is_refused", "octets", "owner")
 
@@ -107,7 +109,7 @@ class ArrivingBody:
         intake.await_body(self)
 
     def identify(self, key: str) -> None:
-        """It belongs to this key."""
+        """The request has this API key, which owns the body from now on."""
         if self.is_awaited and self.owner[0] == "address":
             self._intake.await_no_more(self)
             self.owner = ("key", key)
@@ -116,25 +118,25 @@ class ArrivingBody:
             self.owner = ("key", key)
 
     def acquire(self, octets: int) -> None:
-        """So many more have come; `is_refused` tells whether they may be kept."""
+        """Count so many more octets; if `is_refused` afterwards, they must be dropped."""
         if not self.is_refused:
             self.octets += octets
             self._intake.acquire(self, octets)
 
     def refuse(self) -> None:
-        """Give back what it holds, and have the request refused."""
+        """Free what the body holds, and refuse the request."""
         self.is_refused = True
         self.end()
         self._refuse()
 
     def complete(self) -> None:
-        """Its last octet is here."""
+        """Its last byte has arrived."""
         if self.is_awaited:
             self.is_awaited = False
             self._intake.await_no_more(self)
 
     def end(self) -> None:
-        """The request is over; said again, nothing."""
+        """The request is over; further calls do nothing."""
         self.complete()
         self._intake.refund(self)
         self.octets = 0
@@ -143,13 +145,13 @@ class ArrivingBody:
 _present: ContextVar[ArrivingBody | None] = ContextVar("arrival", default=None)
 
 
-def arriving(arrival: ArrivingBody) -> None:
-    """The running task's request has this body."""
+def set_arrival(arrival: ArrivingBody) -> None:
+    """The running task works on the request of this body."""
     _present.set(arrival)
 
 
 def identified(key: str) -> None:
-    """The running task's request has this key."""
+    """The running task's request has this API key."""
     arrival = _present.get()
     if arrival is not None:
         arrival.identify(key)

@@ -1,11 +1,11 @@
-"""The HTTP server: what its connections share, the room for them, and the end of it all.
+"""The HTTP server: accepts connections, bounds them, admits their requests, and drains.
 
 `serve_app` runs an ASGI application on given listeners until it is told to drain.
-One `HttpConnection` is one client, see `api/http/connection.py`.
+One `HttpConnection` serves one client, see `api/http/connection.py`.
 
-A request is work from its body's last octet, and `in_flight_max` counts no others.
-Until then its connection may be closed to make room for another: first whoever idles,
-then whoever is being waited for. So a client that gives nothing holds up nobody.
+A request counts towards `in_flight_max` only from its body's last byte. Until then its
+connection may be closed to free capacity: first the one that has idled longest, then the
+one that has been waited for longest. So a client that sends nothing delays no other.
 """
 
 import logging
@@ -18,7 +18,7 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
-from mailprobe.api.http.connection import HttpConnection, RequestTurn
+from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.exchange import (
     REFUSALS,
@@ -31,41 +31,40 @@ from mailprobe.api.http.fast_parser import head_of
 from mailprobe.api.http.listeners import accept, accept_now
 from mailprobe.api.http.overload import AdmissionQueue
 from mailprobe.api.http.request_bodies import BodyBudget
+from mailprobe.api.http.request_turn import RequestTurn
 from mailprobe.api.signals import drain_signals
 from mailprobe.engine.background import contained, supervised
 
 logger = logging.getLogger("mailprobe.http")
 
-ACCEPTED_MAX = 128  # in one turn of the loop: some 10 ms
-UNREAD_CHECK_S = (
-    0.005  # between two looks at who is left unread; some ten requests are served in it
-)
-REFUSED_WITHIN_S = 0.04  # a rejection is promised within 50 ms, and is of little use later
-UNREAD_S_MAX = 30.0  # then a request is read, whatever there is to do
+ACCEPTED_MAX = 128  # in one turn of the event loop: some 10 ms
+UNREAD_CHECK_S = 0.005  # between two checks of unread requests; some ten are served in it
+REJECT_WITHIN_S = 0.04  # a rejection is promised within 50 ms, and is of little use later
+UNREAD_S_MAX = 30.0  # then a request is read under any load
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one serving process bears. Counts are of a process, times of one connection."""
+    """Limits of one serving process. Counts are per process, times per connection, in seconds."""
 
     connections_max: int = 4000
-    in_flight_max: int = 3000  # whole requests; one more is told 503 at once. A burst has 2,000
+    in_flight_max: int = 3000  # complete requests; one more gets 503 at once. A burst has 2,000
     requests_per_connection_max: int = 100_000
     head_octets_max: int = 16 * 1024
     body_octets_max: int = 2 * 1024 * 1024
-    head_s: float = 10.0  # from the connection, or the head's first octet, to its last
-    body_s: float = 10.0  # from the head to the body's last octet
-    refuse_s: float = 1.0  # for the application to refuse a body that is too large in its order
+    head_s: float = 10.0  # from accepting, or from the head's first byte, to its last
+    body_s: float = 10.0  # from the head to the body's last byte
+    refuse_s: float = 1.0  # for the application to refuse a request whose body is too large
     keep_alive_s: float = 75.0
     send_s: float = 15.0  # for each SEND_OCTETS
     linger_s: float = 2.0
-    drain_s: float = 6.0  # open requests, once draining; a stop has 10 s in all
+    drain_s: float = 6.0  # for open requests while draining; a stop has 10 s in all
 
 
 async def drain_on_signals(
     drain: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Set `drain` at one of the signals. Runs until cancelled; more signals change nothing."""
+    """Set `drain` at one of `drain_signals`. Runs until cancelled; more signals change nothing."""
     with trio.open_signal_receiver(*drain_signals()) as signals:
         task_status.started()
         async for _ in signals:
@@ -84,16 +83,16 @@ async def serve_app(
     vital: Iterable[bytes] = (),
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the application on these listeners; return when `drain` is set and all is done.
+    """Serve the application on these listeners; return when `drain` is set and all has ended.
 
-    A POST waits in the `admission_queue` from its last octet on, until the application lets
-    it in or answers; where that is full, it is told 503. Without one all are let in.
-    `intake` bounds the bodies on their way. A GET of a `vital` target is always served.
+    A POST waits in the `admission_queue` from its last byte until the application calls
+    `admitted()` or answers; a full queue rejects it with 503. Without a queue, all are
+    admitted. `intake` bounds the memory of bodies. A GET of a `vital` path is always served.
 
-    Draining closes the listeners and what idles at once, lets open requests end for
-    `limits.drain_s`, then cancels them. What a client sends or an application raises
-    ends a connection at most, and so does a bug in this server's own code. The ASGI
-    lifespan is not spoken: the caller nests what the application needs around this.
+    Draining closes the listeners and idle connections at once, gives open requests
+    `limits.drain_s`, then cancels them. Whatever a client sends or an application raises
+    ends at most its own connection, and so does a bug in this server. The ASGI lifespan
+    protocol is not supported: the caller nests what the application needs around this.
     """
     server = HttpServer(
         app, error_body, limits or Limits(), admission_queue, intake or BodyBudget(), vital
@@ -101,7 +100,7 @@ async def serve_app(
     try:
         async with trio.open_nursery() as beside:
             beside.start_soon(supervised, server.hang_ups.run)
-            beside.start_soon(supervised, server.read_the_unread)
+            beside.start_soon(supervised, server.resume_unread)
             await _serve_until_drained(server, listeners, drain, task_status)
             beside.cancel_scope.cancel()
     finally:
@@ -154,36 +153,36 @@ class HttpServer:
         self.hang_ups = HangUps()
         self.in_flight = 0
         self.connections: set[HttpConnection] = set()
-        self.idle: dict[HttpConnection, None] = {}  # whoever has idled longest comes first
-        self.slow: dict[HttpConnection, None] = {}  # a head or a body is awaited, the longest first
+        self.idle: dict[HttpConnection, None] = {}  # ordered: the longest-idle first
+        self.slow: dict[HttpConnection, None] = {}  # part of a request is missing; longest first
         self._unread: OrderedDict[HttpConnection, tuple[float, trio.Event]] = OrderedDict()
         self._any_unread = trio.Event()
-        self._rejection = (0, b"", b"", b"")  # when it was made, its body, what goes around its id
-        self._room = trio.Semaphore(limits.connections_max)
+        self._rejection = (0, b"", b"", b"")  # made in this second; body; before and after the id
+        self._free = trio.Semaphore(limits.connections_max)
 
     # connections
 
     async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
-        """Accept for ever. A newcomer for whom no room can be made waits, and the next behind it."""
+        """Accept connections until cancelled. At the limit, close an idle one, else wait."""
         while True:
             await self._admit(await accept(listener), nursery)
             for _ in range(ACCEPTED_MAX):
-                wire = accept_now(listener) if self._room.value else None
+                wire = accept_now(listener) if self._free.value else None
                 if wire is None:
                     break
                 await self._admit(wire, nursery)
 
     async def _admit(self, wire: trio.SocketStream, nursery: trio.Nursery) -> None:
         try:
-            if self._room.value == 0:
-                self._make_room()
+            if self._free.value == 0:
+                self._evict_one()
             await self._enter()
         except BaseException:
             wire.socket.close()
             raise
         nursery.start_soon(contained, self._reserve, wire)
 
-    def _make_room(self) -> None:
+    def _evict_one(self) -> None:
         if self.idle:
             next(iter(self.idle)).evict_idle()
         elif self.slow:
@@ -191,31 +190,31 @@ class HttpServer:
 
     async def _enter(self) -> None:
         try:
-            self._room.acquire_nowait()  # almost always: no trip round the scheduler
+            self._free.acquire_nowait()  # almost always: saves a scheduler round trip
         except trio.WouldBlock:
-            await self._room.acquire()
+            await self._free.acquire()
 
     @property
-    def _is_awaited(self) -> bool:
-        """Does a newcomer wait for room?"""
-        return self._room.value == 0 and self._room.statistics().tasks_waiting > 0
+    def _is_accept_waiting(self) -> bool:
+        """Does a new connection wait for capacity?"""
+        return self._free.value == 0 and self._free.statistics().tasks_waiting > 0
 
     def mark_idle(self, connection: HttpConnection) -> None:
-        """This one idles from now on."""
+        """The connection is idle from now on."""
         self.slow.pop(connection, None)
         self.idle[connection] = None
-        if self._is_awaited:
+        if self._is_accept_waiting:
             connection.close_idle()
 
     def wait_for(self, connection: HttpConnection) -> None:
-        """A part of this one's request is awaited from now on."""
+        """A part of the connection's request is missing from now on."""
         self.idle.pop(connection, None)
         self.slow[connection] = None
-        if self._is_awaited:
-            self._make_room()
+        if self._is_accept_waiting:
+            self._evict_one()
 
     def forget(self, connection: HttpConnection) -> None:
-        """This one neither idles nor is waited for."""
+        """The connection is neither idle nor slow."""
         self.idle.pop(connection, None)
         self.slow.pop(connection, None)
 
@@ -230,25 +229,25 @@ class HttpServer:
             await connection.run()
         except OSError:
             if connection is not None:
-                raise  # else it is gone already
+                raise  # else the client had gone before
         finally:
             wire.socket.close()  # a bug may have left it open
             if connection is not None:
                 self.connections.discard(connection)
                 self.forget(connection)
-            self._room.release()
+            self._free.release()
 
     # requests
 
     def run_request(self, turn: RequestTurn) -> bool:
-        """The request is whole, and is work from now on; False where it must be rejected."""
+        """Count a complete request as in flight; return False if it must be rejected."""
         if turn.at_work or turn.is_vital:
             return True
         if self.in_flight >= self.limits.in_flight_max:
             return False
         if not self.intake.try_acquire(turn.octets):
             return False
-        if turn.ticket is not None and not turn.ticket.acquire():
+        if turn.ticket is not None and not turn.ticket.try_enter():
             self.intake.release(turn.octets)
             return False
         self.in_flight += 1
@@ -256,13 +255,13 @@ class HttpServer:
         return True
 
     def end_work(self, turn: RequestTurn) -> None:
-        """The answer is made: whether its client reads it concerns no other request."""
+        """The answer is complete: it no longer counts as in flight, even if the client reads slowly."""
         if turn.at_work:
             self.in_flight -= 1
             turn.at_work = False
 
     def end(self, turn: RequestTurn) -> None:
-        """The request is over: what it holds is free again."""
+        """The request is over: free all that it holds."""
         turn.is_over = True
         self.end_work(turn)
         if turn.is_held:
@@ -272,14 +271,15 @@ class HttpServer:
         if turn.arrival is not None:
             turn.arrival.end()
 
-    # requests that are left unread
+    # unread requests
 
     @property
-    def overrun(self) -> bool:
-        return self.admission_queue is not None and self.admission_queue.overrun
+    def is_overrun(self) -> bool:
+        """Must new requests be left unread?"""
+        return self.admission_queue is not None and self.admission_queue.is_overrun
 
     def rejection(self) -> bytes:
-        """A whole 503 with an id of its own. All but the id is made once a second."""
+        """Return a complete 503 response; all but its request id is built once a second."""
         body, second = self.error_body("overloaded"), int(time.time())
         if self._rejection[:2] != (second, body):
             refused, placeholder = REFUSALS["overloaded"], "0" * 32
@@ -290,17 +290,17 @@ class HttpServer:
         _, _, before, after = self._rejection
         return before + new_request_id().encode() + after
 
-    def has_rejected(self, took_s: float) -> None:
-        """A request was rejected, in so much processor time; to be woken takes as much again."""
+    def charge_rejection(self, took_s: float) -> None:
+        """A rejection took so much processor time; waking its task takes as much again."""
         if self.admission_queue is not None:
-            self.admission_queue.refused(2 * took_s)
+            self.admission_queue.charge_rejection(2 * took_s)
 
     async def park(self, connection: HttpConnection) -> None:
-        """Leave this one's request unread until there is room for it.
+        """Leave this connection's request unread until it may be read.
 
-        The newest is read first: of those who must wait too long for a good answer, the
-        fewest do. One that has waited longer than REFUSED_WITHIN_S is read when it can be
-        served, and after UNREAD_S_MAX in any case.
+        The newest is read first, so that as few as possible wait too long. A request that
+        has waited longer than REJECT_WITHIN_S is read when it can be served, and after
+        UNREAD_S_MAX in any case.
         """
         since = trio.current_time()
         while True:
@@ -312,39 +312,39 @@ class HttpServer:
             finally:
                 self._unread.pop(connection, None)
             waited_s = trio.current_time() - since
-            if not (REFUSED_WITHIN_S < waited_s < UNREAD_S_MAX and self._is_full):
+            if not (REJECT_WITHIN_S < waited_s < UNREAD_S_MAX and self._is_full):
                 return
 
     @property
     def _is_full(self) -> bool:
-        return self.admission_queue is not None and self.admission_queue.full
+        return self.admission_queue is not None and self.admission_queue.is_full
 
-    async def read_the_unread(self) -> None:
-        """Let those who are left unread be read as there is room; runs until cancelled."""
+    async def resume_unread(self) -> None:
+        """Resume unread requests as there is capacity. Runs until cancelled."""
         while True:
             self._any_unread = trio.Event()
             if not self._unread:
                 await self._any_unread.wait()
-            self._read_some(self.admission_queue)
+            self._resume_some(self.admission_queue)
             await trio.sleep(UNREAD_CHECK_S)
 
-    def _read_some(self, room: AdmissionQueue | None) -> None:
-        """Read as many as can be served, or rejected in time."""
-        served = len(self._unread) if room is None else room.room
-        refused = 0 if room is None else room.refusals_left
+    def _resume_some(self, queue: AdmissionQueue | None) -> None:
+        """Resume as many as can be served, or rejected in time."""
+        served = len(self._unread) if queue is None else queue.free
+        rejected = 0 if queue is None else queue.rejections_left
         now = trio.current_time()
         while self._unread:
             oldest, newest = next(iter(self._unread)), next(reversed(self._unread))
             is_late = self._unread[oldest][0] <= now - UNREAD_S_MAX
             if not is_late and served <= 0:
-                if refused <= 0 or self._unread[newest][0] < now - REFUSED_WITHIN_S:
+                if rejected <= 0 or self._unread[newest][0] < now - REJECT_WITHIN_S:
                     return
-                refused -= 1
+                rejected -= 1
             _, may_read = self._unread.pop(oldest if is_late else newest)
             may_read.set()
             served -= 1
 
-    # the end
+    # draining
 
     @property
     def draining(self) -> bool:
@@ -357,7 +357,7 @@ class HttpServer:
 
 
 class _Config(Config):
-    """hypercorn's, with one date a second and not one an answer."""
+    """hypercorn's, with the date header made once a second, not once a response."""
 
     _dated: tuple[int, list[tuple[bytes, bytes]]] = (0, [])
 
@@ -369,7 +369,7 @@ class _Config(Config):
 
 
 def _config(limits: Limits) -> Config:
-    """hypercorn's settings: only what its protocol reads is left to say."""
+    """The settings that hypercorn's protocol reads."""
     config = _Config()
     config.accesslog = config.errorlog = None
     config.include_server_header = False

@@ -1,8 +1,8 @@
-"""All that is counted: one row a metric, with every series that it can ever have.
+"""The table of metrics, each with every series that it can ever have.
 
-docs/observability.md tells it to operators, and a test compares the two. No label
-is ever an address, a domain, a host, a key or an account. A new operation,
-refusal or rule gets its series from the table that it stands in.
+docs/observability.md describes them to operators, and a test compares the two. No label
+is ever an address, a domain, a host, a key or an account. A new operation, refusal or rule
+gets its series from its own table.
 """
 
 from collections.abc import Iterator
@@ -34,13 +34,14 @@ def _verdicts() -> tuple[Labels, ...]:
 
 @cache
 def rung_labels(outcome: Outcome) -> Labels:
+    """The outcome's status and failed check."""
     rung = LADDER[outcome]
     return rung.status, rung.failed_check or NO_CHECK
 
 
 def _refused() -> Iterator[tuple[str, ErrorRow]]:
-    """Each operation with each of its refusals, and those for which no operation is found."""
-    servers = tuple(map(type, BEFORE_ROUTING.values()))  # it may end any request
+    """Each operation with each of its refusals, and the refusals without an operation."""
+    servers = tuple(map(type, BEFORE_ROUTING.values()))  # these may end any request
     for operation in OPERATIONS:
         for kind in (*operation.refusals, *servers):
             yield operation.name, REFUSALS[kind]
@@ -69,50 +70,50 @@ METHODS: tuple[Labels, ...] = tuple(
 
 @cache
 def families() -> tuple[Family, ...]:
-    """All that is counted. Read late: it needs the rules of replies.toml."""
+    """All metrics. Built on first use, as it needs the rules of replies.toml."""
     return (
         # -- the engine
-        Family("counter", "mailprobe_verdicts", "Addresses that got their verdict.",
+        Family("counter", "mailprobe_verdicts", "Verdicts given.",
                ("status", "failed_check", "rule"), _verdicts(), sparse=True),
-        Family("histogram", "mailprobe_layer_seconds", "How long an address was in a layer.",
+        Family("histogram", "mailprobe_layer_seconds", "Time of an address in a layer.",
                ("layer",), (("text",), ("mx",), ("smtp",)), LAYER_BOUNDS),
-        Family("counter", "mailprobe_dns_lookups", "Questions put to the resolvers.",
+        Family("counter", "mailprobe_dns_lookups", "DNS queries sent to the resolvers.",
                ("outcome",), (("certain",), ("failed",))),
-        Family("histogram", "mailprobe_dns_lookup_seconds", "How long a look-up took.",
+        Family("histogram", "mailprobe_dns_lookup_seconds", "Duration of a DNS look-up.",
                bounds=LOOKUP_BOUNDS),
-        Family("counter", "mailprobe_dns_cache_hits", "Look-ups that memory made needless.",
+        Family("counter", "mailprobe_dns_cache_hits", "Look-ups answered from the cache.",
                ("what",), (("mx",), ("addresses",))),
-        Family("counter", "mailprobe_smtp_connections", "Connections to mail hosts that were tried.",
+        Family("counter", "mailprobe_smtp_connections", "Connection attempts to mail hosts.",
                ("outcome",), (("greeted",), ("failed",))),
-        Family("counter", "mailprobe_smtp_sessions_reused", "Idle sessions woken for more."),
+        Family("counter", "mailprobe_smtp_sessions_reused", "Idle SMTP sessions used again."),
         Family("counter", "mailprobe_smtp_limits_lowered",
-               "Times a mail host was found to bear fewer connections."),
-        Family("counter", "mailprobe_smtp_rests", "Times a mail host was left alone.",
+               "Times the connection limit of a mail host was lowered."),
+        Family("counter", "mailprobe_smtp_rests", "Times a mail host got a back-off.",
                ("cause",), (("refused",), ("unreachable",))),
-        Family("gauge", "mailprobe_smtp_connections_open", "Connections to mail hosts."),
-        Family("gauge", "mailprobe_smtp_hosts", "Mail hosts that are remembered."),
-        Family("gauge", "mailprobe_smtp_hosts_resting", "Mail hosts that are left alone now."),
-        Family("gauge", "mailprobe_smtp_hosts_waiting", "Mail hosts that wait for a seat."),
-        Family("gauge", "mailprobe_probes", "Addresses in layer 4."),
-        Family("gauge", "mailprobe_probes_waiting", "Those of them that wait.",
+        Family("gauge", "mailprobe_smtp_connections_open", "Open connections to mail hosts."),
+        Family("gauge", "mailprobe_smtp_hosts", "Mail hosts with state in memory."),
+        Family("gauge", "mailprobe_smtp_hosts_resting", "Mail hosts in back-off."),
+        Family("gauge", "mailprobe_smtp_hosts_waiting", "Mail hosts that wait for a connection permit."),
+        Family("gauge", "mailprobe_probes", "Addresses in the SMTP layer."),
+        Family("gauge", "mailprobe_probes_waiting", "Of these, addresses that wait.",
                ("at",), (("desk",), ("host",))),
         # -- the service
         Family("counter", "mailprobe_requests", "Requests that have ended.",
                ("operation", "status"), _statuses()),
-        Family("histogram", "mailprobe_request_seconds", "How long a request took.",
+        Family("histogram", "mailprobe_request_seconds", "Duration of a request.",
                ("operation",), NAMES, REQUEST_BOUNDS),
-        Family("counter", "mailprobe_refusals", "Requests that were told no.",
+        Family("counter", "mailprobe_refusals", "Requests that were refused.",
                ("operation", "code"), _codes()),
-        Family("counter", "mailprobe_addresses_asked", "Addresses in requests, refused ones too.",
+        Family("counter", "mailprobe_addresses_asked", "Addresses in requests, including refused ones.",
                ("operation",), METERED),
         Family("gauge", "mailprobe_requests_in_flight", "Requests under way."),
-        Family("gauge", "mailprobe_streams_in_flight", "Those of them that are streams."),
-        Family("gauge", "mailprobe_addresses_under_way", "Addresses granted and not answered."),
-        Family("gauge", "mailprobe_addresses_under_way_max", "Where requests get 503."),
-        # -- what is remembered
-        Family("histogram", "mailprobe_store_seconds", "How long the store's transactions took.",
+        Family("gauge", "mailprobe_streams_in_flight", "Of these, streams."),
+        Family("gauge", "mailprobe_addresses_under_way", "Addresses reserved and not answered."),
+        Family("gauge", "mailprobe_addresses_under_way_max", "Limit of addresses under way; beyond it requests get 503."),
+        # -- the store
+        Family("histogram", "mailprobe_store_seconds", "Duration of the store's transactions.",
                ("method",), METHODS, STORE_BOUNDS),
-        Family("counter", "mailprobe_store_unavailable", "Transactions that could not be made.",
+        Family("counter", "mailprobe_store_unavailable", "Transactions that failed: the store was unavailable.",
                ("method",), METHODS),
         Family("gauge", "mailprobe_recorder_pending", "Writes that outlive their requests."),
     )  # fmt: skip

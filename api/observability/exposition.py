@@ -1,8 +1,8 @@
-"""`GET /metrics`: the numbers of all workers, as Prometheus reads them (text format 0.0.4).
+"""`GET /metrics`: the metrics of all workers in Prometheus's text format 0.0.4.
 
-Any worker answers for all. Reading the board and writing the page take some
-milliseconds, so a thread does it. prometheus_client knows the format and
-is imported with the first page: nothing else of the service needs it.
+Any worker answers for all. Reading the counters and formatting the page take some
+milliseconds, so a thread does it. prometheus_client writes the format; it is imported with
+the first page, as no other part of the service needs it.
 """
 
 import platform
@@ -29,7 +29,7 @@ LIMITS = Limits(connections_max=20, in_flight_max=20, body_octets_max=1024, drai
 
 
 def page(counters: SharedCounters, version: str) -> bytes:
-    """The whole page. Blocks for some milliseconds."""
+    """Return the whole page. Blocks for some milliseconds."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
@@ -38,7 +38,7 @@ def page(counters: SharedCounters, version: str) -> bytes:
 
 
 class _Collector:
-    """A board as prometheus_client's own values."""
+    """Shared counters as prometheus_client's metrics."""
 
     def __init__(self, counters: SharedCounters, version: str) -> None:
         self._counters = counters
@@ -56,9 +56,11 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         counters = self._counters
-        so_far = counters.workers_so_far  # first: who is counted here is alive only when it says so
+        so_far = counters.workers_so_far  # read before `workers_alive`, so that it is never smaller
         release = GaugeMetricFamily(
-            "mailprobe_build_info", "1; the labels say what runs.", labels=("version", "python")
+            "mailprobe_build_info",
+            "Always 1; the labels give the versions.",
+            labels=("version", "python"),
         )
         release.add_metric((self._version, platform.python_version()), 1.0)
         yield release
@@ -72,7 +74,7 @@ class _Collector:
         )
         yield CounterMetricFamily(
             "mailprobe_workers_started",
-            "Workers that have begun to serve, successors counted.",
+            "Workers started, including replacements.",
             so_far,
         )
 
@@ -116,30 +118,30 @@ _RENDER: dict[str, Callable[[Family, Sequence[SeriesTotal]], "Metric"]] = {
 
 
 async def serve_page(
-    look: Callable[[], None],
-    make: Callable[[], bytes],
+    sample: Callable[[], None],
+    render: Callable[[], bytes],
     listeners: Sequence[trio.SocketListener],
     *,
     drain: trio.Event,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the page on these listeners, and nothing else, until `drain` is set.
+    """Serve only the page on these listeners until `drain` is set.
 
-    For each page `look` is called, then `make` in a thread, one at a time.
+    For each request `sample` is called, then `render` in a thread, one at a time.
     """
     await serve_app(
-        partial(_answer, look, make, trio.CapacityLimiter(1)),
+        partial(_answer, sample, render, trio.CapacityLimiter(1)),
         listeners,
         drain=drain,
-        error_body=str.encode,  # the code alone: who asks here is a machine of the operator's
+        error_body=str.encode,  # the code alone: only the operator's machines connect here
         limits=LIMITS,
         task_status=task_status,
     )
 
 
 async def _answer(
-    look: Callable[[], None],
-    make: Callable[[], bytes],
+    sample: Callable[[], None],
+    render: Callable[[], bytes],
     one_at_a_time: trio.CapacityLimiter,
     scope: Message,
     receive: Receive,
@@ -150,8 +152,8 @@ async def _answer(
     elif scope["method"] not in METHODS:
         await _send(send, 405, b"the metrics are read with GET\n", (b"allow", b"GET, HEAD"))
     else:
-        look()
-        body = await trio.to_thread.run_sync(make, limiter=one_at_a_time)
+        sample()
+        body = await trio.to_thread.run_sync(render, limiter=one_at_a_time)
         await _send(send, 200, b"" if scope["method"] == "HEAD" else body)
 
 

@@ -1,9 +1,8 @@
-"""What the service says on standard error: a line of JSON for each event.
+"""The log: one line of JSON per event on standard error.
 
-No line holds a key, a webhook's secret or a whole email address, whoever wrote
-it and however it came in: by a message, a field, an exception's words or a
-traceback's. Who logs an address on purpose shortens it (`shortened`); `covered`
-is the last resort, which everything passes on its way out.
+No line holds an API key, a webhook's secret or a whole email address, whether it comes from
+a message, a field, an exception or a traceback. Code that logs an address shortens it
+(`shortened`); `covered` is the last resort, applied to every line.
 """
 
 import json
@@ -30,15 +29,15 @@ log = logging.getLogger("mailprobe.serve")
 
 Event = MutableMapping[str, Any]
 
-DEPTH_MAX = 6  # of values in values; what lies deeper is told by its repr
+DEPTH_MAX = 6  # of nested values; deeper ones are logged by their repr
 CUT = "…"
 HIDDEN = "***"
 
-# -- what is never said ---------------------------------------------------------------------
+# -- redaction ------------------------------------------------------------------------------
 
 _PREFIX = "|".join(map(re.escape, KINDS))
 _PREFIX_CHARACTERS = len(next(iter(KINDS)))
-# With the underscore, so that of two keys in a row the second is not spared.
+# With the underscore, so that the second of two adjacent keys is covered too.
 _KEY = re.compile(
     rf"((?:{_PREFIX})[0-9A-Za-z]{{{SHOWN_CHARACTERS - _PREFIX_CHARACTERS}}})[0-9A-Za-z_]+"
 )
@@ -50,22 +49,21 @@ _SECRET = re.compile(
 _SECRET_NAMES = ("secret", "authorization", "password")
 _SUSPICIOUS = ("@", "%40", "＠", "﹫", "secret", "authorization", "password")
 _AT = re.compile("(%40|[@＠﹫])")
-_RUN = re.compile(r"[^\s<>()\[\],;:]+")  # of a text that is read backwards
+_RUN = re.compile(r"[^\s<>()\[\],;:]+")  # for a reversed text
 _WORD = re.compile(r"\S+")  # where a comment stands before the @
 _WRAPPED = re.compile(r"""(?:\w+=|[bru]{1,2})?["'`]+(?=.)""")  # email='ann@…, b'ann@…
 
 
 def shortened(address: str) -> str:
-    """An address as it may be logged: `a…@example.org`."""
+    """Return an address in the form that may be logged: `a…@example.org`."""
     local, at, domain = address.rpartition("@")
     return f"{(local or domain)[:1]}{CUT}{at}{domain if at else ''}"
 
 
 def covered(text: str) -> str:
-    """The text without keys and secrets, and with whatever looks like an address shortened.
+    """Return the text without keys and secrets, and with all that looks like an address shortened.
 
-    Of a key the characters stay that a store keeps to show. Takes time in
-    proportion to the text's length, whatever it holds.
+    The first SHOWN_CHARACTERS of a key stay. Takes linear time for any text.
     """
     if not _is_suspect(text):
         return text
@@ -75,8 +73,8 @@ def covered(text: str) -> str:
 
 
 def _is_suspect(text: str) -> bool:
-    """Most texts, and most lines, hold nothing to cover: a look of 1 us (as one expression, 26)."""
-    folded = text.casefold()  # so that `ſ` is an s, as it is to an expression that ignores case
+    """Might the text need covering? Most do not; this takes 1 us, one regular expression 26."""
+    folded = text.casefold()  # so that `ſ` equals s, as in case-insensitive regular expressions
     return any(word in folded for word in _SUSPICIOUS) or _KEY.search(text) is not None
 
 
@@ -90,7 +88,7 @@ def _without_addresses(text: str) -> str:
 
 
 def _without_local_part(text: str) -> str:
-    """Of the local part at the text's end the first character alone."""
+    """Cut the local part at the text's end to its first character."""
     begins = _quoted_from(text)
     if begins is None:
         backwards = text[::-1]
@@ -114,7 +112,7 @@ def _quoted_from(text: str) -> int | None:
 
 
 def cover(_: Any, __: str, event: Event) -> Event:
-    """The last processor before a line is written: nothing passes it uncovered."""
+    """The last log processor: covers all fields."""
     return _cover_fields(event, 0)
 
 
@@ -126,9 +124,9 @@ def _cover_fields(fields: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     return covered_fields
 
 
-@lru_cache(256)  # the names of fields come again and again
+@lru_cache(256)  # field names repeat
 def _name(name: str) -> tuple[str, bool]:
-    """A field's name as it may be said, and whether its value may not."""
+    """Return the field's covered name, and whether its value is secret."""
     return covered(name), any(each in name.lower() for each in _SECRET_NAMES)
 
 
@@ -147,23 +145,23 @@ def _cover(value: Any, depth: int) -> Any:
 def _described(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # whatever its author did wrong
-        return f"<a {type(value).__name__} that cannot be told>"
+    except Exception:  # a repr may raise anything
+        return f"<a {type(value).__name__} whose repr fails>"
 
 
-# -- what every line says -------------------------------------------------------------------
+# -- fields of every line -------------------------------------------------------------------
 
 
 def release() -> str:
     """The version that runs."""
     try:
         return version_of("mailprobe")
-    except PackageNotFoundError:  # a checkout that nobody installed
+    except PackageNotFoundError:  # a checkout that is not installed
         return "unknown"
 
 
 def belong(_: Any, __: str, event: Event) -> Event:
-    """A line that is written on a request's behalf says which request and which operation."""
+    """Log processor: adds the present request's id and operation."""
     request_context = present()
     if request_context is not None:
         event.setdefault("request", request_context.request_id)
@@ -172,27 +170,27 @@ def belong(_: Any, __: str, event: Event) -> Event:
 
 
 def log_age(version: str, started: float, _: Any, __: str, event: Event) -> Event:
-    """The line of a health check says what runs, and for how long; its answer does not."""
+    """Log processor: adds version and uptime to the access line of a health check."""
     if event.get("operation") == "health" and event.get("event") == "access":
         event["version"] = version
         event["uptime_s"] = round(time.monotonic() - started)
     return event
 
 
-# What every record has; the rest came with `extra`.
-_OF_A_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-_BEFORE_EXTRA = len(vars(logging.makeLogRecord({})))  # these come first, whatever made the record
+# The attributes of every record; others came with `extra`.
+_RECORD_ATTRIBUTES = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+_BEFORE_EXTRA = len(vars(logging.makeLogRecord({})))  # these come first in every record
 _PLAIN = {str, int, float, bool, type(None)}
 
 _encode = msgspec.json.Encoder().encode
 
 
 class JsonFormatter(logging.Formatter):
-    """A line of JSON for each record: what `belong`, `log_age` and `cover` make of it.
+    """Formats a record as a line of JSON, by `belong`, `log_age` and `cover`.
 
-    Each request has a line, so that it costs a third of structlog's, which makes a
-    record into an event by ten functions. It is encoded first and looked at once: only
-    a line that holds something to cover is covered field by field.
+    Every request logs a line, so it is fast: a third of the cost of structlog's ten
+    processors. The line is encoded first and checked once; only a suspect line is covered
+    field by field.
     """
 
     def __init__(self, version: str, started: float) -> None:
@@ -205,7 +203,7 @@ class JsonFormatter(logging.Formatter):
         if all(type(value) in _PLAIN for value in event.values()):
             try:
                 line = _encode(event).decode()
-            except (UnicodeEncodeError, OverflowError):  # half a character, a very long number
+            except (UnicodeEncodeError, OverflowError):  # a lone surrogate, a very large integer
                 pass
             else:
                 if not _is_suspect(line):
@@ -219,7 +217,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
         }
         for name, value in islice(vars(record).items(), _BEFORE_EXTRA, None):
-            if name not in _OF_A_RECORD:
+            if name not in _RECORD_ATTRIBUTES:
                 event[name] = value
         at = datetime.fromtimestamp(record.created, UTC)
         event["timestamp"] = at.isoformat(timespec="microseconds")[:-6] + "Z"  # not "+00:00"
@@ -231,12 +229,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def formatter(*, terminal: bool = False) -> logging.Formatter:
-    """Lines of JSON, or for a terminal lines that a person can read."""
+    """Return a formatter for lines of JSON, or for readable lines on a terminal."""
     if not terminal:
         return JsonFormatter(release(), time.monotonic())
     import structlog
 
-    # Not its own tracebacks, which show the values of all variables.
+    # Not structlog's own tracebacks, which show the values of all variables.
     show = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[
@@ -257,9 +255,9 @@ def formatter(*, terminal: bool = False) -> logging.Formatter:
 
 
 class Handler(logging.StreamHandler[Any]):
-    """Standard error. A line that cannot be made is told of without its contents."""
+    """Standard error. A line that cannot be formatted is reported without its contents."""
 
-    def emit(self, record: logging.LogRecord) -> None:  # as logging's own, which locks twice
+    def emit(self, record: logging.LogRecord) -> None:  # like logging's own, which locks twice
         try:
             self.stream.write(f"{self.format(record)}\n")
             self.stream.flush()
@@ -268,7 +266,7 @@ class Handler(logging.StreamHandler[Any]):
         except Exception:
             self.handleError(record)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # logging's own shows them
+    def handleError(self, record: logging.LogRecord) -> None:  # logging's own prints the contents
         kind = sys.exc_info()[0]
         with suppress(Exception):
             self.stream.write(
@@ -279,15 +277,15 @@ class Handler(logging.StreamHandler[Any]):
 
 
 def log_to_standard_error(level: str) -> None:
-    """From now on, whatever this process has to say is a line: warnings and crashes too."""
+    """Log everything from this process to standard error: warnings and crashes too."""
     handler = Handler()
     handler.setFormatter(formatter(terminal=sys.stderr.isatty()))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # no line tells of these, and each costs a look (Logging HOWTO, "Optimization")
+    # no line has these, and collecting them takes time (Logging HOWTO, "Optimization")
     logging.logThreads = logging.logMultiprocessing = logging.logProcesses = False
-    logging._srcfile = None  # nor of who has called
+    logging._srcfile = None  # nor the calling function
     logging.captureWarnings(True)
-    for name in ("httpx", "httpcore", "hpack"):  # a line a look-up, each with its address
+    for name in ("httpx", "httpcore", "hpack"):  # they log each request with its URL
         logging.getLogger(name).setLevel(logging.WARNING)
     sys.excepthook = _crash
     threading.excepthook = lambda crash: _crash(

@@ -1,7 +1,7 @@
-"""How each part of the service comes to be counted; what there is stands in `metrics_table`.
+"""Counts what one worker does; `catalogue` lists all metrics.
 
-A `Metrics` is what one worker counts: it is the engine's Watcher, the service's
-Porter, the clock of its store, and once a second it looks at what is under way.
+`Metrics` is the engine's observer and the service's request log. It times the store, and
+samples the gauges once a second.
 """
 
 import inspect
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from mailprobe.api.service import Service
     from mailprobe.engine.observer import Recalled
 
-POLL_EVERY_S = 1.0  # at what is under way: so old are the states of other workers in an answer
+POLL_EVERY_S = 1.0  # so old may the gauges of other workers be in an answer
 
 
 @contextmanager
 def open_metrics(workers: int) -> Iterator[SharedCounters]:
-    """The board of a service with so many workers; to be opened before they are forked."""
+    """Open the counters of a service with so many workers; call it before they are forked."""
     with open_shared_counters(families(), workers) as counters:
         yield counters
 
 
 class Metrics:
-    """What one worker counts: a Watcher of the engine, a Porter of the service."""
+    """The counters of one worker; implements the engine's `Observer` and `RequestLog`."""
 
     def __init__(self, row: CounterRow) -> None:
         self._row = row
@@ -60,7 +60,7 @@ class Metrics:
         self._store_s = row.numbers("mailprobe_store_seconds")
         self._unavailable = row.numbers("mailprobe_store_unavailable")
 
-    # -- what the engine tells (engine.Watcher)
+    # -- engine (observer.Observer)
 
     def text_read(self, began: float) -> None:
         self._layer_s.observe(trio.current_time() - began, ("text",))
@@ -93,7 +93,7 @@ class Metrics:
     def host_backed_off(self, *, refused: bool) -> None:
         self._backoffs.add(("refused" if refused else "unreachable",))
 
-    # -- what the service tells (visits.Porter)
+    # -- service (RequestLog)
 
     def request_started(self) -> None:
         self._in_flight.add()
@@ -118,34 +118,36 @@ class Metrics:
         if status is not None:
             self._requests.add((operation, str(status)))
 
-    # -- what the store does
+    # -- store
 
     def timed(self, store: Store) -> Store:
-        """The same store, each transaction of which is timed."""
+        """Return the store with each transaction timed."""
         return cast(Store, _Timed(store, self))
 
     def transacted(self, method: str, seconds: float) -> None:
+        """A transaction of the store has ended, successfully or not."""
         self._store_s.observe(seconds, (method,))
 
     def not_transacted(self, method: str) -> None:
+        """The store was unavailable."""
         self._unavailable.add((method,))
 
-    # -- what is under way
+    # -- gauges
 
     async def watch(self, service: "Service") -> None:
-        """Look at the service now and then, until cancelled; its states end with that."""
+        """Sample the gauges every POLL_EVERY_S until cancelled; then reset them."""
         try:
             while True:
                 try:
                     self.sample(service)
-                except Exception:  # the row is this process's as long as it lives
+                except Exception:  # a bug must not end the sampling
                     log_fault(self.sample)
                 await trio.sleep(POLL_EVERY_S)
         finally:
             self._row.detach()
 
     def sample(self, service: "Service") -> None:
-        """Write down what is under way in this worker just now."""
+        """Set the gauges to this worker's present values."""
         statistics = service.quota.engine.dispatcher.statistics()
         states: dict[str, float] = {
             "mailprobe_smtp_connections_open": statistics.connections,
@@ -166,7 +168,7 @@ class Metrics:
 
 
 class _Timed:
-    """A store by delegation: whatever it can do, this can."""
+    """Delegates to a store and times its coroutine functions."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
@@ -176,7 +178,7 @@ class _Timed:
         found = getattr(self._store, name)
         if not inspect.iscoroutinefunction(found):
             return found
-        setattr(self, name, self._timed(name, found))  # found there from now on
+        setattr(self, name, self._timed(name, found))  # cached: __getattr__ is not called again
         return getattr(self, name)
 
     def _timed(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,9 +1,8 @@
-"""One request from its coming to its end, as the log and the metrics tell of it.
+"""Request context: what the log and the metrics record of one request.
 
-A door opens a `RequestContext` for each request; whatever runs on the request's behalf
-finds it with `present()`, so that a line in the log can say where it belongs.
-When the visit ends, one line tells what became of it. A visit never holds what
-was sent: neither a key, nor an address, nor a body.
+Each listener opens a `RequestContext` per request; code that runs for the request gets it
+with `present()`, so that log lines can name their request. When the request ends, one
+access line is logged. A context never holds what the client sent: no key, address or body.
 """
 
 import logging
@@ -18,13 +17,13 @@ from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.access")
 
-CROWD_LOGGED_EVERY_S = 1.0
-UNROUTED = "none"  # the operation of a request for which none was found
+REJECTED_LOGGED_EVERY_S = 1.0
+UNROUTED = "none"  # the operation of a request without a route
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """A request under way; filled in as more is known of it."""
+    """A request under way; fields are set as they become known."""
 
     request_id: str
     began: float  # trio's clock
@@ -34,26 +33,26 @@ class RequestContext:
     status: int | None = None  # None: no answer has begun
     code: str | None = None  # of the error body
     lines: int | None = None  # of a stream, so far; None: the answer is no stream
-    cut: bool = False  # the caller has not got the whole answer
+    cut: bool = False  # the client did not get the whole answer
 
 
 class RequestLog(Protocol):
-    """Told of every visit; quick, waits for nothing and raises nothing."""
+    """Notified of every request; its methods are fast, never wait and never raise."""
 
     def request_started(self) -> None:
-        """A request is under way."""
+        """A request has begun."""
 
     def streams(self) -> None:
-        """A request's answer is a stream, and it begins."""
+        """A request's answer begins, and it is a stream."""
 
     def request_finished(self, request_context: RequestContext, seconds: float) -> None:
-        """A request has ended, so long after it came."""
+        """A request has ended, so many seconds after it began."""
 
     def request_rejected(self, operation: str, code: str, status: int | None) -> None:
-        """The HTTP server itself gave the answer.
+        """The HTTP server itself refused a request.
 
-        With no `status` where the request had come to an operation: its visit has
-        been told of, as one that got no answer.
+        `status` is None if an operation had begun: then `request_finished` has reported the
+        request, as one without an answer.
         """
 
 
@@ -66,19 +65,19 @@ class _NoRequestLog:
 
 NO_REQUEST_LOG: RequestLog = _NoRequestLog()
 
-_present: ContextVar[RequestContext | None] = ContextVar("visit", default=None)
+_present: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 
 
 def present() -> RequestContext | None:
-    """The visit that the running task belongs to."""
+    """The context of the request that the running task works for, if any."""
     return _present.get()
 
 
 class request_scope:
-    """The visit of this request, which ends with the block of whoever came first.
+    """Opens the context of a request; the outermost block with the same id ends it.
 
-    `lingers`: what the task writes afterwards belongs to it too. For a door that
-    has a task for each request.
+    `lingers`: keep the context after the block, for what the task logs afterwards. For
+    listeners with a task per request.
     """
 
     __slots__ = ("_context", "_lingers", "_request_id", "_request_log", "_token")
@@ -87,7 +86,7 @@ class request_scope:
         self._request_log = request_log
         self._request_id = request_id
         self._lingers = lingers
-        self._token: Token[RequestContext | None] | None = None  # of who came first
+        self._token: Token[RequestContext | None] | None = None  # set in the outermost block
 
     def __enter__(self) -> RequestContext:
         request_context = _present.get()
@@ -109,7 +108,7 @@ class request_scope:
 
 
 class RejectedRequests:
-    """Requests that overload control rejected: counted each, and logged once a second.
+    """Requests that overload control rejected; one log line per second gives their number.
 
     A line for each would cost more than the rejection.
     """
@@ -121,7 +120,7 @@ class RejectedRequests:
     def log(self, code: str, status: int) -> None:
         self._count += 1
         now = trio.current_time()
-        if now - self._logged_at < CROWD_LOGGED_EVERY_S:
+        if now - self._logged_at < REJECTED_LOGGED_EVERY_S:
             return
         reported = {"operation": UNROUTED, "status": status, "code": code, "times": self._count}
         log.info("access", extra=reported)
@@ -129,13 +128,13 @@ class RejectedRequests:
 
 
 def request_rejected(
-    request_log: RequestLog, crowd: RejectedRequests, code: str, status: int
+    request_log: RequestLog, rejected: RejectedRequests, code: str, status: int
 ) -> None:
-    """The HTTP server itself refuses a request, before any operation or in the midst of one."""
+    """The HTTP server itself refuses a request, before or during an operation."""
     request_context = _present.get()
     if code == "overloaded" and (request_context is None or request_context.status is not None):
         request_log.request_rejected(UNROUTED, code, status)
-        crowd.log(code, status)
+        rejected.log(code, status)
         return
     if request_context is None or request_context.status is not None:
         request_log.request_rejected(UNROUTED, code, status)
@@ -146,7 +145,7 @@ def request_rejected(
 
 
 def _log(request_context: RequestContext, seconds: float) -> None:
-    """The access line: everything that is told of a request, once."""
+    """Write the access line of a request."""
     if not log.isEnabledFor(logging.INFO):
         return
     reported: dict[str, Any] = {

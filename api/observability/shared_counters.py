@@ -1,13 +1,12 @@
-"""Numbers that the workers of a service write and any of them can add up.
+"""Shared counters: numbers that each worker writes and any worker can add up.
 
-A board is memory that is shared by fork: a row for each worker, in it a cell for
-each number that there can ever be. Counting is adding to a cell of one's own row:
-no lock, no file, no word to anybody, some 0.1 us. What a worker counted outlives
-it, however it ends, and its successor counts on in the same row; so counters
-never go back. The states that a worker tells of (gauges) go with it.
+The memory is shared by fork. It has a row for each worker and in it a cell for each number.
+Counting adds to a cell of the worker's own row: no lock, no file, no message, some 0.1 us.
+Counts outlive their worker, and its replacement continues in the same row, so counters
+never decrease. A worker's gauges end with it.
 
-Which series there are is said before the fork, whole: a label that comes from
-outside cannot make one more. What fits none of them is counted as "other".
+All series are fixed before the fork, so that a label from outside cannot add one. What fits
+none of them is counted as "other".
 """
 
 import fcntl
@@ -24,56 +23,56 @@ Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[str, ...]
 Cells: TypeAlias = "memoryview[float]"
 
-CELL_OCTETS = 8  # a float of the machine, written whole
-SEEN_AT, GREETED = 0, 1  # the first cells of a row: when its worker last spoke; workers so far
-SILENT_S = 5.0  # who has told nothing for so long is gone, or hangs
+CELL_OCTETS = 8  # a native float, written in one piece
+SEEN_AT, STARTED = 0, 1  # the first cells of a row: its last heartbeat; workers so far
+SILENT_S = 5.0  # a worker without a heartbeat for so long is gone, or hangs
 OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: its series are all that there will ever be."""
+    """One metric with all its series."""
 
     kind: Kind
-    name: str  # a counter's without its `_total`
+    name: str  # without a counter's `_total`
     help: str
     labels: Labels = ()
     series: tuple[Labels, ...] = ((),)
     bounds: tuple[float, ...] = ()  # of a histogram's buckets, in seconds
-    sparse: bool = False  # a series is shown once it has counted something
+    sparse: bool = False  # a series is shown only after it has counted something
 
     @property
     def other(self) -> Labels:
-        """The series of whatever fits none; never shown before it has counted something."""
+        """The series for all that fits no other; shown only after it has counted something."""
         return (OTHER,) * len(self.labels)
 
     @property
     def cells(self) -> int:
-        """Of one series. A histogram: its buckets, the one without a bound, the sum."""
+        """Cells of one series; for a histogram its buckets, the unbounded one, and the sum."""
         return len(self.bounds) + 2 if self.kind == "histogram" else 1
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesTotal:
-    """One series with the numbers of all workers added up."""
+    """One series, added up over all workers."""
 
     labels: Labels
     cells: Sequence[float]
 
 
 class SharedCounters:
-    """The rows of all workers; see open_board()."""
+    """The rows of all workers; made by open_shared_counters()."""
 
-    def __init__(self, families: Sequence[Family], workers: int, claims: IO[bytes]) -> None:
+    def __init__(self, families: Sequence[Family], workers: int, locks: IO[bytes]) -> None:
         self.families = tuple(families)
         self.started_at = time.time()
         self._slots: dict[str, dict[Labels, int]] = {}
-        self._width = GREETED + 1
+        self._width = STARTED + 1
         for family in self.families:
             self._slots[family.name] = self._lay_out(family)
         self._workers = workers
         self._cells = memoryview(mmap.mmap(-1, CELL_OCTETS * self._width * workers)).cast("d")
-        self._claims = claims
+        self._locks = locks
 
     def _lay_out(self, family: Family) -> dict[Labels, int]:
         slots = {}
@@ -83,14 +82,14 @@ class SharedCounters:
         return slots
 
     def attach(self) -> "CounterRow":
-        """A row for this process, until it ends: the first that no living worker has.
+        """Take the first row that no living worker has, until this process ends.
 
-        A lock says whose a row is, for it ends with its process (POSIX record
-        locks are neither inherited nor left behind).
+        A POSIX record lock marks the owner: it is not inherited by fork, and it ends with
+        its process. Raises RuntimeError if all rows are taken.
         """
         for number in range(self._workers):
             try:
-                fcntl.lockf(self._claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+                fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
             except OSError:
                 continue
             return CounterRow(self._row(number), self.families, self._slots)
@@ -100,7 +99,7 @@ class SharedCounters:
         return self._cells[number * self._width : (number + 1) * self._width]
 
     def read(self) -> Iterator[tuple[Family, list[SeriesTotal]]]:
-        """Every family with its readings, as they are at this moment. May run in any thread."""
+        """Yield every family with its present totals. May run in any thread."""
         rows = [self._row(number).tolist() for number in range(self._workers)]
         alive = [row for row in rows if time.monotonic() - row[SEEN_AT] < SILENT_S]
         ever = _added(rows, self._width)
@@ -117,12 +116,12 @@ class SharedCounters:
 
     @property
     def workers_so_far(self) -> int:
-        """Those that have begun to serve since the start, each successor counted."""
-        return sum(int(self._row(number)[GREETED]) for number in range(self._workers))
+        """Workers started since the service began, including replacements."""
+        return sum(int(self._row(number)[STARTED]) for number in range(self._workers))
 
     @property
     def workers_alive(self) -> int:
-        """Those that have spoken within SILENT_S."""
+        """Workers with a heartbeat within SILENT_S."""
         now = time.monotonic()
         seen = (self._row(number)[SEEN_AT] for number in range(self._workers))
         return sum(now - at < SILENT_S for at in seen)
@@ -130,12 +129,12 @@ class SharedCounters:
 
 @contextmanager
 def open_shared_counters(families: Sequence[Family], workers: int) -> Iterator[SharedCounters]:
-    """A board for so many workers, to be opened before they are forked.
+    """Open counters for so many workers; call it before they are forked.
 
-    Its file has no name and stays empty: only its locks are used.
+    The file is unnamed and empty: only its locks are used.
     """
-    with tempfile.TemporaryFile() as claims:
-        yield SharedCounters(families, workers, claims)
+    with tempfile.TemporaryFile() as locks:
+        yield SharedCounters(families, workers, locks)
 
 
 def _added(rows: Sequence[Sequence[float]], width: int) -> list[float]:
@@ -143,7 +142,7 @@ def _added(rows: Sequence[Sequence[float]], width: int) -> list[float]:
 
 
 class CounterRow:
-    """What one worker counts."""
+    """The counters of one worker."""
 
     def __init__(
         self,
@@ -154,25 +153,26 @@ class CounterRow:
         self._cells = cells
         self._families = {family.name: family for family in families}
         self._slots = slots
-        self.detach()  # so did its last worker, if nobody has said so
-        cells[GREETED] += 1
+        self.detach()  # the row's last worker may have ended without doing so
+        cells[STARTED] += 1
 
     def heartbeat(self) -> None:
-        """This worker is alive, and its states are written."""
+        """This worker is alive, and its gauges are set."""
         self._cells[SEEN_AT] = time.monotonic()
 
     def detach(self) -> None:
-        """Nobody is alive in this row: its states are nobody's any more."""
-        self._clear_states()
+        """No worker is alive in this row: reset its gauges."""
+        self._clear_gauges()
         self._cells[SEEN_AT] = -SILENT_S
 
-    def _clear_states(self) -> None:
+    def _clear_gauges(self) -> None:
         for family in self._families.values():
             if family.kind == "gauge":
                 for slot in self._slots[family.name].values():
                     self._cells[slot] = 0.0
 
     def numbers(self, name: str) -> "Numbers":
+        """The cells of the family of this name."""
         family = self._families[name]
         slots = self._slots[name]
         return Numbers(self._cells, slots, slots[family.other], family.bounds)
@@ -196,15 +196,15 @@ class Numbers:
         self._bounds = bounds
 
     def add(self, labels: Labels = (), amount: float = 1.0) -> None:
-        """Of a counter or a gauge."""
+        """Add to a counter or a gauge."""
         self._cells[self._slots.get(labels, self._other)] += amount
 
     def put(self, amount: float, labels: Labels = ()) -> None:
-        """Of a gauge."""
+        """Set a gauge."""
         self._cells[self._slots.get(labels, self._other)] = amount
 
     def observe(self, seconds: float, labels: Labels = ()) -> None:
-        """Of a histogram: a bucket holds what is at most its bound."""
+        """Add to a histogram; a bucket counts values up to and including its bound."""
         slot, bounds = self._slots.get(labels, self._other), self._bounds
         self._cells[slot + bisect_left(bounds, seconds)] += 1.0
         self._cells[slot + len(bounds) + 1] += seconds

@@ -1,9 +1,8 @@
-"""What must be written whatever becomes of the request that it belongs to.
+"""Writes that outlive their requests.
 
-A request's task dies when its caller hangs up; these writes do not. They run
-shielded, or in a task of the service for which the request waits only while it
-lives. Lasts as long as the service, and is left only when everything is written or
-the time for it is up. A write that fails by a fault of ours is lost alone, and logged.
+A request's task is cancelled when its client hangs up; these writes are not. They run
+shielded in that task, or in a task of the service. The service stops only when all are
+written or DRAIN_S has passed. A bug in one write is logged and affects no other.
 """
 
 import itertools
@@ -19,14 +18,14 @@ from mailprobe.storage.contract import StoreUnavailable
 
 log = logging.getLogger("mailprobe.recorder")
 
-DRAIN_S = 2.0  # a stop has 10 seconds in all, and 6 are the open requests'
-PAUSES_S = (0.1, 0.2, 0.5, 1.0)  # between two tries; the last one from then on
+DRAIN_S = 2.0  # a stop has 10 s in all, of which open requests may use 6
+PAUSES_S = (0.1, 0.2, 0.5, 1.0)  # between two tries; the last value repeats
 
 Write = Callable[[], Awaitable[None]]
 
 
 class BackgroundWrites:
-    """Takes writes from requests; `open_background_writes()` opens one."""
+    """Runs writes; made by `open_background_writes()`."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -35,13 +34,13 @@ class BackgroundWrites:
 
     @property
     def pending(self) -> int:
+        """How many writes have not ended."""
         return len(self._pending)
 
     async def write_shielded(self, write: Write) -> None:
-        """Write it, try once; whoever is cancelled meanwhile learns so when it is written.
+        """Try once to write, in the caller's task; a cancellation takes effect afterwards.
 
-        In the caller's own task, for a store answers or gives up within a second.
-        Raises StoreUnavailable.
+        A store answers or gives up within a second. Raises StoreUnavailable.
         """
         scope = trio.CancelScope(shield=True)
         await self._run(scope, write)
@@ -49,18 +48,18 @@ class BackgroundWrites:
             raise StoreUnavailable("a write was given up at the end")
 
     def write_until_durable(self, write: Write) -> trio.Event:
-        """Write it, try until it is written; the event tells that it is, or was given up."""
+        """Try until it is written; the event is set when it is, or was given up."""
         ended = trio.Event()
         self._start(_try_until_written, write, ended)
         return ended
 
     def run_beside(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run this until it ends, or everything is written at the end; it is no request's."""
+        """Run this in a task of the service, outside any request's context; cancelled at the end."""
         Context().run(self._nursery.start_soon, contained, run)
 
     def _start(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
         scope = trio.CancelScope(shield=True)
-        self._pending.add(scope)  # now, lest the end come before the task begins
+        self._pending.add(scope)  # now, as drain() may begin before the task does
         self._nursery.start_soon(self._run, scope, contained, run, *arguments)
 
     async def _run(
@@ -77,7 +76,7 @@ class BackgroundWrites:
                 self._idle = trio.Event()
 
     async def drain(self, seconds: float) -> None:
-        """Wait until everything is written, at most so long; then give the rest up."""
+        """Wait up to `seconds` until everything is written; then give up the rest."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
             while self._pending:
                 await self._idle.wait()
@@ -94,7 +93,7 @@ async def _try_until_written(write: Write, ended: trio.Event) -> None:
             try:
                 return await write()
             except StoreUnavailable:
-                log.warning("the store cannot be asked; trying again in %.1f s", pause_s)
+                log.warning("write failed, the store is unavailable: retry_in_s=%.1f", pause_s)
             await trio.sleep(pause_s)
     finally:
         ended.set()
@@ -102,7 +101,7 @@ async def _try_until_written(write: Write, ended: trio.Event) -> None:
 
 @asynccontextmanager
 async def open_background_writes(drain_s: float = DRAIN_S) -> AsyncIterator[BackgroundWrites]:
-    """A recorder; leaving the block, in whatever way, waits for what is pending."""
+    """Open background writes; leaving the block waits up to `drain_s` for pending ones."""
     async with trio.open_nursery() as nursery:
         background_writes = BackgroundWrites(nursery)
         try:

@@ -1,42 +1,31 @@
-"""What the whole process bears, and what an answer says of the caller's own limits."""
+"""Limits the addresses under way in this process, and shares them fairly by account."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
-from math import ceil
 
 import trio
 
-from mailprobe.api.quota.plans import PricingPlan
-from mailprobe.api.quota.policy import (
-    WINDOW,
-    limit_of_account,
-    next_month,
-    units_in,
-    used_last_minute,
-)
 from mailprobe.engine.fair_queue import FairQueue
-from mailprobe.storage.records import Ledger
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
-EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; nobody's key is asked for
-BODY_S_MAX = 10  # from a request's head to the end of its body
-ROOM_S = 1.0  # as long as a request waits for room
-HASTE_S = 0.02  # while others of its account have waited so long in vain
+EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; anyone may send them
+BODY_S_MAX = 10  # seconds, from a request's head to the end of its body
+WAIT_S = 1.0  # a request waits for free capacity
+SHORT_WAIT_S = 0.02  # within WAIT_S of a request of its account that waited in vain
 
 
 class Capacity:
-    """Addresses under way, counted in this process, and shared fairly by account.
+    """Addresses under way, of at most `addresses_max`, shared fairly by account.
 
-    Up to half of it is anybody's. Beyond that an account may have no more under way
-    than are free: so one alone fills half of it, two have a third each, and there is
-    always room for a newcomer (the dynamic thresholds of Choudhury and Hahne, 1998).
-    An account that has nothing under way may begin while there is room at all, so that a
-    request of fifty gets its turn as well as one of one.
+    Any account may use the first half. Beyond that an account may have no more addresses
+    under way than are free: one account alone fills half, two get a third each, and some
+    capacity always remains for another (dynamic thresholds, Choudhury and Hahne, 1998). An
+    account with nothing under way may begin while anything is free, so that a request of
+    fifty is served as well as a request of one.
 
-    What finds no room waits in a fair queue by account, for ROOM_S. While an account's
-    requests have waited that long in vain, its next ones wait for a moment only.
+    A request without capacity waits up to WAIT_S in a fair queue by account. After a
+    request of an account has waited in vain, the account's next ones wait SHORT_WAIT_S.
     """
 
     def __init__(self, addresses_max: int) -> None:
@@ -48,7 +37,7 @@ class Capacity:
         self._in_vain_at: dict[str, float] = {}  # by account, the latest last
 
     def fits(self, account: str, addresses: int) -> bool:
-        """Is there room for these, as long as nobody waits?"""
+        """Are so many addresses free for the account, if no other request waits?"""
         own, free = self._of.get(account, 0), self.addresses_max - self.addresses
         if free <= 0:
             return False
@@ -57,40 +46,43 @@ class Capacity:
 
     @contextmanager
     def requesting(self, account: str, addresses: int) -> Iterator["CapacityTicket"]:
-        """Room for these, held as long as the block lasts, or none.
+        """Hold capacity for so many addresses while the block lasts, or none.
 
-        Many requests may be weighed in one transaction, before any of them is let in.
+        Holding is needed because one transaction may check many requests before any of them
+        begins. The caller sets `is_used` if it begins; then it calls `enter` right after.
         """
-        has_room = account not in self._waiting and self.fits(account, addresses)
-        if has_room:
+        is_free = account not in self._waiting and self.fits(account, addresses)
+        if is_free:
             self.enter(addresses, account)
-        room = CapacityTicket(has_room)
+        ticket = CapacityTicket(is_free)
         try:
-            yield room
+            yield ticket
         finally:
-            self._end_request(account, addresses, room)
+            self._end_request(account, addresses, ticket)
 
     @asynccontextmanager
     async def waiting(self, account: str, addresses: int) -> AsyncIterator["CapacityTicket"]:
-        """The same, for a request that waits until there is room."""
-        room = CapacityTicket(await self._wait(account, addresses))
+        """As `requesting`, but wait for capacity first."""
+        ticket = CapacityTicket(await self._wait(account, addresses))
         try:
-            yield room
+            yield ticket
         finally:
-            self._end_request(account, addresses, room)
+            self._end_request(account, addresses, ticket)
 
-    def _end_request(self, account: str, addresses: int, room: "CapacityTicket") -> None:
-        """Room that was granted is entered in a moment, and nobody else's."""
-        if room.is_there:
+    def _end_request(self, account: str, addresses: int, ticket: "CapacityTicket") -> None:
+        """Give back what was held; no other request gets it if the caller enters next."""
+        if ticket.is_free:
             self._subtract(addresses, account)
-            if not room.is_granted:
+            if not ticket.is_used:
                 self._admit()
 
     def enter(self, addresses: int, account: str = "") -> None:
+        """Count so many addresses as under way."""
         self.addresses += addresses
         self._of[account] = self._of.get(account, 0) + addresses
 
     def release(self, addresses: int, account: str = "") -> None:
+        """So many addresses have ended; waiting requests get the capacity."""
         if addresses:
             self._subtract(addresses, account)
             self._admit()
@@ -124,40 +116,40 @@ class Capacity:
         return waiting.admitted.is_set()
 
     def _timeout_s(self, account: str) -> float:
-        """A burst waits; of a queue that stands each request is refused at once."""
-        until = trio.current_time() - ROOM_S
+        """A burst may wait; requests in a standing queue are refused almost at once."""
+        until = trio.current_time() - WAIT_S
         while self._in_vain_at and next(iter(self._in_vain_at.values())) <= until:
             del self._in_vain_at[next(iter(self._in_vain_at))]
-        return HASTE_S if account in self._in_vain_at else ROOM_S
+        return SHORT_WAIT_S if account in self._in_vain_at else WAIT_S
 
     def _admit(self) -> None:
-        """Room may have become free: for those who wait, an account after the other."""
-        passed_over: list[_Waiting] = []
+        """Give free capacity to waiting requests, one account after the other."""
+        blocked: list[_Waiting] = []
         while self.addresses < self.addresses_max:
             following = self._queue.pop()
             if following is None:
                 break
             if following.is_over:
                 continue
-            if any(each.account == following.account for each in passed_over):
+            if any(each.account == following.account for each in blocked):
                 self._queue.push_front(following.account, following)
-                break  # all accounts have had their turn
+                break  # every account was tried
             if self.fits(following.account, following.addresses):
                 self.enter(following.addresses, following.account)
                 following.is_over = True
                 following.admitted.set()
             else:
-                passed_over.append(following)
-        for each in reversed(passed_over):
+                blocked.append(following)
+        for each in reversed(blocked):
             self._queue.push_front(each.account, each)
 
 
 @dataclass(slots=True, eq=False)
 class CapacityTicket:
-    """What was found for a request that asks."""
+    """Whether capacity is held for a request, and whether the request uses it."""
 
-    is_there: bool
-    is_granted: bool = False  # by whoever asked: its addresses are entered next
+    is_free: bool
+    is_used: bool = False  # set by the caller, which enters the addresses next
 
 
 @dataclass(slots=True, eq=False)
@@ -166,26 +158,3 @@ class _Waiting:
     addresses: int
     admitted: trio.Event = field(default_factory=trio.Event)
     is_over: bool = False
-
-
-def limit_headers(plan: PricingPlan, ledger: Ledger, granted: int = 0) -> dict[str, str]:
-    """RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-10).
-
-    `r` is what is left after the units just granted, `t` the seconds until more is.
-    """
-    limit = plan.rate_limit_per_min
-    left = max(0, limit - used_last_minute(ledger) - granted)
-    if (all_keys := limit_of_account(plan, ledger)) is not None:
-        left = min(left, max(0, all_keys - units_in(ledger, ledger.account_window) - granted))
-    oldest = next((at for at, _ in ledger.window if at > ledger.asked_at - WINDOW), ledger.asked_at)
-    more_s = ceil((oldest + WINDOW - ledger.asked_at).total_seconds())
-    policies = [f'"minute";q={limit};w=60']
-    limits = [f'"minute";r={left};t={more_s}']
-    if plan.monthly_quota is not None:
-        month_left = max(0, plan.monthly_quota - ledger.month_units - granted)
-        month_ends = next_month(ledger.asked_at)
-        days = (month_ends - timedelta(days=1)).day
-        more_s = ceil((month_ends - ledger.asked_at).total_seconds())
-        policies.append(f'"month";q={plan.monthly_quota};w={days * 86_400}')
-        limits.append(f'"month";r={month_left};t={more_s}')
-    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(limits)}

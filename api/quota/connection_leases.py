@@ -1,14 +1,14 @@
-"""Seats at exchanges that all processes of one store share, on whatever machines they run.
+"""Connection leases: all processes that share a store share one connection budget.
 
-Each process leases its connections to an IP address from the store before it opens
-them, extends the lease well before its end, and gives back what it does not use.
-A process that could not extend closes its connections before the lease ends, by its
-own clock from before the lease was asked for; one that dies holds nobody up for
-longer than the lease. While the store is away nobody gets new seats.
+Each process leases its connections to an IP address from the store before it opens them,
+extends the lease well before its end, and returns what it does not use. A process that
+could not extend closes its connections before the lease ends, by its own clock from before
+it requested the lease; one that dies blocks the others no longer than the lease lasts.
+While the store is unavailable no new connection is permitted.
 
-Where others wait and have none, a holder lets connections go after their round and
-takes its turn again. One call is under way at a time, for all addresses that want
-something: a second call that came before the first could say what is no longer so.
+Where other processes wait and have none, the store revokes: a holder closes connections
+after their current batch and then waits its turn. One call to the store is under way at a
+time, for all addresses at once: a call that overtook another could report an old state.
 """
 
 import logging
@@ -28,21 +28,21 @@ from mailprobe.storage.lease_allocation import LeaseRequest
 
 log = logging.getLogger("mailprobe.fleet")
 
-LEASE_S = 12.0  # as long as a dead process holds others up
-EXTEND_S = 4.0  # after the lease's beginning: there is time for many tries
-WIND_UP_S = 2.0  # before its end: nobody sits down any more, and rounds end
-CUT_S = 0.5  # before its end: connections are closed, whatever they wait for
-REQUEST_S = 3.0  # a question's clock: who has not asked again for so long wants none
-KEEP_S = 3.0  # an unused seat is kept: the next address of a list may want it
-POLL_S = 0.25  # between two looks whether others wait
-TICK_S = 0.1  # between two looks at the clock, and two tries to get a seat
+LEASE_S = 12.0  # a dead process blocks the others no longer
+EXTEND_S = 4.0  # after the lease's start: leaves time for many tries
+WIND_UP_S = 2.0  # before its end: no connection is opened any more, and batches end
+CUT_S = 0.5  # before its end: connections are closed in any state
+REQUEST_S = 3.0  # a request for a permit expires after this time
+KEEP_S = 3.0  # an unused permit is kept: the next address of a list may need it
+POLL_S = 0.25  # between two polls whether other processes wait
+TICK_S = 0.1  # between two checks of the clock, and two tries to get a permit
 FAILED_S = 0.25  # after a call that failed
-RETURN_S = 1.0  # for giving all back at the end
+RETURN_S = 1.0  # for returning all permits at the end
 GROUP_MAX = 100  # addresses in one call: a transaction of a few milliseconds
 
 
 class LeaseStore(Protocol):
-    """What is needed of the store; see mailprobe.storage.contract.Store."""
+    """The part of the store that leases need; see mailprobe.storage.contract.Store."""
 
     async def lease_connections(
         self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float
@@ -55,39 +55,45 @@ class LeaseStore(Protocol):
 
 @dataclass(slots=True)
 class _LeasedAddress:
-    """One IP address, and what is ours of it. Times are trio's clock."""
+    """This process's share of one IP address. Times are on trio's clock, in seconds."""
 
-    held: int = 0  # leased
-    until: float = -math.inf  # the lease's end, counted from before it was asked for
-    used: int = 0  # connections
-    spare_since: float = math.inf  # not all that is held was used
+    held: int = 0  # permits leased
+    until: float = -math.inf  # the lease's end, counted from before it was requested
+    used: int = 0  # open connections
+    spare_since: float = math.inf  # since then, not all permits were used
     requested_until: float = -math.inf
     revoked: int = 0
-    denied: bool = False  # one more was wanted, and not granted
-    known: bool = True  # to the store, just as it is here
-    queued: bool = False  # the store has us wait
+    denied: bool = False  # one more was requested and not granted
+    known: bool = True  # the store has the same state
+    queued: bool = False  # this process waits in the store
     requesting: bool = False  # in the call under way
-    notified: tuple[int, bool] = (0, False)  # how many may be used, and whether they are short
+    notified: tuple[int, bool] = (
+        0,
+        False,
+    )  # last reported: how many may be used, and whether they are short
 
     def at(self, now: float) -> int:
+        """How many connections may be used now."""
         return 0 if now >= self.until - WIND_UP_S else max(0, self.held - self.revoked)
 
     @property
     def short(self) -> bool:
+        """Are there fewer permits than wanted?"""
         return self.denied or self.revoked > 0
 
     def requests(self, now: float, limit: int) -> bool:
+        """Should one more be requested?"""
         return now < self.requested_until and self.used >= self.held < limit and not self.revoked
 
     def returns(self, now: float) -> int:
-        """How many go back: those asked for, where nobody sits there, and what is not needed."""
+        """How many permits to return: unused ones that are revoked or no longer needed."""
         spare = max(0, self.held - self.used)
         if self.revoked:
             return min(spare, self.revoked)
         return spare if now - self.spare_since >= KEEP_S else 0
 
     def due(self, now: float, limit: int) -> bool:
-        """Is there something to be said to the store?"""
+        """Does the next call to the store concern this address?"""
         if not self.known or self.requests(now, limit) or self.returns(now):
             return True
         if self.held:
@@ -100,21 +106,21 @@ class _LeasedAddress:
 
 
 class LeasedBudget:
-    """The seats of this process; see mailprobe.engine.smtp.connection_budget.ConnectionBudget."""
+    """This process's permits; implements mailprobe.engine.smtp.connection_budget.ConnectionBudget."""
 
     def __init__(self, store: LeaseStore, limit: int) -> None:
-        self.holder = uuid4().hex  # another one for each start: nobody inherits a lease
+        self.holder = uuid4().hex  # new at each start, so that no lease is inherited
         self._store = store
         self._limit = limit
         self._permit_holder: PermitHolder | None = None
         self._addresses: dict[str, _LeasedAddress] = {}
-        self._due: dict[str, None] = {}  # in the order in which they are spoken of
-        self._stirred = trio.Event()
-        self._peopled = trio.Event()  # there is a place
+        self._due: dict[str, None] = {}  # ordered: the next call begins with the first
+        self._is_due = trio.Event()
+        self._has_addresses = trio.Event()  # there is an address
         self._poll_at = math.inf
-        self._away = False  # the store, when it was last asked
+        self._is_store_away = False  # at the last call
 
-    # -- what the engine asks ----------------------------------------------------------------
+    # -- what the engine calls ---------------------------------------------------------------
 
     def open_for(self, permit_holder: PermitHolder) -> None:
         self._permit_holder = permit_holder
@@ -130,7 +136,7 @@ class LeasedBudget:
     def request(self, address: str) -> None:
         leased = self._address(address)
         leased.requested_until = trio.current_time() + REQUEST_S
-        if not leased.denied:  # else the clock asks again
+        if not leased.denied:  # else keep_time() requests again
             self._wake(address)
 
     def used(self, address: str, count: int) -> None:
@@ -147,21 +153,21 @@ class LeasedBudget:
         leased = self._addresses.get(address)
         if leased is None:
             leased = self._addresses[address] = _LeasedAddress()
-            self._peopled.set()
+            self._has_addresses.set()
         return leased
 
     def _wake(self, address: str) -> None:
         self._due[address] = None
-        self._stirred.set()
+        self._is_due.set()
 
     # -- the strict clock --------------------------------------------------------------------
 
     async def keep_time(self) -> None:
-        """End leases before the store does, and say what is due. Runs until cancelled."""
+        """End leases before the store does, and wake `allocate`. Runs until cancelled."""
         while True:
             if not self._addresses:
-                self._peopled = trio.Event()
-                await self._peopled.wait()
+                self._has_addresses = trio.Event()
+                await self._has_addresses.wait()
             await trio.sleep(TICK_S)
             now = trio.current_time()
             for address, leased in list(self._addresses.items()):
@@ -191,7 +197,7 @@ class LeasedBudget:
             self._permit_holder.permits_revoked(address)
 
     def _notify(self, address: str, leased: _LeasedAddress) -> None:
-        """Tell the engine what has changed; that connections are to go, again and again."""
+        """Notify the engine of a change, and repeatedly while too many connections are open."""
         at = leased.at(trio.current_time())
         state = at, leased.short
         if state != leased.notified or leased.used > at:
@@ -202,29 +208,29 @@ class LeasedBudget:
     # -- the calls ---------------------------------------------------------------------------
 
     async def allocate(self) -> None:
-        """Speak with the store whenever there is something to be said. Runs until cancelled."""
+        """Call the store whenever an address is due. Runs until cancelled."""
         while True:
             with trio.CancelScope(deadline=self._poll_at):
-                await self._stirred.wait()
-            self._stirred = trio.Event()
+                await self._is_due.wait()
+            self._is_due = trio.Event()
             try:
                 if trio.current_time() >= self._poll_at:
                     await self._poll()
                 while self._due:
                     await self._lease()
             except StoreUnavailable as error:
-                if not self._away:
-                    log.warning("no seats at exchanges are leased: %s", error)
-                self._away = True
+                if not self._is_store_away:
+                    log.warning("no connections are leased, the store is unavailable: %s", error)
+                self._is_store_away = True
                 await trio.sleep(FAILED_S)
             except Exception:
                 log_fault(self.allocate)
                 await trio.sleep(FAILED_S)
             else:
-                self._away = False
+                self._is_store_away = False
 
     async def _lease(self) -> None:
-        """Say once what is wanted of all addresses that are due, or of as many as a call takes."""
+        """Make one call for all addresses that are due, at most GROUP_MAX."""
         began = trio.current_time()
         asked: dict[str, LeaseRequest] = {}
         while self._due and len(asked) < GROUP_MAX:
@@ -251,10 +257,10 @@ class LeasedBudget:
         self._poll_at = min(self._poll_at, began + POLL_S)
 
     def _request(self, leased: _LeasedAddress, now: float) -> LeaseRequest:
-        """What is said of the place. Seats that are given back are not used from here on."""
-        gives = leased.returns(now)
-        leased.held -= gives
-        leased.revoked -= min(gives, leased.revoked)
+        """Return the request for one address. Permits that it returns are not used from here on."""
+        returned = leased.returns(now)
+        leased.held -= returned
+        leased.revoked -= min(returned, leased.revoked)
         leased.requesting = True
         if leased.held <= leased.used:
             leased.spare_since = math.inf
@@ -265,10 +271,10 @@ class LeasedBudget:
         leased.known = True
         leased.queued = request.requested > 0 and not granted
         leased.denied = request.requested > granted
-        if granted < request.held:  # the store has seen the lease end, whatever our clock says
+        if granted < request.held:  # the lease has ended in the store, if not by our clock
             self._end(address, leased)
         if granted > request.held:
-            leased.requested_until = -math.inf  # who wants another one says so
+            leased.requested_until = -math.inf  # another one must be requested anew
         leased.held = granted
         leased.revoked = min(leased.revoked, granted)
         leased.known = True
@@ -279,14 +285,14 @@ class LeasedBudget:
         self._notify(address, leased)
 
     async def _poll(self) -> None:
-        """Ask whether others wait for what we hold."""
+        """Learn from the store which permits other processes wait for."""
         self._poll_at = math.inf
         if not any(leased.held for leased in self._addresses.values()):
             return
         self._poll_at = trio.current_time() + POLL_S
-        back = await self._store.revocable_connections(self.holder, limit=self._limit)
+        revocable = await self._store.revocable_connections(self.holder, limit=self._limit)
         for address, leased in list(self._addresses.items()):
-            leased.revoked = min(back.get(address, 0), leased.held)
+            leased.revoked = min(revocable.get(address, 0), leased.held)
             self._notify(address, leased)
             if leased.revoked and leased.returns(trio.current_time()):
                 self._wake(address)
@@ -294,9 +300,10 @@ class LeasedBudget:
 
 @asynccontextmanager
 async def open_leases(store: LeaseStore, limit: int) -> AsyncIterator[LeasedBudget]:
-    """Seats that are shared by all who have this store; what is left is given back at the end.
+    """Open the connection budget shared through this store: `limit` per IP address.
 
-    To be closed after the engine, whose connections hold them, and before the store.
+    Returns all permits at the end. Close it after the engine, whose connections hold
+    permits, and before the store.
     """
     permits = LeasedBudget(store, limit)
     try:
@@ -316,5 +323,5 @@ async def open_leases(store: LeaseStore, limit: int) -> AsyncIterator[LeasedBudg
 
 
 def is_shared(database: str) -> bool:
-    """May several processes have this store? A second service may come to a file at any time."""
+    """May several processes use this store? A second service may open a file at any time."""
     return database != "memory:"

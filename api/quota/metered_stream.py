@@ -1,11 +1,10 @@
-"""No address is verified without being counted: reserve, stream, settle.
+"""The metered stream: reserves units, streams the engine's answers, settles what was used.
 
-`open_metered()` gives the engine's stream of answers between the grant of its
-units and their settlement, so that no door can forget either; `spend_known()` does
-all of that in one transaction where nobody need be asked for any of the answers. What is handed
-over line by line is settled line by line, each before it is handed over: a
-process that is killed has counted every line that anybody saw. A request that
-dies in the middle is settled with what it had.
+`open_metered()` wraps the engine's stream in its reservation and settlement, so that no
+listener can forget either; `spend_known()` does both in one transaction when all answers
+are known already. Lines of a stream are settled before they are delivered: a process that
+is killed has counted every line that a client saw. A request that dies is settled with the
+answers that it had.
 """
 
 import logging
@@ -24,27 +23,27 @@ from mailprobe.storage.records import Caller, FirstAnswer, UsageRow
 
 log = logging.getLogger("mailprobe.metering")
 
-DELIVERY_S = 10.0  # as long lines wait for a store that can't be asked; then the stream is cut
+DELIVERY_S = 10.0  # lines wait for an unavailable store; then the stream is cut off
 
 OnAnswers = Callable[[Sequence[Answer]], Awaitable[None]]
 MakeFirst = Callable[[Sequence[Answer]], FirstAnswer | None]  # of all answers, in their order
 
 
 class Metered:
-    """The engine's Answers, each counted as it is taken; for one reader."""
+    """The engine's answers, each counted as the reader takes it; for one reader."""
 
-    def __init__(self, answers: Answers, on_taken: OnAnswers, left: int) -> None:
+    def __init__(self, answers: Answers, on_consumed: OnAnswers, left: int) -> None:
         self._answers = answers
-        self._on_consumed = on_taken
+        self._on_consumed = on_consumed
         self._left = left
-        self.first: FirstAnswer | None = None  # to be kept when they are settled
+        self.first: FirstAnswer | None = None  # kept in the transaction that settles
 
     def __len__(self) -> int:
         return len(self._answers)
 
     @property
     def whole(self) -> bool:
-        """Has the reader got them all?"""
+        """Has the reader taken all answers?"""
         return not self._left
 
     def __aiter__(self) -> "Metered":
@@ -57,7 +56,7 @@ class Metered:
         return answer
 
     async def next_ready(self) -> list[Answer]:
-        """All answers that are there, at least one; an empty list at the end."""
+        """Wait for and return all answers that are ready; an empty list at the end."""
         ready = await self._answers.next_ready()
         await self._on_consumed(ready)
         self._left -= len(ready)
@@ -65,7 +64,7 @@ class Metered:
 
 
 def row_of(at: datetime, operation: str, verdict: Verdict, *, billable: bool = True) -> UsageRow:
-    """A result as it is logged; `billable`: whoever asked for it gets it."""
+    """Return the usage row of a result; `billable` is False if the client does not get it."""
     check = verdict.failed_check
     return UsageRow(
         at, operation, verdict.status, check, 1, billable and is_billable(check), verdict.latency_ms
@@ -73,12 +72,12 @@ def row_of(at: datetime, operation: str, verdict: Verdict, *, billable: bool = T
 
 
 class _SettlementBatch:
-    """What becomes of one grant's addresses."""
+    """Counts one grant's answers and settles them."""
 
     def __init__(self, quota: QuotaService, grant: Grant) -> None:
         self._quota = quota
         self._grant = grant
-        self._delivered: list[UsageRow] = []  # and not settled
+        self._delivered: list[UsageRow] = []  # not settled yet
         self._parts = 0
         self._ended = False
         self._under_way = grant.reservation.units
@@ -95,17 +94,17 @@ class _SettlementBatch:
         self._quota.capacity.release(len(answers), self._account)
 
     async def deliver(self, answers: Sequence[Answer]) -> None:
-        """Count what the reader is about to have; lines of a stream durably, before it has them.
+        """Count answers before the reader gets them; lines of a stream durably.
 
-        Where the store can't be asked they wait: a line that nobody has counted
-        would be lost with the process. Raises StoreUnavailable where that takes too long.
+        Lines wait while the store is unavailable, as a line that is not counted would be
+        lost with the process. Raises StoreUnavailable after DELIVERY_S.
         """
         self.add(answers)
         if self._grant.operation == PIECEMEAL and answers:
             await self._settle_part(ends=not self._under_way)
 
     async def _settle_part(self, *, ends: bool) -> None:
-        """By the request's own task, which costs half as much, as long as the store answers."""
+        """Write in the request's own task, at half the cost, as long as the store answers."""
         rows, part = self._begin_part(ends=ends)
         try:
             await self._quota.try_part(self._grant, rows, part, ends=ends)
@@ -119,25 +118,25 @@ class _SettlementBatch:
         with trio.move_on_after(DELIVERY_S) as waiting:
             await settled.wait()
         if waiting.cancelled_caught:
-            log.error("a stream is cut: its lines cannot be counted")
+            log.error("stream cut off: its lines cannot be counted")
             raise StoreUnavailable("the lines of a stream could not be counted")
 
     def _begin_part(self, *, ends: bool) -> tuple[list[UsageRow], int]:
-        """What is to be settled next, and its number: whoever is told writes it."""
+        """Return the rows to settle next and the part's number; the caller must write them."""
         rows, self._delivered = self._delivered, []
         self._parts += 1
         self._ended = ends
         return rows, self._parts - 1
 
     async def settle(self, first: FirstAnswer | None) -> None:
-        """All is well: durable before the next line runs."""
+        """Settle a stream that ended in order; durable on return."""
         if self._grant.operation != PIECEMEAL:
             await self._quota.settle(self._grant, self._delivered, first)
         elif not self._ended:
             await self._settle_part(ends=True)
 
     def settle_abandoned(self) -> None:
-        """Every result counts; billable is what was handed over, and that is lines alone."""
+        """Settle a stream that was cut off, in the background; only delivered lines are billable."""
         if self._ended:
             return
         if self._grant.operation != PIECEMEAL:
@@ -146,6 +145,7 @@ class _SettlementBatch:
         self._quota.settle_part(self._grant, rows, part, ends=True)
 
     def close(self) -> None:
+        """Free the capacity of addresses without an answer."""
         self._quota.capacity.release(self._under_way, self._account)
         self._under_way = 0
 
@@ -154,11 +154,11 @@ class _SettlementBatch:
 async def open_granted(
     quota: QuotaService, grant: Grant, texts: Sequence[str], *, explain: bool = False
 ) -> AsyncIterator[Metered]:
-    """The stream of a grant, and its settlement when the block is left.
+    """Open the stream of a grant; leaving the block settles it.
 
-    Left in good order, everything is durable before the next line runs, and the
-    stream's `first` is kept in the same transaction. Left
-    otherwise, what was answered is counted, the rest is given back, later.
+    After a normal exit everything is durable, and the stream's `first` is kept in the same
+    transaction. After an exception, answers are counted and unused units are freed in the
+    background.
     """
     batch = _SettlementBatch(quota, grant)
     account = grant.caller.account.id
@@ -181,7 +181,7 @@ async def open_granted(
 
 
 async def _collect_remaining(answers: Answers, batch: _SettlementBatch) -> None:
-    """Results that are there and that nobody took: counted, and not billed."""
+    """Count results that the reader did not take; they are not billable."""
     with trio.CancelScope(shield=True):
         while len(answers):
             batch.add(await answers.next_ready(), billable=False)
@@ -197,7 +197,7 @@ async def open_metered(
     headers: MutableMapping[str, str],
     explain: bool = False,
 ) -> AsyncIterator[Metered]:
-    """Reserve, stream, settle: the engine's stream of answers, counted. Raises a Refusal first."""
+    """Reserve, stream, settle. Raises a Refusal or StoreUnavailable before the block begins."""
     grant = await quota.reserve(caller, len(texts), operation, headers)
     async with open_granted(quota, grant, texts, explain=explain) as answers:
         yield answers
@@ -213,10 +213,10 @@ async def spend_known(
     explain: bool = False,
     make_first: MakeFirst | None = None,
 ) -> list[Answer] | None:
-    """The answers in their order, counted, if all are known; else None, and nothing was done.
+    """Count and return the answers, in order, if all are known; else do nothing and return None.
 
-    What `make_first` makes of them is kept in the same transaction. Raises a Refusal, or StoreUnavailable where they could not be counted: then nobody
-    may see them.
+    What `make_first` returns is kept in the same transaction. Raises a Refusal, or
+    StoreUnavailable: then no client may see the answers.
     """
     known = known_answers(quota.engine, texts, explain=explain)
     if known is None:
@@ -231,7 +231,7 @@ async def spend_known(
 
 @asynccontextmanager
 async def open_counted(answers: Sequence[Answer]) -> AsyncIterator[Metered]:
-    """A stream of answers that are counted already."""
+    """Open a stream of answers that were counted before."""
     stream = Answers(lambda: None)
     for answer in answers:
         stream.put(answer)
@@ -240,4 +240,4 @@ async def open_counted(answers: Sequence[Answer]) -> AsyncIterator[Metered]:
 
 
 async def _count_nothing(answers: Sequence[Answer]) -> None:
-    """They are counted."""
+    """They were counted before."""

@@ -10,7 +10,7 @@ from mailprobe.api.settings import WrongSetting, wrong_file
 from mailprobe.api.settings_files import Unreadable, read_toml
 from mailprobe.storage.records import Tier
 
-COUNT_MAX = 1_000_000_000  # far above any plan, far below what a database's integer holds
+COUNT_MAX = 1_000_000_000  # far above any plan, far below a database's largest integer
 DAYS_MAX = 3650
 PRICE_MICROS_MAX = 1_000_000_000  # 1,000 EUR for one address: surely a mistake
 
@@ -19,18 +19,18 @@ MICROS_PER_EUR = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class PricingPlan:
-    """What a tier allows, and what it costs beyond what it includes."""
+    """What a tier allows, and the price of what goes beyond."""
 
     tier: Tier
     rate_limit_per_min: int
     monthly_calls: int  # free: the hard quota in units; paid: the included billable volume
     max_keys: int  # standard keys; provisioning keys are not counted
-    price_micros_per_call: int  # of overage; nothing on free, which has none
+    price_micros_per_call: int  # of overage; 0 on free, which has none
     retention_days: int  # of usage rows
 
     @property
     def monthly_quota(self) -> int | None:
-        """The units that a month may not pass; None where more is sold."""
+        """The most units in a month; None where more are sold."""
         return self.monthly_calls if self.tier == "free" else None
 
 
@@ -79,22 +79,23 @@ KEYS: dict[str, tuple[str, Callable[[Any], int], str]] = {
 
 
 def read_plans(path: Path | None) -> Plans:
-    """The table, with what the file says in place of the built-in values.
+    """Return the plans, with the file's values in place of the built-in ones.
 
-    Raises WrongSetting: one line that names the setting or the file, the key, its value and what it takes.
+    Raises WrongSetting: one line that names the setting or file, the key, its value and the
+    values that it takes.
     """
     if path is None:
         return PLANS
     try:
-        said = read_toml(path)
+        tables = read_toml(path)
     except Unreadable as error:
         raise wrong_file("PLANS_FILE", path, error) from None
     plans = dict(PLANS)
     for tier in get_args(Tier):
-        plans[tier] = _changed(plans[tier], said.pop(tier, {}), path)
-    if said:
+        plans[tier] = _changed(plans[tier], tables.pop(tier, {}), path)
+    if tables:
         tiers = ", ".join(f"[{tier}]" for tier in plans)
-        raise WrongSetting(f"{path} has {next(iter(said))!r}; it takes the tables {tiers}")
+        raise WrongSetting(f"{path} has {next(iter(tables))!r}; it takes the tables {tiers}")
     return plans
 
 

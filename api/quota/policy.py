@@ -1,7 +1,7 @@
-"""May this caller have so many more? Hard cap, limit a minute, monthly quota, in this order.
+"""Limit checks: hard cap, rate limit per minute, monthly quota, in this order.
 
-Pure: the ledger was read in the transaction that will grant the units, and time
-is the ledger's. A caller that is refused learns when the same request passes.
+Pure: the ledger was read in the transaction that will reserve the units, and its
+`asked_at` is the present. A refusal says when the same request would pass.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from mailprobe.storage.records import Ledger, Window
 
 WINDOW = timedelta(seconds=60)
 
-Weighed = HardCapReached | RateLimited | QuotaExhausted
+LimitRefusal = HardCapReached | RateLimited | QuotaExhausted
 
 
 def check_limits(
@@ -24,11 +24,11 @@ def check_limits(
     *,
     hard_cap_micros: int | None = None,
     billable: bool = True,
-) -> Weighed | None:
-    """Say why this many more units are too many, or None if they are not.
+) -> LimitRefusal | None:
+    """Return why so many more units are too many, or None if they are not.
 
-    `billable` is False for units that can cost nothing (a malformed request):
-    no cap is weighed for them.
+    `billable` is False for units that never cost anything (a malformed request): the hard
+    cap does not apply to them. `hard_cap_micros` is in micro-euros; None means no cap.
     """
     if billable and (capped := _check_cap(plan, ledger, units, hard_cap_micros)):
         return capped
@@ -39,7 +39,7 @@ def check_limits(
 def _check_cap(
     plan: PricingPlan, ledger: Ledger, units: int, hard_cap_micros: int | None
 ) -> HardCapReached | None:
-    """Every unit that is granted or asked for may turn out billable; equal to the cap passes."""
+    """Treat every reserved or requested unit as billable; a total equal to the cap passes."""
     if hard_cap_micros is None:
         return None
     granted = ledger.period_billable + ledger.reserved
@@ -72,9 +72,9 @@ def _check_rate(
 
 
 def limit_of_account(plan: PricingPlan, ledger: Ledger) -> int | None:
-    """What all its keys may use in a minute; None where they cannot be more than each allows.
+    """Return the limit per minute of all keys together; None if the keys' own limits suffice.
 
-    A fresh key in a revoked one's place buys no fresh minute.
+    It keeps an account from getting a fresh minute by replacing a revoked key.
     """
     keys_max = max(1, plan.max_keys)
     return None if ledger.keys <= keys_max else keys_max * plan.rate_limit_per_min
@@ -90,18 +90,19 @@ def _check_quota(plan: PricingPlan, ledger: Ledger, units: int) -> QuotaExhauste
 
 
 def used_last_minute(ledger: Ledger) -> int:
-    """Units that weigh at the instant of asking: younger than 60 seconds."""
+    """Units of the key that are younger than 60 seconds."""
     return units_in(ledger, ledger.window)
 
 
 def units_in(ledger: Ledger, window: Sequence[tuple[datetime, int]]) -> int:
+    """Units of the window that are younger than 60 seconds."""
     if isinstance(window, Window):
         return window.units  # summed by the store: it may hold thousands
     return sum(units for at, units in window if at > ledger.asked_at - WINDOW)
 
 
 def passes_at(ledger: Ledger, window: Sequence[tuple[datetime, int]], used_max: int) -> datetime:
-    """The earliest instant at which no more than `used_max` of the window's units weigh."""
+    """The earliest time at which no more than `used_max` of the window's units count."""
     used = units_in(ledger, window)
     for at, units in window:
         if used <= used_max:
@@ -113,6 +114,6 @@ def passes_at(ledger: Ledger, window: Sequence[tuple[datetime, int]], used_max: 
 
 
 def next_month(at: datetime) -> datetime:
-    """The first instant of the next UTC month."""
+    """The start of the next month in UTC."""
     first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return (first + timedelta(days=32)).replace(day=1)

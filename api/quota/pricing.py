@@ -1,6 +1,6 @@
-"""What is billable and what it costs: whole micro-euros, rounded up to the cent at the very end.
+"""What is billable and what it costs, in whole micro-euros, rounded up to cents at the end.
 
-Pure. No fraction of a binary kind ever holds money; euros appear only in answers.
+Pure. Money is never held as a binary fraction; euros appear only in answers.
 """
 
 from mailprobe.api.quota.plans import PricingPlan
@@ -11,19 +11,19 @@ BILLABLE_CHECKS = frozenset({"disposable", "no_mx", "smtp", "smtp_timeout", None
 
 
 def is_billable(failed_check: str | None) -> bool:
-    """Is a result that was returned billable? Yes, if layer 1 passed."""
+    """Is a returned result billable? Yes, if layer 1 (syntax) passed."""
     return failed_check in BILLABLE_CHECKS
 
 
 def overage_calls(plan: PricingPlan, calls: int) -> int:
-    """How many of so many billable calls lie beyond what the plan includes."""
+    """How many of the billable calls exceed what the plan includes."""
     return max(0, calls - plan.monthly_calls)
 
 
 def overage_micros(plan: PricingPlan, calls: int) -> int:
-    """What so many billable calls cost beyond the plan's own price, not rounded yet."""
+    """The price in micro-euros of the calls beyond what the plan includes, not rounded."""
     if plan.monthly_quota is not None:
-        return 0  # more than the quota is never sold
+        return 0  # a plan with a quota sells no overage
     return overage_calls(plan, calls) * plan.price_micros_per_call
 
 
@@ -33,5 +33,5 @@ def cents_up(micros: int) -> int:
 
 
 def eur_up(micros: int) -> float:
-    """Euros to show, rounded up to the cent: the nearest number to a whole count of cents."""
+    """Euros for an answer, rounded up to whole cents."""
     return cents_up(micros) / 100

@@ -1,7 +1,7 @@
-"""Who may have how many units: weighed, granted, extended and settled.
+"""The quota service: checks limits, reserves units, extends reservations and settles them.
 
-The grant is made in one transaction with the weighing. Settling is done by a
-task of the service, so that a request that dies is settled like any other.
+Limits are checked in the transaction that reserves. Settlement does not run in the
+request's cancel scope, so that a request that dies is settled like any other.
 """
 
 import logging
@@ -15,7 +15,8 @@ import trio
 
 from mailprobe.api.http.overload import admitted
 from mailprobe.api.quota.background_writes import BackgroundWrites
-from mailprobe.api.quota.capacity import Capacity, CapacityTicket, limit_headers
+from mailprobe.api.quota.capacity import Capacity, CapacityTicket
+from mailprobe.api.quota.headers import limit_headers
 from mailprobe.api.quota.plans import Plans, PricingPlan
 from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.rest.refusals import (
@@ -41,27 +42,26 @@ from mailprobe.storage.records import (
 
 log = logging.getLogger("mailprobe.meter")
 
-LEASE_S = 20.0  # a request that died gives its units back so soon
+LEASE_S = 20.0  # a dead request's units are free again after this time
 EXTEND_EVERY_S = 5.0
-JOBS_UNDELIVERED_MAX = 10_000  # of an account: each is a row with a payload, and waits for days
+JOBS_UNDELIVERED_MAX = 10_000  # per account: each is a row with a payload, kept for days
 
-PIECEMEAL = "stream"  # its answers are handed over one by one, all others' at the end
-
+PIECEMEAL = "stream"  # the operation that delivers its answers one by one
 
 T = TypeVar("T")
 CheckLimits = Callable[[Ledger], Refusal | None]
 
-# told of a caller whose usage has changed, or (True) whom the hard cap has refused
+# called with a caller whose usage has changed, or (True) that the hard cap has refused
 Watch = Callable[[Caller, bool], None]
 
 
 def not_observed(caller: Caller, capped: bool) -> None:
-    """The watch of a service without alerts."""
+    """The `watch` of a service without alerts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Units that may be used, for one operation."""
+    """Units reserved for one operation."""
 
     reservation: Reservation
     operation: str
@@ -72,9 +72,9 @@ class Grant:
 
 
 class Leases(dict[str, tuple[Reservation, float]]):
-    """The reservations of requests under way by id, and since when each is held."""
+    """Reservations of requests under way, by id, each with its start on trio's clock."""
 
-    kept = False  # a task extends them
+    kept = False  # a task is extending them
 
 
 def _check_jobs(ledger: Ledger) -> Refusal | None:
@@ -84,7 +84,10 @@ def _check_jobs(ledger: Ledger) -> Refusal | None:
 
 @dataclass(frozen=True, slots=True)
 class QuotaService:
-    """Weighs, grants and settles; one for the whole service."""
+    """Checks limits, reserves and settles units; one per process.
+
+    Methods raise StoreUnavailable where the store does, if they do not say otherwise.
+    """
 
     store: Store
     engine: Engine
@@ -92,34 +95,34 @@ class QuotaService:
     plans: Plans
     capacity: Capacity
     now: Callable[[], datetime]
-    metered: bool = False  # what is billable is reported to the billing provider
+    metered: bool = False  # report billable units to the billing provider
     watch: Watch = not_observed
     leases: Leases = field(default_factory=Leases)
 
     def plan(self, caller: Caller) -> PricingPlan:
         return self.plans[caller.account.tier]
 
-    # granting
+    # reserving
 
     async def reserve(
         self, caller: Caller, units: int, operation: str, headers: MutableMapping[str, str]
     ) -> Grant:
-        """Grant so many units or raise the Refusal; `headers` get what is left of the limits.
+        """Reserve so many units, or raise a Refusal; `headers` get what is left of the limits.
 
-        A 429 is logged, and takes no units. Where there is no room the request
-        waits in its account's turn before it is refused.
+        A 429 is logged and takes no units. Without free capacity the request waits in its
+        account's queue before it is refused.
         """
         account = caller.account.id
 
         def keep(check_limits_all: CheckLimits) -> Awaitable[Reservation | Refusal]:
             return self.store.reserve(caller, units, check_limits_all, lease_s=LEASE_S)
 
-        with self.capacity.requesting(account, units) as room:
-            granted = await self._check_limits(caller, units, headers, keep, room)
+        with self.capacity.requesting(account, units) as capacity:
+            granted = await self._check_limits(caller, units, headers, keep, capacity)
         if isinstance(granted, Overloaded):
-            async with self.capacity.waiting(account, units) as room:
-                if room.is_there:
-                    granted = await self._check_limits(caller, units, headers, keep, room)
+            async with self.capacity.waiting(account, units) as capacity:
+                if capacity.is_free:
+                    granted = await self._check_limits(caller, units, headers, keep, capacity)
         if isinstance(granted, Reservation):
             return Grant(granted, operation)
         await self.log_refusal(caller, granted, operation)
@@ -133,11 +136,10 @@ class QuotaService:
         headers: MutableMapping[str, str],
         first: FirstAnswer | None = None,
     ) -> None:
-        """Grant and count at once what is known already, or raise the Refusal.
+        """Reserve and settle results that are known already, or raise a Refusal.
 
-        `first` is kept in the same transaction. As `reserve` and `settle` in one transaction, durable before the answer is sent:
-        no reservation is ever left by a request that dies. It asks for no room, because
-        nothing will be under way.
+        One transaction, which keeps `first` too and is durable before the answer is sent: a
+        request that dies leaves no reservation. It needs no capacity, as no work follows.
         """
         refused: Refusal | None = None
 
@@ -152,7 +154,7 @@ class QuotaService:
                 caller, rows, check_limits_all, metered=self.metered, first=first
             )
 
-        await trio.lowlevel.checkpoint_if_cancelled()  # who is gone pays for nothing
+        await trio.lowlevel.checkpoint_if_cancelled()  # a client that is gone is not charged
         await self.background_writes.write_shielded(write)
         if refused is not None:
             await self.log_refusal(caller, refused, operation)
@@ -165,9 +167,10 @@ class QuotaService:
         headers: MutableMapping[str, str],
         first: FirstAnswer | None = None,
     ) -> Job:
-        """The same for a job, whose unit is reserved as long as it is pending.
+        """Reserve one unit for a job and keep the job, or raise a Refusal.
 
-        It is kept whether there is room just now or not: it runs when there is.
+        The unit is reserved while the job is pending. The job needs no capacity now: it runs
+        when there is some.
         """
 
         def keep(check_limits_all: CheckLimits) -> Awaitable[Job | Refusal]:
@@ -185,35 +188,35 @@ class QuotaService:
         units: int,
         headers: MutableMapping[str, str],
         keep: Callable[[CheckLimits], Awaitable[T | Refusal]],
-        room: CapacityTicket | None = None,
+        capacity: CapacityTicket | None = None,
         *,
         billable: bool = True,
         also: CheckLimits = lambda ledger: None,
     ) -> T | Refusal:
-        """Have the store keep the grant, in one transaction with its weighing.
+        """Check the limits in the transaction in which `keep` reserves; return its result.
 
-        Without `room` the request needs none.
+        Without `capacity` the request needs none.
         """
         plan, cap = self.plan(caller), caller.account.hard_cap_micros
 
         def check_limits_all(ledger: Ledger) -> Refusal | None:
-            no: Refusal | None = check_limits(
+            refusal: Refusal | None = check_limits(
                 plan, ledger, units, hard_cap_micros=cap, billable=billable
             )
-            no = no or also(ledger)
-            if no is None and room is not None and not room.is_there:
-                no = Overloaded()
-            headers.update(limit_headers(plan, ledger, 0 if no else units))
-            return no
+            refusal = refusal or also(ledger)
+            if refusal is None and capacity is not None and not capacity.is_free:
+                refusal = Overloaded()
+            headers.update(limit_headers(plan, ledger, 0 if refusal else units))
+            return refusal
 
         kept = await keep(check_limits_all)
-        if room is not None:
-            room.is_granted = isinstance(kept, Reservation)
+        if capacity is not None:
+            capacity.is_used = isinstance(kept, Reservation)
         admitted()
         return kept
 
     async def log_refusal(self, caller: Caller, refusal: Refusal, operation: str) -> None:
-        """A 429 is one row, or a share in one; a refusal stays one where it cannot be logged."""
+        """Log a 429 as a row, or as part of one; without the store it is not logged."""
         if isinstance(refusal, HardCapReached):
             self.watch(caller, True)
         if not isinstance(refusal, RateLimited | QuotaExhausted):
@@ -225,7 +228,7 @@ class QuotaService:
         try:
             await self.store.log_refusal(caller, row)
         except StoreUnavailable:
-            log.warning("a refusal was not logged: the store cannot be asked")
+            log.warning("refusal not logged: the store is unavailable")
 
     async def count_malformed(
         self,
@@ -233,10 +236,10 @@ class QuotaService:
         headers: MutableMapping[str, str],
         first: FirstAnswer | None = None,
     ) -> bool:
-        """A malformed single verify: one unit, never billable. Was it counted, and `first` kept?
+        """Count a malformed single verify as one unit, never billable, and keep `first`.
 
-        It is malformed whatever the limits say; where they leave no unit for it, it
-        is logged as the refusal that it would have met.
+        Returns False where the limits leave no unit for it: then nothing is kept, and it is
+        logged as a refusal. The request gets its 400 in both cases.
         """
         row = UsageRow(self.now(), "verify", None, "invalid_request", 1, False, 0)
         refused: Refusal | None = None
@@ -258,9 +261,10 @@ class QuotaService:
     async def limit_malformed(
         self, caller: Caller, operation: str, headers: MutableMapping[str, str]
     ) -> None:
-        """A malformed list: one unit of the minute, none of the month, and no row is kept.
+        """Count a malformed list as one unit of the minute, none of the month; keep no row.
 
-        So whoever sends what is dear to read meets his limit. Beyond it, as above.
+        So a caller that sends what is expensive to parse reaches its limit. Beyond the
+        limit it is logged as a refusal.
         """
 
         def keep(check_limits_all: CheckLimits) -> Awaitable[Reservation | Refusal]:
@@ -273,7 +277,7 @@ class QuotaService:
             await self.log_refusal(caller, granted, operation)
 
     async def notify_limits(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
-        """What is left of the limits, for an answer that weighed nothing."""
+        """Put what is left of the limits into `headers`; nothing if the store is unavailable."""
         try:
             ledger = await self.store.ledger(caller)
         except StoreUnavailable:
@@ -285,10 +289,10 @@ class QuotaService:
     async def settle(
         self, grant: Grant, rows: Sequence[UsageRow], first: FirstAnswer | None = None
     ) -> None:
-        """Make durable what was used, and `first` with it, before the answer is sent.
+        """Make the used units and `first` durable before the answer is sent.
 
-        An answer that cannot be counted is not given: StoreUnavailable is raised,
-        and the lease gives its units back.
+        Raises StoreUnavailable if they cannot be counted: the answer must not be sent, and
+        the units are free again when the lease ends.
         """
 
         async def write() -> None:
@@ -300,7 +304,7 @@ class QuotaService:
     async def try_part(
         self, grant: Grant, rows: Sequence[UsageRow], part: int, *, ends: bool
     ) -> None:
-        """Write a part now, once: to be insisted on where StoreUnavailable is raised."""
+        """Try once to write a part; after StoreUnavailable, call `settle_part` with the same part."""
         await self.background_writes.write_shielded(
             lambda: self._write_part(grant, rows, part, ends=ends)
         )
@@ -308,10 +312,10 @@ class QuotaService:
     def settle_part(
         self, grant: Grant, rows: Sequence[UsageRow], part: int, *, ends: bool
     ) -> trio.Event:
-        """Have a part written until it succeeds; the event tells that it is, or was given up.
+        """Write a part until it succeeds; the event is set when it has, or was given up.
 
-        For what cannot be taken back: lines of a stream that is under way, and
-        whatever a request had when it died.
+        For what cannot be undone: lines of a stream under way, and the results of a request
+        that died.
         """
         return self.background_writes.write_until_durable(
             lambda: self._write_part(grant, rows, part, ends=ends)
@@ -325,7 +329,7 @@ class QuotaService:
 
     @contextmanager
     def holding(self, reservation: Reservation) -> Iterator[None]:
-        """Have the lease extended as long as the block lasts."""
+        """Extend the reservation's lease while the block lasts."""
         held = self.leases
         held[reservation.id] = reservation, trio.current_time()
         if not held.kept:
@@ -337,9 +341,9 @@ class QuotaService:
             del held[reservation.id]
 
     async def _keep_leases(self) -> None:
-        """One task for all requests: most are over long before their lease is worth a thought.
+        """Extend all leases, in one task: most requests end before theirs needs extending.
 
-        A lease is extended for the first time after one to two rounds, well before it ends.
+        A lease is extended first after one to two EXTEND_EVERY_S, well before it ends.
         """
         try:
             while self.leases:
@@ -356,4 +360,4 @@ class QuotaService:
         try:
             await self.store.extend(reservation, lease_s=LEASE_S)
         except StoreUnavailable:
-            log.warning("a lease was not extended: the store cannot be asked")
+            log.warning("lease not extended: the store is unavailable")

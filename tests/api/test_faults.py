@@ -15,6 +15,7 @@ from mailprobe.api.http import connection, server
 from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.exchange import Exchange
+from mailprobe.api.http.output import Output
 from mailprobe.api.http.overload import AdmissionQueue, Ticket, admitted
 from mailprobe.api.http.request_bodies import ArrivingBody, BodyBudget
 from mailprobe.api.http.server import HttpServer
@@ -30,7 +31,7 @@ PLACES: list[tuple[Any, str]] = [
     (server, "accept"),
     (server, "accept_now"),
     (server, "HttpConnection"),
-    (HttpServer, "_make_room"),
+    (HttpServer, "_evict_one"),
     (HttpServer, "_enter"),
     (HttpServer, "mark_idle"),
     (HttpServer, "wait_for"),
@@ -51,8 +52,8 @@ PLACES: list[tuple[Any, str]] = [
     (HttpConnection, "_on_hang_up"),
     (HttpConnection, "_hang_up"),
     (HttpConnection, "_half_close"),
-    (HttpConnection, "_answer_the_last"),
-    (HttpConnection, "_abandon_waiting"),
+    (HttpConnection, "_finish_half_closed"),
+    (HttpConnection, "_refuse_incomplete"),
     (HttpConnection, "_end"),
     (HttpConnection, "_linger"),
     (HttpConnection, "_handle_events"),
@@ -65,8 +66,8 @@ PLACES: list[tuple[Any, str]] = [
     (HttpConnection, "_on_event"),
     (HttpConnection, "spawn_app"),
     (HttpConnection, "settle"),
-    (HttpConnection, "flush"),
-    (HttpConnection, "_send_now"),
+    (Output, "flush"),
+    (Output, "_send_now"),
     (HttpConnection, "_close"),
     (Exchange, "push"),
     (Exchange, "run"),
@@ -84,9 +85,9 @@ PLACES: list[tuple[Any, str]] = [
     (AdmissionQueue, "enter"),
     (AdmissionQueue, "leave"),
     (AdmissionQueue, "_check"),
-    (Ticket, "acquire"),
-    (Ticket, "turn"),
-    (Ticket, "begin"),
+    (Ticket, "try_enter"),
+    (Ticket, "wait_until_active"),
+    (Ticket, "activate"),
     (Ticket, "leave"),
     (connection, "admit"),
     (connection, "read_fast"),
@@ -142,7 +143,7 @@ async def all_kinds(serving: Serving) -> None:
 )
 async def test_a_fault_in_the_server_ends_a_connection_at_most(owner, name, faults, caplog):
     limits: dict[str, Any] = {"head_s": 0.2, "body_s": 0.2, "keep_alive_s": 0.3}
-    if name in ("_make_room", "_enter"):
+    if name in ("_evict_one", "_enter"):
         limits["connections_max"] = 4
     logged = ""
     with failing(owner, name) as has_failed:
@@ -165,8 +166,9 @@ async def test_a_fault_in_the_server_ends_a_connection_at_most(owner, name, faul
 async def test_the_room_of_connections_that_failed_is_free_again(faults, caplog):
     """Each of them would take one place for ever."""
     async with serving(application, connections_max=3) as served:
-        for name in ("__init__", "run", "_read", "_close", "flush") * 3:
-            with failing(HttpConnection, name):
+        places = [(HttpConnection, name) for name in ("__init__", "run", "_read", "_close")]
+        for owner, name in [*places, (Output, "flush")] * 3:
+            with failing(owner, name):
                 async with connected(served.port) as raw:
                     with suppress(trio.BrokenResourceError):  # a reset
                         await raw.say(GET)

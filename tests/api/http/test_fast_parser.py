@@ -1,4 +1,4 @@
-"""The short way through HTTP/1.1: it says and hears what the long one does."""
+"""The fast path through HTTP/1.1 gives the application and the client what h11 gives them."""
 
 import json
 import re
@@ -10,14 +10,10 @@ import trio.testing
 
 from mailprobe.api.http.exchange import WHOLE_BODY
 from mailprobe.api.http.fast_parser import FastAnswer, read_fast
+from tests.api.http.requests import GET, post
 from tests.api.raw_http import Streaming, hello, read_body, respond, serving
 
-GET = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"
 START = {"type": "http.response.start", "status": 200}
-
-
-def post(*fields: str, path: str = "/", body: str = "") -> str:
-    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: a.test", *fields, "", body])
 
 
 async def mirror(scope, receive, send):

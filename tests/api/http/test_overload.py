@@ -1,21 +1,21 @@
-"""Who is sent away while too many wait: the anteroom on virtual time, the server on real sockets."""
+"""Overload control: the admission queue on virtual time, the server on real sockets."""
 
 import pytest
 import trio
 
 from mailprobe.api.http.fast_parser import read_fast
 from mailprobe.api.http.overload import (
-    AT_ONCE,
-    AT_ONCE_MAX,
+    ACTIVE_MAX,
+    ACTIVE_MIN,
     BURST,
-    BURST_SHARE,
-    REFUSALS_AHEAD_S,
+    QUEUE_MIN,
+    REJECTION_CREDIT_S,
     AdmissionQueue,
     Ticket,
     admitted,
 )
 from mailprobe.api.http.request_bodies import BodyBudget
-from mailprobe.api.http.server import REFUSED_WITHIN_S, UNREAD_S_MAX, HttpServer, Limits
+from mailprobe.api.http.server import REJECT_WITHIN_S, UNREAD_S_MAX, HttpServer, Limits
 from tests.api.raw_http import read_body, respond, serving
 
 HEAD = "POST / HTTP/1.1\r\nHost: a.test\r\n"
@@ -45,20 +45,20 @@ class Store:
 class Flood:
     """Requests that come so often a second, and what became of them."""
 
-    def __init__(self, room: AdmissionQueue, store: Store) -> None:
-        self.room = room
+    def __init__(self, queue: AdmissionQueue, store: Store) -> None:
+        self.queue = queue
         self.store = store
-        self.shed = 0
+        self.rejected = 0
         self.most = 0
 
     def come(self, count: int = 1) -> None:
         for _ in range(count):
-            ticket = Ticket(self.room)
-            if ticket.acquire():
+            ticket = Ticket(self.queue)
+            if ticket.try_enter():
                 self.store.ask(ticket)
             else:
-                self.shed += 1
-            self.most = max(self.most, len(self.room))
+                self.rejected += 1
+            self.most = max(self.most, len(self.queue))
 
     async def rush(self, rate: float, seconds: float) -> None:
         until = trio.current_time() + seconds
@@ -79,57 +79,59 @@ def start(nursery: trio.Nursery, rate: float) -> Flood:
 
 
 @pytest.mark.parametrize("rate", [300, 1_000, 2_000])
-async def test_three_times_the_load_is_shed_and_the_rest_is_granted(autojump_clock, flood, rate):
+async def test_three_times_the_load_is_rejected_and_the_rest_is_admitted(
+    autojump_clock, flood, rate
+):
     coming = flood(rate)
     await coming.rush(3 * rate, 2 + 1.5 * BURST / rate)  # its first part was a burst
     del coming.store.waited_s[:]
-    shed, coming.most = coming.shed, 0
+    rejected, coming.most = coming.rejected, 0
     await coming.rush(3 * rate, 2)
     assert len(coming.store.waited_s) >= 0.98 * 2 * rate  # the store never idles
-    assert coming.shed - shed >= 0.6 * 6 * rate
-    assert BURST_SHARE <= coming.most <= max(BURST_SHARE, 0.06 * rate)
-    assert max(coming.store.waited_s) <= 1.1 * max(0.05, BURST_SHARE / rate)
+    assert coming.rejected - rejected >= 0.6 * 6 * rate
+    assert QUEUE_MIN <= coming.most <= max(QUEUE_MIN, 0.06 * rate)
+    assert max(coming.store.waited_s) <= 1.1 * max(0.05, QUEUE_MIN / rate)
 
 
 @pytest.mark.parametrize("rate", [60, 200, 1_000])
 async def test_a_crowd_at_once_is_no_overload_however_slow_the_machine(autojump_clock, flood, rate):
     coming = flood(rate)
     for _ in range(5):
-        coming.come(BURST_SHARE)
-        await trio.sleep(2 + BURST_SHARE / rate)
-    assert not coming.shed
+        coming.come(QUEUE_MIN)
+        await trio.sleep(2 + QUEUE_MIN / rate)
+    assert not coming.rejected
 
 
 async def test_a_burst_is_no_overload(autojump_clock, flood):
     coming = flood(2_000)
     coming.come(BURST)
-    assert not coming.shed
+    assert not coming.rejected
     coming.come(1)
-    assert coming.shed == 1
+    assert coming.rejected == 1
 
 
 async def test_a_burst_that_takes_a_while_to_come_is_none_either(autojump_clock, flood):
     """On a slow machine 2,000 take their time to be read, and to be granted."""
     coming = flood(500)
     await coming.rush(1_000, 2)
-    assert not coming.shed
+    assert not coming.rejected
     await trio.sleep(3)
     assert len(coming.store.waited_s) >= 2_000 - 1
 
 
-async def test_after_a_rejection_a_queue_that_stands_for_100_ms_is_shed(autojump_clock, flood):
+async def test_after_a_rejection_a_queue_that_stands_for_100_ms_is_rejected(autojump_clock, flood):
     """CoDel's interval: the flood's next wave is not taken for a burst."""
     coming = flood(500)
     await coming.rush(1_500, 6)
     coming.most = 0
     await coming.rush(1_500, 3)
-    assert coming.most <= 2 * BURST_SHARE
+    assert coming.most <= 2 * QUEUE_MIN
 
 
 async def test_what_it_bears_is_let_in_for_ever(autojump_clock, flood):
     coming = flood(500)
     await coming.rush(490, 4)
-    assert not coming.shed
+    assert not coming.rejected
 
 
 async def test_a_store_that_stands_still_keeps_a_burst_waiting_and_no_more(autojump_clock, flood):
@@ -141,24 +143,24 @@ async def test_a_store_that_stands_still_keeps_a_burst_waiting_and_no_more(autoj
 async def test_when_the_flood_is_over_a_burst_may_come_again(autojump_clock, flood):
     coming = flood(1_000)
     await coming.rush(3_000, 2)
-    assert coming.shed
+    assert coming.rejected
     await coming.rush(100, 5)
-    coming.shed = 0
+    coming.rejected = 0
     coming.come(BURST)
-    assert not coming.shed
+    assert not coming.rejected
 
 
 def test_a_place_is_left_once_and_taken_once():
-    room = AdmissionQueue(lambda: 0.0)
-    ticket = Ticket(room)
-    assert ticket.acquire()
-    assert ticket.acquire()
-    assert len(room) == 1
+    queue = AdmissionQueue(lambda: 0.0)
+    ticket = Ticket(queue)
+    assert ticket.try_enter()
+    assert ticket.try_enter()
+    assert len(queue) == 1
     ticket.leave()
     ticket.leave()
-    assert len(room) == 0
-    assert ticket.acquire()  # its answer was given: whatever comes of its body is passed over
-    assert len(room) == 0
+    assert len(queue) == 0
+    assert ticket.try_enter()  # its answer was given: whatever comes of its body is passed over
+    assert len(queue) == 0
 
 
 # -- the server -------------------------------------------------------------------------------
@@ -180,17 +182,17 @@ class Slow:
         await respond(send)
 
 
-def fill(room: AdmissionQueue) -> list[Ticket]:
+def fill(queue: AdmissionQueue) -> list[Ticket]:
     """As many as may wait, so that the next one is one too many."""
     tickets = []
-    while not room.full:
-        tickets.append(Ticket(room))
-        assert tickets[-1].acquire()
+    while not queue.is_full:
+        tickets.append(Ticket(queue))
+        assert tickets[-1].try_enter()
     return tickets
 
 
-def a_server(room: AdmissionQueue) -> HttpServer:
-    return HttpServer(respond, lambda code: b"", Limits(), room, BodyBudget(), ())
+def a_server(queue: AdmissionQueue) -> HttpServer:
+    return HttpServer(respond, lambda code: b"", Limits(), queue, BodyBudget(), ())
 
 
 WAYS = {
@@ -205,10 +207,10 @@ WAYS = {
 
 @pytest.mark.parametrize("pieces", WAYS.values(), ids=WAYS)
 async def test_one_too_many_is_told_503_and_may_ask_again_on_the_same_connection(pieces):
-    app, room = Slow(), AdmissionQueue()
+    app, queue = Slow(), AdmissionQueue()
     app.go_on.set()
-    async with serving(app, room) as server, server.connect() as raw:
-        tickets = fill(room)
+    async with serving(app, queue) as server, server.connect() as raw:
+        tickets = fill(queue)
         for _ in range(2):
             for piece in pieces:
                 await raw.say(piece)
@@ -221,13 +223,13 @@ async def test_one_too_many_is_told_503_and_may_ask_again_on_the_same_connection
         for piece in pieces:
             await raw.say(piece)
         assert (await raw.answer()).status == 200
-        assert len(room) == 0
+        assert len(queue) == 0
 
 
 async def test_both_ways_give_the_same_answer():
-    app, room = Slow(), AdmissionQueue()
-    async with serving(app, room) as server, server.connect() as raw:
-        fill(room)
+    app, queue = Slow(), AdmissionQueue()
+    async with serving(app, queue) as server, server.connect() as raw:
+        fill(queue)
         short = await raw.ask(WHOLE)
         long = await raw.ask(WHOLE.replace("Host", "Expect: nothing\r\nHost"))
         for answer in (short, long):
@@ -236,61 +238,61 @@ async def test_both_ways_give_the_same_answer():
 
 
 async def test_refusals_take_a_share_of_the_time_and_no_more(autojump_clock):
-    room = AdmissionQueue()
-    tickets = fill(room)
-    assert room.refusals_left > 10
-    while room.refusals_left:
-        room.refused(0.001)
-    assert room.overrun
+    queue = AdmissionQueue()
+    tickets = fill(queue)
+    assert queue.rejections_left > 10
+    while queue.rejections_left:
+        queue.charge_rejection(0.001)
+    assert queue.is_overrun
     tickets.pop().leave()
-    assert not room.overrun
-    fill(room)
+    assert not queue.is_overrun
+    fill(queue)
     await trio.sleep(1)
-    assert 1 <= room.refusals_left <= 2 * REFUSALS_AHEAD_S / 0.001
-    assert not room.overrun
+    assert 1 <= queue.rejections_left <= 2 * REJECTION_CREDIT_S / 0.001
+    assert not queue.is_overrun
 
 
 async def test_their_turn_comes_in_the_order_of_their_coming(autojump_clock, nursery):
-    room = AdmissionQueue()
-    tickets = [Ticket(room) for _ in range(AT_ONCE + 3)]
+    queue = AdmissionQueue()
+    tickets = [Ticket(queue) for _ in range(ACTIVE_MIN + 3)]
     begun = []
 
     async def work(number):
-        await tickets[number].turn()
+        await tickets[number].wait_until_active()
         begun.append(number)
 
     for number, ticket in enumerate(tickets):
-        assert ticket.acquire()
+        assert ticket.try_enter()
         nursery.start_soon(work, number)
     await trio.testing.wait_all_tasks_blocked()
-    assert len(begun) == AT_ONCE
-    tickets[AT_ONCE].leave()  # it hung up
+    assert len(begun) == ACTIVE_MIN
+    tickets[ACTIVE_MIN].leave()  # it hung up
     for ticket in tickets[:2]:
         ticket.leave()
         await trio.testing.wait_all_tasks_blocked()
-    assert begun[AT_ONCE:] == [AT_ONCE + 1, AT_ONCE + 2]
+    assert begun[ACTIVE_MIN:] == [ACTIVE_MIN + 1, ACTIVE_MIN + 2]
 
 
 @pytest.mark.parametrize(
-    ("busy", "at_idempotency"), [(0.3, AT_ONCE_MAX), (0.6, AT_ONCE), (0.9, AT_ONCE)]
+    ("busy", "at_idempotency"), [(0.3, ACTIVE_MAX), (0.6, ACTIVE_MIN), (0.9, ACTIVE_MIN)]
 )
 async def test_more_are_worked_on_where_it_is_the_store_that_is_slow(
     busy, at_idempotency, autojump_clock, nursery
 ):
     """Each more costs processor time, and where there is time left it is the store they wait for."""
-    room = AdmissionQueue(computed_s=lambda: busy * trio.current_time())
+    queue = AdmissionQueue(computed_s=lambda: busy * trio.current_time())
     store = Store(400)
     nursery.start_soon(store.run)
     at_work = set()
 
     async def come(ticket):
-        await ticket.turn()
+        await ticket.wait_until_active()
         at_work.add(ticket)
         store.ask(ticket)
 
-    tickets = [Ticket(room) for _ in range(1_000)]
+    tickets = [Ticket(queue) for _ in range(1_000)]
     for ticket in tickets:
-        assert ticket.acquire()
+        assert ticket.try_enter()
         nursery.start_soon(come, ticket)
     await trio.sleep(1)
     assert sum(ticket in at_work and not ticket._left for ticket in tickets) == at_idempotency
@@ -298,11 +300,11 @@ async def test_more_are_worked_on_where_it_is_the_store_that_is_slow(
 
 async def test_a_request_is_rejected_soon_or_waits_until_it_is_served(autojump_clock, nursery):
     """A rejection is promised within 50 ms: one that comes later helps nobody."""
-    room = AdmissionQueue(computed_s=lambda: 0.0)
-    server = a_server(room)
-    nursery.start_soon(server.read_the_unread)
-    tickets = fill(room)
-    room.refused(0.05)  # for a while, none may be rejected
+    queue = AdmissionQueue(computed_s=lambda: 0.0)
+    server = a_server(queue)
+    nursery.start_soon(server.resume_unread)
+    tickets = fill(queue)
+    queue.charge_rejection(0.05)  # for a while, none may be rejected
     read = []
 
     async def come(name):
@@ -311,33 +313,33 @@ async def test_a_request_is_rejected_soon_or_waits_until_it_is_served(autojump_c
 
     nursery.start_soon(come, "early")
     await trio.sleep(2)
-    assert room.refusals_left
+    assert queue.rejections_left
     nursery.start_soon(come, "late")
-    await trio.sleep(REFUSED_WITHIN_S)
+    await trio.sleep(REJECT_WITHIN_S)
     assert read == ["late"]
     for ticket in tickets:
         ticket.leave()
-    await trio.sleep(REFUSED_WITHIN_S)
+    await trio.sleep(REJECT_WITHIN_S)
     assert read == ["late", "early"]
 
 
 async def test_whoever_was_to_be_served_and_finds_no_room_waits_on(autojump_clock, nursery):
-    room = AdmissionQueue(computed_s=lambda: 0.0)
-    server = a_server(room)
-    nursery.start_soon(server.read_the_unread)
-    tickets = fill(room)
-    room.refused(10.0)
+    queue = AdmissionQueue(computed_s=lambda: 0.0)
+    server = a_server(queue)
+    nursery.start_soon(server.resume_unread)
+    tickets = fill(queue)
+    queue.charge_rejection(10.0)
     read = []
 
     async def come(name):
         await server.park(name)
-        ticket = Ticket(room)
-        read.append((name, ticket.acquire(), trio.current_time()))
+        ticket = Ticket(queue)
+        read.append((name, ticket.try_enter(), trio.current_time()))
 
     began = trio.current_time()
     for name in range(3):
         nursery.start_soon(come, name)
-    await trio.sleep(2 * REFUSED_WITHIN_S)
+    await trio.sleep(2 * REJECT_WITHIN_S)
     tickets.pop().leave()
     await trio.sleep(1)
     assert [got for _, got, _ in read] == [True]
@@ -347,11 +349,11 @@ async def test_whoever_was_to_be_served_and_finds_no_room_waits_on(autojump_cloc
 
 
 async def test_in_an_overrun_posts_are_left_unread_and_gets_are_served():
-    app, room = Slow(), AdmissionQueue()
+    app, queue = Slow(), AdmissionQueue()
     app.go_on.set()
-    async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
-        tickets = fill(room)
-        room.refused(60.0)  # as long, none may be rejected
+    async with serving(app, queue) as server, server.connect() as raw, server.connect() as late:
+        tickets = fill(queue)
+        queue.charge_rejection(60.0)  # as long, none may be rejected
         await late.say(WHOLE)
         assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
         assert app.begun == 0
@@ -361,11 +363,11 @@ async def test_in_an_overrun_posts_are_left_unread_and_gets_are_served():
 
 
 async def test_a_request_of_which_one_octet_has_come_is_left_unread_whole():
-    app, room = Slow(), AdmissionQueue()
+    app, queue = Slow(), AdmissionQueue()
     app.go_on.set()
-    async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
-        tickets = fill(room)
-        room.refused(60.0)
+    async with serving(app, queue) as server, server.connect() as raw, server.connect() as late:
+        tickets = fill(queue)
+        queue.charge_rejection(60.0)
         await late.say(WHOLE[:1])
         assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
         for ticket in tickets:
@@ -375,12 +377,12 @@ async def test_a_request_of_which_one_octet_has_come_is_left_unread_whole():
 
 
 async def test_who_was_let_in_is_served_and_who_only_looks_is_too():
-    app, room = Slow(), AdmissionQueue()
-    async with serving(app, room) as server, server.connect() as first, server.connect() as raw:
+    app, queue = Slow(), AdmissionQueue()
+    async with serving(app, queue) as server, server.connect() as first, server.connect() as raw:
         await first.say(WHOLE)
-        while not len(room):
+        while not len(queue):
             await trio.lowlevel.checkpoint()
-        fill(room)
+        fill(queue)
         assert (await raw.ask(WHOLE)).status == 503
         assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
         app.go_on.set()
@@ -388,12 +390,12 @@ async def test_who_was_let_in_is_served_and_who_only_looks_is_too():
 
 
 async def test_bodies_that_are_awaited_fill_no_room():
-    app, room = Slow(), AdmissionQueue()
-    async with serving(app, room) as server, server.connect() as raw, server.connect() as late:
+    app, queue = Slow(), AdmissionQueue()
+    async with serving(app, queue) as server, server.connect() as raw, server.connect() as late:
         await late.say(HEAD + "Content-Length: 5\r\n\r\n")
         app.go_on.set()
         assert (await raw.ask(WHOLE)).status == 200  # after the other's head was read
-        assert len(room) == 0
+        assert len(queue) == 0
         await late.say("hello")
         assert (await late.answer()).status == 200
 

@@ -231,7 +231,7 @@ class Broken:
 def test_what_cannot_be_told_ends_no_line(paper: Paper) -> None:
     log.info("x", extra={"said": Broken(), "number": 1, "nothing": None, "yes": True})
     [line] = paper.lines
-    assert line["said"] == "<a Broken that cannot be told>"
+    assert line["said"] == "<a Broken whose repr fails>"
     assert (line["number"], line["nothing"], line["yes"]) == (1, None, True)
 
 

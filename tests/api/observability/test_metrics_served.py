@@ -16,7 +16,7 @@ import pytest
 
 from mailprobe.bench.lab import Lab, start_lab
 from tests.api.cli.test_serve import Served, mailprobe, make_account, served
-from tests.api.observability.test_metrics import Read
+from tests.api.observability.counting import Read
 from tests.api.service_fixture import BATCH, STREAM, VERIFY
 from tests.api.service_process import free_bind
 

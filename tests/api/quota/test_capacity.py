@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 import trio
 
-from mailprobe.api.quota.capacity import HASTE_S, ROOM_S, Capacity
+from mailprobe.api.quota.capacity import SHORT_WAIT_S, WAIT_S, Capacity
 from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.api.service_fixture import open_shop
 
@@ -56,9 +56,9 @@ async def test_waiting_is_in_turn_by_account(autojump_clock: object) -> None:
     capacity, order = Capacity(10), list[str]()
 
     async def ask(account: str) -> None:
-        async with capacity.waiting(account, 1) as room:
-            assert room.is_there
-            room.is_granted = True
+        async with capacity.waiting(account, 1) as ticket:
+            assert ticket.is_free
+            ticket.is_used = True
             order.append(account)
         capacity.enter(1, account)
 
@@ -78,15 +78,15 @@ async def test_who_waits_in_vain_is_told_after_a_second_and_the_next_at_once(
 ) -> None:
     capacity = Capacity(2)
     capacity.enter(2, "ann")
-    for wait_s in (ROOM_S, HASTE_S, HASTE_S):
+    for wait_s in (WAIT_S, SHORT_WAIT_S, SHORT_WAIT_S):
         began = trio.current_time()
-        async with capacity.waiting("ann", 1) as room:
-            assert not room.is_there
+        async with capacity.waiting("ann", 1) as ticket:
+            assert not ticket.is_free
         assert trio.current_time() - began == pytest.approx(wait_s)
-    await trio.sleep(ROOM_S)
+    await trio.sleep(WAIT_S)
     began = trio.current_time()
-    async with capacity.waiting("ann", 1) as room:
-        assert trio.current_time() - began == pytest.approx(ROOM_S)
+    async with capacity.waiting("ann", 1) as ticket:
+        assert trio.current_time() - began == pytest.approx(WAIT_S)
 
 
 async def test_whoever_is_cancelled_while_waiting_leaves_nothing(autojump_clock: object) -> None:

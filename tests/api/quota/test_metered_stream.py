@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from mailprobe.api.quota.background_writes import DRAIN_S, open_background_writes
-from mailprobe.api.quota.capacity import ROOM_S, Capacity
+from mailprobe.api.quota.capacity import WAIT_S, Capacity
 from mailprobe.api.quota.metered_stream import open_metered
 from mailprobe.api.quota.service import LEASE_S
 from mailprobe.engine.testing.mail_host import MailHost
@@ -335,7 +335,7 @@ async def test_beyond_what_we_bear_a_request_is_shed_and_takes_no_units(autojump
             began = trio.current_time()
             got = await shop.verify()
             assert (got.status, got.error, got.headers["retry-after"]) == (503, "overloaded", "1")
-            assert trio.current_time() - began == pytest.approx(ROOM_S, abs=0.05)
+            assert trio.current_time() - began == pytest.approx(WAIT_S, abs=0.05)
             assert sum(units for _, units in (await ledger(shop)).window) == 20
         assert (await shop.verify()).status == 200
         await assert_settled(shop, 21, 21)
@@ -352,16 +352,16 @@ async def test_a_request_waits_a_moment_for_room(autojump_clock):
 async def test_requests_that_are_weighed_together_leave_room_for_each_other():
     capacity = Capacity(10)
     with capacity.requesting("ann", 6) as first, capacity.requesting("bob", 6) as second:
-        assert first.is_there
-        assert second.is_there
+        assert first.is_free
+        assert second.is_free
         with capacity.requesting("eve", 1) as third:
-            assert not third.is_there
+            assert not third.is_free
     assert capacity.addresses == 0
     with capacity.requesting("ann", 50) as large:
-        assert large.is_there
+        assert large.is_free
     capacity.enter(10)
     with capacity.requesting("ann", 1) as late:
-        assert not late.is_there
+        assert not late.is_free
 
 
 async def test_one_task_keeps_all_leases_and_ends_with_them(autojump_clock, shop):
