@@ -14,20 +14,27 @@ set aside: the others go on, and it gets `unknown` at the end.
 """
 
 import math
-import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 import httpx
 import msgspec
 import trio
 
-from mailprobe.api.cli.cleaning.run import DOMAIN_RUN
 from mailprobe.api.cli.errors import CommandError, Misuse, print_error
+from mailprobe.api.cli.http_responses import (
+    ANSWER_S,
+    RefusedRequest,
+    error_of,
+    limit_of,
+    read_error_body,
+    read_lines,
+    retry_after_s,
+)
 from mailprobe.api.cli.output.terminal import plain
+from mailprobe.api.cli.request_queue import Allowance, RequestQueue
 from mailprobe.api.cli.source import Source
 from mailprobe.engine.stream.scheduler import Answer
 from mailprobe.engine.verdict import Outcome, Verdict, judge
@@ -37,11 +44,9 @@ PATH = "/v1/email/verify/stream"
 REQUEST_ADDRESSES_MAX = 50
 REQUESTS_MAX = 16  # at a time: 800 addresses, nearly a minute's worth of the largest tier
 TEXT_CHARACTERS_MAX = 5_000  # fifty of them, each character escaped, stay below a body's 2 MB
-LINE_OCTETS_MAX = 1 << 20
 LISTED_CHARACTERS_MAX = 100  # of an address in a message
 UNREAD_MAX = math.inf  # answers that the reader has not taken: fewer than texts, which it holds
 
-WINDOW_S = 60.0
 CUSHION_S = 0.25  # after a Retry-After: clocks differ
 RETRY_AFTER_S_MAX = 120.0  # no limit of ours makes anybody wait longer
 NOTICE_WAIT_S = 5.0  # so long a pause wants a word
@@ -49,90 +54,13 @@ PAUSE_S = 0.25  # after a failure, doubling
 PAUSE_S_MAX = 15.0
 TIMEOUT_S = 120.0  # so long a service may be away in the middle
 LIMITED_TIMEOUT_S = 900.0  # and so long refuse us for its rate limit: others may use the key
-ANSWER_S = 30.0  # the next line of a stream: a verification takes at most 5 s and its queue
 REQUEST_S = 300.0  # all of a response
-ERROR_OCTETS_MAX = 1 << 16  # read of an error's body
 FAILURES_ALONE_MAX = 3  # of one address in a request of its own, until it is set aside
 ASIDE_MAX = 10  # addresses set aside, or a tenth of those answered: more is no single fault
 FIRST_TIMEOUT_S = 5.0  # and so long before its first word: the address may be wrong
 
 TIMEOUT = httpx.Timeout(connect=10.0, read=30.0, write=30.0, pool=None)
 PASSING = {408, 500, 502, 503, 504}  # ours say 503; proxies in between the others
-
-
-class RefusedRequest(msgspec.Struct, frozen=True):
-    """What we read of an error body."""
-
-    error: str = "an error"
-    message: str = ""
-    action: str = ""
-    limit: int | None = None
-    used: int | None = None
-
-
-@dataclass(slots=True)
-class RequestQueue:
-    """What is to be asked, by domain. Pure; places are those of the texts."""
-
-    waiting: dict[str, deque[int]] = field(default_factory=dict)
-    size_max: dict[int, int] = field(default_factory=dict)  # of a request with this place in it
-    ready: deque[str] = field(default_factory=deque)  # domains that wait and are not being asked
-
-    def add(self, position: int, text: str) -> None:
-        domain = domain_of(text)
-        if domain not in self.waiting:
-            self.waiting[domain] = deque()
-            self.ready.append(domain)
-        self.waiting[domain].append(position)
-
-    def pop_batch(self, count_max: int) -> dict[str, list[int]]:
-        """The next request's places by domain; these domains rest until they are put back."""
-        taken: dict[str, list[int]] = {}
-        count = 0
-        while self.ready and count_max:
-            domain = self.ready[0]
-            positions = self.waiting[domain]
-            run: list[int] = []
-            while positions and len(run) < min(count_max, DOMAIN_RUN):
-                room = self.size_max.get(positions[0], count_max + count) - count
-                if room <= len(run):
-                    break
-                count_max = min(count_max, room)
-                run.append(positions.popleft())
-            if not run:  # this one fits in no more; it is the first of the next request
-                break
-            self.ready.popleft()
-            taken[domain] = run
-            count_max -= len(run)
-            count += len(run)
-        return taken
-
-    def requeue(self, domain: str, unanswered: Sequence[int]) -> None:
-        positions = self.waiting[domain]
-        positions.extendleft(reversed(unanswered))
-        if positions:
-            self.ready.append(domain)
-        else:
-            del self.waiting[domain]
-
-
-@dataclass(slots=True)
-class Allowance:
-    """What the account's rate limit leaves, as far as it can be known from here. Pure."""
-
-    limit: float | None = None  # units in a minute; None until the service has told it
-    granted: deque[tuple[float, int]] = field(default_factory=deque)
-    requested: int = 0  # by requests that have no answer yet
-
-    def room(self, now: float) -> float:
-        while self.granted and self.granted[0][0] + WINDOW_S <= now:
-            self.granted.popleft()
-        if self.limit is None:
-            return 0 if self.requested else math.inf  # one request goes ahead and learns it
-        return self.limit - self.requested - sum(units for _, units in self.granted)
-
-    def opens_at(self) -> float:
-        return self.granted[0][0] + WINDOW_S if self.granted else math.inf
 
 
 class HttpSource:
@@ -244,7 +172,7 @@ class _Run:
                         broke = await self._receive_lines(response, unanswered)
                     else:
                         broke = response.status_code == 500
-                        self._refused(response, await _error_body(response), len(positions))
+                        self._refused(response, await read_error_body(response), len(positions))
             if clock.cancelled_caught:
                 self._failed(f"was not done with an answer after {REQUEST_S:.0f} s")
         except httpx.RequestError as error:
@@ -302,7 +230,7 @@ class _Run:
         before = self._answered
         with trio.CancelScope() as reading:
             reading.deadline = trio.current_time() + ANSWER_S
-            async for line in _lines(response):
+            async for line in read_lines(response):
                 fault = fault or self._receive(line, unanswered)
                 if fault is not None:
                     reading.cancel()
@@ -339,8 +267,8 @@ class _Run:
 
     def _refused(self, response: httpx.Response, octets: bytes, count: int) -> None:
         self._received = True
-        status, error = response.status_code, _error_of(octets)
-        wait_s = _retry_after_s(response)
+        status, error = response.status_code, error_of(octets)
+        wait_s = retry_after_s(response)
         if status == 429 and error.error == "rate_limit_exceeded":
             self._calm()
             if error.limit is not None:
@@ -369,7 +297,7 @@ class _Run:
     def _learn_limit(self, response: httpx.Response, count: int) -> None:
         self._allowance.granted.append((trio.current_time(), count))
         self._refused_since = math.inf
-        limit = _limit_of(response)
+        limit = limit_of(response)
         if limit is not None:
             self._allowance.limit = limit
         elif self._allowance.limit is None:
@@ -425,55 +353,6 @@ class _Run:
 
     def _stop(self, line: str) -> None:
         self.error = self.error or CommandError(line)
-
-
-async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Whole lines; what follows the last line end is torn and left out.
-
-    Not by `aiter_lines()`: that one takes U+2028, which may stand in JSON, for a line end.
-    """
-    rest = b""
-    async for octets in response.aiter_bytes():
-        *lines, rest = (rest + octets).split(b"\n")
-        for line in lines:
-            yield line
-        if len(rest) > LINE_OCTETS_MAX:  # no result is so long
-            yield rest
-            rest = b""
-
-
-async def _error_body(response: httpx.Response) -> bytes:
-    """The beginning of an error's body, as far as it comes in time."""
-    octets = b""
-    with trio.move_on_after(ANSWER_S) as reading:
-        async for piece in response.aiter_bytes():
-            octets += piece
-            if len(octets) > ERROR_OCTETS_MAX:
-                reading.cancel()
-    return octets[:ERROR_OCTETS_MAX]
-
-
-def _error_of(octets: bytes) -> RefusedRequest:
-    try:
-        return msgspec.json.decode(octets, type=RefusedRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return RefusedRequest()
-
-
-def _limit_of(response: httpx.Response) -> int | None:
-    """The units of a minute: `"minute";q=100;w=60` in RateLimit-Policy."""
-    policy = response.headers.get("ratelimit-policy", "")
-    found = re.search(r'"minute";\s*q=([0-9]{1,12})', policy)
-    return max(1, int(found[1])) if found else None
-
-
-def _retry_after_s(response: httpx.Response) -> float | None:
-    text = response.headers.get("retry-after", "")
-    return float(text) if re.fullmatch("[0-9]{1,9}", text) else None
-
-
-def domain_of(text: str) -> str:
-    return text.rpartition("@")[2].lower()
 
 
 def check_server(url: str, key: str) -> str:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from mailprobe.api.observability.shared_counters import SharedCounters
     from mailprobe.api.quota.plans import Plans
     from mailprobe.api.serve import Listeners
-    from mailprobe.api.settings import Bind, Settings
+    from mailprobe.api.setting_values import Bind
+    from mailprobe.api.settings import Settings
     from mailprobe.storage.contract import Store
 
 log = logging.getLogger("mailprobe.serve")
@@ -30,7 +31,7 @@ WORKERS_MAX = 256
 
 
 def _bind(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
-    from mailprobe.api.settings import BIND_TAKES, read_bind
+    from mailprobe.api.setting_values import BIND_TAKES, read_bind
 
     if text is None:
         return None

@@ -50,9 +50,9 @@ from mailprobe.api.mcp.tools import (
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.dispatch import answer, check_head, refuse
-from mailprobe.api.rest.messages import Inbound, OperationReply
+from mailprobe.api.rest.messages import Inbound, Operation, OperationReply
 from mailprobe.api.rest.openapi import VERSION
-from mailprobe.api.rest.operations import OPERATIONS, Operation
+from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.rest.refusals import (
     InvalidKey,
     MissingKey,

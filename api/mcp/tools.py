@@ -13,9 +13,9 @@ from typing import Any
 from msgspec import Struct
 
 from mailprobe.api.rest.errors import Links
+from mailprobe.api.rest.messages import Operation
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.openapi_text import KEY_ID
-from mailprobe.api.rest.operations import Operation
 
 PROVISIONING_HEADER = "X-Service-Provisioning-Key"
 INSTRUCTIONS = (

@@ -31,8 +31,8 @@ from mailprobe.api.http.ndjson import NdjsonBody
 from mailprobe.api.observability.request_context import RequestContext, request_scope
 from mailprobe.api.quota.capacity import BODY_S_MAX
 from mailprobe.api.rest.dispatch import answer, refuse
-from mailprobe.api.rest.messages import Inbound, OperationReply, StreamedLines
-from mailprobe.api.rest.operations import OPERATIONS, Operation
+from mailprobe.api.rest.messages import Inbound, Operation, OperationReply, StreamedLines
+from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
     MethodNotAllowed,

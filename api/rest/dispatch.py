@@ -20,8 +20,7 @@ from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.decoding import check_media_type, parse
 from mailprobe.api.rest.errors import body_of, headers_of, row_of
 from mailprobe.api.rest.idempotency import check_key, fingerprint, once
-from mailprobe.api.rest.messages import Call, Inbound, OperationReply, StreamedLines
-from mailprobe.api.rest.operations import Operation
+from mailprobe.api.rest.messages import Call, Inbound, Operation, OperationReply, StreamedLines
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
     NoSuchRoute,

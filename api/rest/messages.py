@@ -1,21 +1,34 @@
-"""A request and its answer as the operations see them, without a web framework.
+"""An operation, its request and its reply, without a web framework.
 
-`Inbound` is what a door hands in: the HTTP application, and any other door that
-performs operations for its callers. `Call` is what a handler gets, after every
-check has passed; `OperationReply` is what it gives back.
+`Inbound` is a request as a transport submits it: the HTTP application or the tool
+server. `Call` is what a handler receives after every check has passed, and
+`OperationReply` what it returns. `Operation` is one row of the table in `operations`,
+from which `openapi` makes the description.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
 from mailprobe.api.quota.metered_stream import Metered
+from mailprobe.api.rest.refusals import (
+    MethodNotAllowed,
+    NoSuchRoute,
+    OurFault,
+    Overloaded,
+    Refusal,
+    Section,
+)
 from mailprobe.api.rest.schema import BatchRequest, VerifyRequest
 from mailprobe.engine import Answer
-from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord
+from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord, KeyKind
+
+if TYPE_CHECKING:
+    from mailprobe.api.service import Service
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -110,3 +123,60 @@ _encode = msgspec.json.Encoder().encode
 def reply(status: int, body: msgspec.Struct) -> OperationReply:
     """A whole answer in JSON."""
     return OperationReply(status, _encode(body))
+
+
+Handler = Callable[["Service", Call], Awaitable[OperationReply]]
+Refusals = tuple[type[Refusal], ...]
+
+ANYWHERE: Refusals = (NoSuchRoute, MethodNotAllowed, OurFault, Overloaded)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: its name, route, request type, reply type and possible refusals."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    key: KeyKind | None
+    gives: type[msgspec.Struct] | None
+    status: int = 200
+    promises: type[msgspec.Struct] | None = None  # type of the 202 for work that continues
+    takes: type[msgspec.Struct] | None = None
+    body_required: bool = True
+    section: Section = "management"
+    may: Refusals = ()
+    media_type: str = "application/json"
+    tool: bool = True
+    raw: bool = False  # the handler reads the body's bytes: they are signed
+    octets_max: int = BODY_OCTETS_MAX
+    is_on: Callable[["Service"], bool] = lambda service: True  # False: its path is not found
+
+    @property
+    def metered(self) -> bool:
+        """Whether it verifies addresses, and so counts against the caller's limits."""
+        return self.key == "standard"
+
+    @property
+    def counts_malformed(self) -> bool:
+        """Whether a malformed request that was JSON costs a unit: a single verification does."""
+        return self.takes is VerifyRequest
+
+    @property
+    def limits_malformed(self) -> bool:
+        """Whether any malformed request takes one unit of the rate limit: a list does."""
+        return self.takes is BatchRequest
+
+    @property
+    def repeatable(self) -> bool:
+        return self.media_type != NDJSON
+
+    @property
+    def takes_idempotency_key(self) -> bool:
+        return self.method == "POST" and self.key is not None
+
+    @property
+    def refusals(self) -> Refusals:
+        return (*self.may, *ANYWHERE)

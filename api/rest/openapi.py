@@ -1,13 +1,13 @@
 """The table of operations, told as OpenAPI 3.1; the schemas come from the handlers' own types."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from mailprobe.api.rest.errors import TABLE, Links
 from mailprobe.api.rest.examples import example_lines, example_of, example_refusal
-from mailprobe.api.rest.messages import NDJSON
+from mailprobe.api.rest.messages import NDJSON, Operation
 from mailprobe.api.rest.openapi_text import (
     BILLING_EVENT,
     CALLBACK,
@@ -44,9 +44,6 @@ from mailprobe.api.rest.schema import (
     VerifyRequest,
 )
 
-if TYPE_CHECKING:
-    from mailprobe.api.rest.operations import Operation
-
 VERSION = "1.0.0"
 SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
@@ -61,7 +58,7 @@ TYPES: tuple[type[msgspec.Struct], ...] = (
 )  # fmt: skip
 
 
-def describe(operations: "Sequence[Operation]", places: Links) -> dict[str, Any]:
+def describe(operations: Sequence[Operation], places: Links) -> dict[str, Any]:
     """The whole description."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -106,7 +103,7 @@ def _renamed(node: Any) -> Any:
     return node
 
 
-def _operation(operation: "Operation", places: Links) -> dict[str, Any]:
+def _operation(operation: Operation, places: Links) -> dict[str, Any]:
     reported: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -171,7 +168,7 @@ def _callback() -> dict[str, Any]:
     }
 
 
-def _success(operation: "Operation") -> dict[str, Any]:
+def _success(operation: Operation) -> dict[str, Any]:
     extra = ("RateLimit", "RateLimit-Policy") if operation.metered else ()
     answer: dict[str, Any] = {
         "description": operation.summary,
@@ -193,7 +190,7 @@ def _success(operation: "Operation") -> dict[str, Any]:
     return answer
 
 
-def _failures(operation: "Operation", places: Links) -> dict[str, Any]:
+def _failures(operation: Operation, places: Links) -> dict[str, Any]:
     by_status: dict[int, list[type[Refusal]]] = {}
     for refusal in operation.refusals:
         by_status.setdefault(TABLE[refusal].status, []).append(refusal)

@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
-from mailprobe.api.cli.listfile.dialect import (
-    DeclaredDialect,
-    Dialect,
-    declared_delimiter,
-    find_delimiter,
-    find_dialect,
-)
+from mailprobe.api.cli.listfile.delimiter import declared_delimiter, find_delimiter
+from mailprobe.api.cli.listfile.dialect import DeclaredDialect, Dialect
 from mailprobe.api.cli.listfile.objects import Objects
+from mailprobe.api.cli.listfile.quoting import find_dialect
 from mailprobe.api.cli.listfile.sheets import Sheet
 from mailprobe.api.cli.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
 from mailprobe.api.cli.listfile.tables import (

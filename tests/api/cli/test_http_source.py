@@ -22,12 +22,10 @@ from mailprobe.api.cli.http_source import (
     FIRST_TIMEOUT_S,
     TEXT_CHARACTERS_MAX,
     TIMEOUT_S,
-    Allowance,
     HttpSource,
-    RequestQueue,
     check_server,
-    domain_of,
 )
+from mailprobe.api.cli.request_queue import Allowance, RequestQueue, domain_of
 from tests.api.fake_source import verdict_of
 
 URL = "https://api.test/v1/email/verify/stream"
