@@ -35,7 +35,7 @@ from mailprobe.api.cli.http_responses import (
 )
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.request_queue import Allowance, RequestQueue
-from mailprobe.api.cli.source import Source
+from mailprobe.api.cli.source import AnswerSource
 from mailprobe.engine.stream.scheduler import Answer
 from mailprobe.engine.verdict import Outcome, Verdict, judge
 
@@ -64,7 +64,7 @@ PASSING = {408, 500, 502, 503, 504}  # ours say 503; proxies in between the othe
 
 
 class HttpSource:
-    """A Source; `open_http_source()` opens one."""
+    """A AnswerSource; `open_http_source()` opens one."""
 
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self._client = client
@@ -74,7 +74,7 @@ class HttpSource:
     async def open_answers(
         self, texts: Sequence[str], *, explain: bool = False
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
-        """See Source. Nothing is explained: a list has no room for it."""
+        """See AnswerSource. Nothing is explained: a list has no room for it."""
         send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
         asking = _Run(self._client, self._url, texts, send)
         async with receive, trio.open_nursery() as nursery:
@@ -371,7 +371,7 @@ def check_server(url: str, key: str) -> str:
 
 
 @asynccontextmanager
-async def open_http_source(server: str, key: str) -> AsyncIterator[Source]:
+async def open_http_source(server: str, key: str) -> AsyncIterator[AnswerSource]:
     """A service for one command. Raises Misuse."""
     url = check_server(server, key)
     headers = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the engine brings DNS, HTTP and SMTP along: import it when 
 ACCOUNT = "command line"
 
 
-class Source(Protocol):
+class AnswerSource(Protocol):
     """Something that answers texts as a stream.
 
     One Answer for each text, in completion order; `place` counts the texts from 0
@@ -30,7 +30,7 @@ class Source(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterable["Answer"]]: ...
 
 
-OpenSource = Callable[[], AbstractAsyncContextManager[Source]]
+OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]
 
 
 class OwnEngine:
@@ -50,7 +50,7 @@ class OwnEngine:
 @asynccontextmanager
 async def open_own_engine(
     settings: EngineSettings,
-) -> AsyncIterator[Source]:
+) -> AsyncIterator[AnswerSource]:
     """An engine for one command, and the end of its start; closed politely with the block."""
     from mailprobe.engine.stream.scheduler import open_engine
 

@@ -26,9 +26,9 @@ from mailprobe.api.mcp.jsonrpc import (
     UNAUTHORIZED,
     UPSTREAM_FAILED,
     VERSIONS,
-    Fault,
     Message,
     Params,
+    RpcFault,
     check_envelope,
     check_version,
     fault_reply,
@@ -154,9 +154,9 @@ class ToolServer:
         log.info("rpc %d", reply.status, extra={"request": posted.request_id})
         return reply
 
-    def _fault(self, error: Exception, posted: Posted) -> Fault:
+    def _fault(self, error: Exception, posted: Posted) -> RpcFault:
         match error:
-            case Fault():
+            case RpcFault():
                 return error
             case PayloadTooLarge() | SlowBody() | UnsupportedCoding():
                 return refused(error, INVALID_REQUEST, self._links)
@@ -194,7 +194,7 @@ class ToolServer:
         octets = _members(params.arguments)
         try:
             taken = await self._understand(octets, arguments_of(operation), "member arguments")
-        except Fault as fault:
+        except RpcFault as fault:
             if operation.counts_malformed and fault.code == INVALID_PARAMS:
                 counted = await self._call_operation(operation, authorization, {}, octets, posted)
                 if counted.status != 400:  # it was not counted: a repeat too early, a store away
@@ -260,7 +260,7 @@ class ToolServer:
     async def _understand(self, octets: bytes, kind: type[T], what: str) -> T:
         return await understand(octets, kind, what, INVALID_PARAMS, self._docs_url)
 
-    def _no(self, code: int, why: str, action: str) -> Fault:
+    def _no(self, code: int, why: str, action: str) -> RpcFault:
         return reasoned(code, why, action, self._docs_url)
 
 
@@ -292,14 +292,14 @@ def _called(reply: OperationReply, path: Mapping[str, str]) -> ToolOutcome:
     return ToolOutcome(result, reply.headers)
 
 
-def _upstream(reply: OperationReply) -> Fault:
+def _upstream(reply: OperationReply) -> RpcFault:
     """An operation's refusal, with its status, its body and its headers."""
     assert isinstance(reply.body, bytes)
     reported = msgspec.json.decode(reply.body, type=ApiError)
     if reply.status in (401, 403):  # a key that was revoked a moment ago
         reason = {"reason": reported.message, "action": reported.action, "docs": reported.docs}
-        return Fault(UNAUTHORIZED, reason, headers=reply.headers)
+        return RpcFault(UNAUTHORIZED, reason, headers=reply.headers)
     data = {
         "status": reply.status, "body": Raw(reply.body), "action": reported.action, "docs": reported.docs,
     }  # fmt: skip
-    return Fault(UPSTREAM_FAILED, data, reply.status, reply.headers, reply.closes)
+    return RpcFault(UPSTREAM_FAILED, data, reply.status, reply.headers, reply.closes)

@@ -69,7 +69,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(eq=False)
-class Fault(Exception):
+class RpcFault(Exception):
     """An error of JSON-RPC."""
 
     code: int
@@ -79,16 +79,16 @@ class Fault(Exception):
     closes: bool = False
 
 
-def reasoned(code: int, reason: str, action: str, docs_url: str) -> Fault:
+def reasoned(code: int, reason: str, action: str, docs_url: str) -> RpcFault:
     """A fault that says why, what to do about it, and where to read on."""
-    return Fault(code, {"reason": reason, "action": action, "docs": f"{docs_url}#{SECTION}"})
+    return RpcFault(code, {"reason": reason, "action": action, "docs": f"{docs_url}#{SECTION}"})
 
 
-def refused(refusal: Refusal, code: int, places: Links) -> Fault:
+def refused(refusal: Refusal, code: int, places: Links) -> RpcFault:
     """A refusal of the API's as a fault, with the status and the headers that it has there."""
     row, reported = row_of(refusal), body_of(refusal, places)
     data = {"reason": reported.message, "action": reported.action, "docs": reported.docs}
-    return Fault(code, data, row.status, headers_of(refusal), row.closes)
+    return RpcFault(code, data, row.status, headers_of(refusal), row.closes)
 
 
 # -- what comes in ----------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class _Identified(Struct, frozen=True):
 
 
 async def read_message(octets: bytes, media_type: str | None, docs_url: str) -> Message:
-    """One message; an array of them is none. Raises Fault.
+    """One message; an array of them is none. Raises RpcFault.
 
     `id: null` asks for an answer, as JSON-RPC has it; MCP's own clients never send it.
     """
@@ -161,7 +161,7 @@ async def read_message(octets: bytes, media_type: str | None, docs_url: str) -> 
 
 
 async def understand(octets: bytes, kind: type[T], what: str, otherwise: int, docs_url: str) -> T:
-    """The octets as that type, or a Fault; `otherwise` is its code for JSON of another type.
+    """The octets as that type, or a RpcFault; `otherwise` is its code for JSON of another type.
 
     A member that is read and comes twice makes it no JSON at all: of two readers one
     would take the first, one the last.
@@ -208,7 +208,7 @@ def speaks_2026(headers: Mapping[str, str]) -> bool:
 
 
 def check_version(headers: Mapping[str, str], docs_url: str) -> None:
-    """Raises Fault for a version of MCP that is not spoken here."""
+    """Raises RpcFault for a version of MCP that is not spoken here."""
     version = headers.get(VERSION_HEADER)
     if version is None or version in VERSIONS:
         return
@@ -217,13 +217,13 @@ def check_version(headers: Mapping[str, str], docs_url: str) -> None:
         f"Use one of {', '.join(VERSIONS)}.", docs_url,
     )  # fmt: skip
     asked = {"supported": VERSIONS, "requested": version[:SHOWN_CHARACTERS_MAX]}
-    raise Fault(fault.code, {**asked, **fault.data})
+    raise RpcFault(fault.code, {**asked, **fault.data})
 
 
 def check_envelope(
     message: Message, params: Params, headers: Mapping[str, str], docs_url: str
 ) -> None:
-    """Raises Fault where headers and body differ: a router and we must see the same request."""
+    """Raises RpcFault where headers and body differ: a router and we must see the same request."""
     version, meta = headers.get(VERSION_HEADER), params.meta
     mirrored: dict[str, tuple[str | None, str]] = {}
     if speaks_2026(headers):
@@ -269,7 +269,7 @@ def result_reply(result: Any, id_: bytes, headers: Mapping[str, str]) -> Operati
     )
 
 
-def fault_reply(fault: Fault, id_: bytes = NULL, *, modern: bool = False) -> OperationReply:
+def fault_reply(fault: RpcFault, id_: bytes = NULL, *, modern: bool = False) -> OperationReply:
     """The one way in which a fault becomes an answer."""
     row = TABLE[fault.code]
     status = fault.status or (row.status_2026 if modern else row.status)

@@ -35,7 +35,7 @@ from mailprobe.api.cli.listfile import (
 )
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.runner import run
-from mailprobe.api.cli.source import OpenSource, Source
+from mailprobe.api.cli.source import AnswerSource, OpenSource
 
 NOT_VERIFIED = -1
 ROWS_LONG = 50_000  # so many take seconds to write, in a workbook minutes
@@ -290,7 +290,7 @@ def _verify(
 
 
 async def _collect(
-    source: Source,
+    source: AnswerSource,
     texts: list[str],
     addresses: DistinctAddresses,
     journal: Journal,

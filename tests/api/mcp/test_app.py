@@ -107,13 +107,13 @@ async def test_a_verification_ends_in_a_result_or_in_a_job(autojump_clock, tools
 async def test_the_hints_are_true(autojump_clock, tools):
     hints = {name: tool["annotations"] for name, tool in tools.items()}
 
-    def those(hint: str) -> set[str]:
+    def hinted(hint: str) -> set[str]:
         return {name for name in NAMES if hints[name][hint]}
 
-    assert those("readOnlyHint") == READING
-    assert those("destructiveHint") == {"revoke_api_key"}
-    assert those("idempotentHint") == {*READING, "revoke_api_key"}
-    assert those("openWorldHint") == {"verify_email", "create_billing_portal"}
+    assert hinted("readOnlyHint") == READING
+    assert hinted("destructiveHint") == {"revoke_api_key"}
+    assert hinted("idempotentHint") == {*READING, "revoke_api_key"}
+    assert hinted("openWorldHint") == {"verify_email", "create_billing_portal"}
     for tool in tools.values():
         assert tool["title"] == tool["annotations"]["title"]
         assert (PROVISIONING_HEADER in tool["description"]) == (tool["name"] != "verify_email")

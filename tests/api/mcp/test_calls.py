@@ -249,7 +249,7 @@ EMAILS: list[Any] = ["known@friendly.test", 5, "no@friendly.test", "bad", None, 
 LIMITS = ("ratelimit", "ratelimit-policy", "retry-after")
 
 
-async def told_and_kept(tier: Tier, *, by_the_tool: bool) -> tuple[Any, ...]:
+async def limits_and_records(tier: Tier, *, by_the_tool: bool) -> tuple[Any, ...]:
     """What a new shop tells of the limits, request by request; the rows and the ledger it keeps."""
     async with open_shop(tier) as shop:
         listener, reported = listener_of(shop), []
@@ -270,8 +270,8 @@ async def test_limits_quota_and_rows_are_the_same_by_either_door(autojump_clock,
     at once and asked in turns, each would stand still while the other verifies: then the
     instants of the grants, and the order of rows of one instant, tell whose turn it was.
     """
-    there = await told_and_kept(tier, by_the_tool=False)
-    here = await told_and_kept(tier, by_the_tool=True)
+    there = await limits_and_records(tier, by_the_tool=False)
+    here = await limits_and_records(tier, by_the_tool=True)
     assert len(there[1]) == 3 * len(EMAILS)
     assert here == there
 
