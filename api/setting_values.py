@@ -66,7 +66,7 @@ def read_list_of(
 
 
 def read_doh_url(url: str) -> str:
-    from mailprobe.engine.dns.doh import check_doh_url  # brings a DNS and an HTTP library along
+    from mailprobe.engine.dns.doh import check_doh_url  # imports a DNS and an HTTP library
 
     return check_doh_url(url)
 
@@ -89,7 +89,7 @@ def read_authority_file(text: str) -> str | None:
 
 
 def _fits_smtp_line(text: str) -> bool:
-    """May this stand in a line to a mail server?"""
+    """Whether the text may appear in a line to a mail server."""
     return text.isascii() and text.isprintable() and not set(text) & set(" <>")
 
 
@@ -143,7 +143,7 @@ def read_sender_or_none(text: str) -> str | None:
     sender = read_mail_from(text) or None
     try:
         if sender:
-            Address(addr_spec=sender)  # what no header can hold cannot be sent
+            Address(addr_spec=sender)  # raises for what a header cannot hold
     except (MessageError, ValueError, IndexError):
         raise ValueError from None
     return sender
@@ -157,9 +157,9 @@ def read_database(text: str) -> str:
 
 
 def host_name() -> str:
-    """This host's full name, without asking any resolver: the kernel's, or /etc/hosts'.
+    """This host's full name, from the kernel or /etc/hosts.
 
-    socket.getfqdn() would ask the system's resolver, which may go to the network.
+    socket.getfqdn() would query the system's resolver, which may use the network.
     """
     name = socket.gethostname().strip().rstrip(".")
     if "." not in name:
@@ -183,7 +183,7 @@ def _full_names(short: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Where a server listens; port 0 is any free one."""
+    """The address and port of a listener; port 0 means any free port."""
 
     host: str
     port: int
@@ -193,13 +193,13 @@ class Bind:
 
     @property
     def url(self) -> str:
-        """How this machine reaches it; one that listens everywhere is reached on loopback."""
+        """Its URL from this machine; a wildcard address becomes loopback."""
         loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
         return f"http://{Bind(loopback.get(self.host, self.host), self.port)}"
 
 
 def read_bind(text: str) -> Bind:
-    """`127.0.0.1:8080`, `[::1]:8080`, `localhost:0`; raises ValueError."""
+    """Parse `127.0.0.1:8080`, `[::1]:8080` or `localhost:0`. Raises ValueError."""
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9A-Za-z.-]+)):([0-9]{1,5})", text.strip())
     if not found or int(found[3]) > 65535:
         raise ValueError
@@ -211,7 +211,7 @@ def read_bind_or_none(text: str) -> Bind | None:
 
 
 def read_public_url(text: str) -> str | None:
-    """An address that others follow, without the slash at its end; nothing: made from the binds."""
+    """A public URL without a trailing slash; None, if empty, derives it from the binds."""
     text = text.strip().rstrip("/")
     if not text:
         return None
@@ -226,7 +226,7 @@ def read_secret_key(text: str) -> bytes | None:
         return None
     try:
         key = base64.b64decode(text.strip(), validate=True)
-    except binascii.Error:  # whose words are no help to an operator
+    except binascii.Error:  # its message does not help an operator
         raise ValueError from None
     if len(key) != SECRET_KEY_OCTETS:
         raise ValueError(f"it holds {len(key)} octets: it takes {SECRET_KEY_OCTETS} in base64")

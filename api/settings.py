@@ -1,8 +1,8 @@
-"""What the operator says: the environment and `mailprobe.toml`, read once, checked whole.
+"""The operator's settings: the environment and `mailprobe.toml`, read once and checked.
 
-The only reader of the environment. The environment wins over the file; what
-neither says keeps the default of the operator's contract. A setting is one row
-of `TABLE`. The first wrong one ends the reading with one line for a person.
+Only this module reads the environment. The environment overrides the file, the file
+overrides the defaults. A setting is one row of `TABLE`. The first wrong value raises
+WrongSetting with one line for a person.
 """
 
 import re
@@ -41,32 +41,32 @@ from mailprobe.engine.settings import DOH_URLS, EngineSettings
 
 PREFIX = "MAILPROBE_"
 FILE = "mailprobe.toml"
-HOST_CONNECTIONS_MAX = 100  # no exchange on earth welcomes more from one address
+HOST_CONNECTIONS_MAX = 100  # no mail host accepts more from one address
 PROBES_MAX = 100_000  # each is a socket and about 30 KiB: beyond it memory is the limit
 WEBHOOK_RETRY_S = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
-SHOWN_MAX = 200  # characters of a wrong value that are repeated: a path is shown whole
-SECRET = "***"  # in place of a wrong value that is a secret
+SHOWN_MAX = 200  # characters of a wrong value in its error: enough for a path
+SECRET = "***"  # shown in place of a wrong secret
 URL_TAKES = "an http:// or https:// address"
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class WrongSetting(ValueError):
-    """A setting that cannot be used: one line that names it, its value and what it takes."""
+    """A wrong setting. The message is one line: its name, its value and what it takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row: the name without prefix, its default, how it is read, what it takes.
+    """One row: the name without prefix, its default, its reader, and what it takes.
 
-    `read` raises ValueError for a value that will not do; a message of its own
-    replaces `takes` in what the operator is told.
+    `read` raises ValueError for a wrong value. A message of that error replaces `takes`
+    in the message of WrongSetting.
     """
 
     name: str
     default: Callable[[], Any]
     read: Callable[[str], Any]
     takes: str
-    secret: bool = False  # a wrong value is not repeated
+    secret: bool = False  # a wrong value is not shown
 
     @property
     def variable(self) -> str:
@@ -165,14 +165,14 @@ TABLE: tuple[Setting, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that the operator can say, checked."""
+    """All settings, checked."""
 
     engine: EngineSettings
     database: str = field(repr=False)  # a URL may hold a password
     log: str
     bind: Bind
     tools_bind: Bind | None  # None: no tool server
-    base_url: str | None  # these four: None is made from the binds
+    base_url: str | None  # these four: None is derived from the binds
     tools_url: str | None
     docs_url: str | None
     dashboard_url: str | None
@@ -180,7 +180,7 @@ class Settings:
     plans_file: Path | None  # None: the built-in plans
     metrics_bind: Bind | None
     webhook_ca_file: str | None  # None: the system's
-    webhook_retry_s: tuple[int, ...]  # the waits before each retry of a callback
+    webhook_retry_s: tuple[int, ...]  # seconds before each retry of a callback
     stripe_key: str | None = field(repr=False)  # None: billing is local
     stripe_webhook_secret: str | None = field(repr=False)
     stripe_api_base: str | None  # None: Stripe's own
@@ -189,14 +189,13 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str], directory: Path | None = None) -> "Settings":
-        """Read `environ`, and the file that it names or that lies in `directory`.
+        """Read `environ`, and the file that it names or the one in `directory`.
 
-        Raises WrongSetting. A MAILPROBE_ name in the environment that is none of
-        ours is let be (another version's, or another program's); in the file,
-        which is ours alone, it is an error.
+        Raises WrongSetting. Unknown MAILPROBE_ names in the environment are ignored (they
+        may belong to another version or program); in the file they are an error.
         """
-        said = _read_file(environ.get(f"{PREFIX}CONFIG"), directory or Path())
-        value = {row.name: _value(row, environ, said) for row in TABLE}
+        file_values = _read_file(environ.get(f"{PREFIX}CONFIG"), directory or Path())
+        value = {row.name: _value(row, environ, file_values) for row in TABLE}
         return cls(
             engine=EngineSettings(
                 doh_urls=value["DOH_URLS"],
@@ -231,18 +230,18 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stated:
-    """What the file says: names in lower case, and the path to blame."""
+class _FileValues:
+    """The values of the file by lower-case name, and its path for error messages."""
 
     path: Path
     values: Mapping[str, Any]
 
 
-def _value(row: Setting, environ: Mapping[str, str], said: _Stated) -> Any:
+def _value(row: Setting, environ: Mapping[str, str], file_values: _FileValues) -> Any:
     if row.variable in environ:
         name, text = row.variable, environ[row.variable]
-    elif row.key in said.values:
-        name, text = f"{row.key} in {said.path}", _as_text(row, said)
+    elif row.key in file_values.values:
+        name, text = f"{row.key} in {file_values.path}", _as_text(row, file_values)
     else:
         return row.default()
     try:
@@ -252,9 +251,9 @@ def _value(row: Setting, environ: Mapping[str, str], said: _Stated) -> Any:
         raise _wrong(name, shown, str(error) or f"it takes {row.takes}") from None
 
 
-def _as_text(row: Setting, said: _Stated) -> str:
-    """A value of the file as the environment would have it."""
-    value = said.values[row.key]
+def _as_text(row: Setting, file_values: _FileValues) -> str:
+    """A value of the file, as text like in the environment."""
+    value = file_values.values[row.key]
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value)
     if isinstance(value, bool):
@@ -262,21 +261,21 @@ def _as_text(row: Setting, said: _Stated) -> str:
     if isinstance(value, str | int):
         return str(value)
     shown = SECRET if row.secret else str(value)
-    raise _wrong(f"{row.key} in {said.path}", shown, f"it takes {row.takes}")
+    raise _wrong(f"{row.key} in {file_values.path}", shown, f"it takes {row.takes}")
 
 
-def _read_file(named: str | None, directory: Path) -> _Stated:
+def _read_file(named: str | None, directory: Path) -> _FileValues:
     path = Path(named) if named else directory / FILE
     try:
         values = read_toml(path)
     except Unreadable as error:
         if error.missing and not named:
-            return _Stated(path, {})
-        whose = f"{PREFIX}CONFIG names {_shown(str(path))}, which" if named else str(path)
+            return _FileValues(path, {})
+        subject = f"{PREFIX}CONFIG names {_shown(str(path))}, which" if named else str(path)
         takes = "; it takes the path of a TOML file" if named else ""
-        raise WrongSetting(_one_line(f"{whose} {error}{takes}")) from None
+        raise WrongSetting(_one_line(f"{subject} {error}{takes}")) from None
     _check_names(path, values)
-    return _Stated(path, values)
+    return _FileValues(path, values)
 
 
 def _check_names(path: Path, values: Mapping[str, Any]) -> None:
@@ -293,23 +292,23 @@ def _check_names(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def wrong_file(name: str, path: Path, error: Unreadable) -> WrongSetting:
-    """The complaint about a file that the setting `name` names and that can't be used."""
+    """The error for an unusable file that the setting `name` names."""
     takes = "it takes the path of a TOML file"
     return _wrong(f"{PREFIX}{name} (or {name.lower()})", str(path), f"the file {error}; {takes}")
 
 
 def _wrong(name: str, text: str, why: str) -> WrongSetting:
-    return WrongSetting(f"{name} is {_shown(text)}: {_one_line(_covered(why))}")
+    return WrongSetting(f"{name} is {_shown(text)}: {_one_line(_without_password(why))}")
 
 
 def _shown(text: str) -> str:
-    """The value, quoted, cut, on one line, any password in it covered."""
-    text = _covered(text)
+    """The value, quoted, cut, on one line, with its password hidden."""
+    text = _without_password(text)
     return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…")
 
 
-def _covered(text: str) -> str:
-    """Hide the password of each `user:password@host`, with a scheme before it or without."""
+def _without_password(text: str) -> str:
+    """Hide the password of each `user:password@host`, with or without a scheme."""
     return re.sub(r"(://|^|,)([^:@/\s,]*):(?!//)[^\s,]*@", r"\1\2:***@", text)
 
 

@@ -1,4 +1,4 @@
-"""The table of operations, told as OpenAPI 3.1; the schemas come from the handlers' own types."""
+"""The table of operations as OpenAPI 3.1. The schemas come from the handlers' types."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -59,7 +59,7 @@ TYPES: tuple[type[msgspec.Struct], ...] = (
 
 
 def describe(operations: Sequence[Operation], places: Links) -> dict[str, Any]:
-    """The whole description."""
+    """The OpenAPI document, as built-in types."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
@@ -85,7 +85,7 @@ def describe(operations: Sequence[Operation], places: Links) -> dict[str, Any]:
 
 def _schemas() -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(TYPES, ref_template=SCHEMAS)
-    schemas.pop("Verdict", None)  # a result without evidence, under the engine's name for it
+    schemas.pop("Verdict", None)  # the engine's name of a result without evidence
     for (schema, name), more in NOTES.items():
         known = {} if "type" in more else schemas[schema]["properties"][name]
         schemas[schema]["properties"][name] = {**known, **more}
@@ -93,7 +93,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def _renamed(node: Any) -> Any:
-    """The same, where every reference to the engine's Verdict leads to VerifyEmailResult."""
+    """The same schemas with references to Verdict replaced by VerifyEmailResult."""
     if isinstance(node, dict):
         return {key: _renamed(value) for key, value in node.items()}
     if isinstance(node, list):
@@ -146,7 +146,7 @@ def _promise(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _callback() -> dict[str, Any]:
-    """What we send, and expect, where the caller has named a webhook."""
+    """The callback: what the service posts, and the responses it expects."""
     return {
         "summary": "The verification has ended",
         "description": CALLBACK,
@@ -161,9 +161,9 @@ def _callback() -> dict[str, Any]:
             },
         },
         "responses": {
-            "2XX": {"description": "Taken: it is not sent again"},
-            "410": {"description": "Not wanted any more: it is not sent again"},
-            "default": {"description": "It is sent again later, the same bytes"},
+            "2XX": {"description": "Accepted: it is not sent again"},
+            "410": {"description": "No longer wanted: it is not sent again"},
+            "default": {"description": "It is sent again later, with the same bytes"},
         },
     }
 

@@ -89,12 +89,12 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "verify_stream", "POST", "/v1/email/verify/stream",
-        "Verify up to 50 addresses, a line for each as its result comes",
+        "Verify up to 50 addresses, one line per result in completion order",
         verification.verify_stream, "standard", VerifyEmailResult,
         takes=BatchRequest, section="streaming", may=VERIFYING, media_type=NDJSON, tool=False,
     ),
     Operation(
-        "create_api_key", "POST", "/v1/management/keys", "Make a standard key",
+        "create_api_key", "POST", "/v1/management/keys", "Create a standard key",
         management.create_api_key, "provisioning", ManagementCreateKeyResponse, 201,
         takes=CreateKeyRequest, body_required=False,
         may=(*MANAGING, *BODIED, *REPEATABLE, TooManyKeys, KeysTooFast),
@@ -104,7 +104,7 @@ OPERATIONS: tuple[Operation, ...] = (
         management.list_api_keys, "provisioning", ManagementKeysListResponse, may=MANAGING,
     ),
     Operation(
-        "revoke_api_key", "DELETE", "/v1/management/keys/{id}", "Revoke a standard key for good",
+        "revoke_api_key", "DELETE", "/v1/management/keys/{id}", "Revoke a standard key permanently",
         management.revoke_api_key, "provisioning", None, 204, may=(*MANAGING, KeyNotFound),
     ),
     Operation(
@@ -127,7 +127,7 @@ OPERATIONS: tuple[Operation, ...] = (
         may=(*MANAGING, *BODIED, *REPEATABLE, NoBillingAccount, ProviderUnavailable),
     ),
     Operation(
-        "take_billing_event", "POST", "/v1/billing/stripe", "What the billing provider tells",
+        "take_billing_event", "POST", "/v1/billing/stripe", "Receive an event of the billing provider",
         management.receive_billing_event, None, None, 204, section="endpoints",
         may=(*BODIED, ProviderUnavailable), tool=False, raw=True, octets_max=EVENT_OCTETS_MAX,
         is_on=management.receives_billing_events,

@@ -156,7 +156,7 @@ def clean_list(
     *,
     standard_output: BinaryIO,
     show_progress: ShowProgress = no_progress,
-    how_to_go_on: str = "the same command with --resume",
+    resume_command: str = "the same command with --resume",
 ) -> Summary:
     """Clean a list; raise Trouble where that cannot be done, or not to the end.
 
@@ -173,7 +173,7 @@ def clean_list(
         header = Header(1, source.survey.octets, source.survey.sha256)
         with (
             open_journal(order.journal, header, resume=order.resume) as journal,
-            _kept_for_later(order, journal, addresses, how_to_go_on),
+            _kept_for_later(order, journal, addresses, resume_command),
         ):
             known = _replay(journal, addresses)
             before = addresses.answered
@@ -373,7 +373,7 @@ def _changed(source: List) -> CommandError:
 
 @contextmanager
 def _kept_for_later(
-    order: Order, journal: Journal, addresses: DistinctAddresses, how_to_go_on: str
+    order: Order, journal: Journal, addresses: DistinctAddresses, resume_command: str
 ) -> Iterator[None]:
     """Where the block ends early: keep the journal if it holds an answer, and say how to go on."""
     try:
@@ -381,7 +381,7 @@ def _kept_for_later(
     except BrokenPipeError:  # the reader of our standard output has enough
         raise
     except BaseException as error:
-        left = _unanswered(order, journal, addresses, how_to_go_on)
+        left = _unanswered(order, journal, addresses, resume_command)
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"interrupted; {left}") from None
         if isinstance(error, CommandError):
@@ -391,7 +391,7 @@ def _kept_for_later(
 
 
 def _unanswered(
-    order: Order, journal: Journal, addresses: DistinctAddresses, how_to_go_on: str
+    order: Order, journal: Journal, addresses: DistinctAddresses, resume_command: str
 ) -> str:
     if order.journal is None:
         return "nothing is kept without an output file (-o)"
@@ -401,5 +401,5 @@ def _unanswered(
     journal.sync()
     return (
         f"{addresses.answered:,} of {len(addresses.numbers):,} addresses are answered and kept; "
-        f"go on with: {how_to_go_on}"
+        f"go on with: {resume_command}"
     )
