@@ -8,12 +8,12 @@ import msgspec
 import trio
 
 LINE_OCTETS_MAX = 1 << 20
-ERROR_OCTETS_MAX = 1 << 16  # read of an error's body
-ANSWER_S = 30.0  # the next line of a stream: a verification takes at most 5 s and its queue
+ERROR_OCTETS_MAX = 1 << 16  # read of an error body
+ANSWER_S = 30.0  # for the next line of a stream: a verification takes at most 5 s, plus its queue
 
 
 class RefusedRequest(msgspec.Struct, frozen=True):
-    """What we read of an error body."""
+    """The parts of an error body that the source reads."""
 
     error: str = "an error"
     message: str = ""
@@ -23,22 +23,22 @@ class RefusedRequest(msgspec.Struct, frozen=True):
 
 
 async def read_lines(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Whole lines; what follows the last line end is torn and left out.
+    """Whole lines. Text after the last line end is incomplete and ignored.
 
-    Not by `aiter_lines()`: that one takes U+2028, which may stand in JSON, for a line end.
+    `aiter_lines()` would also split at U+2028, which JSON may contain.
     """
     rest = b""
     async for octets in response.aiter_bytes():
         *lines, rest = (rest + octets).split(b"\n")
         for line in lines:
             yield line
-        if len(rest) > LINE_OCTETS_MAX:  # no result is so long
+        if len(rest) > LINE_OCTETS_MAX:  # no result is this long
             yield rest
             rest = b""
 
 
 async def read_error_body(response: httpx.Response) -> bytes:
-    """The beginning of an error's body, as far as it comes in time."""
+    """The beginning of an error body, as far as it arrives in time."""
     octets = b""
     with trio.move_on_after(ANSWER_S) as reading:
         async for piece in response.aiter_bytes():
@@ -56,7 +56,7 @@ def error_of(octets: bytes) -> RefusedRequest:
 
 
 def limit_of(response: httpx.Response) -> int | None:
-    """The units of a minute: `"minute";q=100;w=60` in RateLimit-Policy."""
+    """The units per minute: `"minute";q=100;w=60` in RateLimit-Policy."""
     policy = response.headers.get("ratelimit-policy", "")
     found = re.search(r'"minute";\s*q=([0-9]{1,12})', policy)
     return max(1, int(found[1])) if found else None

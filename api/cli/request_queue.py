@@ -17,11 +17,11 @@ WINDOW_S = 60.0  # of the service's rate limit
 
 @dataclass(slots=True)
 class RequestQueue:
-    """What is to be asked, by domain. Pure; places are those of the texts."""
+    """The positions of unanswered texts, by domain."""
 
     waiting: dict[str, deque[int]] = field(default_factory=dict)
-    size_max: dict[int, int] = field(default_factory=dict)  # of a request with this place in it
-    ready: deque[str] = field(default_factory=deque)  # domains that wait and are not being asked
+    size_max: dict[int, int] = field(default_factory=dict)  # of a request with this position
+    ready: deque[str] = field(default_factory=deque)  # waiting domains without an open request
 
     def add(self, position: int, text: str) -> None:
         domain = domain_of(text)
@@ -31,7 +31,7 @@ class RequestQueue:
         self.waiting[domain].append(position)
 
     def pop_batch(self, count_max: int) -> dict[str, list[int]]:
-        """The next request's places by domain; these domains rest until they are put back."""
+        """The next request's positions by domain. These domains wait until they are requeued."""
         taken: dict[str, list[int]] = {}
         count = 0
         while self.ready and count_max:
@@ -44,7 +44,7 @@ class RequestQueue:
                     break
                 count_max = min(count_max, room)
                 run.append(positions.popleft())
-            if not run:  # this one fits in no more; it is the first of the next request
+            if not run:  # it does not fit; it comes first in the next request
                 break
             self.ready.popleft()
             taken[domain] = run
@@ -63,9 +63,9 @@ class RequestQueue:
 
 @dataclass(slots=True)
 class Allowance:
-    """What the account's rate limit leaves, as far as it can be known from here. Pure."""
+    """What the account's rate limit leaves, estimated by the client."""
 
-    limit: float | None = None  # units in a minute; None until the service has told it
+    limit: float | None = None  # units per minute; None until a response says it
     granted: deque[tuple[float, int]] = field(default_factory=deque)
     requested: int = 0  # by requests that have no answer yet
 
@@ -73,7 +73,7 @@ class Allowance:
         while self.granted and self.granted[0][0] + WINDOW_S <= now:
             self.granted.popleft()
         if self.limit is None:
-            return 0 if self.requested else math.inf  # one request goes ahead and learns it
+            return 0 if self.requested else math.inf  # the first request learns it
         return self.limit - self.requested - sum(units for _, units in self.granted)
 
     def opens_at(self) -> float:

@@ -15,15 +15,15 @@ MAILBOX_LINE = re.compile(r"[^<>]*<[^<>\s@]+@[^<>\s@]+>\s*(?:[,;]\s*)?")
 
 
 def declared_delimiter(survey: Survey) -> str | None:
-    """The delimiter that a first line `sep=;` names, which is Excel's way."""
-    said = SEP_LINE.match(survey.sample)
-    return said[1] if said else None
+    """The delimiter of a first line `sep=;`, as Excel writes it, or None."""
+    found = SEP_LINE.match(survey.sample)
+    return found[1] if found else None
 
 
 def find_delimiter(
     survey: Survey, *, surely_a_table: bool, likely: str | None = None, skip: int = 0
 ) -> str | None:
-    """The delimiter on which the first rows agree best, or None where there is none.
+    """The delimiter on which the first rows agree best, or None.
 
     Rows in which one cell is an address count before rows that are equally wide: in
     `ann@shop.test;Doe, John` the comma is text.
@@ -74,6 +74,6 @@ def _sample_rows(lines: list[str], dialect: Dialect) -> list[Cells]:
                 rows.append(row)
             if len(rows) > DELIMITER_ROWS:
                 break
-    except csv.Error:  # a cell without end: reading the rows will say where
+    except csv.Error:  # an unclosed cell: reading the rows reports the line
         pass
     return rows

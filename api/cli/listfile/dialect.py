@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from _csv import Reader
 
-CELL_CHARACTERS_MAX = 1 << 20  # a longer one is a quote that nobody closed
+CELL_CHARACTERS_MAX = 1 << 20  # a longer one is an unclosed quote
 QUOTE_WITHIN = "a quote within a cell"
 ENDS_IN_ESCAPE_TEXT = "ends in an escape"
 
@@ -21,18 +21,18 @@ ESCAPE = re.compile(r"\\.", re.DOTALL)
 ENDS_IN_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[\r\n]*\Z")
 
 Cells = list[str]
-RawRecord = tuple[Cells, Any]  # its cells, and its text as it stands, line end included
+RawRecord = tuple[Cells, Any]  # its cells, and its verbatim text with the line end
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A way to write cells; `quoted` where quotes around a cell are no part of it."""
+    """A way to write cells; `quoted` if quotes around a cell are not part of it."""
 
     delimiter: str
     quoted: bool = True
-    escaped: bool = False  # a backslash takes the next character as it is
+    escaped: bool = False  # a backslash escapes the next character
     doubled: bool = False  # with escapes: two quotes in a quoted cell are one as well
-    spaced: bool = False  # white space after a delimiter is no part of a cell
+    spaced: bool = False  # white space after a delimiter is not part of a cell
 
     def reader(self, lines: Iterable[str], *, strict: bool = True) -> "Reader":
         return csv.reader(
@@ -45,14 +45,14 @@ class Dialect:
         )
 
     def mismatch(self, raw: str) -> str:
-        """What csv allows in a record with escapes, and no writer of escapes writes."""
+        """What csv accepts in a record with escapes but no writer produces; "" if nothing."""
         if ENDS_IN_ESCAPE.search(raw):
             return ENDS_IN_ESCAPE_TEXT
         strictly = self.quoted and not self.doubled and '"' in raw
         return QUOTE_WITHIN if strictly and not self.quotes_whole(raw) else ""
 
     def quotes_whole(self, raw: str) -> bool:
-        """Does a record, escapes aside, have quotes around cells and nowhere else?"""
+        """Whether a record, apart from escapes, has quotes only around cells."""
         mark, space = re.escape(self.delimiter), " *" if self.spaced else ""
         cell = f'(?:{space}"[^"]*"|[^"{mark}]*)'
         text = ESCAPE.sub("_", raw).rstrip("\r\n")
@@ -61,9 +61,9 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDialect:
-    """What a person said of quotes and backslashes; None: the file decides."""
+    """The options for quotes and backslashes; None: detect from the file."""
 
-    quotes: bool | None = None  # do they stand around cells, or are they text?
+    quotes: bool | None = None  # True: around cells; False: ordinary characters
     backslash: Literal["text", "escape"] | None = None
 
 
@@ -78,7 +78,10 @@ class DialectMismatch(Exception):
 
 
 class RecordReader:
-    """The records of lines, by a dialect; raises Misfit. `started` is the current one's line."""
+    """The records of lines, by a dialect. `started` is the first line of the current record.
+
+    Iterating raises DialectMismatch.
+    """
 
     def __init__(self, lines: Iterable[str], dialect: Dialect, first_line: int = 1) -> None:
         self.started = first_line
@@ -92,7 +95,7 @@ class RecordReader:
         def feed() -> Iterator[str]:
             for line in self._lines:
                 taken.append(line)
-                # csv wants the end of the last line too, after an escaped line end before it
+                # csv needs the last line end too, after an escaped line end before it
                 yield line if line[-1] in "\r\n" else line + "\n"
 
         csv.field_size_limit(CELL_CHARACTERS_MAX)

@@ -34,12 +34,12 @@ LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 @dataclass(slots=True)
 class Shape:
-    """How wide the rows of one reading are."""
+    """The widths of the rows of one reading."""
 
     mismatch: DialectMismatch | None = None
-    rows: int = 0  # blank ones too, which no width is counted of
+    rows: int = 0  # including blank rows, whose width is not counted
     widths: Counter[int] = field(default_factory=Counter)
-    overgrown: int = 0  # the first line of a quoted cell over what looks like further rows
+    overgrown: int = 0  # the first line of a quoted cell that spans what looks like rows
 
     @property
     def width(self) -> int:
@@ -47,7 +47,7 @@ class Shape:
 
     @property
     def ragged(self) -> int:
-        """How many rows are not as wide as most."""
+        """The number of rows that differ from the usual width."""
         return sum(self.widths.values()) - self.widths[self.width]
 
     def add(self, width: int) -> None:
@@ -57,14 +57,14 @@ class Shape:
 
 @dataclass(slots=True)
 class DialectHints:
-    """What a pass over the physical lines saw, whatever the quotes mean."""
+    """What a pass over the physical lines found, without interpreting quotes."""
 
     quotes: bool = False
     whole_quoted: bool = False  # a cell between quotes, on one line
     space_led: bool = False  # a quote after a delimiter and white space
     escaped_quotes: bool = False
     escaped_others: bool = False  # a delimiter or a line end after a backslash
-    plain: Shape = field(default_factory=Shape)  # the lines taken without quoting
+    plain: Shape = field(default_factory=Shape)  # the lines read without quoting
     ends: Counter[str] = field(default_factory=Counter)
     lone_return: int = 0  # the first line that ends so
 
@@ -78,7 +78,7 @@ class DialectHints:
 
 
 def detect_dialect(lines: Iterable[str], delimiter: str, first_line: int) -> DialectHints:
-    """Gather the clues, in one pass; raises Misfit."""
+    """Collect the hints in one pass. Raises DialectMismatch."""
     hints = DialectHints()
     mark = re.escape(delimiter)
     space_led = re.compile(rf'(?:^|{mark})[ ]+"[^"]')
@@ -111,7 +111,7 @@ def _has_long_cell(line: str, delimiter: str) -> bool:
 
 
 def shape_of(lines: Iterable[str], dialect: Dialect, plain_width: int, first_line: int) -> Shape:
-    """Read all by a dialect, up to the first misfit."""
+    """Read all lines by a dialect, up to the first mismatch."""
     shape = Shape()
     reading = RecordReader(lines, dialect, first_line)
     try:
@@ -128,7 +128,7 @@ def shape_of(lines: Iterable[str], dialect: Dialect, plain_width: int, first_lin
 
 
 def _looks_like_rows(raw: str, delimiter: str, width: int) -> bool:
-    """Is each line of the record as wide as a row, and do several hold an address?"""
+    """Whether each line of a record is as wide as a row, and several have an address."""
     lines = [line.split(delimiter) for line in LINE_ENDS.split(raw.rstrip("\r\n"))]
     if width < 2 or any(len(line) != width for line in lines):
         return False
@@ -139,7 +139,7 @@ def _looks_like_rows(raw: str, delimiter: str, width: int) -> bool:
 def find_dialect(
     file: BinaryIO, survey: Survey, delimiter: str, name: str, said: DeclaredDialect, skip: int = 0
 ) -> tuple[Dialect, str]:
-    """The dialect of a file, and its usual line end; BadList where none fits for certain."""
+    """The dialect of a file and its usual line end. Raises BadList if none fits for certain."""
 
     def lines() -> Iterator[str]:
         every = text_lines(file, survey, name)
@@ -165,11 +165,11 @@ def find_dialect(
 
 @dataclass(frozen=True, slots=True)
 class _DialectChoice:
-    """Which dialect quotes and backslashes are to be read by.
+    """Chooses the dialect by its quotes and backslashes.
 
-    A reading is even when it fits every line and all rows are equally wide. The standard
-    reading (RFC 4180: a backslash is a character like others) wins unless another even
-    one gives other rows or cells: then only a person can tell, and the list is refused.
+    A reading is even if it fits every line and all rows are equally wide. The standard
+    reading (RFC 4180: a backslash is an ordinary character) wins unless another even one
+    gives other rows or cells: then the list is refused, and the options decide.
     """
 
     lines: Callable[[], Iterator[str]]
@@ -185,7 +185,7 @@ class _DialectChoice:
             readings.append((Dialect(self.delimiter, quoted=False), self.hints.plain))
         fitting = [reading for reading in readings if reading[1].mismatch is None]
         even = [reading for reading in fitting if not reading[1].ragged]
-        # A cell over what looks like rows speaks for another reading, where there is one.
+        # A cell that spans what looks like rows favours another reading, if there is one.
         likely = [one for one in even or fitting if not one[1].overgrown] or even or fitting
         if likely:
             self._check_only_one(likely)
@@ -202,7 +202,7 @@ class _DialectChoice:
         return shape_of(self.lines(), dialect, self.hints.plain.width, self.first_line)
 
     def _candidates(self) -> list[Dialect]:
-        """What the clues allow, the likeliest first."""
+        """The dialects that the hints allow, the likeliest first."""
         hints, delimiter = self.hints, self.delimiter
         unescaped = [Dialect(delimiter)]
         if hints.space_led:
@@ -218,7 +218,7 @@ class _DialectChoice:
         return [*unescaped, *(escaped if hints.escapes else [])]
 
     def _may_be_bare(self) -> bool:
-        """Databases write tabs without any quoting: there a quote is a character like others."""
+        """Databases write tab-separated files without quoting: a quote is an ordinary character."""
         hints = self.hints
         unsaid = self.declared.quotes is None and self.declared.backslash != "escape"
         return (
@@ -259,14 +259,14 @@ class _DialectChoice:
 
 
 def _fitting_lines(reading: tuple[Dialect, Shape]) -> int:
-    """How far a reading came that does not fit."""
+    """The line up to which a reading fits."""
     return reading[1].mismatch.started if reading[1].mismatch else 0
 
 
 def first_difference(
     lines: Callable[[], Iterator[str]], one: Dialect, other: Dialect, first_line: int
 ) -> int:
-    """The line from which on two dialects give other rows or cells; 0 where there is none."""
+    """The first line at which two dialects give different rows or cells; 0 if none."""
     reading, another = (RecordReader(lines(), dialect, first_line) for dialect in (one, other))
     for left, right in zip_longest(reading, another):
         if (
@@ -280,7 +280,7 @@ def first_difference(
 
 
 def _same_cells(one: Cells, other: Cells) -> bool:
-    """Have the cells the same places in their text? Marks that a dialect undoes do not count."""
+    """Whether cells have the same positions in their text, apart from quotes and escapes."""
     return one == other or (
         len(one) == len(other)
         and all(
@@ -328,7 +328,7 @@ def _overgrown(name: str, line: int) -> str:
 def _check_returns(
     lines: Iterable[str], dialect: Dialect, width: int, name: str, first_line: int
 ) -> None:
-    """Where most lines end otherwise, a carriage return ends a row or stands in a cell."""
+    """Raise BadList if a lone carriage return breaks a row while other lines end differently."""
     reading = RecordReader(lines, dialect, first_line)
     after = False
     for cells, raw in reading:

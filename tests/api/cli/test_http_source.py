@@ -241,7 +241,7 @@ async def test_a_refusal_for_good_ends_it_and_what_was_under_way_is_taken(
 ) -> None:
     service = Service(instead=[None, None, lambda emails: error(status, code, **more)])
     came, fault = await stream_answers(addresses(400, 80), service.handle)
-    assert fault == f"the service says {status} {code}: It is so. Do it"
+    assert fault == f"the service answers {status} {code}: It is so. Do it"
     assert set(came) == set(service.asked)
     assert len(came) >= 100
     assert len(service.sizes) <= 5
@@ -283,7 +283,7 @@ async def test_another_programs_answers_are_told_from_results(autojump_clock: An
     page = httpx.Response(200, content=b"<html>\n</html>\n")
     _, fault = await stream_answers(["a@x.test"], Service(always=lambda _: page).handle)
     assert fault
-    assert "no result of a mailprobe service" in fault
+    assert "is not a result of a mailprobe service" in fault
 
 
 async def test_whoever_leaves_ends_the_requests(autojump_clock: Any) -> None:
@@ -318,7 +318,7 @@ def test_what_was_answered_is_kept_and_not_asked_again(tmp_path: Path) -> None:
 
     out = tmp_path / "out.csv"
     with pytest.raises(
-        CommandError, match=r"are answered and kept; go on with: .*--resume"
+        CommandError, match=r"are answered and kept; continue with: .*--resume"
     ) as fault:
         clean_list(Order(path, out), opening(first), standard_output=None)  # type: ignore[arg-type]
     assert fault.value.exit_code == 1
@@ -337,7 +337,7 @@ async def test_the_first_answer_about_another_address_ends_it(autojump_clock: An
     came, fault = await stream_answers(addresses(300, 60), service.handle)
     assert came == []
     assert fault
-    assert "answers about mallory@x.test, which it was not asked" in fault
+    assert "answers about mallory@x.test, which was not in the request" in fault
     assert len(service.sizes) <= 4
 
 
@@ -348,7 +348,7 @@ async def test_an_answer_given_twice_ends_it(autojump_clock: Any) -> None:
     came, fault = await stream_answers(texts, service.handle)
     assert came == [texts[0]]
     assert fault
-    assert "was not asked" in fault
+    assert "was not in the request" in fault
     assert service.sizes == [3]
 
 
@@ -370,7 +370,7 @@ async def test_a_429_for_ever_waits_and_ends(
     began = trio.current_time()
     came, fault = await stream_answers(addresses(30, 3), service.handle)
     assert came == []
-    assert fault == f"the service says 429 {code}: It is so. Do it"
+    assert fault == f"the service answers 429 {code}: It is so. Do it"
     assert 60 < trio.current_time() - began < 1100
     assert len(service.sizes) < 4000
 

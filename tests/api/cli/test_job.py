@@ -96,5 +96,5 @@ def test_an_id_that_is_no_text_is_none(run_cli: RunCli, jobs: dict[str, str]) ->
 def test_a_callback_is_made_due_again(run_cli: RunCli, jobs: dict[str, str]) -> None:
     resent = printed_object(run_cli("job", "resend", jobs["failed"]))
     assert (resent["state"], resent["tries"], resent["ended_at"]) == ("delivering", 0, None)
-    assert "has nothing to post" in refused(run_cli("job", "resend", jobs["pending"]), 1)
+    assert "has no callback yet" in refused(run_cli("job", "resend", jobs["pending"]), 1)
     assert "there is no job x" in refused(run_cli("job", "resend", "x"), 1)
