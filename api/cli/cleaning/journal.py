@@ -155,7 +155,7 @@ def _locked(path: Path, name: str) -> int:
                 raise _not_a_journal(name) from None
             reason = os.strerror(error.errno or 0)
             raise Misuse(
-                f"{name} cannot be created: {reason}; give another output with -o"
+                f"{name} cannot be created: {reason}; name another output with -o"
             ) from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -218,7 +218,7 @@ def _check_header(begin: bytes, ours: Header, name: str) -> None:
     if theirs != ours:
         raise Misuse(
             f"{name} belongs to another list, or to this one before it was changed; "
-            "delete it, or give another output with -o"
+            "delete it, or name another output with -o"
         )
 
 
