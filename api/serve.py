@@ -39,7 +39,8 @@ from mailprobe.api.rest.app import create_app
 from mailprobe.api.rest.errors import Links, octets_of_code
 from mailprobe.api.rest.operations import HEALTH
 from mailprobe.api.service import Service, new_service, utc_now
-from mailprobe.api.settings import Bind, Settings
+from mailprobe.api.setting_values import Bind
+from mailprobe.api.settings import Settings
 from mailprobe.engine import observer, open_engine
 from mailprobe.engine.background import contained, supervised
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget

@@ -40,7 +40,8 @@ from mailprobe.api.alerts.thresholds import (
 )
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.rest.errors import Links
-from mailprobe.api.settings import WrongSetting, host_name
+from mailprobe.api.setting_values import host_name
+from mailprobe.api.settings import WrongSetting
 from mailprobe.engine.background import contained, supervised
 from mailprobe.storage.contract import Store, StoreUnavailable
 from mailprobe.storage.records import Account, Caller, Key, OutboxMessage, Tier

@@ -1,8 +1,8 @@
-"""The command line: one file a command group, imported only when it is called.
+"""The command line: one module per command, imported only when the command runs.
 
-`mailprobe verify` must reach its first packet fast, so nothing heavier than
-click is imported before the command is known; `--help` reads the table below
-and imports no command at all.
+`mailprobe verify` must send its first packet fast, so nothing heavier than
+click is imported before the command is known. `--help` reads the table below
+and imports no command.
 """
 
 import sys
@@ -15,8 +15,8 @@ import click
 from mailprobe.api.interrupts import raise_interrupts
 
 
-class CommandEntry(NamedTuple):  # a dataclass would cost --help a tenth of its time
-    """Where a command lives, and what it does in a line."""
+class CommandEntry(NamedTuple):  # a dataclass would add a tenth to the time of --help
+    """The module and name of a command, and one line for `--help`."""
 
     module: str
     name: str
@@ -28,33 +28,39 @@ COMMANDS = {
     "verify": CommandEntry("mailprobe.api.cli.verify", "verify", "Verify a few addresses."),
     "clean": CommandEntry("mailprobe.api.cli.clean", "clean", "Verify every address of a list."),
     "account": CommandEntry(
-        "mailprobe.api.cli.account", "account", "Make, show and change accounts."
+        "mailprobe.api.cli.account", "account", "Create, show and change accounts."
     ),
-    "key": CommandEntry("mailprobe.api.cli.key", "key", "Make, list and revoke keys."),
-    "job": CommandEntry("mailprobe.api.cli.job", "job", "See callbacks, and send one again."),
+    "key": CommandEntry("mailprobe.api.cli.key", "key", "Create, list and revoke API keys."),
+    "job": CommandEntry(
+        "mailprobe.api.cli.job", "job", "List webhook jobs, and resend a callback."
+    ),
     "migrate": CommandEntry(
         "mailprobe.api.cli.migrate", "migrate", "Move an SQLite database to PostgreSQL."
     ),
     "demo": CommandEntry(
-        "mailprobe.bench.cli.demo", "demo", "Clean an example list, all on this machine."
+        "mailprobe.bench.cli.demo",
+        "demo",
+        "Clean an example list against mail hosts on this machine.",
     ),
     "lab": CommandEntry(
-        "mailprobe.bench.cli.lab", "lab", "Run mail servers and a resolver to try things on."
+        "mailprobe.bench.cli.lab", "lab", "Run test mail servers and a test resolver."
     ),
     "doctor": CommandEntry(
-        "mailprobe.api.cli.doctor", "doctor", "Check what this machine lacks for probing."
+        "mailprobe.api.cli.doctor", "doctor", "Check that this machine can verify addresses."
     ),
-    "lists": CommandEntry("mailprobe.api.cli.lists", "lists", "Refresh the lists of domains."),
-    "bench": CommandEntry("mailprobe.bench.cli.bench", "bench", "Measure."),
+    "lists": CommandEntry(
+        "mailprobe.api.cli.lists", "lists", "Update the lists of disposable and free domains."
+    ),
+    "bench": CommandEntry("mailprobe.bench.cli.bench", "bench", "Measure speed and accuracy."),
 }
 
 
-# `mailprobe` alone: what it shows is the help. An older click shows it by itself.
+# Raised for `mailprobe` without a command; shows the help. An older click shows it itself.
 NO_COMMAND: type[Exception] = getattr(click.exceptions, "NoArgsIsHelpError", click.Abort)
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is asked for, and knows the exit codes."""
+    """A click group that imports a command on use and turns exceptions into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -74,7 +80,7 @@ class LazyGroup(click.Group):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run a command and exit: 0 done, 1 with failures, 2 wrong usage, 130 interrupted.
 
-        A reader that closed our standard output (`| head`) is click's: quiet, exit 1.
+        Click handles a closed standard output (`| head`): no message, exit code 1.
         """
         from mailprobe.api.cli.output.standard_streams import (
             cannot_write,
@@ -104,18 +110,18 @@ class LazyGroup(click.Group):
                 raise
             code = cannot_write(error)
         try:
-            if not sys.stdout.closed:  # as it is after an error that was told
+            if not sys.stdout.closed:  # it is closed after a reported error
                 sys.stdout.flush()
         except OSError as error:
             if code:
-                release_output()  # why it failed was said before
+                release_output()  # the error was reported before
             else:
                 code = cannot_write(error)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def show(error: click.ClickException) -> None:
-    """One line, as all our complaints are; to wrong usage, where the right one is told."""
+    """Print an error as one line; for wrong usage, name the help page."""
     from mailprobe.api.cli.errors import CommandError, print_error
 
     if isinstance(error, CommandError | NO_COMMAND):
@@ -131,4 +137,4 @@ def show(error: click.ClickException) -> None:
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="mailprobe")
 def main() -> None:
-    """Verify email addresses: honest about what it knows, gentle with mail servers."""
+    """Verify email addresses without sending mail."""

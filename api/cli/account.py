@@ -1,4 +1,4 @@
-"""`mailprobe account`: whose the keys are, and what they may use. Data is JSON, one object a line."""
+"""`mailprobe account`: accounts, their tiers and spend caps. Prints JSON, one object per line."""
 
 import os
 import re
@@ -24,16 +24,16 @@ TIERS = ("free", "builder", "scale")
 
 @click.group()
 def account() -> None:
-    """Accounts: make one, see one, change one."""
+    """Create, show and change accounts."""
 
 
 @account.command()
-@click.option("--email", required=True, metavar="E", help="Where its notifications go.")
+@click.option("--email", required=True, metavar="E", help="Address for notifications.")
 @click.option("--tier", type=click.Choice(TIERS), default="free", show_default=True)
 def create(email: str, tier: "Tier") -> None:
-    """Make an account with a key of each kind. The keys are shown this once.
+    """Create an account with two keys. Save them now; they are never shown again.
 
-    `key` verifies, `provisioning_key` manages the account over the API.
+    `key` verifies addresses, `provisioning_key` manages the account over the API.
     """
     _check_email(email)
     print_json(with_store(read_settings(), lambda store: new_account(store, email, tier)))
@@ -41,7 +41,7 @@ def create(email: str, tier: "Tier") -> None:
 
 @account.command("list")
 def list_() -> None:
-    """Every account, one JSON object a line."""
+    """List every account, one JSON object per line."""
 
     async def every(store: "Store") -> "list[Account]":
         return await store.accounts()
@@ -53,16 +53,16 @@ def list_() -> None:
 @account.command()
 @click.argument("account_id", metavar="ID")
 def show(account_id: str) -> None:
-    """An account's settings."""
+    """Show an account's settings."""
     print_json(_shown(with_store(read_settings(), lambda store: find(store, account_id))))
 
 
 @account.command("set")
 @click.argument("account_id", metavar="ID")
 @click.option("--tier", type=click.Choice(TIERS))
-@click.option("--soft-cap", metavar="EUR|none", help="Spend that is told of, never refused.")
-@click.option("--hard-cap", metavar="EUR|none", help="Spend from which on requests get 402.")
-@click.option("--alerts", type=click.Choice(("on", "off")), help="Mails on quota and spend.")
+@click.option("--soft-cap", metavar="EUR|none", help="Overage that triggers a notification.")
+@click.option("--hard-cap", metavar="EUR|none", help="Overage at which requests get 402.")
+@click.option("--alerts", type=click.Choice(("on", "off")), help="Send mail about quota and spend.")
 def set_(
     account_id: str,
     tier: str | None,
@@ -70,7 +70,7 @@ def set_(
     hard_cap: str | None,
     alerts: str | None,
 ) -> None:
-    """Change an account's settings, from its next request on."""
+    """Change an account's settings. They apply from its next request."""
     changes: dict[str, Any] = {}
     if tier:
         changes["tier"] = tier
@@ -81,7 +81,7 @@ def set_(
     if alerts:
         changes["alerts"] = alerts == "on"
     if not changes:
-        raise Misuse("nothing is to be changed; name --tier, --soft-cap, --hard-cap or --alerts")
+        raise Misuse("nothing to change; give --tier, --soft-cap, --hard-cap or --alerts")
 
     async def change(store: "Store") -> "Account":
         return await store.change_account(account_id, **changes) or no_account(account_id)
@@ -89,7 +89,7 @@ def set_(
     print_json(_shown(with_store(read_settings(), change)))
 
 
-# -- what the keys' commands, `serve` and `demo` use too ---------------------------------------
+# -- shared with `key`, `job`, `serve` and `demo` ----------------------------------------------
 
 
 def read_settings() -> "Settings":
@@ -98,35 +98,35 @@ def read_settings() -> "Settings":
     return Settings.read(os.environ)
 
 
-def with_store(settings: "Settings", question: "Callable[[Store], Awaitable[T]]") -> T:
-    """Open the operator's store for one question; Trouble where it cannot be used."""
+def with_store(settings: "Settings", query: "Callable[[Store], Awaitable[T]]") -> T:
+    """Open the operator's store and return what `query` returns. Raises CommandError."""
     from mailprobe.storage import open_store
     from mailprobe.storage.contract import StoreUnavailable
 
-    async def ask() -> T:
+    async def open_and_query() -> T:
         async with open_store(settings.database, secret_key=settings.secret_key) as store:
-            return await question(store)
+            return await query(store)
 
     try:
         check_database(settings)
-        return run(ask)
+        return run(open_and_query)
     except (StoreUnavailable, OSError) as error:
         raise CommandError(str(error)) from error
 
 
 def check_database(settings: "Settings") -> None:
-    """PostgreSQL has no file beside it for the key."""
+    """Raise Misuse for PostgreSQL without a secret key: it has no key file beside it."""
     from mailprobe.storage import is_postgres
 
     if is_postgres(settings.database) and settings.secret_key is None:
         raise Misuse(
-            "MAILPROBE_DATABASE is a postgresql:// URL: it takes MAILPROBE_SECRET_KEY too, the same"
-            " on every machine; make one with `openssl rand -base64 32`"
+            "MAILPROBE_DATABASE is a postgresql:// URL: it needs MAILPROBE_SECRET_KEY too, the same"
+            " on every machine; create one with `openssl rand -base64 32`"
         )
 
 
 async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, Any]:
-    """An account with a key of each kind, the keys in the clear: nobody can read them again."""
+    """Create an account with a key of each kind. The returned keys cannot be read again."""
     made = await store.create_account(email, tier)
     return {
         "account_id": made.id,
@@ -139,7 +139,7 @@ async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, Any
 async def new_key(
     store: "Store", account_id: str, prefix: "Prefix", label: str | None, *, keys_max: int | None
 ) -> dict[str, Any]:
-    """A key of the kind that its prefix says; raises KeyLimitReached."""
+    """Create a key of the kind that `prefix` names. Raises KeyLimitReached."""
     from mailprobe.api.keys import key_hash, kind_of, mint, shown
 
     raw = mint(prefix)
@@ -161,12 +161,12 @@ async def find(store: "Store", account_id: str) -> "Account":
 
 def no_account(account_id: str) -> Any:
     raise CommandError(
-        f"there is no account {account_id}; 'mailprobe account list' shows those there are"
+        f"there is no account {account_id}; 'mailprobe account list' shows all accounts"
     )
 
 
 def print_json(value: Any) -> None:
-    """One line on standard output, there at once."""
+    """Print one line of JSON and flush it."""
     import msgspec
 
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
@@ -174,7 +174,7 @@ def print_json(value: Any) -> None:
 
 
 def read_cap(text: str, option: str) -> int | None:
-    """Euros and cents, or `none` -> whole micro-euros."""
+    """Parse euros and cents into micro-euros; `none` gives None."""
     if text.strip().lower() == "none":
         return None
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,2})?", text.strip(), re.ASCII):

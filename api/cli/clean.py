@@ -1,4 +1,4 @@
-"""`mailprobe clean`: every address of a list verified, every row kept."""
+"""`mailprobe clean`: verifies every address of a list and keeps every row."""
 
 import os
 import shlex
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("input_", metavar="INPUT")
-@click.option("-o", "--output", metavar="FILE", help="Where to; the ending says the format.")
-@click.option("--server", metavar="URL", help="Ask this service, instead of an engine here.")
+@click.option("-o", "--output", metavar="FILE", help="Output file; its extension sets the format.")
+@click.option("--server", metavar="URL", help="Verify with this service, not on this machine.")
 @click.option("--key", metavar="KEY", help="The API key for --server.")
 @click.option(
     "--column",
     metavar="NAME",
-    help="The column with the addresses, its number, or the path to a field.",
+    help="Column of the addresses: its name, number, or path to a field.",
 )
-@click.option("--encoding", metavar="NAME", help="The list's encoding, such as cp1252.")
+@click.option("--encoding", metavar="NAME", help="Encoding of the list, such as cp1252.")
 @click.option(
     "--errors",
     type=click.Choice(["strict", "replace"]),
     default="strict",
-    help="What to do with octets that are no text: refuse the list, or replace them.",
+    help="Bytes that are not valid text: refuse the list, or replace them.",
 )
 @click.option(
     "--skip-lines",
     type=click.IntRange(0, 10_000),
     metavar="N",
     default=0,
-    help="So many lines above the header are a title or notes.",
+    help="Skip N lines of title or notes above the header.",
 )
 @click.option(
     "--quotes/--no-quotes",
     default=None,
-    help="Quotes stand around cells, or are text like other characters.",
+    help="Quotes enclose cells, or are ordinary characters.",
 )
 @click.option(
     "--backslash",
     type=click.Choice(["text", "escape"]),
-    help="A backslash is text, or takes the next character as it is.",
+    help="A backslash is an ordinary character, or escapes the next one.",
 )
-@click.option("--resume", is_flag=True, help="Go on where an interrupted run ended.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @collector_paused()
 def clean(
     input_: str,
@@ -71,10 +71,10 @@ def clean(
 
     Each row of INPUT (- for standard input) appears once in the output with the
     result and a light: GREEN_LIGHT, YELLOW_LIGHT or RED_LIGHT. Without -o the
-    output is INPUT's name with .verified before its ending.
+    output is named like INPUT, with .verified before the extension.
     """
     with ending_at_once():
-        import trio  # noqa: F401 - what the cleaning needs, before there is anything to lose
+        import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
         from mailprobe.api.cli.cleaning.run import Order, clean_list, output_path
         from mailprobe.api.cli.listfile import ReadOptions, known_encoding
@@ -83,12 +83,12 @@ def clean(
         from mailprobe.api.cli.output.report import print_summary
 
         open_source = _source(server, key)
-    named = encoding and known_encoding(encoding)
-    reading = ReadOptions(column, named, errors, skip_lines, quotes, backslash)
+    codec = encoding and known_encoding(encoding)
+    reading = ReadOptions(column, codec, errors, skip_lines, quotes, backslash)
     raise_open_files()
     source = None if input_ == "-" else Path(input_)
     if source is not None and not source.name:
-        raise Misuse(f"{input_} is a directory; it takes a file")
+        raise Misuse(f"{input_} is a directory; INPUT takes a file")
     target = source and output_path(source)
     if output is not None:
         target = None if output == "-" else Path(os.path.realpath(output))
@@ -98,9 +98,9 @@ def clean(
             open_source,
             standard_output=sys.stdout.buffer,
             show_progress=show_progress,
-            how_to_go_on=_command(input_, output, server, reading),
+            resume_command=_command(input_, output, server, reading),
         )
-        with suppress(OSError):  # the list is cleaned, whether standard error takes a word or not
+        with suppress(OSError):  # the list is cleaned even if standard error is closed
             print_summary(summary, sys.stderr)
         if server is None and (hint := dead_end(summary.tally.reasons)) is not None:
             print_error(hint)
@@ -114,7 +114,9 @@ def _source(server: str | None, key: str | None) -> "OpenSource":
         settings = Settings.read(os.environ)
         return lambda: open_own_engine(settings.engine)
     if server is None or key is None:
-        raise Misuse("--server and --key go together: a service, and a key that it knows")
+        raise Misuse(
+            "--server and --key need each other: the service's address and an API key for it"
+        )
     from mailprobe.api.cli.http_source import check_server, open_http_source
 
     check_server(server, key)
@@ -126,7 +128,7 @@ def _command(input_: str, output: str | None, server: str | None, reading: "Read
     if output is not None:
         words += ["-o", output]
     if server is not None:
-        words += ["--server", server, "--key", "KEY"]  # a secret is not repeated to the screen
+        words += ["--server", server, "--key", "KEY"]  # never print a secret
     if reading.column is not None:
         words += ["--column", reading.column]
     if reading.encoding is not None:

@@ -1,7 +1,7 @@
-"""`mailprobe doctor`: what a prober needs, checked, and what to do about each failure.
+"""`mailprobe doctor`: checks what verification needs, with advice for each failure.
 
-No web service is asked who we are: mail hosts say it in their answer to EHLO.
-Nothing lasting is created, and each check has its time limit.
+Mail hosts report our public address in their EHLO reply, so no web service is needed.
+Nothing lasting is created, and each check has a time limit.
 """
 
 import os
@@ -38,18 +38,18 @@ from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.connection import ConnectionLost, ReadTimedOut, SmtpConnection
 from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply, ehlo
 
-# Asked for their mail hosts; the first two tell in their EHLO answer who we are.
+# Their mail hosts are tested; the first two report our address in their EHLO reply.
 PROVIDERS = ("gmail.com", "outlook.com", "gmx.net")
 ENDPOINT_S = 3.0
 FIND_S = 3.0  # a mail host and its address
-MEET_S = 3.0  # connection and words of one
+MEET_S = 3.0  # connection to one, banner and EHLO
 HELO_S = 3.0  # after the mail hosts: 9 s in all
-CLOCK_S_MAX = 30.0  # signatures and certificates bear minutes, rate limits and usage less
+CLOCK_S_MAX = 30.0  # signatures and certificates tolerate minutes, rate limits and usage less
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at and found; where it failed, what to do about it."""
+    """The result of one check; `advice` if it failed."""
 
     check: str
     status: Literal["ok", "failed", "skipped"]
@@ -59,7 +59,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class EndpointCheck:
-    """A look at one DNS endpoint; how far ahead its clock is of ours, where it told."""
+    """The check of one DNS endpoint, and how far its clock is ahead of ours, if known."""
 
     check: Check
     ahead_s: float | None = None
@@ -67,7 +67,7 @@ class EndpointCheck:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """How far we came with a provider's mail host, and the words for it."""
+    """How far the connection to a provider's mail host got, and its text."""
 
     domain: str
     received: Literal["not found", "not connected", "refused", "welcome"]
@@ -75,17 +75,17 @@ class Greeting:
     our_address: str | None = None
 
 
-class Posts(Protocol):
-    """What we need of mailprobe.engine.dns.doh.Transport."""
+class QueryTransport(Protocol):
+    """The part of mailprobe.engine.dns.doh.Transport that the checks use."""
 
     async def enqueue_message(self, url: str, query: bytes) -> DohResponse: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What the checks reach the world with."""
+class Network:
+    """The network access of the checks."""
 
-    transport: Posts
+    transport: QueryTransport
     routes: Routes
     dial: Dial
     now: Callable[[], float] = time.time
@@ -94,56 +94,58 @@ class Means:
 async def examine(
     settings: EngineSettings, database: str, secret_key: bytes | None = None
 ) -> list[Check]:
-    """Make all checks over the network, as the engine would go there."""
+    """Run all checks, through the same resolver and dialer as the engine."""
     dial = Dialer(settings.proxies, allow_private=settings.allow_private)
     async with (
         open_transport(settings.doh_ca_file) as transport,
         open_routes(settings, transport=transport, rng=Random()) as routes,
     ):
-        return await examine_by(Means(transport, routes, dial), settings, database, secret_key)
+        return await examine_with(Network(transport, routes, dial), settings, database, secret_key)
 
 
-async def examine_by(
-    means: Means, settings: EngineSettings, database: str, secret_key: bytes | None = None
+async def examine_with(
+    network: Network, settings: EngineSettings, database: str, secret_key: bytes | None = None
 ) -> list[Check]:
-    """Make all checks by these means, the slow ones side by side, within 10 s in all."""
+    """Run all checks, the slow ones concurrently, within 10 s in all."""
     endpoints: dict[str, EndpointCheck] = {}
     greetings: dict[str, Greeting] = {}
 
-    async def look_at(url: str) -> None:
-        endpoints[url] = await check_endpoint(means, url)
+    async def check_url(url: str) -> None:
+        endpoints[url] = await check_endpoint(network, url)
 
-    async def meet(domain: str) -> None:
-        greetings[domain] = await greeting_of(domain, means, settings)
+    async def check_host(domain: str) -> None:
+        greetings[domain] = await greeting_of(domain, network, settings)
 
     async with trio.open_nursery() as nursery:
         for url in settings.doh_urls:
-            nursery.start_soon(look_at, url)
+            nursery.start_soon(check_url, url)
         for domain in PROVIDERS:
-            nursery.start_soon(meet, domain)
-    met = [greetings[domain] for domain in PROVIDERS]
-    looked = [endpoints[url] for url in settings.doh_urls]
+            nursery.start_soon(check_host, domain)
+    greeted = [greetings[domain] for domain in PROVIDERS]
+    checked = [endpoints[url] for url in settings.doh_urls]
     return [
-        *(endpoint.check for endpoint in looked),
-        check_port(settings, met),
-        await check_helo(settings, means.routes, _our_address(met)),
+        *(endpoint.check for endpoint in checked),
+        check_port(settings, greeted),
+        await check_helo(settings, network.routes, _our_address(greeted)),
         await check_store(database, secret_key),
-        check_clock(looked),
+        check_clock(checked),
     ]
 
 
-async def check_endpoint(means: Means, url: str) -> EndpointCheck:
-    """Ask one endpoint about a domain that everybody knows."""
+async def check_endpoint(network: Network, url: str) -> EndpointCheck:
+    """Query one endpoint for a well-known domain."""
     name = f"DNS over HTTPS, {urlsplit(url).netloc}"
     trouble, ahead_s = f"no answer within {ENDPOINT_S:g} s", None
     began = trio.current_time()
     with trio.move_on_after(ENDPOINT_S):
         try:
-            response = await means.transport.enqueue_message(url, encode_query(PROVIDERS[0], "MX"))
+            response = await network.transport.enqueue_message(
+                url, encode_query(PROVIDERS[0], "MX")
+            )
         except TransportFailed as failed:
             trouble = str(failed)
         else:
-            ahead_s = _ahead_s(response.date, means.now())
+            ahead_s = _ahead_s(response.date, network.now())
             answer = read_route(response.octets, PROVIDERS[0])
             if not isinstance(answer, LookupFailed):
                 took_ms = 1000 * (trio.current_time() - began)
@@ -155,10 +157,10 @@ async def check_endpoint(means: Means, url: str) -> EndpointCheck:
 def _endpoint_advice(trouble: str) -> str:
     if "certificate" in trouble.lower():
         return (
-            "If the endpoint is yours, name its authority in MAILPROBE_DOH_CA_FILE; "
+            "If the endpoint is yours, give its CA in MAILPROBE_DOH_CA_FILE; "
             "if not, something on the way answers in its place."
         )
-    return "Let this machine reach it (HTTPS, outgoing), or name another in MAILPROBE_DOH_URLS."
+    return "Allow outgoing HTTPS to it, or give another endpoint in MAILPROBE_DOH_URLS."
 
 
 def _ahead_s(date: str | None, now: float) -> float | None:
@@ -170,7 +172,7 @@ def _ahead_s(date: str | None, now: float) -> float | None:
 
 
 def check_clock(endpoints: list[EndpointCheck]) -> Check:
-    """Compare our clock with the endpoints' answers: the one nearest to ours counts."""
+    """Compare our clock with the endpoints' dates; the nearest one counts."""
     reported = [endpoint.ahead_s for endpoint in endpoints if endpoint.ahead_s is not None]
     if not reported:
         return Check("clock", "skipped", "no endpoint's answer had a date")
@@ -178,14 +180,14 @@ def check_clock(endpoints: list[EndpointCheck]) -> Check:
     if abs(ahead_s) <= CLOCK_S_MAX:
         return Check("clock", "ok", "agrees with the endpoints")
     found = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the endpoints"
-    return Check("clock", "failed", found, "Let the machine keep its time by NTP.")
+    return Check("clock", "failed", found, "Synchronize the clock of this machine with NTP.")
 
 
-async def greeting_of(domain: str, means: Means, settings: EngineSettings) -> Greeting:
+async def greeting_of(domain: str, network: Network, settings: EngineSettings) -> Greeting:
     """Connect to the first mail host of this domain, read its banner, say EHLO and QUIT."""
     try:
         with trio.fail_after(FIND_S):
-            host, address = await _find(domain, means.routes)
+            host, address = await _find(domain, network.routes)
     except trio.TooSlowError:
         return Greeting(domain, "not found", "the look-up took too long")
     except LookupError as error:
@@ -193,7 +195,7 @@ async def greeting_of(domain: str, means: Means, settings: EngineSettings) -> Gr
     greeting = Greeting(domain, "not connected", f"{host}: no answer to connect")
     with trio.move_on_after(MEET_S):
         try:
-            connection = SmtpConnection(await means.dial(address, settings.smtp_port), MEET_S)
+            connection = SmtpConnection(await network.dial(address, settings.smtp_port), MEET_S)
         except OSError as error:
             return Greeting(domain, "not connected", f"{host}: {error}")
         greeting = Greeting(domain, "refused", f"{host}: no greeting in time")
@@ -256,7 +258,7 @@ def _our_address(greetings: list[Greeting]) -> str | None:
 
 
 def check_port(settings: EngineSettings, greetings: list[Greeting]) -> Check:
-    """One welcome is enough: the port is open, and we are not refused everywhere."""
+    """One welcome is enough: the port is open, and not every host refuses us."""
     name = f"port {settings.smtp_port}, outgoing" + (", by proxy" if settings.proxies else "")
     words = "; ".join(f"{greeting.domain}: {greeting.words}" for greeting in greetings)
     came = {greeting.received: greeting for greeting in reversed(greetings)}
@@ -270,18 +272,18 @@ def check_port(settings: EngineSettings, greetings: list[Greeting]) -> Check:
 
 
 PORT_REFUSED = (
-    "The port is open, but they don't want us: read their words, "
-    "and see whether our address is on a block list."
+    "The port is open, but the mail hosts refuse us: read their replies, "
+    "and check whether our address is on a block list."
 )
 PROXIES_FAIL = "Check the proxies in MAILPROBE_SMTP_PROXIES, and that they may use this port."
 PORT_CLOSED = (
     "Ask the provider of this machine to open the port, "
-    "or name SOCKS5 proxies elsewhere in MAILPROBE_SMTP_PROXIES."
+    "or give SOCKS5 proxies elsewhere in MAILPROBE_SMTP_PROXIES."
 )
 
 
 async def check_helo(settings: EngineSettings, routes: Routes, ours: str | None) -> Check:
-    """Does the name in EHLO lead to our address, and our address back to the name?"""
+    """Check that the EHLO name resolves to our address, and our address back to it."""
     helo = settings.helo_name
     name = f"HELO name, {helo}"
     if "." not in helo.strip(".") or helo.lower().startswith("localhost"):
@@ -297,17 +299,15 @@ async def check_helo(settings: EngineSettings, routes: Routes, ours: str | None)
         if isinstance(found, NoAddress):
             advice = f"Give {helo} an address record: {ours or 'the public address of this host'}."
             return Check(name, "failed", f"does not resolve ({found.reason})", advice)
-        if ours is not None and not _leads_to(found, ours):
-            advice = (
-                f"Let {helo} point to {ours}, or set MAILPROBE_SMTP_HELO to the name of {ours}."
-            )
+        if ours is not None and not _includes(found, ours):
+            advice = f"Point {helo} to {ours}, or set MAILPROBE_SMTP_HELO to the name of {ours}."
             return Check(name, "failed", f"is {found.ips[0]}, but we are seen as {ours}", advice)
         return await _check_reverse(name, helo, ours or found.ips[0], routes)
     return Check(name, "skipped", f"no answer within {HELO_S:g} s")
 
 
-def _leads_to(found: Addresses, ours: str) -> bool:
-    """Is our address among these? Where they are of the other family alone, nobody can say."""
+def _includes(found: Addresses, ours: str) -> bool:
+    """Whether our address is among these; true if they are all of the other family."""
     family = [ip for ip in found.ips if (":" in ip) == (":" in ours)]
     return ours in family or not family
 
@@ -319,13 +319,13 @@ async def _check_reverse(name: str, helo: str, address: str, routes: Routes) -> 
     if helo.lower().rstrip(".") in names:
         return Check(name, "ok", f"is {address}, and back")
     reported = f"{address} is called {names[0]}" if names else f"{address} has no reverse name"
-    advice = f"Ask whoever owns {address} to name it {helo} (a PTR record)"
+    advice = f"Ask the owner of {address} to name it {helo} (a PTR record)"
     advice += f", or set MAILPROBE_SMTP_HELO to {names[0]}." if names else "."
     return Check(name, "failed", reported, advice)
 
 
 async def check_store(database: str, secret_key: bytes | None) -> Check:
-    """A PostgreSQL server is asked; a file need not be there yet."""
+    """Check the database: query PostgreSQL, or check that the SQLite file is writable."""
     from mailprobe.storage import is_postgres, open_store, shown
     from mailprobe.storage.contract import StoreUnavailable
 
@@ -342,7 +342,7 @@ async def check_store(database: str, secret_key: bytes | None) -> Check:
 
 
 def check_database(database: str) -> Check:
-    """May we write where the database is, or will be? What is written is gone at once."""
+    """Check that the database file is writable or can be created; leaves nothing behind."""
     name = "database"
     path = Path(database).absolute()
     folder = next(parent for parent in path.parents if parent.exists())
@@ -354,18 +354,18 @@ def check_database(database: str) -> Check:
     except OSError as error:
         where = error.filename or folder
         found = f"{where}: {(error.strerror or 'not writable').lower()}"
-        advice = "Let the service's user write there, or name another path in MAILPROBE_DATABASE."
+        advice = "Let the service's user write there, or give another path in MAILPROBE_DATABASE."
         return Check(name, "failed", found, advice)
-    return Check(name, "ok", f"{path} " + ("is writable" if path.exists() else "can be made"))
+    return Check(name, "ok", f"{path} " + ("is writable" if path.exists() else "can be created"))
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def doctor(context: click.Context, as_json: bool) -> None:
-    """Check what this machine lacks for probing, and say what to do about it.
+    """Check that this machine can verify addresses, with advice for each problem.
 
-    Ends with 1 where a check failed.
+    The exit code is 1 if a check failed.
     """
     from mailprobe.api.cli.errors import print_error
     from mailprobe.api.cli.runner import run
@@ -390,7 +390,7 @@ STYLES = {"ok": "green", "failed": "red", "skipped": "yellow"}
 
 
 def print_table(checks: list[Check]) -> None:
-    """For a person, on standard output; others' words are shown without their escapes."""
+    """Print a table; unprintable characters of other hosts are escaped."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

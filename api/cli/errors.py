@@ -1,4 +1,4 @@
-"""What ends a command with one line for a person, and the exit code that says the same."""
+"""Errors that end a command: one line for a person, and an exit code."""
 
 from contextlib import suppress
 
@@ -8,7 +8,7 @@ from mailprobe.api.cli.output.terminal import plain
 
 
 class CommandError(click.ClickException):
-    """A command cannot go on; the message is one line that says why and what to do."""
+    """A command cannot continue. The message is one line: the reason and what to do."""
 
     exit_code = 1
 
@@ -17,18 +17,18 @@ class CommandError(click.ClickException):
 
 
 class Misuse(CommandError):
-    """What was asked for cannot be done as asked; nothing was done or left behind."""
+    """The command was used wrongly. Nothing was done and nothing was left behind."""
 
     exit_code = 2
 
 
 class Interrupted(CommandError):
-    """Ctrl-C or SIGTERM, where there is more to say than that."""
+    """Ctrl-C or SIGTERM, with a message."""
 
     exit_code = 130
 
 
 def print_error(message: str) -> None:
-    """One line for a person, on standard error, whatever characters it holds."""
-    with suppress(OSError):  # standard error is full or closed: nobody is there to be told
+    """Print one line on standard error; unprintable characters are escaped."""
+    with suppress(OSError):  # standard error is full or closed
         click.echo(f"mailprobe: {plain(message)}", err=True)

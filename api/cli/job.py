@@ -1,4 +1,4 @@
-"""`mailprobe job`: asynchronous verifications and their callbacks. Data is JSON, one object a line."""
+"""`mailprobe job`: asynchronous verifications and their callbacks. Prints JSON, one object per line."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +17,17 @@ LISTED = 100
 
 @click.group()
 def job() -> None:
-    """Jobs: see them and their callbacks, send a callback again."""
+    """List webhook jobs, show their callbacks, and resend a callback."""
 
 
 @job.command("list")
-@click.option("--account", "account_id", metavar="ID", help="Those of one account.")
-@click.option("--state", type=click.Choice(STATES), help="Those in one state.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=LISTED, show_default=True)
+@click.option("--account", "account_id", metavar="ID", help="Only jobs of this account.")
+@click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=LISTED, show_default=True, help="How many."
+)
 def list_(account_id: str | None, state: "JobState | None", limit: int) -> None:
-    """The newest jobs first, one JSON object a line."""
+    """List jobs, newest first, one JSON object per line."""
 
     async def some(store: "Store") -> "list[Job]":
         if account_id:
@@ -39,7 +41,7 @@ def list_(account_id: str | None, state: "JobState | None", limit: int) -> None:
 @job.command()
 @click.argument("job_id", metavar="ID")
 def show(job_id: str) -> None:
-    """A job, what it posts, and every attempt to post it."""
+    """Show a job, its payload, and every attempt to post it."""
 
     async def whole(store: "Store") -> "tuple[Job, list[Attempt]]":
         return await _find(store, job_id), await store.attempts(job_id)
@@ -66,7 +68,7 @@ def show(job_id: str) -> None:
 @job.command()
 @click.argument("job_id", metavar="ID")
 def resend(job_id: str) -> None:
-    """Post the callback again, at once and with all its tries; the service does it."""
+    """Resend a callback at once, with all its retries. The running service sends it."""
 
     async def again(store: "Store") -> "Job | None":
         await _find(store, job_id)
@@ -74,14 +76,14 @@ def resend(job_id: str) -> None:
 
     resent = with_store(read_settings(), again)
     if resent is None:
-        raise CommandError(f"job {job_id} has nothing to post: its verification has not ended")
+        raise CommandError(f"job {job_id} has no callback yet: its verification has not ended")
     print_json(_shown(resent))
 
 
 async def _find(store: "Store", job_id: str) -> "Job":
     one = await store.job(job_id) if job_id.isascii() else None
     if one is None:
-        raise CommandError(f"there is no job {job_id}; 'mailprobe job list' shows those there are")
+        raise CommandError(f"there is no job {job_id}; 'mailprobe job list' shows all jobs")
     return one
 
 

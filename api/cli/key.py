@@ -1,4 +1,4 @@
-"""`mailprobe key`: keys from the operator's side. Data is JSON, one object a line."""
+"""`mailprobe key`: API keys, for the operator. Prints JSON, one object per line."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
 
 @click.group()
 def key() -> None:
-    """Keys: make one, see them, revoke one."""
+    """Create, list and revoke API keys."""
 
 
 @key.command()
 @click.argument("account_id")
-@click.option("--label", metavar="L", help="A name to know the key by.")
-@click.option("--provisioning", is_flag=True, help="A key that manages the account (sk_mgmt_).")
-@click.option("--test", is_flag=True, help="A key for trying things out (sk_test_).")
+@click.option("--label", metavar="L", help="Name of the key.")
+@click.option(
+    "--provisioning", is_flag=True, help="Create a key that manages the account (sk_mgmt_)."
+)
+@click.option("--test", is_flag=True, help="Create a test key (sk_test_).")
 def create(account_id: str, label: str | None, provisioning: bool, test: bool) -> None:
-    """Make a key for an account. It is shown this once."""
+    """Create a key for an account. Save it now; it is never shown again."""
     from mailprobe.api.quota.plans import read_plans
     from mailprobe.storage.contract import KeyLimitReached
 
     if provisioning and test:
-        raise Misuse("a key is either for --provisioning or a --test key")
+        raise Misuse("--provisioning and --test exclude each other")
     _check_label(label)
     prefix: Prefix = "sk_mgmt_" if provisioning else "sk_test_" if test else "sk_live_"
     settings = read_settings()
@@ -44,7 +46,7 @@ def create(account_id: str, label: str | None, provisioning: bool, test: bool) -
         except KeyLimitReached:
             raise CommandError(
                 f"the account has all {keys_max} keys of its tier; revoke one that is not used, "
-                "or give it a larger tier"
+                "or change the account to a larger tier"
             ) from None
 
     print_json(with_store(settings, make))
@@ -53,7 +55,7 @@ def create(account_id: str, label: str | None, provisioning: bool, test: bool) -
 @key.command("list")
 @click.argument("account_id", required=False)
 def list_(account_id: str | None) -> None:
-    """The active keys, of one account or of all, one JSON object a line."""
+    """List the active keys of one account or of all, one JSON object per line."""
 
     async def every(store: "Store") -> "list[Key]":
         accounts = [await find(store, account_id)] if account_id else await store.accounts()
@@ -75,15 +77,13 @@ def list_(account_id: str | None) -> None:
 @key.command()
 @click.argument("key_id")
 def revoke(key_id: str) -> None:
-    """Revoke a key for good; requests with it fail from now on."""
+    """Revoke a key permanently; requests with it fail from now on."""
 
     async def end(store: "Store") -> bool:
         return await store.revoke_key(None, key_id)
 
     if not with_store(read_settings(), end):
-        raise CommandError(
-            f"there is no active key {key_id}; 'mailprobe key list' shows those there are"
-        )
+        raise CommandError(f"there is no active key {key_id}; 'mailprobe key list' shows all keys")
 
 
 def _check_label(label: str | None) -> None:
@@ -93,5 +93,5 @@ def _check_label(label: str | None) -> None:
         return
     if not re.search(LABEL, label) or not 1 <= len(label) <= LABEL_CHARACTERS_MAX:
         raise Misuse(
-            f"--label takes 1 to {LABEL_CHARACTERS_MAX} characters, no control characters among them"
+            f"--label takes 1 to {LABEL_CHARACTERS_MAX} characters, without control characters"
         )

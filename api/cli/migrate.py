@@ -1,4 +1,4 @@
-"""`mailprobe migrate`: everything from an SQLite database to a PostgreSQL one."""
+"""`mailprobe migrate`: copies an SQLite database to PostgreSQL."""
 
 import base64
 import os
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 @click.option(
     "--to", "target", required=True, metavar="URL", help="postgresql://user:password@host/name"
 )
-@click.option("--anew", is_flag=True, help="Drop what an unfinished move has brought, and begin.")
-@click.option("--show-key", is_flag=True, help="Print the MAILPROBE_SECRET_KEY for all machines.")
+@click.option(
+    "--anew", is_flag=True, help="Delete what an unfinished run has copied, and start over."
+)
+@click.option(
+    "--show-key", is_flag=True, help="Print the MAILPROBE_SECRET_KEY that every machine needs."
+)
 def migrate(source: str, target: str, anew: bool, show_key: bool) -> None:
-    """Move an SQLite database's accounts, keys, usage and all else to PostgreSQL.
+    """Copy accounts, keys, usage and all other data from SQLite to PostgreSQL.
 
-    Stop the service first. SOURCE is read and never changed; an interrupted move goes
-    on where it was when the command is given again. In the end both are compared.
+    Stop the service first. The SQLite database is never changed. Repeat the command to
+    continue an interrupted run. At the end both databases are compared.
     """
     from mailprobe.api.settings import Settings
     from mailprobe.storage import is_postgres, shown
@@ -46,7 +50,7 @@ def migrate(source: str, target: str, anew: bool, show_key: bool) -> None:
         with open_move(Path(source), target, given, anew=anew) as move:
             if move.ended_at:
                 print_error(
-                    f"{source} was moved to {shown(target)} at {move.ended_at}: nothing to be done"
+                    f"{source} was moved to {shown(target)} at {move.ended_at}: nothing to do"
                 )
             else:
                 print_moved(_move_all(move, how))
@@ -54,7 +58,7 @@ def migrate(source: str, target: str, anew: bool, show_key: bool) -> None:
     except StoreBroken as error:
         raise Misuse(str(error)) from error
     except StoreUnavailable as error:
-        raise CommandError(f"{error}; the same command goes on") from error
+        raise CommandError(f"{error}; repeat the command to continue") from error
     if show_key:
         click.echo(base64.b64encode(key).decode())
     _print_next_steps(source, shown(target), from_file=given is None)
@@ -66,13 +70,13 @@ def _move_all(move: "Move", how: str) -> "list[Moved]":
     try:
         return run(lambda: _steps(move))
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; this goes on: {how}") from None
-    except StoreBroken as error:  # once something was written
+        raise Interrupted(f"interrupted; continue with: {how}") from None
+    except StoreBroken as error:  # after rows were written
         raise CommandError(str(error)) from error
 
 
 async def _steps(move: "Move") -> "list[Moved]":
-    """Each in a thread: a signal is heeded between two."""
+    """Copy and compare. Each step runs in a thread, and a signal takes effect between steps."""
     import trio
 
     from mailprobe.api.cli.cleaning.tally import ResultCounts
@@ -84,7 +88,7 @@ async def _steps(move: "Move") -> "list[Moved]":
     async with show_progress(counts, max(1, total)):
         while await trio.to_thread.run_sync(move.step):
             _count(counts, move)
-    print_error(f"{counts.done:,} rows are moved; comparing both sides")
+    print_error(f"{counts.done:,} rows copied; comparing both databases")
     moved = [await trio.to_thread.run_sync(move.compare, table) for table in move.tables]
     await trio.to_thread.run_sync(move.end)
     return moved
@@ -96,7 +100,7 @@ def _count(counts: "ResultCounts", move: "Move") -> None:
 
 
 def print_moved(moved: "list[Moved]") -> None:
-    """What both sides hold."""
+    """Print the rows and units of each table."""
     for name, rows, units in [
         ("table", "rows", "units"),
         *((one.table, f"{one.rows:,}", _or_nothing(one.units)) for one in moved),
@@ -112,9 +116,9 @@ def _print_next_steps(source: str, target: str, *, from_file: bool) -> None:
     print_error(f"on every machine, set MAILPROBE_DATABASE to {target}, with its password")
     if from_file:
         print_error(
-            f"and MAILPROBE_SECRET_KEY to what is in {source}.key:"
+            f"and MAILPROBE_SECRET_KEY to the content of {source}.key:"
             f" base64 -w0 {shlex.quote(f'{source}.key')} prints it, and so does --show-key"
         )
     else:
-        print_error("and MAILPROBE_SECRET_KEY to what it is here")
-    print_error(f"{source} is as it was: keep it as a backup, and serve it no more")
+        print_error("and MAILPROBE_SECRET_KEY to its value here")
+    print_error(f"{source} is unchanged: keep it as a backup, and do not serve it any more")

@@ -1,8 +1,8 @@
-"""How a command runs: its trio, its signals, its exit code.
+"""Runs a command: the trio loop, signals and exit codes.
 
-Ctrl-C and SIGTERM mean the same: stop, keep what is there, exit 130. While trio
-runs they cancel the main task, so that what must end ends in order; outside of
-trio they are KeyboardInterrupt.
+Ctrl-C and SIGTERM do the same: stop, keep what was written, exit 130. While trio
+runs they cancel the main task, so that cleanup runs; outside of trio they raise
+KeyboardInterrupt.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 def run(main: Callable[[], Awaitable[T]]) -> T:
-    """Run `main` on trio to its end, or until a signal: then KeyboardInterrupt.
+    """Run `main` on trio and return its result. A signal raises KeyboardInterrupt.
 
-    A second signal ends the process at once. An exception that arrives alone in
-    its group comes out of it, so that callers can name what they catch.
+    A second signal ends the process at once. The only exception of a group is raised
+    without the group, so that callers can catch it by class.
     """
     import trio  # not needed by --help
 
@@ -56,7 +56,7 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
 
 
 def _raise_foremost(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """Raise the one exception that matters; where a bug may hide, the whole group."""
+    """Raise the one exception that matters; the whole group if it may contain a bug."""
     leaves = list(_exits(group))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         raise KeyboardInterrupt from group
@@ -76,7 +76,7 @@ def _exits(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def sigterm_as_sigint() -> Iterator[None]:
-    """Within, SIGTERM does what Ctrl-C does."""
+    """In the block, SIGTERM does the same as Ctrl-C."""
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
@@ -86,7 +86,7 @@ def sigterm_as_sigint() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Within, Ctrl-C and SIGTERM end the process: nothing has begun that must be ended.
+    """In the block, Ctrl-C and SIGTERM end the process at once: nothing needs cleanup yet.
 
     As an exception they could be lost in an import: see mailprobe.api.interrupts.
     """
@@ -100,7 +100,7 @@ def ending_at_once() -> Iterator[None]:
 
 
 def raise_open_files() -> None:
-    """Allow as many open files as the system lets us: a probe is a socket."""
+    """Raise the limit of open files to the hard limit: each probe is a socket."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

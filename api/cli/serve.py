@@ -1,4 +1,4 @@
-"""`mailprobe serve`: settings, sockets and workers; the service itself is put together in `house`."""
+"""`mailprobe serve`: settings, sockets and workers. `mailprobe.api.serve` composes the service."""
 
 import logging
 import os
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from mailprobe.api.observability.shared_counters import SharedCounters
     from mailprobe.api.quota.plans import Plans
     from mailprobe.api.serve import Listeners
-    from mailprobe.api.settings import Bind, Settings
+    from mailprobe.api.setting_values import Bind
+    from mailprobe.api.settings import Settings
     from mailprobe.storage.contract import Store
 
 log = logging.getLogger("mailprobe.serve")
@@ -30,31 +31,33 @@ WORKERS_MAX = 256
 
 
 def _bind(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
-    from mailprobe.api.settings import BIND_TAKES, read_bind
+    from mailprobe.api.setting_values import BIND_TAKES, read_bind
 
     if text is None:
         return None
     try:
         return read_bind(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r}: it takes {BIND_TAKES}") from None
+        raise click.BadParameter(f"{text!r}: expected {BIND_TAKES}") from None
 
 
 @click.command()
-@click.option("--bind", metavar="H:P", callback=_bind, help="Where the API listens.")
-@click.option("--tools-bind", metavar="H:P", callback=_bind, help="Where the tool server listens.")
+@click.option("--bind", metavar="H:P", callback=_bind, help="Address and port of the API.")
+@click.option(
+    "--tools-bind", metavar="H:P", callback=_bind, help="Address and port of the tool server."
+)
 @click.option(
     "--workers",
     type=click.IntRange(1, WORKERS_MAX),
     default=1,
     show_default=True,
-    help="Processes that share the work.",
+    help="Number of processes.",
 )
 @collector_paused()
 def serve(bind: "Bind | None", tools_bind: "Bind | None", workers: int) -> None:
-    """Run the API and the tool server until SIGTERM, which ends them in good order.
+    """Run the API and the tool server. SIGTERM finishes open requests, then stops.
 
-    The database is made at the first start.
+    The first start creates the database.
     """
     from mailprobe.api.observability.logs import log_to_standard_error
     from mailprobe.api.quota.plans import read_plans
@@ -146,7 +149,7 @@ def _metrics_cannot_listen(bind: "Bind", reason: str) -> Misuse:
 
 
 def _with_ports(settings: "Settings", listeners: "Listeners") -> "Settings":
-    """The ports that were found where 0 was asked for."""
+    """The settings with the actual ports where port 0 was requested."""
     bind = replace(settings.bind, port=listeners.api[0].getsockname()[1])
     tools = settings.tools_bind
     if tools:
@@ -156,7 +159,7 @@ def _with_ports(settings: "Settings", listeners: "Listeners") -> "Settings":
 
 @contextmanager
 def _counters(listeners: "Listeners", workers: int) -> "Iterator[SharedCounters | None]":
-    """Where the workers count together, opened before any fork; None where nobody wants to know."""
+    """The workers' shared counters, opened before any fork; None without a metrics listener."""
     if not listeners.metrics:
         yield None
         return
@@ -170,16 +173,16 @@ def _counters(listeners: "Listeners", workers: int) -> "Iterator[SharedCounters 
 
 
 def _share(settings: "Settings", workers: int) -> Any:
-    """One worker's part of the engine's bounds; seats at exchanges are leased from the store."""
+    """One worker's share of the engine's limits. Connections per mail host are leased from the store."""
     engine = settings.engine
     return replace(engine, probes_max=max(1, engine.probes_max // workers))
 
 
 def prepare_store(settings: "Settings", *, apart: bool) -> None:
-    """Make or migrate the database, and say how to begin where nobody has an account.
+    """Create the database if needed; without any account, print how to create one.
 
-    `apart`: in a process of its own, for the threads that a store leaves behind
-    would keep the parent of the workers from forking safely.
+    `apart` does this in a child process: threads that a store leaves behind would make
+    it unsafe for the parent of the workers to fork.
     """
     if not apart:
         _prepare_store(settings)
@@ -193,7 +196,7 @@ def prepare_store(settings: "Settings", *, apart: bool) -> None:
 
 
 def _end_with(act: Callable[[], None]) -> NoReturn:
-    """All that a forked process does."""
+    """Run `act` in a forked process and exit with its code."""
     code = 1
     try:
         act()
@@ -204,7 +207,7 @@ def _end_with(act: Callable[[], None]) -> NoReturn:
     except KeyboardInterrupt:
         code = 130
     except BaseException:
-        log.exception("a bug of ours")
+        log.exception("unexpected error")
     finally:
         os._exit(code)
 
@@ -212,12 +215,12 @@ def _end_with(act: Callable[[], None]) -> NoReturn:
 def _prepare_store(settings: "Settings") -> None:
     from mailprobe.api.cli.account import with_store
 
-    async def anybody(store: "Store") -> bool:
+    async def has_accounts(store: "Store") -> bool:
         return bool(await store.accounts())
 
-    if not with_store(settings, anybody):
+    if not with_store(settings, has_accounts):
         print_error(
-            "there is no account yet; make one with: "
+            "there is no account yet; create one with: "
             "mailprobe account create --email you@example.org --tier free"
         )
 
@@ -237,7 +240,7 @@ def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> Non
 
 
 def _load_before_the_fork() -> None:
-    """What is loaded here is there in every worker, in the same memory."""
+    """Load rules and lists once; the workers share the memory."""
     from mailprobe.engine import load_rules_and_lists
 
     load_rules_and_lists()
@@ -250,18 +253,18 @@ def serve_until_signal(
     ready: Callable[[], None],
     counters: "SharedCounters | None" = None,
 ) -> None:
-    """One process's service, until SIGTERM or SIGINT; Trouble where the store cannot be opened."""
+    """Run one process's service until SIGTERM or SIGINT. Raises CommandError without a store."""
     import trio
 
     from mailprobe.api.serve import serve_until_drained
     from mailprobe.storage.contract import StoreUnavailable
 
-    gone: BaseException | None = None
+    failure: BaseException | None = None
     try:
         trio.run(serve_until_drained, settings, plans, listeners, ready, counters)
     except* StoreUnavailable as group:
-        gone = group
-    if gone is not None:
-        while isinstance(gone, BaseExceptionGroup):
-            gone = gone.exceptions[0]
-        raise CommandError(str(gone)) from gone
+        failure = group
+    if failure is not None:
+        while isinstance(failure, BaseExceptionGroup):
+            failure = failure.exceptions[0]
+        raise CommandError(str(failure)) from failure

@@ -1,6 +1,6 @@
-"""Whoever answers: the one interface that `verify`, `clean` and `demo` ask through.
+"""Sources of answers: the one interface through which `verify`, `clean` and `demo` verify.
 
-An engine in this process is one, a service reached over HTTP another (http_source).
+One source is an engine in this process, another a service over HTTP (http_source).
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Protocol
 from mailprobe.api.gc_tuning import spare_the_collector
 from mailprobe.engine.settings import EngineSettings
 
-if TYPE_CHECKING:  # the engine brings DNS, HTTP and SMTP along: import it when it is opened
+if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP: import it only when it is opened
     from mailprobe.engine.stream.scheduler import Answer, Engine
 
 ACCOUNT = "command line"
 
 
-class Source(Protocol):
-    """Something that answers texts as a stream.
+class AnswerSource(Protocol):
+    """Verifies texts and returns the answers as a stream.
 
-    One Answer for each text, in completion order; `place` counts the texts from 0
-    and `verdict.email` is the text as given. Texts are asked in the order given,
-    as the source has room. Leaving the block cancels what is unanswered. A source
-    that can answer no more raises Trouble with a line for a person.
+    One Answer for each text, in completion order: `position` counts the texts from 0
+    and `verdict.email` is the text as given. Texts are submitted in the order given,
+    as capacity allows. Leaving the block cancels what is unanswered. A source that
+    fails raises CommandError.
     """
 
     def open_answers(
@@ -30,11 +30,11 @@ class Source(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterable["Answer"]]: ...
 
 
-OpenSource = Callable[[], AbstractAsyncContextManager[Source]]
+OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]
 
 
 class OwnEngine:
-    """An engine in this process, which waits for a host's seat before a probe's clock starts."""
+    """An engine in this process. A probe's deadline starts once its host has a free connection."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
@@ -50,8 +50,8 @@ class OwnEngine:
 @asynccontextmanager
 async def open_own_engine(
     settings: EngineSettings,
-) -> AsyncIterator[Source]:
-    """An engine for one command, and the end of its start; closed politely with the block."""
+) -> AsyncIterator[AnswerSource]:
+    """Open an engine for one command; leaving the block closes its connections with QUIT."""
     from mailprobe.engine.stream.scheduler import open_engine
 
     async with open_engine(settings) as engine:

@@ -1,4 +1,4 @@
-"""`mailprobe verify`: a few addresses, at once, for a person or for a script."""
+"""`mailprobe verify`: verifies a few addresses, for a person or a script."""
 
 import codecs
 import os
@@ -19,18 +19,22 @@ if TYPE_CHECKING:
     from mailprobe.engine.stream.scheduler import Answer
     from mailprobe.engine.verdict import Verdict
 
-SOON_S = 0.1  # nobody asks how far we are before; by then the first question has left
+SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
 
 
 @click.command()
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as they come.")
-@click.option("--explain", is_flag=True, help="Add what was tried, said and remembered.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per line, in completion order."
+)
+@click.option(
+    "--explain", is_flag=True, help="Add the SMTP conversation and what came from caches."
+)
 @collector_paused()
 def verify(addresses: tuple[str, ...], as_json: bool, explain: bool) -> None:
-    """Verify each ADDRESS and say what became of it.
+    """Verify each ADDRESS and print its status and the reason.
 
-    An ADDRESS of - stands for the lines of standard input.
+    An ADDRESS of - reads addresses from standard input, one per line.
     """
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
@@ -55,7 +59,7 @@ def _texts(addresses: Iterable[str]) -> Iterable[str]:
 
 
 def _read_input() -> str:
-    """Standard input as text; a mark at its beginning says the encoding, and is no part of it."""
+    """Read standard input as text. A byte order mark sets the encoding and is removed."""
     try:
         octets = sys.stdin.buffer.read()
     except OSError as error:
@@ -65,12 +69,12 @@ def _read_input() -> str:
 
 
 def _unicode(text: str) -> str:
-    """Octets of the command line that are no UTF-8 can be neither asked about nor written."""
+    """Replace bytes of the command line that are not UTF-8: they cannot be printed."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def print_json(texts: Sequence[str], open_source: "OpenSource", *, explain: bool) -> None:
-    """One result a line on standard output, in completion order, each at once."""
+    """Print one result per line on standard output, in completion order, unbuffered."""
     import msgspec
     import trio
 
@@ -86,14 +90,14 @@ def print_json(texts: Sequence[str], open_source: "OpenSource", *, explain: bool
     async def main() -> None:
         async with open_source() as source, source.open_answers(texts, explain=explain) as answers:
             async for answer in answers:
-                # In a thread: a reader that is slow must not stop the probes' clocks.
+                # In a thread: a slow reader must not delay the probes' deadlines.
                 await trio.to_thread.run_sync(_write_all, line_of(answer), abandon_on_cancel=True)
 
     run(main)
 
 
 def _write_all(octets: bytes) -> None:
-    """Write to standard output, past Python's buffer: its lock would outlive a Ctrl-C."""
+    """Write to standard output without Python's buffer: its lock would outlive a Ctrl-C."""
     while octets:
         octets = octets[os.write(sys.stdout.fileno(), octets) :]
 
@@ -106,7 +110,7 @@ def _print_dead_end(verdicts: "Iterable[Verdict]") -> None:
 
 
 def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: bool) -> None:
-    """A table, in the order asked, when all are answered; how many are, until then."""
+    """Print a table in request order once all are answered; show progress until then."""
     import trio
 
     from mailprobe.engine.evidence import Evidence
@@ -139,9 +143,9 @@ def print_table(texts: Sequence[str], open_source: "OpenSource", *, explain: boo
 
 
 async def _show_waiting(found: "Mapping[int, Answer]", total: int) -> None:
-    """Show how many are answered, and have ready what draws the table by then.
+    """Show how many are answered, and import the table renderer meanwhile.
 
-    That takes some 50 ms to import, in a thread: the probes' clocks run already.
+    The import takes some 50 ms and runs in a thread: the probes' deadlines run already.
     """
     import trio
 

@@ -1,10 +1,10 @@
-"""The tool server as a bare ASGI application: two paths, one body, no framework.
+"""The tool server as an ASGI application without a framework.
 
-    POST /mcp            JSON-RPC, see `rpc` and `tool_calls`
-    GET /openapi.json    the definitions of the tools, for everybody
+    POST /mcp            JSON-RPC, see `jsonrpc` and `calls`
+    GET /openapi.json    the definitions of the tools, without a key
 
-There are no sessions and no streams. GET and DELETE of /mcp are 405 without a body,
-which is how MCP's clients learn it; some fail at a body that is no JSON-RPC.
+There are no sessions and no streams. GET and DELETE of /mcp return 405 without a body:
+MCP clients expect that, and some fail on a body that is not JSON-RPC.
 """
 
 from dataclasses import dataclass, replace
@@ -30,23 +30,23 @@ from mailprobe.api.rest.refusals import MethodNotAllowed, PayloadTooLarge, SlowB
 from mailprobe.api.rest.schema import ApiError
 from mailprobe.api.service import Service
 
-PORTS = {"http": ":80", "https": ":443"}  # that no origin names
+PORTS = {"http": ":80", "https": ":443"}  # default ports, which an origin omits
 
 _encode = msgspec.json.Encoder().encode
 
 
 def create_tools_app(service: Service, tools_url: str, docs_url: str) -> Application:
-    """An ASGI application for `serve_app`; it opens and closes nothing.
+    """Create the ASGI application. It opens and closes nothing.
 
-    `tools_url` is the public address, without a slash at the end: of all web pages
-    only those from there may post.
+    `tools_url` is the public URL without a trailing slash. Only web pages of that origin
+    may post.
     """
     places = replace(service.links, base_url=tools_url, docs_url=docs_url)
     return _App(ToolServer(service, docs_url), places, origin_of(tools_url))
 
 
 def origin_of(url: str) -> str:
-    """What a browser says in Origin on a page of this address (RFC 6454 6.2)."""
+    """The Origin header of a page at this URL (RFC 6454 6.2)."""
     scheme, _, rest = url.lower().partition("://")
     host = rest.partition("/")[0]
     return f"{scheme}://{host.removesuffix(PORTS.get(scheme, ''))}"
@@ -76,9 +76,11 @@ class _App:
             case "/openapi.json", "GET" | "HEAD":
                 return OperationReply(200, self.server.payload)
             case "/openapi.json", _:
-                no = MethodNotAllowed(method, "GET, HEAD")
-                return OperationReply(405, _encode(body_of(no, self.links)), headers_of(no))
-        return OperationReply(404, _encode(self._nowhere()))
+                refusal = MethodNotAllowed(method, "GET, HEAD")
+                return OperationReply(
+                    405, _encode(body_of(refusal, self.links)), headers_of(refusal)
+                )
+        return OperationReply(404, _encode(self._not_found()))
 
     async def _post(self, scope: Message, receive: Receive, request_id: str) -> OperationReply:
         arrived_at = trio.current_time()
@@ -93,10 +95,10 @@ class _App:
         async def read(octets_max: int) -> bytes:
             return await _read(receive, arrived_at, octets_max)
 
-        return await self.server.answer(Posted(request_id, headers, read, _at_hand(scope)))
+        return await self.server.answer(Posted(request_id, headers, read, _early_body(scope)))
 
-    def _nowhere(self) -> ApiError:
-        """In the API's words, for who comes here is no client of JSON-RPC."""
+    def _not_found(self) -> ApiError:
+        """The 404 as an API error: the client does not speak JSON-RPC."""
         url = self.links.base_url
         return ApiError(
             "not_found",
@@ -106,14 +108,14 @@ class _App:
         )
 
 
-def _at_hand(scope: Message) -> bytes:
-    """The body where it came with the head: nobody waits for it, and it has been paid for."""
+def _early_body(scope: Message) -> bytes:
+    """The body if it arrived with the head, else b""."""
     octets: bytes = scope.get("extensions", {}).get(WHOLE_BODY, b"")
     return octets
 
 
 async def _read(receive: Receive, arrived_at: float, octets_max: int) -> bytes:
-    """The body, within these bounds. Raises PayloadTooLarge, SlowBody."""
+    """Read the body. Raises PayloadTooLarge, SlowBody."""
     octets = bytearray()
     with trio.move_on_at(arrived_at + BODY_S_MAX):
         while True:

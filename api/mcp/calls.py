@@ -1,9 +1,9 @@
 """The tool server without its transport: from a message to the operation and back.
 
-Every message needs a standard key. A tool performs its operation through `answering`,
-so that limits, quota, billing and log lines are those of the API; management tools
-need a provisioning key too, and both keys must be of one account: a host that hands
-two strangers' keys together must not have one act on the other's account.
+Every message needs a standard key. A tool performs its operation through `dispatch`,
+so that limits, quota, billing and log lines are those of the API. Management tools
+also need a provisioning key, and both keys must belong to one account: a client that
+combines keys of two users must not let one act on the other's account.
 """
 
 import logging
@@ -26,11 +26,12 @@ from mailprobe.api.mcp.jsonrpc import (
     UNAUTHORIZED,
     UPSTREAM_FAILED,
     VERSIONS,
-    Fault,
     Message,
     Params,
+    RpcFault,
     check_envelope,
     check_version,
+    decode,
     fault_reply,
     id_in,
     read_message,
@@ -38,7 +39,6 @@ from mailprobe.api.mcp.jsonrpc import (
     refused,
     result_reply,
     speaks_2026,
-    understand,
 )
 from mailprobe.api.mcp.tools import (
     INSTRUCTIONS,
@@ -50,9 +50,9 @@ from mailprobe.api.mcp.tools import (
 from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.dispatch import answer, check_head, refuse
-from mailprobe.api.rest.messages import Inbound, OperationReply
+from mailprobe.api.rest.messages import Inbound, Operation, OperationReply
 from mailprobe.api.rest.openapi import VERSION
-from mailprobe.api.rest.operations import OPERATIONS, Operation
+from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.rest.refusals import (
     InvalidKey,
     MissingKey,
@@ -73,13 +73,13 @@ log = logging.getLogger("mailprobe.tools")
 
 SERVER = {"name": "mailprobe", "title": "mailprobe", "version": VERSION}
 CAPABILITIES: dict[str, Any] = {"tools": {"listChanged": False}}
-FRESH_MS = 600_000  # a client sees the tools of a new version within ten minutes
+FRESH_MS = 600_000  # clients may cache the tool list for ten minutes
 COMPLETE = {"resultType": "complete", "_meta": {"io.modelcontextprotocol/serverInfo": SERVER}}
-CACHED = {**COMPLETE, "ttlMs": FRESH_MS, "cacheScope": "public"}  # the same for everybody
+CACHED = {**COMPLETE, "ttlMs": FRESH_MS, "cacheScope": "public"}  # the same for every caller
 
 METHODS_2026 = ("server/discover", "tools/list", "tools/call")
-METHODS = (*METHODS_2026, "initialize", "ping")  # of whoever says nothing of 2026-07-28
-PASSED_ON = ("idempotency-key",)  # headers that an operation reads, beside its key's
+METHODS = (*METHODS_2026, "initialize", "ping")  # for clients of other versions
+PASSED_ON = ("idempotency-key",)  # headers passed to the operation, besides the key
 
 _encode = msgspec.json.Encoder().encode
 
@@ -88,9 +88,9 @@ T = TypeVar("T", bound=Struct)
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """What was posted; the headers' names are in lower case. `read` is as an Inbound's.
+    """A POST request. Header names are in lower case; `read` is that of Inbound.
 
-    `octets` is the body where it came with the head, and of a message that was read.
+    `octets` is the body if it arrived with the head, or once it was read.
     """
 
     request_id: str
@@ -101,14 +101,14 @@ class Posted:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What goes into a successful answer, and the headers beside it."""
+    """The result of a successful response, and its extra headers."""
 
     result: Any
     headers: Mapping[str, str]
 
 
 class ToolServer:
-    """The tools of one service. It keeps nothing from one message to the next."""
+    """The tools of one service. It keeps no state between messages."""
 
     def __init__(self, service: Service, docs_url: str) -> None:
         self._service = service
@@ -126,10 +126,10 @@ class ToolServer:
         }  # fmt: skip
 
     async def answer(self, posted: Posted) -> OperationReply:
-        """The answer, whatever happens; raises nothing but Cancelled.
+        """Return the response, errors included. Raises only Cancelled.
 
-        A notification is taken and nothing is done: a call whose result nobody sees
-        would only cost money.
+        A notification is accepted and ignored: a call without a response would only
+        cost units.
         """
         modern = speaks_2026(posted.headers)
         id_: bytes | None = None
@@ -154,9 +154,9 @@ class ToolServer:
         log.info("rpc %d", reply.status, extra={"request": posted.request_id})
         return reply
 
-    def _fault(self, error: Exception, posted: Posted) -> Fault:
+    def _fault(self, error: Exception, posted: Posted) -> RpcFault:
         match error:
-            case Fault():
+            case RpcFault():
                 return error
             case PayloadTooLarge() | SlowBody() | UnsupportedCoding():
                 return refused(error, INVALID_REQUEST, self._links)
@@ -174,11 +174,11 @@ class ToolServer:
         headers, method = posted.headers, message.method
         known = METHODS_2026 if speaks_2026(headers) and method != "initialize" else METHODS
         if method not in known:
-            raise self._no(
+            raise self._fault_for(
                 METHOD_NOT_FOUND, f"There is no method {method[:SHOWN_CHARACTERS_MAX]!r} here.",
                 f"Use one of {', '.join(known)}.",
             )  # fmt: skip
-        params = await self._understand(_members(message.params), Params, "member params")
+        params = await self._decode(_members(message.params), Params, "member params")
         if method == "initialize":
             return ToolOutcome(_initialized(params.protocolVersion), {})
         check_envelope(message, params, headers, self._docs_url)
@@ -193,11 +193,11 @@ class ToolServer:
             authorization = await self._provisioning(caller, posted.headers)
         octets = _members(params.arguments)
         try:
-            taken = await self._understand(octets, arguments_of(operation), "member arguments")
-        except Fault as fault:
+            taken = await self._decode(octets, arguments_of(operation), "member arguments")
+        except RpcFault as fault:
             if operation.counts_malformed and fault.code == INVALID_PARAMS:
                 counted = await self._call_operation(operation, authorization, {}, octets, posted)
-                if counted.status != 400:  # it was not counted: a repeat too early, a store away
+                if counted.status != 400:  # not counted: an early repeat, or no store
                     raise _upstream(counted) from None
                 fault.headers = counted.headers
             raise
@@ -214,10 +214,10 @@ class ToolServer:
         why = "The params name no tool."
         if name is not None:
             why = f"There is no tool {name[:SHOWN_CHARACTERS_MAX]!r}."
-        raise self._no(INVALID_PARAMS, why, f"Name one of {', '.join(self._operations)}.")
+        raise self._fault_for(INVALID_PARAMS, why, f"Name one of {', '.join(self._operations)}.")
 
     async def _provisioning(self, caller: Caller, headers: Mapping[str, str]) -> str:
-        """The authorization of a management tool, which must be of the caller's own account."""
+        """The authorization of a management tool. Raises RpcFault for another account's key."""
         key = headers.get(PROVISIONING_HEADER.lower(), "").strip()
         try:
             manager = await authenticate(
@@ -233,7 +233,7 @@ class ToolServer:
             if manager.account.id == caller.account.id:
                 return f"Bearer {key}"
             why = f"The keys in Authorization and {PROVISIONING_HEADER} are of two accounts."
-        raise self._no(
+        raise self._fault_for(
             UNAUTHORIZED, why,
             f"Send {PROVISIONING_HEADER}: <key> with a provisioning key (sk_mgmt_…) of the same "
             "account, beside Authorization: Bearer <standard key>.",
@@ -247,7 +247,7 @@ class ToolServer:
         octets: bytes,
         posted: Posted,
     ) -> OperationReply:
-        """Perform the operation as if the arguments had been the body of its request."""
+        """Perform the operation with the arguments as the body of its request."""
 
         async def read(octets_max: int) -> bytes:
             return octets
@@ -257,20 +257,20 @@ class ToolServer:
         inbound = Inbound(posted.request_id, headers, {}, path, read)
         return await answer(self._service, operation, inbound)
 
-    async def _understand(self, octets: bytes, kind: type[T], what: str) -> T:
-        return await understand(octets, kind, what, INVALID_PARAMS, self._docs_url)
+    async def _decode(self, octets: bytes, kind: type[T], what: str) -> T:
+        return await decode(octets, kind, what, INVALID_PARAMS, self._docs_url)
 
-    def _no(self, code: int, why: str, action: str) -> Fault:
+    def _fault_for(self, code: int, why: str, action: str) -> RpcFault:
         return reasoned(code, why, action, self._docs_url)
 
 
 def _members(sent: Raw) -> bytes:
-    """Params or arguments as they were written; null is as good as left out."""
+    """Params or arguments as bytes; null counts as absent."""
     return b"{}" if bytes(sent) == NULL else bytes(sent)
 
 
 def _initialized(version: str | None) -> dict[str, Any]:
-    """The answer to `initialize`: the version that was asked for, or the newest of its kind."""
+    """The result of `initialize`: the requested version, or the newest with a handshake."""
     return {
         "protocolVersion": version if version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0],
         "capabilities": CAPABILITIES,
@@ -280,7 +280,7 @@ def _initialized(version: str | None) -> dict[str, Any]:
 
 
 def _called(reply: OperationReply, path: Mapping[str, str]) -> ToolOutcome:
-    """A tool's result: the object, and for older clients its JSON as text."""
+    """A tool's result: the object, and its JSON as text for older clients."""
     assert isinstance(reply.body, bytes)
     body = reply.body or _encode({"revoked": True, "id": path["id"].lower()})
     result = {
@@ -292,14 +292,14 @@ def _called(reply: OperationReply, path: Mapping[str, str]) -> ToolOutcome:
     return ToolOutcome(result, reply.headers)
 
 
-def _upstream(reply: OperationReply) -> Fault:
-    """An operation's refusal, with its status, its body and its headers."""
+def _upstream(reply: OperationReply) -> RpcFault:
+    """An operation's refusal as a fault with its status, body and headers."""
     assert isinstance(reply.body, bytes)
     reported = msgspec.json.decode(reply.body, type=ApiError)
-    if reply.status in (401, 403):  # a key that was revoked a moment ago
+    if reply.status in (401, 403):  # the key was revoked in between
         reason = {"reason": reported.message, "action": reported.action, "docs": reported.docs}
-        return Fault(UNAUTHORIZED, reason, headers=reply.headers)
+        return RpcFault(UNAUTHORIZED, reason, headers=reply.headers)
     data = {
         "status": reply.status, "body": Raw(reply.body), "action": reported.action, "docs": reported.docs,
     }  # fmt: skip
-    return Fault(UPSTREAM_FAILED, data, reply.status, reply.headers, reply.closes)
+    return RpcFault(UPSTREAM_FAILED, data, reply.status, reply.headers, reply.closes)

@@ -1,11 +1,10 @@
-"""JSON-RPC 2.0, one message in a POST, as plain callers and both eras of MCP clients speak it.
+"""JSON-RPC 2.0, one message per POST, for plain clients and all versions of MCP.
 
-Up to its revision 2025-11-25 MCP begins with `initialize`, and whatever is about the
-message rather than about HTTP or keys is answered with 200: older clients take another
-status for the end of the connection. From 2026-07-28 on each request says in its
-headers and in `_meta` what it is, the two must agree, and the status mirrors the error.
-Whoever sends nothing of this is answered as JSON-RPC says. Nothing is remembered from
-one message to the next.
+Up to revision 2025-11-25 MCP begins with `initialize`. Errors of the message itself, not
+of HTTP or keys, have status 200: older clients take another status for the end of the
+connection. From 2026-07-28 on each request names its method and version in headers and
+in `_meta`, both must agree, and the status mirrors the error. Other clients get plain
+JSON-RPC. No state is kept between messages.
 """
 
 import re
@@ -40,7 +39,7 @@ UNSUPPORTED_VERSION = -32022
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """How one error is told, where its fault has no HTTP status of its own."""
+    """The message of an error code, and its HTTP status unless the fault has its own."""
 
     message: str
     status: int
@@ -54,7 +53,9 @@ TABLE: dict[int, FaultRow] = {
     INVALID_PARAMS: FaultRow("Invalid params", 200, 400),
     INTERNAL_ERROR: FaultRow("Internal error", 500, 500),
     UNAUTHORIZED: FaultRow("Unauthorized", 401, 401),
-    UPSTREAM_FAILED: FaultRow("Upstream request failed", 502, 502),  # it always has the upstream's
+    UPSTREAM_FAILED: FaultRow(
+        "Upstream request failed", 502, 502
+    ),  # not used: the fault has the upstream's status
     HEADER_MISMATCH: FaultRow("Header mismatch", 400, 400),
     UNSUPPORTED_VERSION: FaultRow("Unsupported protocol version", 400, 400),
 }
@@ -62,15 +63,15 @@ TABLE: dict[int, FaultRow] = {
 SECTION: Section = "tools"
 AS_DESCRIBED = "Send it as tools/list and the documentation describe it."
 NULL = b"null"
-SOUGHT_OCTETS_MAX = 64 * 1024  # of a body that is refused unread, for the id in it
-SHOWN_CHARACTERS_MAX = 80  # of what a caller sent and an error repeats
+SOUGHT_OCTETS_MAX = 64 * 1024  # a larger refused body is not searched for its id
+SHOWN_CHARACTERS_MAX = 80  # of a client's text repeated in an error
 
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(eq=False)
-class Fault(Exception):
-    """An error of JSON-RPC."""
+class RpcFault(Exception):
+    """A JSON-RPC error response."""
 
     code: int
     data: Mapping[str, Any]
@@ -79,25 +80,25 @@ class Fault(Exception):
     closes: bool = False
 
 
-def reasoned(code: int, reason: str, action: str, docs_url: str) -> Fault:
-    """A fault that says why, what to do about it, and where to read on."""
-    return Fault(code, {"reason": reason, "action": action, "docs": f"{docs_url}#{SECTION}"})
+def reasoned(code: int, reason: str, action: str, docs_url: str) -> RpcFault:
+    """A fault with a reason, an action and a link to the documentation."""
+    return RpcFault(code, {"reason": reason, "action": action, "docs": f"{docs_url}#{SECTION}"})
 
 
-def refused(refusal: Refusal, code: int, places: Links) -> Fault:
-    """A refusal of the API's as a fault, with the status and the headers that it has there."""
+def refused(refusal: Refusal, code: int, places: Links) -> RpcFault:
+    """An API refusal as a fault with the same status and headers."""
     row, reported = row_of(refusal), body_of(refusal, places)
     data = {"reason": reported.message, "action": reported.action, "docs": reported.docs}
-    return Fault(code, data, row.status, headers_of(refusal), row.closes)
+    return RpcFault(code, data, row.status, headers_of(refusal), row.closes)
 
 
-# -- what comes in ----------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------
 
 T = TypeVar("T", bound=Struct)
 
 
 class Message(Struct, frozen=True):
-    """A request, or without an id a notification. The id is given back as it was written."""
+    """A request, or a notification if it has no id. The response repeats the id verbatim."""
 
     jsonrpc: Literal["2.0"]
     method: str
@@ -110,7 +111,7 @@ class Message(Struct, frozen=True):
 
 
 class Meta(Struct, frozen=True):
-    """What a request of 2026-07-28 says of itself. Those of older versions say other things."""
+    """The `_meta` of a 2026-07-28 request. Older versions have other members."""
 
     version: str | UnsetType = msgspec.field(
         name="io.modelcontextprotocol/protocolVersion", default=UNSET
@@ -121,9 +122,9 @@ class Meta(Struct, frozen=True):
 
 
 class Params(Struct, frozen=True):
-    """All that any method reads of its params; the rest is passed over.
+    """The members that any method reads of its params; others are ignored.
 
-    The names are the protocol's, so that one that comes twice is found.
+    The names are the protocol's, so that a duplicate is found.
     """
 
     name: str | None = None
@@ -141,30 +142,30 @@ class _Identified(Struct, frozen=True):
 
 
 async def read_message(octets: bytes, media_type: str | None, docs_url: str) -> Message:
-    """One message; an array of them is none. Raises Fault.
+    """Decode one message; an array is refused. Raises RpcFault.
 
-    `id: null` asks for an answer, as JSON-RPC has it; MCP's own clients never send it.
+    `id: null` is a request, by JSON-RPC; MCP clients never send it.
     """
     try:
         check_media_type(media_type, SECTION)
     except InvalidRequest as refusal:
         action = f"Send the header Content-Type: {JSON}."
         raise reasoned(INVALID_REQUEST, refusal.why, action, docs_url) from None
-    message = await understand(octets, Message, "request", INVALID_REQUEST, docs_url)
+    message = await decode(octets, Message, "request", INVALID_REQUEST, docs_url)
     if not message.notifies and not _is_id(message.id):
         why = "The member id is neither a string nor a number nor null."
-    elif bytes(message.params)[:1] not in (b"{", b"[", b"n"):  # null: as good as left out
+    elif bytes(message.params)[:1] not in (b"{", b"[", b"n"):  # n: null counts as absent
         why = "The member params is neither an object nor an array."
     else:
         return message
     raise reasoned(INVALID_REQUEST, why, AS_DESCRIBED, docs_url)
 
 
-async def understand(octets: bytes, kind: type[T], what: str, otherwise: int, docs_url: str) -> T:
-    """The octets as that type, or a Fault; `otherwise` is its code for JSON of another type.
+async def decode(octets: bytes, kind: type[T], what: str, otherwise: int, docs_url: str) -> T:
+    """Decode bytes as `kind`. Raises RpcFault, with code `otherwise` for JSON of another type.
 
-    A member that is read and comes twice makes it no JSON at all: of two readers one
-    would take the first, one the last.
+    A duplicate member counts as malformed JSON: of two readers one would take the first,
+    the other the last.
     """
     try:
         return await parse(octets, kind, SECTION)
@@ -184,7 +185,7 @@ def _fits(octets: bytes, kind: type[Struct]) -> bool:
 
 
 def id_in(octets: bytes) -> bytes:
-    """The id in a body that may be anything; null where none can be told."""
+    """The id in a body of any content; null if none can be found."""
     if len(octets) > SOUGHT_OCTETS_MAX:
         return NULL
     try:
@@ -196,11 +197,11 @@ def id_in(octets: bytes) -> bytes:
 
 
 def _is_id(found: Raw) -> bool:
-    """Told by the first octet, for what follows it is well-formed JSON."""
+    """Whether a well-formed JSON value is an id; its first byte decides."""
     return bytes(found)[:1] not in (b"t", b"f", b"[", b"{", b"")
 
 
-# -- the two eras -----------------------------------------------------------------------------
+# -- versions of MCP -----------------------------------------------------------------------------
 
 
 def speaks_2026(headers: Mapping[str, str]) -> bool:
@@ -208,22 +209,22 @@ def speaks_2026(headers: Mapping[str, str]) -> bool:
 
 
 def check_version(headers: Mapping[str, str], docs_url: str) -> None:
-    """Raises Fault for a version of MCP that is not spoken here."""
+    """Raise RpcFault for an MCP version that is not supported."""
     version = headers.get(VERSION_HEADER)
     if version is None or version in VERSIONS:
         return
     fault = reasoned(
-        UNSUPPORTED_VERSION, "This version of MCP is not spoken here.",
+        UNSUPPORTED_VERSION, "This version of MCP is not supported.",
         f"Use one of {', '.join(VERSIONS)}.", docs_url,
     )  # fmt: skip
-    asked = {"supported": VERSIONS, "requested": version[:SHOWN_CHARACTERS_MAX]}
-    raise Fault(fault.code, {**asked, **fault.data})
+    versions = {"supported": VERSIONS, "requested": version[:SHOWN_CHARACTERS_MAX]}
+    raise RpcFault(fault.code, {**versions, **fault.data})
 
 
 def check_envelope(
     message: Message, params: Params, headers: Mapping[str, str], docs_url: str
 ) -> None:
-    """Raises Fault where headers and body differ: a router and we must see the same request."""
+    """Raise RpcFault if headers and body differ: a proxy must see the same request as we do."""
     version, meta = headers.get(VERSION_HEADER), params.meta
     mirrored: dict[str, tuple[str | None, str]] = {}
     if speaks_2026(headers):
@@ -240,7 +241,7 @@ def check_envelope(
     for name, (sent, meant) in mirrored.items():
         if sent != meant:
             raise reasoned(
-                HEADER_MISMATCH, f"The header {name} does not say what the body says.",
+                HEADER_MISMATCH, f"The header {name} differs from the body.",
                 "Send the same in both.", docs_url,
             )  # fmt: skip
 
@@ -249,7 +250,7 @@ _CODED = re.compile(r"=\?base64\?(.*)\?=")
 
 
 def _decoded(value: str) -> str | None:
-    """A header's value, which may be coded where it is not plain ASCII; None where it cannot be."""
+    """A header's value, decoded if it is in base64; None if it cannot be decoded."""
     coded = _CODED.fullmatch(value)
     if coded is None:
         return value
@@ -259,18 +260,18 @@ def _decoded(value: str) -> str | None:
         return None
 
 
-# -- what goes out ----------------------------------------------------------------------------
+# -- responses ----------------------------------------------------------------------------
 
 
 def result_reply(result: Any, id_: bytes, headers: Mapping[str, str]) -> OperationReply:
-    """Success. Whatever the upstream's status was, it is 200: MCP's 202 has no result in it."""
+    """A success. Its status is always 200: MCP's 202 has no result."""
     return OperationReply(
         200, _encode({"jsonrpc": "2.0", "id": Raw(id_), "result": result}), headers
     )
 
 
-def fault_reply(fault: Fault, id_: bytes = NULL, *, modern: bool = False) -> OperationReply:
-    """The one way in which a fault becomes an answer."""
+def fault_reply(fault: RpcFault, id_: bytes = NULL, *, modern: bool = False) -> OperationReply:
+    """Convert a fault into a response; all faults pass here."""
     row = TABLE[fault.code]
     status = fault.status or (row.status_2026 if modern else row.status)
     error = {"code": fault.code, "message": row.message, "data": fault.data}
@@ -280,7 +281,7 @@ def fault_reply(fault: Fault, id_: bytes = NULL, *, modern: bool = False) -> Ope
 
 
 def error_body(code: str, places: Links) -> bytes:
-    """The body for what the HTTP server refuses by itself, by the code that it has for it."""
+    """The body of a refusal by the HTTP server itself, by its code."""
     refusal = BEFORE_ROUTING[code]
     ours = row_of(refusal).status >= 500
     reply = fault_reply(refused(refusal, INTERNAL_ERROR if ours else INVALID_REQUEST, places))

@@ -1,7 +1,7 @@
-"""The tools: what each is called, takes and gives, made from the table of operations.
+"""The tool definitions, made from the table of operations.
 
-A definition has the schemas of the operation's own types, and what a model and a
-person need beside them. Schemas are whole: many clients follow no reference.
+A definition has the schemas of the operation's types, and texts for a model and a
+person. Schemas contain no references: many clients do not resolve them.
 Pure: no clock, no transport.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 from msgspec import Struct
 
 from mailprobe.api.rest.errors import Links
+from mailprobe.api.rest.messages import Operation
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.openapi_text import KEY_ID
-from mailprobe.api.rest.operations import Operation
 
 PROVISIONING_HEADER = "X-Service-Provisioning-Key"
 INSTRUCTIONS = (
@@ -28,8 +28,8 @@ INSTRUCTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """What is told of a tool beyond its schemas. The flags are hints to whoever may ask a person."""
+class ToolText:
+    """A tool's texts, and the flags of its MCP annotations."""
 
     title: str
     description: str
@@ -39,72 +39,72 @@ class Telling:
     reaches_out: bool = False  # to others than this service
 
 
-TELLINGS: dict[str, Telling] = {
-    "verify_email": Telling(
+TOOL_TEXTS: dict[str, ToolText] = {
+    "verify_email": ToolText(
         "Verify an email address",
         "Find out whether an email address takes mail, without sending any. Takes some 3 seconds "
         "at most. Every call is one verification of the account's quota. With a webhook the "
         "answer is a job_id at once, and the result is posted to the webhook.",
         reaches_out=True,
     ),
-    "create_api_key": Telling(
-        "Make an API key",
-        "Make a standard key for the account. The key is in the answer and is shown this once: "
-        "hand it to the person and keep it nowhere else.",
+    "create_api_key": ToolText(
+        "Create an API key",
+        "Create a standard key for the account. The answer has the key, which is never shown "
+        "again: give it to the person and store it nowhere else.",
     ),
-    "list_api_keys": Telling(
+    "list_api_keys": ToolText(
         "List the API keys", "List the account's active standard keys, without their secrets.",
         only_reads=True, repeats_freely=True,
     ),
-    "revoke_api_key": Telling(
+    "revoke_api_key": ToolText(
         "Revoke an API key",
-        "Revoke a standard key for good: whatever uses it stops working at once, this "
-        "connection too if it is its own key. list_api_keys tells the ids.",
+        "Revoke a standard key permanently: everything that uses it stops working at once, "
+        "including this connection if it uses the key. list_api_keys returns the ids.",
         destroys=True, repeats_freely=True,
     ),
-    "get_usage_summary": Telling(
+    "get_usage_summary": ToolText(
         "This month's usage",
         "This UTC month: verifications used, included, left and beyond the plan, and the "
         "estimated cost in EUR.",
         only_reads=True, repeats_freely=True,
     ),
-    "get_account": Telling(
+    "get_account": ToolText(
         "The account", "The account's tier, its limits, its usage this month, its subscription.",
         only_reads=True, repeats_freely=True,
     ),
-    "get_usage": Telling(
+    "get_usage": ToolText(
         "Usage by day", "Billable verifications of each of the last 30 UTC days.",
         only_reads=True, repeats_freely=True,
     ),
-    "create_billing_portal": Telling(
+    "create_billing_portal": ToolText(
         "Open the billing portal",
-        "Make a link to the billing portal, where the account's owner sees invoices and changes "
-        "plan or payment. Whoever has the link can: hand it to the person alone.",
+        "Create a link to the billing portal, where the account's owner sees invoices and "
+        "changes plan or payment. The link grants access: give it to the person only.",
         reaches_out=True,
     ),
 }  # fmt: skip
 
-# what an argument's type does not say: (tool, argument) -> more of its JSON schema
+# (tool, argument) -> additions to its JSON schema
 ARGUMENTS: dict[tuple[str, str], dict[str, Any]] = {
     ("verify_email", "webhook"): {
         "format": "uri",
         "description": "A public https URL with a host name. The answer is a job_id at once, and "
         "the result is posted there.",
     },
-    ("create_api_key", "label"): {"description": "A name to know the key by."},
+    ("create_api_key", "label"): {"description": "The name of the key."},
     ("create_billing_portal", "return_url"): {
-        "format": "uri", "description": "Where the portal leads back to: http or https.",
+        "format": "uri", "description": "The http or https URL to which the portal returns.",
     },
-    ("revoke_api_key", "id"): {"description": "The key's id, as list_api_keys tells it."},
+    ("revoke_api_key", "id"): {"description": "The key's id, from list_api_keys."},
 }  # fmt: skip
 
 
-class Nothing(Struct, frozen=True):
-    """The arguments of a tool that takes none: an object all the same."""
+class NoArguments(Struct, frozen=True):
+    """The arguments of a tool without any: an empty object."""
 
 
 class KeyId(Struct, frozen=True):
-    """The argument that stands in the operation's path."""
+    """The argument that the operation takes in its path."""
 
     id: str
 
@@ -119,39 +119,39 @@ REVOKED = {
 
 
 def arguments_of(operation: Operation) -> type[Struct]:
-    """The type of a tool's arguments: the operation's body, or what its path leaves open."""
-    return operation.takes or (KeyId if "{id}" in operation.path else Nothing)
+    """The type of a tool's arguments: the operation's body or path parameters."""
+    return operation.takes or (KeyId if "{id}" in operation.path else NoArguments)
 
 
 def define(operations: Sequence[Operation], places: Links) -> list[dict[str, Any]]:
     """The definitions of all operations that are tools, in their order."""
     schemas = describe(operations, places)["components"]["schemas"]
-    schemas["VerifyEmailResult"]["properties"].pop("evidence")  # no tool can ask for it
+    schemas["VerifyEmailResult"]["properties"].pop("evidence")  # tools cannot request it
     return [_definition(each, schemas) for each in operations if each.tool]
 
 
 def _definition(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
-    telling = TELLINGS[operation.name]
+    text = TOOL_TEXTS[operation.name]
     needs = f" Needs the header {PROVISIONING_HEADER}." if operation.key == "provisioning" else ""
     return {
         "name": operation.name,
-        "title": telling.title,
-        "description": telling.description + needs,
+        "title": text.title,
+        "description": text.description + needs,
         "inputSchema": _input_schema(operation, schemas),
         "outputSchema": _output_schema(operation, schemas),
         "annotations": {
-            "title": telling.title,
-            "readOnlyHint": telling.only_reads,
-            "destructiveHint": telling.destroys,
-            "idempotentHint": telling.repeats_freely,
-            "openWorldHint": telling.reaches_out,
+            "title": text.title,
+            "readOnlyHint": text.only_reads,
+            "destructiveHint": text.destroys,
+            "idempotentHint": text.repeats_freely,
+            "openWorldHint": text.reaches_out,
         },
     }
 
 
 def _input_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str, Any]:
     if operation.takes is not None:
-        taken = _whole(schemas[operation.takes.__name__], schemas)
+        taken = _resolved(schemas[operation.takes.__name__], schemas)
         properties, required = taken["properties"], taken["required"]
     else:
         required = list(arguments_of(operation).__struct_fields__)
@@ -167,10 +167,9 @@ def _input_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str,
 
 
 def _argument(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be left out is told as left out; null is taken too, and no model need know.
+    """An argument's schema without null: an optional argument is simply left out.
 
-    A pattern's guard against a line end is for Python's dialect alone, and hosts of
-    models refuse what looks ahead.
+    The look-ahead against a line end is needed in Python only, and MCP clients refuse it.
     """
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     given = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
@@ -186,20 +185,20 @@ def _output_schema(operation: Operation, schemas: Mapping[str, Any]) -> dict[str
     if not kinds:
         return REVOKED
     if len(kinds) == 1:
-        schema: dict[str, Any] = _whole(schemas[kinds[0]], schemas)
+        schema: dict[str, Any] = _resolved(schemas[kinds[0]], schemas)
         return schema
-    return {"type": "object", "anyOf": [_whole(schemas[kind], schemas) for kind in kinds]}
+    return {"type": "object", "anyOf": [_resolved(schemas[kind], schemas) for kind in kinds]}
 
 
 _REFERENCE = re.compile(r"#/components/schemas/(\w+)")
 
 
-def _whole(node: Any, schemas: Mapping[str, Any]) -> Any:
-    """The same with every reference replaced by what it leads to; none leads to itself."""
+def _resolved(node: Any, schemas: Mapping[str, Any]) -> Any:
+    """The schema with every reference replaced by its target. References are not cyclic."""
     if isinstance(node, list):
-        return [_whole(value, schemas) for value in node]
+        return [_resolved(value, schemas) for value in node]
     if not isinstance(node, dict):
         return node
-    own = {key: _whole(value, schemas) for key, value in node.items() if key != "$ref"}
-    led = _REFERENCE.fullmatch(node.get("$ref", ""))
-    return {**_whole(schemas[led[1]], schemas), **own} if led else own
+    own = {key: _resolved(value, schemas) for key, value in node.items() if key != "$ref"}
+    reference = _REFERENCE.fullmatch(node.get("$ref", ""))
+    return {**_resolved(schemas[reference[1]], schemas), **own} if reference else own

@@ -1,10 +1,10 @@
-"""The application: the table of operations, the short way and Quart's.
+"""The ASGI application: routes a request to its operation, by a fast path or by Quart.
 
-Most requests name a path of the table as it stands there, with a method that it has:
-they are answered without a framework, whose routing, contexts and objects cost more
-than all the rest of an empty request. Quart finds the route of the others, and says
-what is wrong where there is none. `answering` has what follows; both ways give the
-same octets for the same request. No background work lives here.
+Most requests name a path of the table literally, with a valid method. They skip the
+framework, whose routing, contexts and objects cost more than the rest of an empty
+request. Quart routes all others and reports unknown paths and methods. Then both use
+`dispatch`, so the same request gets the same bytes either way. No background work
+runs here.
 """
 
 import logging
@@ -31,8 +31,8 @@ from mailprobe.api.http.ndjson import NdjsonBody
 from mailprobe.api.observability.request_context import RequestContext, request_scope
 from mailprobe.api.quota.capacity import BODY_S_MAX
 from mailprobe.api.rest.dispatch import answer, refuse
-from mailprobe.api.rest.messages import Inbound, OperationReply, StreamedLines
-from mailprobe.api.rest.operations import OPERATIONS, Operation
+from mailprobe.api.rest.messages import Inbound, Operation, OperationReply, StreamedLines
+from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
     MethodNotAllowed,
@@ -51,7 +51,7 @@ NO_PARTS: Mapping[str, str] = {}
 
 
 def create_app(service: Service) -> Application:
-    """An ASGI application over the service's parts; it opens and closes nothing."""
+    """Create the ASGI application over the service's parts. It opens and closes nothing."""
     framework = _framework(service)
     known = {(row.method, row.path): row for row in OPERATIONS if "{" not in row.path}
 
@@ -108,20 +108,20 @@ def _inbound(
     return Inbound(request_id_of(scope), headers_of_scope(scope), query, path, read)
 
 
-# -- the answer ---------------------------------------------------------------------------------
+# -- sending the reply ---------------------------------------------------------------------------------
 
 
 async def _send_reply(
     reply: OperationReply, scope: Message, request_context: RequestContext, send: Send
 ) -> None:
-    """The end is said with the last octets: apart it would be a packet of its own."""
+    """Send the reply. The last bytes carry the end of the body, to save a packet."""
     start = _start(reply, scope)
     if not isinstance(reply.body, StreamedLines):
         await send(start)
         request_context.status = reply.status
         await send(_part(reply.body, more=False))
     else:
-        # opened first: from its grant on a stream has its addresses under way
+        # opened before the head is sent: its addresses are verified from the reservation on
         async with NdjsonBody(reply.body) as body:
             await send(start)
             request_context.status = reply.status
@@ -149,17 +149,17 @@ def _part(octets: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": octets, "more_body": more}
 
 
-# -- Quart's way --------------------------------------------------------------------------------
+# -- routing by Quart --------------------------------------------------------------------------------
 
 
 class Incoming(TrioRequest):
-    """A request whose body nobody reads before an operation asks for it."""
+    """A request whose body is read only by its operation."""
 
     receive: Receive
 
 
-class Replied(Response):
-    """What Quart carries out of a view: our own reply, which we send ourselves."""
+class ReplyResponse(Response):
+    """Carries our reply out of a Quart view; `_send_reply` sends it."""
 
     def __init__(self, reply: OperationReply) -> None:
         super().__init__(b"", reply.status)
@@ -167,11 +167,11 @@ class Replied(Response):
 
 
 class RequestConnection(TrioASGIHTTPConnection):
-    """One request, in the task that it came in.
+    """Handles one request in the task that received it.
 
-    Quart's own has a nursery and two tasks for each request, to read the body ahead
-    and to end the work when the client is gone; that cost twice what all the rest of
-    Quart does. Our server has the body already, and ends the work itself (`asgi.Exchange`).
+    Quart's own class starts a nursery and two tasks per request, to read the body ahead
+    and to cancel the work when the client disconnects; that costs twice the rest of
+    Quart. Our server has the body already and cancels the work itself (`http.exchange`).
     """
 
     async def find(self, receive: Receive) -> OperationReply:
@@ -179,12 +179,12 @@ class RequestConnection(TrioASGIHTTPConnection):
         assert isinstance(incoming, Incoming)
         incoming.receive = receive
         response = await self.app.handle_request(incoming)
-        assert isinstance(response, Replied)  # an error has its own, see `trouble`
+        assert isinstance(response, ReplyResponse)  # errors too, see `refuse_error`
         return response.reply
 
 
 async def _push_nothing(message: Message) -> None:
-    """Of what Quart could send by itself we have nothing."""
+    """Quart's HTTP/2 pushes, which this server does not support."""
 
 
 class Framework(QuartTrio):
@@ -193,13 +193,13 @@ class Framework(QuartTrio):
     request_class = Incoming
 
     async def find(self, scope: Message, receive: Receive) -> OperationReply:
-        """The answer of whatever is at this path."""
+        """Route the request and return the operation's reply, or a refusal."""
         return await RequestConnection(self, scope).find(receive)  # type: ignore[arg-type]  # Quart's own name for a scope
 
 
 def _framework(service: Service) -> Framework:
     app = Framework("mailprobe", static_folder=None)
-    app.url_map.merge_slashes = False  # no redirects: a path is right or it is not found
+    app.url_map.merge_slashes = False  # no redirects: other paths are 404
     for operation in OPERATIONS:
         app.add_url_rule(
             operation.path.replace("{", "<").replace("}", ">"),
@@ -211,13 +211,13 @@ def _framework(service: Service) -> Framework:
 
     @app.before_request
     async def refuse_empty_segments() -> None:
-        if request.scope["path"].startswith("//"):  # werkzeug passes over the second one
+        if request.scope["path"].startswith("//"):  # werkzeug ignores the second slash
             raise exceptions.NotFound
 
-    async def trouble(error: Exception) -> Response:
-        return Replied(refuse(service, _as_refusal(error, request.scope)))
+    async def refuse_error(error: Exception) -> Response:
+        return ReplyResponse(refuse(service, _as_refusal(error, request.scope)))
 
-    app.register_error_handler(Exception, trouble)
+    app.register_error_handler(Exception, refuse_error)
     return app
 
 
@@ -227,13 +227,13 @@ def _view(service: Service, operation: Operation) -> Callable[..., Awaitable[Res
         assert isinstance(incoming, Incoming)
         query = {name: incoming.args.getlist(name) for name in incoming.args}
         inbound = _inbound(incoming.scope, incoming.receive, query, path)
-        return Replied(await answer(service, operation, inbound))
+        return ReplyResponse(await answer(service, operation, inbound))
 
     return view
 
 
 def _as_refusal(error: Exception, scope: Scope) -> Refusal:
-    """What was found wrong before any operation began."""
+    """The refusal for an error before any operation began."""
     match error:
         case exceptions.NotFound():
             return NoSuchRoute()

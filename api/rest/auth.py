@@ -1,7 +1,7 @@
-"""Who asks: from the Authorization header to the caller, or a refusal.
+"""Authentication: from the Authorization header to the caller, or a refusal.
 
-A header that can be no key of ours is refused by its form, without asking the
-store. What was sent is never repeated, in no answer and in no log.
+A header that cannot be one of our keys is refused by its form, without a query of the
+store. The key is never repeated, neither in a response nor in a log.
 """
 
 from mailprobe.api.keys import key_hash, well_formed
@@ -14,11 +14,10 @@ NOT_FOR_THIS = "A provisioning key does not verify; a standard key (sk_live_…)
 
 
 async def authenticate(store: Store, authorization: str | None, wanted: KeyKind) -> Caller:
-    """Whose key it is, if it is in force and of the wanted kind.
+    """Return the key's owner if the key is active and of the wanted kind.
 
-    A provisioning key where a standard one is wanted is as good as none; a standard
-    key on a management route is told that it is the wrong one. Raises
-    StoreUnavailable too.
+    Raises MissingKey; InvalidKey, also for a provisioning key where a standard one is
+    wanted; WrongKeyType for a standard key on a management route; StoreUnavailable.
     """
     if authorization is None or not authorization.strip():
         raise MissingKey("standard" if wanted == "standard" else "provisioning")

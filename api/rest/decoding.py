@@ -1,10 +1,9 @@
-"""From a body's octets to the type that an operation takes, or a sentence that says what is wrong.
+"""Decodes a request body into the operation's type, or says what is wrong with it.
 
-JSON in the strict sense: UTF-8 without a byte order mark, no NaN, no lone
-surrogate, nesting that can be followed. A field that we read may come once only
-(RFC 8259 leaves open which of two would count; the wrong one costs money). Fields
-that we do not read are passed over without being kept, whatever is in them, so
-that memory stays bounded by the body's own size.
+Strict JSON: UTF-8 without a byte order mark, no NaN, no lone surrogates, bounded
+nesting. A known field may appear once only: RFC 8259 leaves open which of two counts,
+and the wrong one costs money. Unknown fields are ignored and not stored, so that
+memory stays bounded by the size of the body.
 """
 
 import re
@@ -19,10 +18,10 @@ import trio
 from mailprobe.api.rest.messages import JSON
 from mailprobe.api.rest.refusals import InvalidRequest, Section
 
-THREAD_OCTETS = 64 * 1024  # from here on parsing would hold up everybody else
-STRINGS_MAX = 10_000  # in a large body: half a million of them take 20 ms to make
-THREADS_MAX = 1  # bodies that are parsed in a thread at a time: it holds Python's lock
-LARGE_SHARE = 0.05  # of one processor's time, for large bodies: a request has a few KiB
+THREAD_OCTETS = 64 * 1024  # larger bodies are parsed in a thread: they would delay other requests
+STRINGS_MAX = 10_000  # in a large body: half a million take 20 ms to create
+THREADS_MAX = 1  # bodies parsed in threads at a time: each holds the GIL
+LARGE_SHARE = 0.05  # of one CPU's time, for large bodies: an ordinary request has a few KiB
 
 TOO_MANY_PARTS = "The body has more parts than a request of this service ever needs."
 
@@ -32,14 +31,14 @@ _threads = trio.CapacityLimiter(THREADS_MAX)
 
 
 class _ParsePace:
-    """When the next large body may be parsed."""
+    """Limits the CPU time spent on large bodies, over all requests."""
 
     def __init__(self) -> None:
         self._lock = trio.Lock()
         self._idle_at = -inf
 
     async def parse(self, octets: bytes, kind: type[T], section: Section) -> T:
-        """In its turn, after the time that the one before it has used up."""
+        """Parse in a thread, after a pause in proportion to the CPU time of the previous body."""
         async with self._lock:
             await trio.sleep_until(max(self._idle_at, trio.current_time()))
             took = _ParseTook()
@@ -77,7 +76,7 @@ def _pace() -> _ParsePace:
 
 
 def check_media_type(header: str | None, section: Section) -> None:
-    """Nothing said is taken for JSON; another type, or another character set, is refused."""
+    """Raise InvalidRequest for a type other than JSON in UTF-8. No header counts as JSON."""
     if header is None:
         return
     media_type, *parameters = (part.strip().lower() for part in header.split(";"))
@@ -89,14 +88,14 @@ def check_media_type(header: str | None, section: Section) -> None:
 
 
 async def parse(octets: bytes, kind: type[T], section: Section) -> T:
-    """Raises InvalidRequest, which says whether the body was JSON at all."""
+    """Decode a body. Raises InvalidRequest; its `was_json` says whether the body was JSON."""
     if len(octets) <= THREAD_OCTETS:
         return read(octets, kind, section)
     return await _pace().parse(octets, kind, section)
 
 
 def read(octets: bytes, kind: type[T], section: Section) -> T:
-    """The same, at once."""
+    """Decode in the calling task. Raises InvalidRequest."""
     try:
         return _read(octets, kind, section)
     except msgspec.ValidationError as error:
@@ -109,7 +108,7 @@ def read(octets: bytes, kind: type[T], section: Section) -> T:
 def _read(octets: bytes, kind: type[T], section: Section) -> T:
     if len(octets) > THREAD_OCTETS and _strings_at_least(octets) > STRINGS_MAX:
         raise InvalidRequest(TOO_MANY_PARTS, section)
-    octets.decode()  # what is passed over must be UTF-8 as well
+    octets.decode()  # ignored parts must be UTF-8 as well
     body = msgspec.json.decode(octets, type=kind)
     try:
         twice = _field_twice(octets, kind.__struct_fields__)
@@ -121,12 +120,15 @@ def _read(octets: bytes, kind: type[T], section: Section) -> T:
 
 
 def _strings_at_least(octets: bytes) -> int:
-    """A lower bound: a quote behind a backslash may be one within a string. At most twice too low."""
+    """A lower bound of the number of strings, at most a factor of two too low.
+
+    A quote after a backslash may belong to a string.
+    """
     return (octets.count(b'"') - octets.count(b'\\"')) // 2
 
 
 def _must_be_json(octets: bytes, section: Section) -> None:
-    """The first wrong type ends a decoding: is the rest JSON?"""
+    """Raise InvalidRequest unless the whole body is JSON: decoding stops at a wrong type."""
     try:
         msgspec.json.decode(octets, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -148,7 +150,7 @@ def _not_json(octets: bytes, error: Exception, section: Section) -> InvalidReque
     return InvalidRequest(why, section)
 
 
-# -- what msgspec found, in the words of JSON ---------------------------------------------------
+# -- msgspec's errors, in terms of JSON ---------------------------------------------------
 
 _WORDS = {
     "str": "a string", "int": "a number", "float": "a number", "bool": "true or false",
@@ -178,27 +180,25 @@ def _explain(found: str) -> str:
     return f"{field} cannot be read: {what[:1].lower()}{what[1:]}."
 
 
-# -- fields that come twice ----------------------------------------------------------------------
+# -- duplicate fields ----------------------------------------------------------------------
 
-TOKENS_MAX = (
-    10_000  # looked at one by one: some 4 ms; fifty addresses are a hundred, with their brackets
-)
-ESCAPES_MAX = 50_000  # a search looks at each by itself: some 2 ms
+TOKENS_MAX = 10_000  # inspected one by one, some 4 ms; fifty addresses have about a hundred
+ESCAPES_MAX = 50_000  # the search inspects each, some 2 ms
 
-# A whole string, possibly a name, or a bracket. Possessive: a long string costs no memory,
-# and what lies between two tokens is passed over at once, up to the end: a search that
-# began anew behind each octet would take the square of their number.
+# A whole string, possibly a name, or a bracket. Possessive quantifiers: a long string costs
+# no memory, and text between two tokens is skipped in one step. A search that restarted
+# after each byte would take quadratic time.
 _TOKEN = re.compile(
     rb'[^"\[\]{}]*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*+:)?|([\[\]{}])|\Z)', re.DOTALL
 )
 
 
 def _field_twice(octets: bytes, names: tuple[str, ...]) -> str | None:
-    """The first of these names that the outermost object has twice; the octets are JSON.
+    """Return the first of these names that the outermost object has twice. The body is JSON.
 
-    Nearly always it is enough to count: a name that is written once, in a body without
-    escapes, cannot be there twice. Only where that does not settle it are the tokens
-    looked at one by one. Raises _TooManyParts where they are more than a request has.
+    Counting nearly always suffices: a name that occurs once, in a body without escapes,
+    is not a duplicate. Otherwise the tokens are inspected one by one. Raises
+    _TooManyParts for more tokens than a request has.
     """
     if not _may_be_twice(octets, names):
         return None
@@ -231,4 +231,4 @@ def _may_be_twice(octets: bytes, names: tuple[str, ...]) -> bool:
 
 
 class _TooManyParts(Exception):
-    """The body has more parts than are looked at."""
+    """The body has more parts than are inspected."""

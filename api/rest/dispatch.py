@@ -1,9 +1,9 @@
-"""From a request to its answer: every check, in the order that callers rely on.
+"""Request dispatch: every check of a request, in the order that clients rely on.
 
-The route and the method are checked by whoever found the operation (404, 405).
-Then: the key (401, 403), Content-Length (413), the body (408, 413, 400), and in
-the operation's own transaction hard cap (402), limits (429) and capacity (503).
-Every trouble becomes a documented answer here and nowhere else.
+The caller has checked route and method (404, 405). Then follow: the key (401, 403),
+Content-Length (413), the body (408, 413, 400), and in the operation's own transaction
+hard cap (402), limits (429) and capacity (503). Every error becomes a documented
+response here and nowhere else.
 """
 
 import logging
@@ -19,9 +19,8 @@ from mailprobe.api.observability.request_context import RequestContext, present,
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.rest.decoding import check_media_type, parse
 from mailprobe.api.rest.errors import body_of, headers_of, row_of
-from mailprobe.api.rest.idempotency import check_key, fingerprint, once
-from mailprobe.api.rest.messages import Call, Inbound, OperationReply, StreamedLines
-from mailprobe.api.rest.operations import Operation
+from mailprobe.api.rest.idempotency import check_key, fingerprint, perform_once
+from mailprobe.api.rest.messages import Call, Inbound, Operation, OperationReply, StreamedLines
 from mailprobe.api.rest.refusals import (
     InvalidRequest,
     NoSuchRoute,
@@ -38,13 +37,13 @@ from mailprobe.storage.contract import StoreUnavailable
 
 log = logging.getLogger("mailprobe.api")
 
-CODING_SHOWN_MAX = 40  # characters of it, in the answer
+CODING_SHOWN_MAX = 40  # characters repeated in the response
 
 _encode = msgspec.json.Encoder().encode
 
 
 async def answer(service: Service, operation: Operation, inbound: Inbound) -> OperationReply:
-    """The answer, whatever happens; raises nothing but Cancelled."""
+    """Perform an operation and return its reply, a refusal included. Raises only Cancelled."""
     with request_scope(service.request_log, inbound.request_id) as request_context:
         request_context.operation = operation.name
         call = Call(None, inbound.query, inbound.path, sent=inbound.headers)
@@ -52,7 +51,7 @@ async def answer(service: Service, operation: Operation, inbound: Inbound) -> Op
             reply = await _answer_or_refuse(service, operation, inbound, call)
         finally:
             request_context.caller, request_context.addresses = (
-                call.caller_name,
+                call.authenticated,
                 _addresses_in(call.body),
             )
         request_context.status = reply.status
@@ -75,13 +74,13 @@ async def _answer_or_refuse(
     except Exception:
         log.exception("a bug of ours")
         reply = refuse(service, OurFault(inbound.request_id))
-    if operation.metered and call.caller_name and not call.headers and reply.status < 500:
-        await service.quota.notify_limits(call.caller_name, call.headers)
+    if operation.metered and call.authenticated and not call.headers and reply.status < 500:
+        await service.quota.notify_limits(call.authenticated, call.headers)
     return replace(reply, headers={**call.headers, **reply.headers})
 
 
 def refuse(service: Service, refusal: Refusal) -> OperationReply:
-    """The one way in which a refusal becomes an answer."""
+    """Convert a refusal into a reply; all refusals pass here."""
     row = row_of(refusal)
     if (request_context := present()) is not None:
         request_context.code = row.code
@@ -96,25 +95,25 @@ async def _answer(
         raise NoSuchRoute
     if operation.key is not None:
         authorization = inbound.headers.get("authorization")
-        call.caller_name = await authenticate(service.store, authorization, operation.key)
-        identified(call.caller_name.key.id)
+        call.authenticated = await authenticate(service.store, authorization, operation.key)
+        identified(call.authenticated.key.id)
     octets = await _read(operation, inbound)
     if not operation.metered:
-        admitted()  # what it waits for is no grant
+        admitted()  # it reserves no units, so it leaves the admission queue now
 
     async def act() -> OperationReply:
         return await _dispatch(service, operation, inbound, call, octets)
 
     sent = inbound.headers.get("idempotency-key") if operation.takes_idempotency_key else None
     key = check_key(sent, operation.section, repeatable=operation.repeatable)
-    if key is None or call.caller_name is None:
+    if key is None or call.authenticated is None:
         return await act()
     same = fingerprint(operation.name, str(sorted(inbound.query.items())), octets)
-    return await once(service, call, key, same, act)
+    return await perform_once(service, call, key, same, act)
 
 
 async def _read(operation: Operation, inbound: Inbound) -> bytes:
-    """The body's octets, if the operation takes a body; by its length alone where that tells."""
+    """Read the body if the operation takes one. Raises Refusal, by the headers alone if possible."""
     if operation.takes is None and not operation.raw:
         return b""
     check_head(inbound.headers, operation.octets_max)
@@ -122,7 +121,7 @@ async def _read(operation: Operation, inbound: Inbound) -> bytes:
 
 
 def check_head(headers: Mapping[str, str], octets_max: int) -> None:
-    """Raises the Refusal of a body that the head alone condemns: before any of it is read."""
+    """Raise the Refusal of a body that its headers rule out, before any of it is read."""
     length = headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > octets_max:
         raise PayloadTooLarge(octets_max)
@@ -134,16 +133,16 @@ def check_head(headers: Mapping[str, str], octets_max: int) -> None:
 async def _dispatch(
     service: Service, operation: Operation, inbound: Inbound, call: Call, octets: bytes
 ) -> OperationReply:
-    """Understand the body and do the work; a refusal is an answer too, and may be kept as one."""
+    """Decode the body and run the handler. A refusal is a reply too, and may be stored as one."""
     try:
-        call.body = await _understand(operation, inbound, octets)
+        call.body = await _decode_body(operation, inbound, octets)
         return await operation.handler(service, call)
     except InvalidRequest as refusal:
         reply = refuse(service, refusal)
         if operation.counts_malformed and refusal.was_json:
             first = call.first_answer(reply)
             if await service.quota.count_malformed(call.caller, call.headers, first):
-                call.has_kept()
+                call.mark_kept()
         elif operation.limits_malformed:
             await service.quota.limit_malformed(
                 call.caller, operation.name.removeprefix("verify_"), call.headers
@@ -153,7 +152,7 @@ async def _dispatch(
         return refuse(service, refusal)
 
 
-async def _understand(operation: Operation, inbound: Inbound, octets: bytes) -> Any:
+async def _decode_body(operation: Operation, inbound: Inbound, octets: bytes) -> Any:
     if operation.raw:
         return octets
     if operation.takes is None or (not octets and not operation.body_required):
@@ -163,7 +162,7 @@ async def _understand(operation: Operation, inbound: Inbound, octets: bytes) -> 
 
 
 def _addresses_in(body: Any) -> int:
-    """How many addresses a body asks about."""
+    """The number of addresses in a body."""
     match body:
         case VerifyRequest():
             return 1
@@ -173,7 +172,7 @@ def _addresses_in(body: Any) -> int:
 
 
 def _counted(lines: StreamedLines, request_context: RequestContext) -> StreamedLines:
-    """The same lines, counted for the visit as they are handed over."""
+    """The same lines, counted in the request context as they are sent."""
     request_context.lines = 0
 
     def encode(answers: Sequence[Answer]) -> bytes:

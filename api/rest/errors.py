@@ -1,7 +1,7 @@
-"""The one table of errors: what status, code and words each refusal has.
+"""The table of errors: status, code and texts of each refusal.
 
-What the caller did is told in `message`, what to do about it in `action`; `docs`
-leads to the page. Pure: no clock, no web framework.
+`message` says what is wrong, `action` what to do about it, `docs` links to the page.
+Pure: no clock, no web framework.
 """
 
 from dataclasses import dataclass, fields
@@ -51,7 +51,7 @@ from mailprobe.api.rest.schema import (
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The public addresses that appear in bodies; without a slash at the end."""
+    """The public URLs that appear in bodies, without a trailing slash."""
 
     base_url: str
     docs_url: str
@@ -60,7 +60,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """How one refusal is told. The texts are templates over its fields and the places."""
+    """One refusal's response. The texts are templates over its fields and the links."""
 
     status: int
     code: str
@@ -68,8 +68,8 @@ class ErrorRow:
     action: str
     anchor: Section | None  # None: the refusal's own section
     shape: type[ApiError] = ApiError
-    closes: bool = False  # the connection: what else is on its way is not read
-    retry_s: int | None = None  # a Retry-After where no reset_at tells it
+    closes: bool = False  # close the connection: the rest of the body is not read
+    retry_s: int | None = None  # the Retry-After of a refusal without reset_at
 
 
 AUTHENTICATE = "Send the header Authorization: Bearer <key> with "
@@ -174,15 +174,15 @@ TABLE: dict[type[Refusal], ErrorRow] = {
         "Do not repeat it with this key: use a new one to do and count it again.", "idempotency",
     ),
     Overloaded: ErrorRow(
-        503, "overloaded", "The service has as much to do as it can bear.",
+        503, "overloaded", "The service is overloaded.",
         "Send it again in a second or two; nothing was counted.", "errors", retry_s=1,
     ),
     UsageUnknown: ErrorRow(
-        503, "quota_check_failed", "The usage store cannot be asked just now.",
+        503, "quota_check_failed", "The usage store is unavailable.",
         "Send it again in a second or two.", "errors", retry_s=1,
     ),
     ProviderUnavailable: ErrorRow(
-        503, "billing_unavailable", "The billing provider cannot be asked just now.",
+        503, "billing_unavailable", "The billing provider is unavailable.",
         "Send it again in a few seconds.", "errors", retry_s=5,
     ),
     OurFault: ErrorRow(
@@ -193,7 +193,7 @@ TABLE: dict[type[Refusal], ErrorRow] = {
 }  # fmt: skip
 
 
-# refusals of the HTTP server itself, which knows no more than their code
+# refusals by the HTTP server itself, which knows only their code
 BEFORE_ROUTING: dict[str, Refusal] = {
     "invalid_request": InvalidRequest("The request is not well-formed HTTP/1.1.", "endpoints"),
     "request_timeout": SlowBody(BODY_S_MAX),
@@ -208,31 +208,31 @@ def row_of(refusal: Refusal) -> ErrorRow:
 
 
 def body_of(refusal: Refusal, places: Links) -> ApiError:
-    """The whole error body: the four fields, and what its kind adds."""
+    """The error body: the four common fields, and those of its type."""
     row = row_of(refusal)
-    said = vars(refusal) | {field.name: getattr(places, field.name) for field in fields(places)}
+    values = vars(refusal) | {field.name: getattr(places, field.name) for field in fields(places)}
     return row.shape(
         error=row.code,
-        message=row.message.format_map(said),
-        action=row.action.format_map(said),
-        docs=f"{places.docs_url}#{row.anchor or said['section']}",
-        **{name: said[name] for name in _own_fields(row.shape)},
+        message=row.message.format_map(values),
+        action=row.action.format_map(values),
+        docs=f"{places.docs_url}#{row.anchor or values['section']}",
+        **{name: values[name] for name in _own_fields(row.shape)},
     )
 
 
 def body_of_code(code: str, places: Links) -> ApiError:
-    """The body for what is refused before any operation is found: by the HTTP server."""
+    """The body of a refusal by the HTTP server, before any operation is found."""
     return body_of(BEFORE_ROUTING[code], places)
 
 
 @cache
 def octets_of_code(code: str, places: Links) -> bytes:
-    """The same as JSON, made once: in a flood it is said thousands of times a second."""
+    """The same as JSON, cached: under overload it is sent thousands of times a second."""
     return msgspec.json.encode(body_of_code(code, places))
 
 
 def headers_of(refusal: Refusal) -> dict[str, str]:
-    """The headers that go with it, but for the connection's."""
+    """The refusal's response headers, without Connection."""
     match refusal:
         case MethodNotAllowed(allow=allow):
             return {"Allow": allow}
@@ -247,7 +247,7 @@ def headers_of(refusal: Refusal) -> dict[str, str]:
 
 
 def retry_after_s(asked_at: datetime, reset_at: datetime) -> int:
-    """Whole seconds that are always enough to wait."""
+    """Whole seconds, rounded up, at least 1."""
     return max(1, ceil((reset_at - asked_at).total_seconds()))
 
 

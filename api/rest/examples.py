@@ -1,4 +1,4 @@
-"""One example of every body, for the API description; the tests hold them against the schemas."""
+"""One example of every body, for the API description. Tests validate them against the schemas."""
 
 from datetime import UTC, date, datetime
 from typing import Any
@@ -39,7 +39,7 @@ _SOON = datetime(2026, 3, 14, 9, 27, 12, tzinfo=UTC)
 _MONTH = datetime(2026, 3, 1, tzinfo=UTC)
 _NEXT_MONTH = datetime(2026, 4, 1, tzinfo=UTC)
 _ID = UUID("0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60")
-_KEY = mint("sk_live_", lambda below: 7)  # well formed, and nobody's
+_KEY = mint("sk_live_", lambda below: 7)  # well formed, but not a real key
 
 DELIVERABLE = Verdict(
     "ann@example.org", True, "deliverable", 0.97, None,
@@ -104,7 +104,7 @@ _BY_REFUSAL = {type(refusal): refusal for refusal in REFUSALS}
 
 
 def example_of(kind: type[msgspec.Struct]) -> Any:
-    """The example of a body, as JSON would have it."""
+    """The example of a body, as built-in types for JSON."""
     return msgspec.to_builtins(_BY_TYPE[kind])
 
 

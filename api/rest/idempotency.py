@@ -1,9 +1,9 @@
-"""Idempotency-Key: the first answer again, and nothing done or counted twice.
+"""Idempotency-Key: a repeat gets the first answer, and nothing is done or counted twice.
 
-Kept are the answers of work that was counted or done. Most are kept in the very
-transaction that counts (`Call.first_answer`): a process that is killed has done
-nothing, or has the answer. A request that was refused and not counted, a store that
-was away, a client that hung up leave the key as if it had never come.
+Answers are stored for work that was counted or done, most of them in the transaction
+that counts (`Call.first_answer`): a process that is killed has done nothing, or has
+stored the answer. The key stays unused if the request was refused and not counted, the
+store was unavailable, or the client disconnected.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,12 +26,12 @@ from mailprobe.storage.records import Answered, IdempotencyRecord
 KEY_CHARACTERS_MAX = 255
 KEEP_S = 24 * 3600.0
 LEASE_S = 60.0  # far longer than the longest request takes
-FINISH_S = 1.0  # as long an answer waits until it is kept
+FINISH_S = 1.0  # how long a reply waits until it is stored
 KEPT = {200, 201, 202}
 
 
 def check_key(key: str | None, section: Section, *, repeatable: bool) -> str | None:
-    """The key, if one was sent that can be used; else None or InvalidRequest."""
+    """Return the key, or None if none was sent. Raises InvalidRequest."""
     if key is None:
         return None
     if not repeatable:
@@ -44,27 +44,30 @@ def check_key(key: str | None, section: Section, *, repeatable: bool) -> str | N
 
 
 def fingerprint(operation: str, query: str, octets: bytes) -> str:
-    """What must be the same for a request to be the same."""
+    """Hash of operation, query and body: equal for equal requests."""
     return sha256(f"{operation}?{query}\n".encode() + octets).hexdigest()
 
 
-async def once(
+async def perform_once(
     service: Service,
     call: Call,
     key: str,
     fingerprint: str,
     act: Callable[[], Awaitable[OperationReply]],
 ) -> OperationReply:
-    """Act, or give the answer that acting gave the first time."""
-    once = await _begin(service, call.caller.account.id, key, fingerprint)
-    if isinstance(once, Answered):
-        if once.body is None:
+    """Run `act`, or return the stored answer of its first run.
+
+    Raises AnswerLost, IdempotencyReused, IdempotencyRunning.
+    """
+    record = await _begin(service, call.caller.account.id, key, fingerprint)
+    if isinstance(record, Answered):
+        if record.body is None:
             raise AnswerLost
-        return OperationReply(once.status, once.body, {"Idempotency-Replayed": "true"})
-    call.once, answered = once, None
+        return OperationReply(record.status, record.body, {"Idempotency-Replayed": "true"})
+    call.idempotency, answered = record, None
 
     async def finish() -> None:
-        await service.store.finish_idempotent(once, answered)
+        await service.store.finish_idempotent(record, answered)
 
     finished = None
     try:
@@ -77,7 +80,7 @@ async def once(
         if not call.kept:
             finished = service.background_writes.write_until_durable(finish)
     if finished is not None:
-        with trio.move_on_after(FINISH_S):  # it is kept later where the store can't be asked now
+        with trio.move_on_after(FINISH_S):  # stored later if the store is unavailable now
             await finished.wait()
     return reply
 

@@ -1,7 +1,7 @@
-"""What an account's owner does with a provisioning key: account, keys, usage, billing portal.
+"""Management operations of a provisioning key: account, keys, usage, billing portal.
 
-Every question to the store names the caller's own account, so what belongs to
-another is simply not there.
+Every query of the store names the caller's own account, so the data of other accounts
+is not found.
 """
 
 import re
@@ -39,7 +39,7 @@ from mailprobe.storage.contract import KeyLimitReached
 from mailprobe.storage.records import Caller, Key, Ledger
 
 USAGE_DAYS = 30
-KEYS_A_MINUTE = 20  # of an account: each is a row for as long as its retention
+KEYS_A_MINUTE = 20  # per account: each key is a row that its retention keeps
 WARNING = "Keep this key now: it is shown this once and cannot be read again."
 
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
@@ -101,14 +101,14 @@ async def create_api_key(service: Service, call: Call) -> OperationReply:
             prefix=shown(raw),
             keys_max=keys_max,
             a_minute=KEYS_A_MINUTE,
-            idempotency=call.once,
+            idempotency=call.idempotency,
             answer=lambda key: call.answered(created(key)),
         )
     except KeyLimitReached:
         raise TooManyKeys(keys_max) from None
     except contract.KeyCreationTooFast as early:
         raise KeysTooFast(KEYS_A_MINUTE, early.asked_at, early.reset_at, 1) from None
-    call.has_kept()
+    call.mark_kept()
     return created(key)
 
 
@@ -121,7 +121,7 @@ async def revoke_api_key(service: Service, call: Call) -> OperationReply:
     if not any(key.id == key_id and key.kind == "standard" for key in ours):
         raise KeyNotFound
     if not await service.store.revoke_key(account_id, key_id):
-        raise KeyNotFound  # somebody else was first
+        raise KeyNotFound  # another request revoked it first
     return OperationReply(204)
 
 
@@ -172,7 +172,7 @@ def receives_billing_events(service: Service) -> bool:
 
 
 async def receive_billing_event(service: Service, call: Call) -> OperationReply:
-    """An event of the billing provider's, signed by it; it keeps the account's subscription true."""
+    """A signed event of the billing provider, which updates the account's subscription."""
     if service.payments is None:
         raise NoSuchRoute
     await service.payments.receive_event(call.body, call.sent.get("stripe-signature", ""))
@@ -180,6 +180,6 @@ async def receive_billing_event(service: Service, call: Call) -> OperationReply:
 
 
 def _used(service: Service, caller: Caller, ledger: Ledger) -> int:
-    """Free: what the quota counts. Paid: what is billable."""
+    """This month's units on the free tier, billable verifications on the paid tiers."""
     free = service.plan(caller).monthly_quota is not None
     return ledger.month_units if free else ledger.month_billable

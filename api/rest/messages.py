@@ -1,21 +1,34 @@
-"""A request and its answer as the operations see them, without a web framework.
+"""An operation, its request and its reply, without a web framework.
 
-`Inbound` is what a door hands in: the HTTP application, and any other door that
-performs operations for its callers. `Call` is what a handler gets, after every
-check has passed; `OperationReply` is what it gives back.
+`Inbound` is a request as a transport submits it: the HTTP application or the tool
+server. `Call` is what a handler receives after every check has passed, and
+`OperationReply` what it returns. `Operation` is one row of the table in `operations`,
+from which `openapi` makes the description.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mailprobe.api.quota.capacity import BODY_OCTETS_MAX
 from mailprobe.api.quota.metered_stream import Metered
+from mailprobe.api.rest.refusals import (
+    MethodNotAllowed,
+    NoSuchRoute,
+    OurFault,
+    Overloaded,
+    Refusal,
+    Section,
+)
 from mailprobe.api.rest.schema import BatchRequest, VerifyRequest
 from mailprobe.engine import Answer
-from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord
+from mailprobe.storage.records import Answered, Caller, FirstAnswer, IdempotencyRecord, KeyKind
+
+if TYPE_CHECKING:
+    from mailprobe.api.service import Service
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -23,10 +36,10 @@ NDJSON = "application/x-ndjson"
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """A request whose route is found and whose body is still on its way.
+    """A request whose route is known and whose body is not read yet.
 
-    `headers` has lower-case names. `read` gives the body's octets; it raises
-    PayloadTooLarge past so many octets, and SlowBody past its time.
+    `headers` has lower-case names. `read` returns the body, of at most the given number
+    of bytes; it raises PayloadTooLarge and SlowBody.
     """
 
     request_id: str
@@ -38,43 +51,47 @@ class Inbound:
 
 @dataclass(slots=True)
 class Call:
-    """A request that passed every check before the work.
+    """A request that passed every check before its handler.
 
-    `body` is of the operation's type. `headers` go with the answer, whatever it is.
+    `body` has the operation's type. `headers` are added to the reply, refusals included.
     """
 
-    caller_name: Caller | None  # None where the operation wants no key
+    authenticated: Caller | None  # None if the operation needs no key
     query: Mapping[str, Sequence[str]] = field(default_factory=dict)
     path: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
     sent: Mapping[str, str] = field(default_factory=dict)  # the request's headers, in lower case
     headers: dict[str, str] = field(default_factory=dict)
-    once: IdempotencyRecord | None = None  # of a request with an idempotency key
-    kept: bool = False  # its answer, in the transaction that did the work
+    idempotency: IdempotencyRecord | None = None  # of a request with an idempotency key
+    kept: bool = False  # the answer was stored in the transaction that did the work
 
     @property
     def caller(self) -> Caller:
-        """Who asks, for an operation that wants a key."""
-        assert self.caller_name is not None
-        return self.caller_name
+        """The authenticated caller of an operation that needs a key."""
+        assert self.authenticated is not None
+        return self.authenticated
 
     def first_answer(self, reply: "OperationReply") -> FirstAnswer | None:
-        """What is to be kept of the reply, in the transaction that counts or does the work."""
-        return None if self.once is None else FirstAnswer(self.once, self.answered(reply))
+        """The answer to store in the transaction that counts or does the work; None without a key."""
+        return (
+            None
+            if self.idempotency is None
+            else FirstAnswer(self.idempotency, self.answered(reply))
+        )
 
     def answered(self, reply: "OperationReply") -> Answered:
-        """The reply as it is kept: without its body where that repeats more than it should."""
+        """The reply as it is stored: without a body that repeats an oversized text."""
         assert isinstance(reply.body, bytes)
         return Answered(reply.status, (), None if _repeats_much(self.body) else reply.body)
 
-    def has_kept(self) -> None:
-        """The work is done, and its answer is kept with it."""
-        self.kept = self.once is not None
+    def mark_kept(self) -> None:
+        """Note that the work is done and its answer is stored with it."""
+        self.kept = self.idempotency is not None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedLines:
-    """A body that is still to come: entered and left by whoever sends it."""
+    """A streamed body; the sender enters and leaves its block."""
 
     open: Callable[[], AbstractAsyncContextManager[Metered]]
     encode: Callable[[Sequence[Answer]], bytes]
@@ -82,7 +99,7 @@ class StreamedLines:
 
 @dataclass(frozen=True, slots=True)
 class OperationReply:
-    """An answer; `body` is empty, whole, or Lines."""
+    """A reply; `body` is empty, whole, or streamed."""
 
     status: int
     body: bytes | StreamedLines = b""
@@ -91,11 +108,11 @@ class OperationReply:
     closes: bool = False  # the connection must not be used again
 
 
-ECHOED_CHARACTERS_MAX = 320  # of an address that is kept in an answer; longer ones are none
+ECHOED_CHARACTERS_MAX = 320  # of an address in a stored answer; longer texts are not addresses
 
 
 def _repeats_much(body: Any) -> bool:
-    """Does the answer repeat a text that is too long for an address? 2 MB would be kept for nothing."""
+    """Whether the answer repeats a text too long for an address: up to 2 MB stored for nothing."""
     match body:
         case VerifyRequest(email=email):
             return len(email) > ECHOED_CHARACTERS_MAX
@@ -108,5 +125,62 @@ _encode = msgspec.json.Encoder().encode
 
 
 def reply(status: int, body: msgspec.Struct) -> OperationReply:
-    """A whole answer in JSON."""
+    """A whole reply in JSON."""
     return OperationReply(status, _encode(body))
+
+
+Handler = Callable[["Service", Call], Awaitable[OperationReply]]
+Refusals = tuple[type[Refusal], ...]
+
+ANYWHERE: Refusals = (NoSuchRoute, MethodNotAllowed, OurFault, Overloaded)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: its name, route, request type, reply type and possible refusals."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    key: KeyKind | None
+    gives: type[msgspec.Struct] | None
+    status: int = 200
+    promises: type[msgspec.Struct] | None = None  # type of the 202 for work that continues
+    takes: type[msgspec.Struct] | None = None
+    body_required: bool = True
+    section: Section = "management"
+    may: Refusals = ()
+    media_type: str = "application/json"
+    tool: bool = True
+    raw: bool = False  # the handler reads the body's bytes: they are signed
+    octets_max: int = BODY_OCTETS_MAX
+    is_on: Callable[["Service"], bool] = lambda service: True  # False: its path is not found
+
+    @property
+    def metered(self) -> bool:
+        """Whether it verifies addresses, and so counts against the caller's limits."""
+        return self.key == "standard"
+
+    @property
+    def counts_malformed(self) -> bool:
+        """Whether a malformed request that was JSON costs a unit: a single verification does."""
+        return self.takes is VerifyRequest
+
+    @property
+    def limits_malformed(self) -> bool:
+        """Whether any malformed request takes one unit of the rate limit: a list does."""
+        return self.takes is BatchRequest
+
+    @property
+    def repeatable(self) -> bool:
+        return self.media_type != NDJSON
+
+    @property
+    def takes_idempotency_key(self) -> bool:
+        return self.method == "POST" and self.key is not None
+
+    @property
+    def refusals(self) -> Refusals:
+        return (*self.may, *ANYWHERE)

@@ -1,13 +1,13 @@
-"""The table of operations, told as OpenAPI 3.1; the schemas come from the handlers' own types."""
+"""The table of operations as OpenAPI 3.1. The schemas come from the handlers' types."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from mailprobe.api.rest.errors import TABLE, Links
 from mailprobe.api.rest.examples import example_lines, example_of, example_refusal
-from mailprobe.api.rest.messages import NDJSON
+from mailprobe.api.rest.messages import NDJSON, Operation
 from mailprobe.api.rest.openapi_text import (
     BILLING_EVENT,
     CALLBACK,
@@ -44,9 +44,6 @@ from mailprobe.api.rest.schema import (
     VerifyRequest,
 )
 
-if TYPE_CHECKING:
-    from mailprobe.api.rest.operations import Operation
-
 VERSION = "1.0.0"
 SCHEMAS = "#/components/schemas/{name}"
 JSON = "application/json"
@@ -61,8 +58,8 @@ TYPES: tuple[type[msgspec.Struct], ...] = (
 )  # fmt: skip
 
 
-def describe(operations: "Sequence[Operation]", places: Links) -> dict[str, Any]:
-    """The whole description."""
+def describe(operations: Sequence[Operation], places: Links) -> dict[str, Any]:
+    """The OpenAPI document, as built-in types."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
@@ -88,7 +85,7 @@ def describe(operations: "Sequence[Operation]", places: Links) -> dict[str, Any]
 
 def _schemas() -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(TYPES, ref_template=SCHEMAS)
-    schemas.pop("Verdict", None)  # a result without evidence, under the engine's name for it
+    schemas.pop("Verdict", None)  # the engine's name of a result without evidence
     for (schema, name), more in NOTES.items():
         known = {} if "type" in more else schemas[schema]["properties"][name]
         schemas[schema]["properties"][name] = {**known, **more}
@@ -96,7 +93,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def _renamed(node: Any) -> Any:
-    """The same, where every reference to the engine's Verdict leads to VerifyEmailResult."""
+    """The same schemas with references to Verdict replaced by VerifyEmailResult."""
     if isinstance(node, dict):
         return {key: _renamed(value) for key, value in node.items()}
     if isinstance(node, list):
@@ -106,7 +103,7 @@ def _renamed(node: Any) -> Any:
     return node
 
 
-def _operation(operation: "Operation", places: Links) -> dict[str, Any]:
+def _operation(operation: Operation, places: Links) -> dict[str, Any]:
     reported: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -149,7 +146,7 @@ def _promise(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _callback() -> dict[str, Any]:
-    """What we send, and expect, where the caller has named a webhook."""
+    """The callback: what the service posts, and the responses it expects."""
     return {
         "summary": "The verification has ended",
         "description": CALLBACK,
@@ -164,14 +161,14 @@ def _callback() -> dict[str, Any]:
             },
         },
         "responses": {
-            "2XX": {"description": "Taken: it is not sent again"},
-            "410": {"description": "Not wanted any more: it is not sent again"},
-            "default": {"description": "It is sent again later, the same bytes"},
+            "2XX": {"description": "Accepted: it is not sent again"},
+            "410": {"description": "No longer wanted: it is not sent again"},
+            "default": {"description": "It is sent again later, with the same bytes"},
         },
     }
 
 
-def _success(operation: "Operation") -> dict[str, Any]:
+def _success(operation: Operation) -> dict[str, Any]:
     extra = ("RateLimit", "RateLimit-Policy") if operation.metered else ()
     answer: dict[str, Any] = {
         "description": operation.summary,
@@ -193,7 +190,7 @@ def _success(operation: "Operation") -> dict[str, Any]:
     return answer
 
 
-def _failures(operation: "Operation", places: Links) -> dict[str, Any]:
+def _failures(operation: Operation, places: Links) -> dict[str, Any]:
     by_status: dict[int, list[type[Refusal]]] = {}
     for refusal in operation.refusals:
         by_status.setdefault(TABLE[refusal].status, []).append(refusal)

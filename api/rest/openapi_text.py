@@ -1,23 +1,23 @@
-"""What the API description says beyond what types can say."""
+"""Texts and constraints of the API description that the types cannot express."""
 
 from typing import Any
 
-# what a type alone does not say: (schema, field) -> more of its JSON schema
+# (schema, field) -> additions to its JSON schema
 NOTES: dict[tuple[str, str], dict[str, Any]] = {
     ("VerifyRequest", "email"): {
-        "description": "The address. A string that is none gets a result too: failed_check `syntax`."
+        "description": "The address. A string that is not an address gets a result too: failed_check `syntax`."
     },
     ("VerifyRequest", "webhook"): {
         "anyOf": [
             {"type": "string", "pattern": "^https://", "maxLength": 2048}, {"type": "null"},
         ],
         "description": "A public https URL: the answer is 202 at once, and the result is posted there."
-        " A dotted host name that is no address, no user, not localhost nor *.local."
+        " A dotted host name, not an IP address, localhost or *.local; without user or password."
     },
     ("VerifyRequest", "webhook_secret"): {
         "description": "Signs the callback; without a webhook it has no effect."
     },
-    ("VerifyEmailCallback", "job_id"): {"description": "What the 202 said."},
+    ("VerifyEmailCallback", "job_id"): {"description": "The job_id of the 202."},
     ("VerifyEmailCallback", "latency_ms"): {"minimum": 0},
     ("VerifyEmailCallback", "confidence"): {"minimum": 0, "maximum": 1},
     ("BatchRequest", "emails"): {"description": "The addresses; one unit and one result each."},
@@ -33,7 +33,7 @@ NOTES: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("VerifyEmailResult", "confidence"): {
         "minimum": 0, "maximum": 1,
-        "description": "How decisive the check was: an order, no probability.",
+        "description": "How decisive the check was: a ranking, not a probability.",
     },
     ("VerifyEmailResult", "failed_check"): {"description": "The layer that failed, if one did."},
     ("VerifyEmailResult", "suggestion"): {"description": "The corrected domain of a likely typo."},
@@ -45,7 +45,7 @@ NOTES: dict[tuple[str, str], dict[str, Any]] = {
 
 EVIDENCE = {
     "name": "evidence", "in": "query", "required": False,
-    "description": "1: add to each result what was tried, said and remembered.",
+    "description": "1: add the SMTP conversation and what came from caches to each result.",
     "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
 }  # fmt: skip
 IDEMPOTENCY_KEY = {
@@ -72,7 +72,7 @@ CALLBACK_HEADERS: list[dict[str, Any]] = [
     )
 ]  # fmt: skip
 BILLING_EVENT = {
-    "schema": {"type": "object", "description": "An event, as the billing provider makes it."},
+    "schema": {"type": "object", "description": "An event of the billing provider."},
     "example": {"id": "evt_1", "object": "event", "type": "customer.subscription.updated"},
 }  # fmt: skip
 KEY_ID = {
@@ -81,7 +81,7 @@ KEY_ID = {
 }  # fmt: skip
 
 HEADERS: dict[str, dict[str, Any]] = {
-    "X-Request-Id": {"description": "Names this request in our log.", "schema": {"type": "string"}},
+    "X-Request-Id": {"description": "The request's id in the service's log.", "schema": {"type": "string"}},
     "Retry-After": {
         "description": "Seconds to wait; always enough.",
         "schema": {"type": "integer", "minimum": 1},

@@ -1,15 +1,13 @@
-"""The one table of what can be asked for: routes, API description and tools come from it."""
+"""The table of operations: routes, API description and tools are made from it."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import cache
 
 import msgspec
 
-from mailprobe.api.quota.capacity import BODY_OCTETS_MAX, EVENT_OCTETS_MAX
+from mailprobe.api.quota.capacity import EVENT_OCTETS_MAX
 from mailprobe.api.rest import management, verification
 from mailprobe.api.rest.errors import Links
-from mailprobe.api.rest.messages import NDJSON, Call, OperationReply, reply
+from mailprobe.api.rest.messages import NDJSON, Call, Operation, OperationReply, Refusals, reply
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.refusals import (
     AnswerLost,
@@ -20,19 +18,13 @@ from mailprobe.api.rest.refusals import (
     InvalidRequest,
     KeyNotFound,
     KeysTooFast,
-    MethodNotAllowed,
     MissingKey,
     NeverFits,
     NoBillingAccount,
-    NoSuchRoute,
-    OurFault,
-    Overloaded,
     PayloadTooLarge,
     ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
-    Refusal,
-    Section,
     SlowBody,
     TooManyJobs,
     TooManyKeys,
@@ -57,70 +49,14 @@ from mailprobe.api.rest.schema import (
     VerifyRequest,
 )
 from mailprobe.api.service import Service
-from mailprobe.storage.records import KeyKind
 
 HEALTH = "/health"
 
-Handler = Callable[[Service, Call], Awaitable[OperationReply]]
-Refusals = tuple[type[Refusal], ...]
-
-ANYWHERE: Refusals = (NoSuchRoute, MethodNotAllowed, OurFault, Overloaded)
 KEYED: Refusals = (MissingKey, InvalidKey, UsageUnknown)
 BODIED: Refusals = (InvalidRequest, PayloadTooLarge, SlowBody, UnsupportedCoding)
 REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning, AnswerLost)
 VERIFYING: Refusals = (*KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted)
 MANAGING: Refusals = (*KEYED, WrongKeyType)
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One row: what it is called, where it is, what goes in, what comes out, what may go wrong."""
-
-    name: str
-    method: str
-    path: str
-    summary: str
-    handler: Handler
-    key: KeyKind | None
-    gives: type[msgspec.Struct] | None
-    status: int = 200
-    promises: type[msgspec.Struct] | None = None  # the 202 of work that goes on
-    takes: type[msgspec.Struct] | None = None
-    body_required: bool = True
-    section: Section = "management"
-    may: Refusals = ()
-    media_type: str = "application/json"
-    tool: bool = True
-    raw: bool = False  # the handler wants the body's octets: they are signed
-    octets_max: int = BODY_OCTETS_MAX
-    is_on: Callable[[Service], bool] = lambda service: True  # else there is nothing at its path
-
-    @property
-    def metered(self) -> bool:
-        """Does it verify, and so weigh on the caller's limits?"""
-        return self.key == "standard"
-
-    @property
-    def counts_malformed(self) -> bool:
-        """Is a malformed request that was JSON worth a unit? A single one is."""
-        return self.takes is VerifyRequest
-
-    @property
-    def limits_malformed(self) -> bool:
-        """Does a malformed request take one unit of the minute, whatever it was? A list does."""
-        return self.takes is BatchRequest
-
-    @property
-    def repeatable(self) -> bool:
-        return self.media_type != NDJSON
-
-    @property
-    def takes_idempotency_key(self) -> bool:
-        return self.method == "POST" and self.key is not None
-
-    @property
-    def refusals(self) -> Refusals:
-        return (*self.may, *ANYWHERE)
 
 
 async def health(service: Service, call: Call) -> OperationReply:
@@ -136,7 +72,7 @@ async def openapi(service: Service, call: Call) -> OperationReply:
 
 @cache
 def description(places: Links) -> bytes:
-    """The whole table as OpenAPI 3.1, made once."""
+    """The table as an OpenAPI 3.1 document in JSON, made once per set of links."""
     return msgspec.json.encode(describe(OPERATIONS, places))
 
 
@@ -153,12 +89,12 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "verify_stream", "POST", "/v1/email/verify/stream",
-        "Verify up to 50 addresses, a line for each as its result comes",
+        "Verify up to 50 addresses, one line per result in completion order",
         verification.verify_stream, "standard", VerifyEmailResult,
         takes=BatchRequest, section="streaming", may=VERIFYING, media_type=NDJSON, tool=False,
     ),
     Operation(
-        "create_api_key", "POST", "/v1/management/keys", "Make a standard key",
+        "create_api_key", "POST", "/v1/management/keys", "Create a standard key",
         management.create_api_key, "provisioning", ManagementCreateKeyResponse, 201,
         takes=CreateKeyRequest, body_required=False,
         may=(*MANAGING, *BODIED, *REPEATABLE, TooManyKeys, KeysTooFast),
@@ -168,7 +104,7 @@ OPERATIONS: tuple[Operation, ...] = (
         management.list_api_keys, "provisioning", ManagementKeysListResponse, may=MANAGING,
     ),
     Operation(
-        "revoke_api_key", "DELETE", "/v1/management/keys/{id}", "Revoke a standard key for good",
+        "revoke_api_key", "DELETE", "/v1/management/keys/{id}", "Revoke a standard key permanently",
         management.revoke_api_key, "provisioning", None, 204, may=(*MANAGING, KeyNotFound),
     ),
     Operation(
@@ -191,7 +127,7 @@ OPERATIONS: tuple[Operation, ...] = (
         may=(*MANAGING, *BODIED, *REPEATABLE, NoBillingAccount, ProviderUnavailable),
     ),
     Operation(
-        "take_billing_event", "POST", "/v1/billing/stripe", "What the billing provider tells",
+        "take_billing_event", "POST", "/v1/billing/stripe", "Receive an event of the billing provider",
         management.receive_billing_event, None, None, 204, section="endpoints",
         may=(*BODIED, ProviderUnavailable), tool=False, raw=True, octets_max=EVENT_OCTETS_MAX,
         is_on=management.receives_billing_events,

@@ -1,13 +1,13 @@
-"""How we say no: every reason, as an exception with the particulars that its words need.
+"""Refusals: every reason to reject a request, as an exception with its fields.
 
-Pure; what is said of each, and with which status, is the table in `errors`.
+Pure. The table in `errors` has the status and texts of each.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-# Sections of docs/api.md, by the anchors of their headings: where `docs` of an error leads.
+# Anchors of the headings in docs/api.md: the targets of an error's `docs` link.
 Section = Literal[
     "authentication", "batch", "endpoints", "errors", "idempotency", "limits", "management",
     "request", "request-bodies", "spend-caps", "streaming", "tools",
@@ -15,12 +15,12 @@ Section = Literal[
 
 
 class Refusal(Exception):
-    """We say no. The subclass is the reason, its fields are the particulars."""
+    """A rejected request. The subclass is the reason, its fields are the details."""
 
 
 @dataclass(eq=False)
 class NoSuchRoute(Refusal):
-    """The path leads nowhere."""
+    """No operation has this path."""
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class WrongKeyType(Refusal):
 
 @dataclass(eq=False)
 class PayloadTooLarge(Refusal):
-    """More octets than we read."""
+    """The body has more bytes than are read."""
 
     octets_max: int
 
@@ -73,7 +73,7 @@ class SlowBody(Refusal):
 
 @dataclass(eq=False)
 class InvalidRequest(Refusal):
-    """What was sent is not what the operation takes. `was_json`: the body at least was JSON."""
+    """The request does not fit the operation. `was_json`: the body was at least JSON."""
 
     why: str
     section: Section = "request"
@@ -98,7 +98,7 @@ class RateLimited(Refusal):
     reset_at: datetime
     units: int
     window: str = "1m"
-    also: str = ""  # another limit that stands in the way, so that nobody waits in vain
+    also: str = ""  # a sentence on another limit that would also refuse the request
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ class NeverFits(RateLimited):
 
 @dataclass(eq=False)
 class QuotaExhausted(Refusal):
-    """The free tier's month has no room for these units."""
+    """The free tier's monthly quota does not cover these units."""
 
     limit: int
     used: int
@@ -143,12 +143,12 @@ class TooManyJobs(Refusal):
 
 @dataclass(eq=False)
 class NoBillingAccount(Refusal):
-    """There is nothing that a billing portal could show."""
+    """The account has nothing to show in a billing portal."""
 
 
 @dataclass(eq=False)
 class ProviderUnavailable(Refusal):
-    """The billing provider cannot be asked just now."""
+    """The billing provider is unavailable."""
 
 
 @dataclass(eq=False)
@@ -168,16 +168,16 @@ class AnswerLost(Refusal):
 
 @dataclass(eq=False)
 class Overloaded(Refusal):
-    """As much is under way as we bear."""
+    """The service is at its capacity."""
 
 
 @dataclass(eq=False)
 class UsageUnknown(Refusal):
-    """The store cannot be asked just now."""
+    """The store is unavailable."""
 
 
 @dataclass(eq=False)
 class OurFault(Refusal):
-    """A bug of ours; the log has it under the request's id."""
+    """An unexpected error; the log has it under the request's id."""
 
     request_id: str

@@ -1,7 +1,7 @@
-"""Every body that comes in or goes out, but for what the engine defines.
+"""The types of all request and response bodies, except those of the engine.
 
-The handlers take and give these types, and the API description is made from
-them: neither can say what the other does not do.
+Handlers receive and return these types, and the API description is made from them, so
+the two cannot differ.
 """
 
 from datetime import date, datetime
@@ -19,7 +19,7 @@ SECRET_CHARACTERS_MIN = 8
 SECRET_CHARACTERS_MAX = 256
 URL_CHARACTERS_MAX = 2048
 
-# "$" alone would let a line end through in Python's dialect, and not in JSON Schema's
+# In Python "$" also matches before a final line end; in JSON Schema it does not.
 LABEL = r"^[^\x00-\x1f\x7f-\x9f]+$(?!\n)"
 HTTP_URL = r"^https?://[!-~]+$(?!\n)"
 
@@ -27,7 +27,7 @@ HTTP_URL = r"^https?://[!-~]+$(?!\n)"
 
 
 class VerifyRequest(Struct, frozen=True):
-    """One address. Whatever string it is, it gets a result; one that is no address fails `syntax`."""
+    """One address. Every string gets a result; one that is not an address fails `syntax`."""
 
     email: str
     webhook: str | None = None
@@ -44,7 +44,7 @@ class BatchRequest(Struct, frozen=True):
 
 
 class CreateKeyRequest(Struct, frozen=True):
-    """A name to know the key by, without control characters."""
+    """The name of the key, without control characters."""
 
     label: (
         Annotated[str, Meta(pattern=LABEL, min_length=1, max_length=LABEL_CHARACTERS_MAX)] | None
@@ -52,16 +52,16 @@ class CreateKeyRequest(Struct, frozen=True):
 
 
 class BillingPortalRequest(Struct, frozen=True):
-    """Where the billing portal leads back to: an http or https address."""
+    """The http or https URL to which the billing portal returns."""
 
     return_url: Annotated[str, Meta(pattern=HTTP_URL, max_length=URL_CHARACTERS_MAX)] | None = None
 
 
-# -- answers ----------------------------------------------------------------------------------
+# -- responses ----------------------------------------------------------------------------------
 
 
 class VerifyEmailResult(Verdict, frozen=True):
-    """What an address turned out to be; `evidence` only where it was asked for."""
+    """The result of a verification; `evidence` only on request."""
 
     evidence: Evidence | UnsetType = UNSET
 
@@ -75,7 +75,7 @@ class BatchVerifyResponse(Struct, frozen=True):
 
 
 class VerifyEmailCallback(Verdict, frozen=True, kw_only=True):
-    """What a callback posts: the result, and the job that it belongs to."""
+    """The body of a callback: the result and the id of its job."""
 
     job_id: str
 
@@ -103,7 +103,7 @@ class AccountLimits(Struct, frozen=True):
 
 
 class ManagementAccountResponse(Struct, frozen=True):
-    """The account, its subscription as the billing provider tells it, and its limits."""
+    """The account, its subscription at the billing provider, and its limits."""
 
     account_id: UUID
     tier: Tier
@@ -137,7 +137,7 @@ class ManagementKeysListResponse(Struct, frozen=True):
 
 
 class ManagementCreateKeyResponse(Struct, frozen=True):
-    """A new standard key. `key` is shown this once."""
+    """A new standard key. `key` is never shown again."""
 
     id: UUID
     key: str
@@ -147,7 +147,7 @@ class ManagementCreateKeyResponse(Struct, frozen=True):
 
 
 class ManagementProvisioningKeyResponse(Struct, frozen=True):
-    """A new provisioning key. `key` is shown this once."""
+    """A new provisioning key. `key` is never shown again."""
 
     id: UUID
     key: str
@@ -186,7 +186,7 @@ class ManagementUsageSummaryResponse(Struct, frozen=True):
 
 
 class ManagementBillingPortalResponse(Struct, frozen=True):
-    """Where the account's owner sees and changes what is billed."""
+    """The URL where the account's owner sees invoices and changes the plan."""
 
     url: str
 
@@ -195,7 +195,7 @@ class ManagementBillingPortalResponse(Struct, frozen=True):
 
 
 class ApiError(Struct, frozen=True):
-    """What was wrong, and what to do about it."""
+    """An error: what is wrong, and what to do about it."""
 
     error: str
     message: str
@@ -204,7 +204,7 @@ class ApiError(Struct, frozen=True):
 
 
 class RateLimitError(ApiError, frozen=True):
-    """The key's limit a minute. This same request passes from `reset_at` on."""
+    """The key's limit per minute. The same request passes from `reset_at` on."""
 
     limit: int
     window: Literal["1m"]
@@ -220,7 +220,7 @@ class MonthlyQuotaError(ApiError, frozen=True):
 
 
 class PaymentRequiredError(ApiError, frozen=True):
-    """The hard spend cap of the billing period would be passed."""
+    """The request would exceed the hard spend cap of the billing period."""
 
     hard_cap_eur: float | None
     current_overage_eur: float

@@ -1,6 +1,6 @@
-"""The three ways to verify: one address, a batch in its order, a stream as results come.
+"""The three operations that verify: one address, a batch in its order, a stream.
 
-Each is a collector over the one metered stream.
+Each consumes the one metered stream.
 """
 
 from collections.abc import Callable, Sequence
@@ -78,7 +78,7 @@ async def verify_stream(service: Service, call: Call) -> OperationReply:
         lines = StreamedLines(
             open=lambda: open_granted(quota, grant, texts, explain=explain), encode=encode
         )
-    # no proxy may hold a line back until a buffer of its own is full
+    # keeps a proxy from buffering lines
     return OperationReply(200, lines, {"X-Accel-Buffering": "no"}, NDJSON)
 
 
@@ -90,7 +90,7 @@ async def _answer_whole(
     make: Callable[[Sequence[Answer]], OperationReply],
     explain: bool,
 ) -> OperationReply:
-    """What `make` makes of all answers, in the order of the texts; kept with their settlement."""
+    """Verify all texts and return the reply of `make`; it is stored with their settlement."""
     made: list[OperationReply] = []
 
     def make_first(answers: Sequence[Answer]) -> FirstAnswer | None:
@@ -109,13 +109,13 @@ async def _answer_whole(
         ) as answers:  # fmt: skip
             async for answer in answers:
                 collected[answer.position] = answer
-            answers.first = make_first([collected[place] for place in range(len(texts))])
-    call.has_kept()
+            answers.first = make_first([collected[position] for position in range(len(texts))])
+    call.mark_kept()
     return made[0]
 
 
 def encoder_of_lines() -> Callable[[Sequence[Answer]], bytes]:
-    """For the lines of one stream: a line of JSON for each answer, every one with its end."""
+    """Return the encoder of one stream: a line of JSON for each answer, with its line end."""
     budget = EvidenceBudget()
 
     def encode(answers: Sequence[Answer]) -> bytes:
@@ -132,17 +132,17 @@ def _result(answer: Answer, budget: EvidenceBudget) -> Verdict:
 
 
 def evidence_requested(call: Call, section: Section) -> bool:
-    """Was evidence asked for? Nothing but `?evidence=1` or `0` is understood."""
-    said = set(call.query.get("evidence", ["0"]))
-    if said in ({"0"}, {"1"}):
-        return said == {"1"}
+    """Whether the query asks for evidence. Raises InvalidRequest for values but 0 and 1."""
+    values = set(call.query.get("evidence", ["0"]))
+    if values in ({"0"}, {"1"}):
+        return values == {"1"}
     raise InvalidRequest("The query parameter evidence must be 1 or 0.", section, was_json=True)
 
 
 async def _submit_job(
     service: Service, call: Call, body: VerifyRequest, explain: bool
 ) -> OperationReply:
-    """202 once the job is durably kept."""
+    """Submit a job; reply 202 once it is stored durably."""
     if explain:
         raise _malformed(
             "The query parameter evidence cannot be 1 together with a webhook.",
@@ -152,23 +152,23 @@ async def _submit_job(
         target = check_webhook(body.webhook or "")
     except NotAWebhook as error:
         raise _malformed(
-            f"The field webhook will not do: {error}.",
+            f"The field webhook is not valid: {error}.",
             "Send a public https:// URL with a host name, without user or password.",
         ) from None
     if service.jobs is None:
         raise _malformed(
-            "This service runs nothing in the background, so the field webhook must be absent.",
+            "This service runs no background jobs, so the field webhook must be absent.",
             "Leave webhook out: the result comes in the answer, within about 3 seconds.",
         )
-    # a customer's receiver that hangs is that customer's trouble, and its other port is another
+    # per account and authority: a receiver that hangs delays only its own account's callbacks
     receiver = f"{call.caller.account.id} {target.authority}"
-    # longer than any address, and no less wrong when it is cut: it is not stored whole
+    # a text longer than any address is cut before it is stored; its result stays the same
     email = body.email[:ECHOED_CHARACTERS_MAX]
     order = JobOrder(str(uuid4()), email, target.url, receiver, body.webhook_secret)
     promised = reply(202, AsyncVerifyResponse(order.id))
     first = call.first_answer(promised)
     await service.jobs.submit(call.caller, order, call.headers, first)
-    call.has_kept()
+    call.mark_kept()
     return promised
 
 

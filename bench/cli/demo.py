@@ -20,7 +20,7 @@ from mailprobe.api.cli.runner import raise_open_files, sigterm_as_sigint
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.cleaning.run import Summary
-    from mailprobe.api.cli.source import Source
+    from mailprobe.api.cli.source import AnswerSource
     from mailprobe.api.settings import Settings
 
 LIST = Path("examples/list.csv")
@@ -97,7 +97,7 @@ def _clean(source: Path, beside: Path, settings: "Settings", directory: Path) ->
 
 
 @asynccontextmanager
-async def open_service_source(settings: "Settings") -> AsyncIterator["Source"]:
+async def open_service_source(settings: "Settings") -> AsyncIterator["AnswerSource"]:
     """A service with one account, as long as the block lasts, and a client of it."""
     import trio
 

@@ -7,7 +7,7 @@ row joins the table of operations in this process alone: the product has no such
 """
 
 from mailprobe.api.rest import operations
-from mailprobe.api.rest.messages import Call, OperationReply
+from mailprobe.api.rest.messages import Call, Operation, OperationReply
 from mailprobe.api.service import Service
 
 PATH = "/v1/empty"
@@ -19,7 +19,7 @@ async def empty(service: Service, call: Call) -> OperationReply:
     return OperationReply(200, b"{}")
 
 
-EMPTY = operations.Operation(
+EMPTY = Operation(
     "empty", "GET", PATH, "Nothing", empty, "standard", None, may=operations.KEYED, tool=False
 )
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-import mailprobe.api.settings
-from mailprobe.api.settings import Bind, Settings, WrongSetting
+import mailprobe.api.setting_values
+from mailprobe.api.setting_values import Bind
+from mailprobe.api.settings import Settings, WrongSetting
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
 from tests.api.unreadable import unreadable_files
 
@@ -220,7 +221,7 @@ def test_this_hosts_name_is_found_without_a_resolver(
         monkeypatch.setattr(socket, name, resolver)
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n127.0.1.1 probe.example.org probe # us\n")
-    monkeypatch.setattr(mailprobe.api.settings, "HOSTS_FILE", hosts)
+    monkeypatch.setattr(mailprobe.api.setting_values, "HOSTS_FILE", hosts)
     monkeypatch.setattr(socket, "gethostname", lambda: "probe")
     assert read(tmp_path).engine.helo_name == "probe.example.org"
     monkeypatch.setattr(socket, "gethostname", lambda: "mail.example.net")

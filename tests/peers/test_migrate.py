@@ -281,7 +281,7 @@ async def opened(url: str) -> None:
 def test_an_interrupted_move_says_how_to_go_on(path: Path, url: str, number: int):
     done = command(path, url, 5, number)
     assert done.returncode == 130
-    assert "this goes on: mailprobe migrate --from" in done.stderr
+    assert "continue with: mailprobe migrate --from" in done.stderr
     assert "secret@" not in done.stderr
     assert (
         sum(
@@ -299,7 +299,7 @@ def test_a_move_that_is_done_does_nothing_again(path: Path, url: str):
     rows = asked(url, "SELECT count(*) FROM usage")
     done = command(path, url, 0, signal.SIGKILL)
     assert (done.returncode, done.stdout) == (0, "")
-    assert "nothing to be done" in done.stderr
+    assert "nothing to do" in done.stderr
     assert asked(url, "SELECT count(*) FROM usage") == rows
 
 

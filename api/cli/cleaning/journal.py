@@ -1,15 +1,14 @@
-"""What was answered so far, on disk, so that an interrupted run asks nothing twice.
+"""The journal: answers on disk, so that an interrupted run verifies nothing twice.
 
     {"mailprobe_journal":1,"octets":5120,"sha256":"9f86…"}
     {"email":"ann@shop.test","valid":true,…,"crc":3421780262}
     …
 
-A first line with the format's version and the fingerprint of the list, then a line
-for each answer in the order of arrival. Each line is handed to the system at once,
-whole: kill -9 loses none of them and tears at most the last, which is cut off when
-the journal is opened again. A line that is damaged otherwise does not agree with its
-checksum (CRC-32 of what stands before it) and is left out: its address is asked again.
-Locked while a run uses it.
+The first line has the format's version and the fingerprint of the list, then follows a
+line for each answer in order of arrival. Each line is written at once and whole: kill -9
+loses none and tears at most the last, which is cut off when the journal is reopened. A
+line that does not match its checksum (CRC-32 of the text before it) is ignored, and its
+address is verified again. The file is locked while a run uses it.
 """
 
 import errno
@@ -32,10 +31,10 @@ from mailprobe.engine.verdict import Verdict
 VERSION = 1
 HEADER_OCTETS_MAX = 1024
 ANSWER_OCTETS = 1024  # most answers are shorter
-LINE_OCTETS_MAX = 1 << 26  # an address as long as a list's cell may be, escaped
+LINE_OCTETS_MAX = 1 << 26  # an address as long as a list's cell, escaped
 CHECKSUM = b',"crc":'
-MODE = 0o600  # addresses are personal: the list's owner alone
-# A link under the journal's name may lead to any file, and a pipe to nowhere: neither is opened.
+MODE = 0o600  # addresses are personal data: only the owner may read
+# Neither a symbolic link nor a pipe under the journal's name is opened.
 OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -48,7 +47,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """An open journal: answers are appended, and read again by their offset."""
+    """An open journal: answers are appended, and read by their offset in bytes."""
 
     def __init__(self, descriptor: int, name: str, end: int) -> None:
         self._descriptor = descriptor
@@ -58,7 +57,7 @@ class Journal:
         self._decoder = msgspec.json.Decoder(Verdict)
 
     def append(self, verdict: Verdict) -> int:
-        """Keep an answer; give the offset of its line. CannotWrite leaves no torn line."""
+        """Append an answer and return its offset. CannotWrite leaves no torn line."""
         offset = self._end
         line = msgspec.json.encode(verdict)[:-1]
         self._write(b'%b,"crc":%d}\n' % (line, zlib.crc32(line)))
@@ -78,7 +77,7 @@ class Journal:
         self._end += len(line)
 
     def answers(self) -> Iterator[tuple[int, Verdict]]:
-        """Every answer kept, with its offset; `damaged` counts the lines that are left out."""
+        """Every stored answer with its offset; `damaged` counts the ignored lines."""
         self.damaged = 0
         with open(self._descriptor, "rb", closefd=False) as file:
             file.seek(0)
@@ -92,11 +91,11 @@ class Journal:
                 offset += len(line)
 
     def _read(self, line: bytes) -> Verdict | None:
-        """The answer of a line; None where it is damaged."""
-        said, _, checksum = line.rpartition(CHECKSUM)
+        """The answer of a line; None if the line is damaged."""
+        content, _, checksum = line.rpartition(CHECKSUM)
         try:
-            # An earlier mailprobe wrote no checksums.
-            if said and int(checksum.rstrip(b"}\n")) != zlib.crc32(said):
+            # Earlier versions wrote no checksums.
+            if content and int(checksum.rstrip(b"}\n")) != zlib.crc32(content):
                 return None
             return self._decoder.decode(line)
         except (msgspec.DecodeError, ValueError):  # UnicodeDecodeError is one
@@ -104,11 +103,11 @@ class Journal:
 
     @contextmanager
     def reading(self) -> Iterator["Journal"]:
-        """To look answers up in, while nothing more is appended."""
+        """For look-ups, while nothing is appended."""
         yield self
 
     def answer(self, offset: int) -> Verdict:
-        """The answer at an offset; Trouble where the file was changed since."""
+        """The answer at an offset. Raises CommandError if the file was changed."""
         line = os.pread(self._descriptor, ANSWER_OCTETS, offset)
         while b"\n" not in line and len(line) < LINE_OCTETS_MAX:
             more = os.pread(self._descriptor, LINE_OCTETS_MAX, offset + len(line))
@@ -121,23 +120,22 @@ class Journal:
         return verdict
 
     def sync(self) -> None:
-        """Have the disk take what the system holds; it may be a power cut next."""
+        """Write the journal through to the disk, against a power failure."""
         with suppress(OSError):
             os.fsync(self._descriptor)
 
 
 @contextmanager
 def open_journal(path: Path | None, header: Header, *, resume: bool) -> Iterator[Journal]:
-    """A journal for this list: a new one, or the one that an earlier run left.
+    """Open this list's journal: a new one, or that of an earlier run.
 
-    Raises Misuse where another run uses it, where it belongs to another list, and
-    where it holds answers although `resume` was not asked for. Without a path the
-    journal has no name and goes with the block. Whether it is kept is the caller's
-    to say, by `path.unlink`.
+    Raises Misuse if another run uses it, if it belongs to another list, or if it has
+    answers and `resume` is false. Without a path the journal is a temporary file, deleted
+    with the block. Otherwise the caller deletes it, by `path.unlink`.
     """
     if path is None:
         with temporary_file() as nameless:
-            yield _begun(nameless.fileno(), header, "the temporary file")
+            yield _new_journal(nameless.fileno(), header, "the temporary file")
         return
     name = plain(str(path))
     descriptor = _locked(path, name)
@@ -148,18 +146,20 @@ def open_journal(path: Path | None, header: Header, *, resume: bool) -> Iterator
 
 
 def _locked(path: Path, name: str) -> int:
-    """Open and lock the file of that name; made anew where another run just ended with it."""
+    """Open and lock the file; create it again if another run just deleted it."""
     while True:
         try:
             descriptor = os.open(path, OPEN_FLAGS, MODE)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
-                raise _no_journal(name) from None
+                raise _not_a_journal(name) from None
             reason = os.strerror(error.errno or 0)
-            raise Misuse(f"{name} cannot be made: {reason}; name another output with -o") from None
+            raise Misuse(
+                f"{name} cannot be created: {reason}; name another output with -o"
+            ) from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise _no_journal(name)
+            raise _not_a_journal(name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
@@ -176,7 +176,7 @@ def _resumed(descriptor: int, path: Path, header: Header, resume: bool) -> Journ
     begin = os.pread(descriptor, HEADER_OCTETS_MAX, 0)
     if not begin:
         try:
-            return _begun(descriptor, header, plain(str(path)))
+            return _new_journal(descriptor, header, plain(str(path)))
         except CannotWrite:
             path.unlink(missing_ok=True)
             raise
@@ -189,16 +189,16 @@ def _resumed(descriptor: int, path: Path, header: Header, resume: bool) -> Journ
     if count:
         raise Misuse(
             f"an unfinished run left {count:,} answers in {plain(str(path))}; "
-            "go on with --resume, or delete that file to start anew"
+            "continue with --resume, or delete that file to start over"
         )
     return journal
 
 
-def _no_journal(name: str) -> Misuse:
-    return Misuse(f"{name} is no journal of an unfinished run; move it away")
+def _not_a_journal(name: str) -> Misuse:
+    return Misuse(f"{name} is not a journal of an unfinished run; move it away")
 
 
-def _begun(descriptor: int, header: Header, name: str) -> Journal:
+def _new_journal(descriptor: int, header: Header, name: str) -> Journal:
     journal = Journal(descriptor, name, 0)
     journal._write(msgspec.json.encode(header) + b"\n")
     return journal
@@ -209,11 +209,11 @@ def _check_header(begin: bytes, ours: Header, name: str) -> None:
     try:
         theirs = msgspec.json.decode(line if newline else b"", type=Header)
     except msgspec.DecodeError:
-        raise _no_journal(name) from None
+        raise _not_a_journal(name) from None
     if theirs.mailprobe_journal != VERSION:
         raise Misuse(
-            f"{name} was written by another version of mailprobe; finish with that one, "
-            "or delete the file to start anew"
+            f"{name} was written by another version of mailprobe; finish with that version, "
+            "or delete the file to start over"
         )
     if theirs != ours:
         raise Misuse(
@@ -223,7 +223,7 @@ def _check_header(begin: bytes, ours: Header, name: str) -> None:
 
 
 def _cut_torn_line(descriptor: int) -> int:
-    """Cut off what follows the last line end; give the offset of the new end."""
+    """Cut off what follows the last line end. Returns the offset of the new end."""
     end = os.lseek(descriptor, 0, os.SEEK_END)
     whole = end
     while whole > 0:

@@ -1,7 +1,7 @@
-"""A list cleaned: read twice, asked once, written whole.
+"""Cleans a list: reads it twice, verifies each address once, writes it as a whole.
 
-The first reading finds the distinct addresses, the answers go to the journal as
-they come, the second reading writes each row with its answer. In memory are the
+The first reading finds the distinct addresses, answers go to the journal as they
+arrive, and the second reading writes each row with its answer. Memory holds the
 addresses and the offsets of their answers, nothing else that grows.
 """
 
@@ -35,13 +35,13 @@ from mailprobe.api.cli.listfile import (
 )
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.runner import run
-from mailprobe.api.cli.source import OpenSource, Source
+from mailprobe.api.cli.source import AnswerSource, OpenSource
 
 NOT_VERIFIED = -1
-ROWS_LONG = 50_000  # so many take seconds to write, in a workbook minutes
-DOMAIN_RUN = 20  # addresses of one domain that are asked one after the other
+ROWS_LONG = 50_000  # writing more takes seconds, in a workbook minutes
+DOMAIN_RUN = 20  # addresses of one domain in a row
 
-# What is shown while addresses are asked: told the tally and the number of addresses.
+# Shows progress while addresses are verified; takes the counts and the number of addresses.
 ShowProgress = Callable[[ResultCounts, int], AbstractAsyncContextManager[None]]
 
 
@@ -52,7 +52,7 @@ async def no_progress(counts: ResultCounts, total: int) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be cleaned, and into what. None: standard input, standard output."""
+    """Input and output of a run. None: standard input, standard output."""
 
     input: Path | None
     output: Path | None
@@ -61,13 +61,13 @@ class Order:
 
     @property
     def journal(self) -> Path | None:
-        """Beside the output; none where there is no output to be beside."""
+        """The path beside the output; None without an output file."""
         return self.output and self.output.with_name(f"{self.output.name}.journal")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What came of it; `tally` counts rows, `verified` the addresses asked in this run."""
+    """The result of a run; `tally` counts rows, `verified` the addresses verified in this run."""
 
     output: Path | None
     rows: int
@@ -94,7 +94,7 @@ class DistinctAddresses:
             self.offsets.append(NOT_VERIFIED)
 
     def answer(self, address: str, offset: int) -> bool:
-        """Take an answer; True for the first one of an address. The last one counts."""
+        """Record an answer; the last one counts. True if it is the address's first."""
         number = self.numbers[address]
         is_first = self.offsets[number] == NOT_VERIFIED
         self.answered += is_first
@@ -110,27 +110,27 @@ class DistinctAddresses:
 
 
 def in_request_order(addresses: Sequence[str]) -> list[str]:
-    """The addresses of a domain together, so that they share connections, but not all at once.
+    """Order the addresses so that those of a domain share connections.
 
-    Each domain has its turn with DOMAIN_RUN addresses: one with half of the list
-    leaves room for the others.
+    Domains alternate, with DOMAIN_RUN addresses each, so that a domain with half of the
+    list does not delay the others.
     """
     domains: dict[str, int] = {}
-    met = array("I")  # addresses of each domain
-    numbers, turns = array("I"), array("I")  # of each address: its domain, and when it is asked
+    counts = array("I")  # addresses of each domain
+    numbers, turns = array("I"), array("I")  # of each address: its domain, and its turn
     for address in addresses:
         number = domains.setdefault(address.rpartition("@")[2].lower(), len(domains))
-        if number == len(met):
-            met.append(0)
+        if number == len(counts):
+            counts.append(0)
         numbers.append(number)
-        turns.append(met[number] // DOMAIN_RUN)
-        met[number] += 1
+        turns.append(counts[number] // DOMAIN_RUN)
+        counts[number] += 1
     by_domain = _counting_sort(range(len(addresses)), numbers)
     return [addresses[position] for position in _counting_sort(by_domain, turns)]
 
 
 def _counting_sort(positions: Iterable[int], keys: "array[int]") -> "array[int]":
-    """The places in the order of their keys, else as they come. Holds four octets for each."""
+    """Sort the positions by key, stably. Uses four bytes per position."""
     starts = array("I", bytes(4 * (max(keys, default=0) + 2)))
     for key in keys:
         starts[key + 1] += 1
@@ -156,12 +156,12 @@ def clean_list(
     *,
     standard_output: BinaryIO,
     show_progress: ShowProgress = no_progress,
-    how_to_go_on: str = "the same command with --resume",
+    resume_command: str = "the same command with --resume",
 ) -> Summary:
-    """Clean a list; raise Trouble where that cannot be done, or not to the end.
+    """Clean a list. Raises CommandError if it cannot be done or finished.
 
-    What was answered before an end that came early is in the journal. Nothing is
-    left behind where nothing was answered, and no output that is not whole.
+    Answers before an early end are in the journal. Without any answer nothing is left
+    behind. The output file appears only once it is complete.
     """
     started = time.monotonic()
     _check_output(order, standard_output)
@@ -173,7 +173,7 @@ def clean_list(
         header = Header(1, source.survey.octets, source.survey.sha256)
         with (
             open_journal(order.journal, header, resume=order.resume) as journal,
-            _kept_for_later(order, journal, addresses, how_to_go_on),
+            _kept_for_later(order, journal, addresses, resume_command),
         ):
             known = _replay(journal, addresses)
             before = addresses.answered
@@ -240,7 +240,7 @@ def _regular(status: os.stat_result) -> Identity | None:
 
 
 def _read_addresses(source: List, manner: OutputFormat) -> DistinctAddresses:
-    """The first reading: all that is wrong with the list comes out here, before any question."""
+    """The first reading. Raises BadList for a bad list, before any verification."""
     addresses = DistinctAddresses()
     for row in source.rows():
         addresses.add(row.address)
@@ -249,12 +249,12 @@ def _read_addresses(source: List, manner: OutputFormat) -> DistinctAddresses:
     if manner.kind == "xlsx":
         check_header(source)
     if not addresses.numbers:
-        raise BadList(f"{source.name} has no address in the column that was taken")
+        raise BadList(f"{source.name} has no address in the chosen column")
     return addresses
 
 
 def _replay(journal: Journal, addresses: DistinctAddresses) -> ResultCounts:
-    """Take up what an earlier run was answered."""
+    """Load the answers of an earlier run."""
     counts = ResultCounts()
     for offset, verdict in journal.answers():
         if verdict.email in addresses.numbers and addresses.answer(verdict.email, offset):
@@ -262,8 +262,8 @@ def _replay(journal: Journal, addresses: DistinctAddresses) -> ResultCounts:
     if journal.damaged:
         lines = "lines are" if journal.damaged > 1 else "line is"
         print_error(
-            f"{journal.damaged:,} {lines} damaged in {journal.name} and left out; what they "
-            "answered is asked again"
+            f"{journal.damaged:,} {lines} damaged in {journal.name} and ignored; their "
+            "addresses are verified again"
         )
     return counts
 
@@ -275,22 +275,22 @@ def _verify(
     counts: ResultCounts,
     show: ShowProgress,
 ) -> None:
-    """Ask what is unanswered; `tally` goes on from what is known."""
+    """Verify the unanswered addresses, and add to `counts`."""
     texts = in_request_order(addresses.unanswered())
     if not texts:
         return
 
-    async def ask() -> None:
+    async def verify() -> None:
         async with open_source() as source, show(counts, len(addresses.numbers)):
             await _collect(source, texts, addresses, journal, counts)
 
-    run(ask)
+    run(verify)
     if addresses.answered < len(addresses.numbers):
         raise CommandError("the answers ended early")
 
 
 async def _collect(
-    source: Source,
+    source: AnswerSource,
     texts: list[str],
     addresses: DistinctAddresses,
     journal: Journal,
@@ -299,11 +299,9 @@ async def _collect(
     async with source.open_answers(texts) as answers:
         async for answer in answers:
             email = answer.verdict.email
-            if (
-                email not in addresses.numbers
-            ):  # a source's mistake, which asking again would repeat
+            if email not in addresses.numbers:  # the source's mistake: a repeat would not help
                 raise CommandError(
-                    f"an answer came about {plain(email[:100])}, which was not asked"
+                    f"received an answer about {plain(email[:100])}, which was not requested"
                 )
             if addresses.answer(email, journal.append(answer.verdict)):
                 counts.count(answer.verdict)
@@ -333,7 +331,7 @@ def _write_rows(
     journal: Journal,
     addresses: DistinctAddresses,
 ) -> ResultCounts:
-    """The second reading: every row with its answer, and exactly the rows of the first."""
+    """The second reading: write every row with its answer. Raises if the list was changed."""
     counts = ResultCounts()
     rows = 0
     with journal.reading() as answers, open_writer(file, manner, source) as write:
@@ -357,9 +355,9 @@ def _write_rows(
 
 
 def _rows_again(source: List) -> Iterator[ListRow]:
-    """The rows of a list that was read before: what is wrong with it now was not so then.
+    """The rows of a list that was read before: any error means that it was changed.
 
-    A complete reading whose octets differ in number or fingerprint ends with Changed.
+    A complete reading that differs in size or fingerprint raises Changed.
     """
     try:
         yield from source.rows()
@@ -373,15 +371,15 @@ def _changed(source: List) -> CommandError:
 
 @contextmanager
 def _kept_for_later(
-    order: Order, journal: Journal, addresses: DistinctAddresses, how_to_go_on: str
+    order: Order, journal: Journal, addresses: DistinctAddresses, resume_command: str
 ) -> Iterator[None]:
-    """Where the block ends early: keep the journal if it holds an answer, and say how to go on."""
+    """If the block ends early, keep a journal with answers and say how to continue."""
     try:
         yield
-    except BrokenPipeError:  # the reader of our standard output has enough
+    except BrokenPipeError:  # the reader closed our standard output
         raise
     except BaseException as error:
-        left = _unanswered(order, journal, addresses, how_to_go_on)
+        left = _unanswered(order, journal, addresses, resume_command)
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"interrupted; {left}") from None
         if isinstance(error, CommandError):
@@ -391,15 +389,15 @@ def _kept_for_later(
 
 
 def _unanswered(
-    order: Order, journal: Journal, addresses: DistinctAddresses, how_to_go_on: str
+    order: Order, journal: Journal, addresses: DistinctAddresses, resume_command: str
 ) -> str:
     if order.journal is None:
-        return "nothing is kept without an output file (-o)"
+        return "without an output file (-o) nothing is kept"
     if not addresses.answered:
         order.journal.unlink(missing_ok=True)
         return "nothing was answered yet, and nothing is left behind"
     journal.sync()
     return (
         f"{addresses.answered:,} of {len(addresses.numbers):,} addresses are answered and kept; "
-        f"go on with: {how_to_go_on}"
+        f"continue with: {resume_command}"
     )

@@ -1,4 +1,4 @@
-"""What a list comes to: counts by status, reason and light, and how fast they grow. Pure."""
+"""Counts of results by status, reason and light, and their rate. Pure."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from mailprobe.api.cli.output.lights import judged
 from mailprobe.engine.verdict import Verdict
 
-PACE_SPAN_S = 20.0  # the rate is that of so long a time: long enough to be calm, to follow
+PACE_SPAN_S = 20.0  # the rate is measured over this span: steady, but still current
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class ResultCounts:
 
 
 class ProgressRate:
-    """How fast something is done, by its count at several times."""
+    """The rate of progress over the last PACE_SPAN_S."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque()
@@ -39,14 +39,14 @@ class ProgressRate:
 
     @property
     def per_s(self) -> float:
-        """0.0 as long as nothing can be said."""
+        """0.0 until there are two marks."""
         if len(self._marks) < 2:
             return 0.0
         (since, before), (now, done) = self._marks[0], self._marks[-1]
         return (done - before) / (now - since) if now > since else 0.0
 
     def left_s(self, total: int) -> float | None:
-        """The time that the rest takes at this pace; None where there is no pace yet."""
+        """Seconds until `total` at this rate; None without a rate."""
         if not self._marks or not self.per_s:
             return None
         return (total - self._marks[-1][1]) / self.per_s

@@ -4,9 +4,9 @@
         for row in addresses.rows():
             print(row.address)
 
-`survey` looks at a file's bytes and `encodings` tells what text they are, `dialect` how
-its cells are separated and quoted. `tables`, `sheets` and `objects` read its rows,
-`columns` finds the one with the addresses, `writing` writes rows with what was found out.
+`survey` inspects a file's bytes and `encodings` finds their encoding; `delimiter` and
+`quoting` find its `dialect`. `tables`, `sheets` and `objects` read its rows, `columns`
+finds the column of the addresses, `writer` writes rows with their results.
 """
 
 from mailprobe.api.cli.listfile.opening import (

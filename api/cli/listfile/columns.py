@@ -1,7 +1,7 @@
-"""Which row is the header, and which column holds the addresses.
+"""Finds the header row, and the column of the addresses.
 
-Pure: names and a sample of rows in, a place out, or BadList with the choice that
-a person has.
+Pure: takes names and a sample of rows. Returns a position, or raises BadList with the
+choices.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from mailprobe.api.cli.listfile.survey import BadList
 from mailprobe.api.cli.output.terminal import plain
 
-SAMPLE_ROWS = 1000  # a column that is none by then is none
+SAMPLE_ROWS = 1000  # a column without addresses in these has none
 LISTED_MAX = 12  # columns named in a message
 TITLE_ROWS_MAX = 20  # above a header; more takes --skip-lines
 
@@ -27,7 +27,7 @@ WORDS = """
 """
 NAMES = frozenset(WORDS.split())
 
-# What other columns of a list of people are usually called.
+# Usual names of other columns in a list of people.
 OTHER_WORDS = """
     id no nr number name firstname lastname fullname surname givenname familyname title salutation
     company organisation organization city town country state zip postcode phone mobile date notes
@@ -38,14 +38,14 @@ OTHER_NAMES = frozenset(OTHER_WORDS.split())
 
 # `Ann Lee <ann@shop.test>`, RFC 5322's name-addr: the address is what the brackets hold.
 MAILBOX = re.compile(r"[^<>]*<\s*([^<>\s]+)\s*>[\s,;]*")
-# White space that Unicode does not count as such: a byte order mark within a file, and a
-# space without width, which a browser's or a document's text brings along.
+# Not white space in Unicode: a byte order mark within a file, and a zero-width space, which
+# text copied from browsers and documents contains.
 INVISIBLE = "\ufeff\u200b"
 WORD_ENDS = re.compile(r"[\s(\[{<:/,;*]+")
 
 
 def address_in(cell: str) -> str:
-    """What a cell says to ask about: its text without white space, or a mailbox's address."""
+    """The address in a cell: its text without white space, or a mailbox's address."""
     text = cell.strip()
     if not text.isascii():
         text = text.strip(INVISIBLE).strip()
@@ -55,7 +55,7 @@ def address_in(cell: str) -> str:
 
 
 def could_be_address(cell: str) -> bool:
-    """Is it an address, however misspelt? `email (you@shop.test)` is a header with an example."""
+    """Whether it is an address, even misspelt; `email (you@shop.test)` is a header."""
     text = cell.strip()
     return "@" in text[1:] and not _begins_with_name(text)
 
@@ -70,7 +70,7 @@ def _letters(cell: str) -> str:
 
 
 def looks_like_header(cells: Sequence[str]) -> bool:
-    """Something is said, and no cell holds what could be an address."""
+    """Whether some cell has text, and no cell could be an address."""
     return any(cell.strip() for cell in cells) and not any(map(could_be_address, cells))
 
 
@@ -82,7 +82,7 @@ def names_addresses(cell: str) -> bool:
 def header_place(rows: Sequence[Sequence[str]], wanted: str | None) -> tuple[int, bool]:
     """How many of the first rows are a title or notes, and whether the next is the header.
 
-    Blank rows count. A row that a person named a column of is the header.
+    Blank rows count. A row that contains the column name `wanted` is the header.
     """
     filled = [position for position, row in enumerate(rows) if any(cell.strip() for cell in row)]
     first = filled[: TITLE_ROWS_MAX + 1]
@@ -97,14 +97,14 @@ def header_place(rows: Sequence[Sequence[str]], wanted: str | None) -> tuple[int
         if width > 1 and _is_title(rows[position], width):
             continue
         if position != first[0] and not looks_like_header(rows[position]):
-            break  # what looked like a title may be a row with nothing but a name
+            break  # the supposed title may be a row with only a name
         return position, looks_like_header(rows[position])
     position = next((position for position in first if not _is_note(rows[position])), first[0])
     return position, looks_like_header(rows[position])
 
 
 def _filled_width(row: Sequence[str]) -> int:
-    """Its cells up to the last that is not blank."""
+    """The number of cells up to the last that is not blank."""
     return max((position + 1 for position, cell in enumerate(row) if cell.strip()), default=0)
 
 
@@ -113,9 +113,9 @@ def _is_note(row: Sequence[str]) -> bool:
 
 
 def _is_title(row: Sequence[str], width: int) -> bool:
-    """One cell alone, in a table of several, that is neither an address nor a column's name."""
-    said = [cell for cell in row if cell.strip()]
-    return len(said) == 1 and not could_be_address(said[0]) and not names_addresses(said[0])
+    """Whether a row of a wider table has one cell, neither an address nor a column name."""
+    filled = [cell for cell in row if cell.strip()]
+    return len(filled) == 1 and not could_be_address(filled[0]) and not names_addresses(filled[0])
 
 
 def is_number(wanted: str) -> bool:
@@ -123,7 +123,7 @@ def is_number(wanted: str) -> bool:
 
 
 def is_surely_header(names: Sequence[str], column: int) -> bool:
-    """Is a row that holds no address a header, and no row whose address is missing?"""
+    """Whether a row without an address is a header, not a row whose address is missing."""
     return bool(column < len(names) and names[column].strip()) or any(
         _letters(name) in OTHER_NAMES for name in names
     )
@@ -137,9 +137,9 @@ def find_column(
     *,
     headless: bool = False,
 ) -> int:
-    """The place of the column with the addresses, from 0; BadList where it is not plain.
+    """The position of the column of addresses, from 0. Raises BadList if it is not clear.
 
-    `wanted` is what a person said: a name, or a number from 1.
+    `wanted` is the --column option: a name, or a number from 1.
     """
     width = max([len(names), *map(len, rows)])
     if wanted is not None:

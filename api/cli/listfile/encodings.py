@@ -1,32 +1,32 @@
-"""Which encoding a file is in, told from all of its octets.
+"""Detects the encoding of a file from all of its bytes.
 
-UTF-8 proves itself: other text is hardly ever valid UTF-8 by accident. A file that
-is UTF-8 but for a few lines is damaged, and is refused with the first such line. Other
-encodings are told by charset-normalizer from the lines that are not ASCII.
+Text in other encodings is hardly ever valid UTF-8 by accident. A file that is UTF-8
+except for a few lines is damaged, and is refused with the first such line. Other
+encodings are detected by charset-normalizer from the lines that are not ASCII.
 """
 
 import codecs
 import re
 from dataclasses import dataclass, field
 
-SAMPLE_PIECE_OCTETS = 1 << 14  # taken of each piece, so that the sample spans the file
+SAMPLE_PIECE_OCTETS = 1 << 14  # per piece, so that the sample spans the file
 SAMPLE_OCTETS_MAX = 1 << 17
 
 HIGH_LINES = re.compile(rb"[^\r\n]*[\x80-\xff][^\r\n]*")
 INVALID = re.compile("[\udc80-\udcff]")
 HIGH = re.compile("[^\x00-\x7f\udc80-\udcff]+")
 
-# Those that lists come in. A superset stands for what it holds: cp932 for Shift-JIS.
+# The encodings of lists. A superset stands for its subsets: cp932 for Shift-JIS.
 CANDIDATES = (
     *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874"),
     *("cp932", "euc_jp", "gb18030", "big5", "cp949", "koi8_r", "cp866", "mac_roman", "cp850"),
 )  # fmt: skip
 CHAOS_MAX = 0.15  # charset-normalizer's measure of nonsense; real text has nearly none
 
-# In these one character is one octet, and two that look like UTF-8 make no sense.
+# Single-byte encodings, in which two bytes that look like UTF-8 make no sense.
 SINGLE = frozenset(name for name in CANDIDATES if name.startswith("cp125"))
 
-# Encodings that differ in few letters are told apart by where the addresses are.
+# Encodings that differ in few letters are distinguished by the addresses' countries.
 BY_COUNTRY = {
     **dict.fromkeys((b"cz", b"sk", b"pl", b"hu", b"hr", b"si", b"ro"), "cp1250"),
     **dict.fromkeys((b"ru", b"by", b"bg", b"rs", b"ua"), "cp1251"),
@@ -47,14 +47,14 @@ WORD = re.compile(r"[^\W\d_]+")
 
 
 def line_ends(text: str) -> int:
-    """How many lines end in a text: with a line feed, a carriage return or both."""
+    """The number of line ends in a text: line feed, carriage return or both."""
     returns = text.count("\r")
     return text.count("\n") + (returns - text.count("\r\n") if returns else 0)
 
 
 @dataclass(slots=True)
 class Octets:
-    """What was seen of a file that may be UTF-8; fed with its pieces in order."""
+    """Statistics of a file that may be UTF-8; fed with its pieces in order."""
 
     valid: int = 0  # octets of well-formed characters beyond ASCII
     invalid: int = 0
@@ -96,7 +96,7 @@ class Octets:
 
     @property
     def is_nearly_utf8(self) -> bool:
-        """Most of what is beyond ASCII is well-formed: by accident hardly a fifth is."""
+        """Whether most of the text beyond ASCII is valid: by accident hardly a fifth is."""
         return self.valid > self.invalid > 0
 
 
@@ -104,7 +104,7 @@ _ASCII = re.compile("[\x00-\x7f]+")
 
 
 def guess(octets: Octets) -> str | None:
-    """The encoding of a file that is no UTF-8; None where it cannot be told."""
+    """The encoding of a file that is not UTF-8; None if it cannot be detected."""
     sample = bytes(octets.sample)
     from charset_normalizer import from_bytes
 
@@ -124,7 +124,7 @@ def guess(octets: Octets) -> str | None:
 
 
 def _by_country(sample: bytes) -> str | None:
-    """What most of the countries in the sample's addresses speak for."""
+    """The encoding that most countries in the sample's addresses suggest."""
     votes: dict[str, int] = {}
     total = 0
     for country in COUNTRY.findall(sample):
@@ -136,7 +136,7 @@ def _by_country(sample: bytes) -> str | None:
 
 
 def _is_western(sample: bytes) -> bool:
-    """Is it Western European text, as far as its letters and their neighbours tell?"""
+    """Whether letters and their neighbours look like Western European text."""
     try:
         text = sample.decode("cp1252")
     except UnicodeDecodeError:

@@ -3,8 +3,8 @@
 The address is a field that holds text. One inside another is named with a path, such as
 `contact.email`; `emails.0` is the first of several.
 
-What an object's line says is never written anew: the result's members are put
-behind its own, so that numbers, order and doubled names stay as they were.
+An object's line is never re-encoded: the result's members are appended to its own, so
+that numbers, order and duplicate names are preserved.
 """
 
 from collections.abc import Iterator, Sequence

@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
-from mailprobe.api.cli.listfile.dialect import (
-    DeclaredDialect,
-    Dialect,
-    declared_delimiter,
-    find_delimiter,
-    find_dialect,
-)
+from mailprobe.api.cli.listfile.delimiter import declared_delimiter, find_delimiter
+from mailprobe.api.cli.listfile.dialect import DeclaredDialect, Dialect
 from mailprobe.api.cli.listfile.objects import Objects
+from mailprobe.api.cli.listfile.quoting import find_dialect
 from mailprobe.api.cli.listfile.sheets import Sheet
 from mailprobe.api.cli.listfile.survey import PIECE_OCTETS, BadList, Survey, survey
 from mailprobe.api.cli.listfile.tables import (
@@ -39,7 +35,7 @@ SKIPPED_LINES_MAX = 10_000  # they are held in memory
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a person says that a list is to be read; without a word the file decides."""
+    """Options for reading a list; None: detect from the file."""
 
     column: str | None = None  # the addresses' name, number or path
     encoding: str | None = None
@@ -54,7 +50,7 @@ class ListRow(Protocol):
 
     @property
     def address(self) -> str:
-        """What to ask about, white space around it gone; "" where there is nothing."""
+        """The address without surrounding white space; "" if there is none."""
 
     def cells(self) -> list[str]:
         """The row as cells, in the order of the list's columns; may be fewer."""
@@ -108,7 +104,7 @@ class List:
         return self.content.rows()
 
     def remarks(self) -> "Iterator[str]":
-        """What a person should know of how it was read; to be asked for once all rows were."""
+        """Notes for the user on how the list was read; complete once all rows were read."""
         if not self.survey.zipped and self.survey.encoding not in ("utf-8", "utf-8-sig", "ascii"):
             yield f"{self.name} is read as {self.survey.encoding}; --encoding names another encoding"
         if self.sheet is not None and len(self.sheet.package.sheets) > 1:
@@ -129,7 +125,7 @@ class List:
 
 @contextmanager
 def open_list(path: Path | None, reading: ReadOptions | None = None, **said: Any) -> Iterator[List]:
-    """Open a list, or standard input (None); BadList says what is wrong with it.
+    """Open a list, or standard input (None). Raises BadList.
 
     `said` are the fields of a Reading.
     """
@@ -189,7 +185,7 @@ def _read_input() -> bytes:
 
 @contextmanager
 def temporary_file() -> Iterator[BinaryIO]:
-    """A file without a name; BadList where the system has no room for one."""
+    """A temporary file without a name. Raises BadList if it cannot be created."""
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
     except OSError as error:

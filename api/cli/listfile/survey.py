@@ -1,4 +1,4 @@
-"""What a file's bytes tell before any row is read: kind, encoding, fingerprint.
+"""Inspects a file's bytes before any row is read: kind, encoding, fingerprint.
 
 One pass over the file, in pieces: a list may be larger than memory.
 """
@@ -21,7 +21,7 @@ ZIP = b"PK\x03\x04"
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 OLE_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
-# how a file begins -> what to tell whoever gave it to us
+# how a file begins -> the error message
 NOT_OURS = {
     b"\x1f\x8b": "is compressed; unpack it first (gunzip)",
     b"BZh": "is compressed; unpack it first (bunzip2)",
@@ -44,11 +44,11 @@ CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x19\x1b-\x1f\x7f]")  # less tab, line e
 
 
 class BadList(Misuse):
-    """A file that is no list of addresses, and what to do about it."""
+    """A file that cannot be read as a list; the message says what to do."""
 
 
 class Changed(Misuse):
-    """A file that was another one at a second reading."""
+    """The file was changed between two readings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def survey(
 
 
 def _named(encoding: str | None, bom: str | None) -> str | None:
-    """The encoding that a person named; a mark at the beginning is no part of the text."""
+    """The encoding of --encoding; a byte order mark is not part of the text."""
     if encoding is None:
         return None
     if bom is not None and bom.startswith(encoding.rpartition("-sig")[0] or encoding):
@@ -128,7 +128,7 @@ def _named(encoding: str | None, bom: str | None) -> str | None:
 
 
 def known_encoding(name: str) -> str:
-    """The codec that `--encoding` names; Misuse for what is none."""
+    """The codec that `--encoding` names. Raises Misuse."""
     try:
         codec = codecs.lookup(name)
         " ".encode(codec.name).decode(codec.name)
@@ -163,7 +163,7 @@ def _wide(head: bytes) -> str | None:
 
 
 def _narrow(seen: Octets, errors: str, name: str) -> str:
-    """UTF-8 where it is, else what charset-normalizer makes of it; BadList where that is unsure."""
+    """UTF-8 if valid, else the detected encoding. Raises BadList if that is uncertain."""
     if seen.is_utf8:
         return "utf-8"
     if seen.is_nearly_utf8:

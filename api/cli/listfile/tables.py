@@ -1,4 +1,4 @@
-"""Rows of cells: delimited text, plain lines, and what sheets have in common with them."""
+"""Rows of cells: delimited text, plain lines, and the parts that sheets share with them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Records:
 
 
 class Unvalued(str):
-    """An empty cell that has a formula and no value: it may be an address all the same."""
+    """An empty cell with a formula but no stored value: it may be an address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class TableList:
 
     @property
     def widened(self) -> int:
-        """How many columns only a row wider than the header has."""
+        """The number of columns beyond the header."""
         return len(self.columns) - self._width
 
     @cached_property
@@ -139,7 +139,7 @@ def _blank(record: Sequence[str]) -> bool:
 
 
 def _sample(records: Records) -> list[RawRecord]:
-    """The first rows: so many that are not blank, and as many that are."""
+    """The first rows: a limited number of filled rows, and as many blank ones."""
     sample: list[RawRecord] = []
     filled = 0
     for record in records.read():
@@ -151,7 +151,7 @@ def _sample(records: Records) -> list[RawRecord]:
 
 
 def read_table(records: Records, wanted: str | None) -> TableList:
-    """Tell header and column from the first rows; BadList where there is nothing to verify."""
+    """Find header and column by the first rows. Raises BadList if there is nothing to verify."""
     name, sample = records.name, _sample(records)
     rows = [cells for cells, _ in sample]
     if all(map(_blank, rows)):

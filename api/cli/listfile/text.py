@@ -1,4 +1,4 @@
-"""A file's text, line by line, read as often as is wanted and always the same.
+"""A file's text, line by line; repeated readings are checked to be equal.
 
 Each complete reading is fingerprinted: a file that was changed since the survey raises
 Changed at its end, so that no row is lost or doubled without a word.
@@ -15,12 +15,12 @@ from mailprobe.api.cli.listfile.survey import BadList, Changed, Survey
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-LINE_CHARACTERS_MAX = 1 << 22  # 4 Mi: more is no line of a list, and would fill the memory
+LINE_CHARACTERS_MAX = 1 << 22  # 4 Mi: a longer line is not a list's, and would fill the memory
 READ_OCTETS = 1 << 18
 
 
 class Watched(io.RawIOBase):
-    """A file read from its beginning, its octets counted and fingerprinted on the way."""
+    """A file read from its beginning, with its bytes counted and hashed."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

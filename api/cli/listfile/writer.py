@@ -1,8 +1,8 @@
-"""A list written back: its own rows, each with what was found out about its address.
+"""Writes a list: its own rows, each with the result for its address.
 
-What the list held is written as it was. Where the output is delimited as the input is,
-a row's own text is copied, not written anew: its quotes, spaces and escapes stay, however
-they were meant. What came from outside can not become a formula: in a workbook every
+The list's content is preserved. If the output is delimited like the input, a row's text is
+copied, not re-encoded: its quotes, spaces and escapes stay. Text from mail hosts cannot
+become a formula: in a workbook every
 result is text, and in CSV the name of a mail host that begins like a formula gets an
 apostrophe before it.
 """
@@ -61,11 +61,11 @@ NOT_WRITTEN = frozenset({".json", ".xls", ".xlsm", ".xlsb", ".ods", ".pdf", ".pa
 
 
 class CannotWrite(CommandError):
-    """The disk is full, or otherwise takes no more; what was written before is kept."""
+    """Writing failed, such as on a full disk; earlier output is kept."""
 
 
 def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
-    """How the output is written: by its ending, else as the input is."""
+    """The output's format: by its extension, else like the input."""
     ending = path.suffix.lower() if path else ""
     if ending in NOT_WRITTEN:
         raise Misuse(f"{plain(str(path))}: -o takes the endings {' '.join(KINDS)}")
@@ -89,7 +89,7 @@ def result_names(taken: Sequence[str]) -> list[str]:
 
 
 def result_values(verdict: Verdict | None) -> list[Any]:
-    """The fourteen fields and the light; nothing at all for a row without an address."""
+    """The fourteen fields and the light; all None for a row without an address."""
     if verdict is None:
         return [None] * len(RESULT_FIELDS)
     return [*msgspec.structs.astuple(verdict), light_of(verdict)]
@@ -139,7 +139,7 @@ def open_writer(file: BinaryIO, manner: OutputFormat, source: List) -> Iterator[
 
 
 def _write_cells(add_row: AddRow, columns: Sequence[str]) -> Write:
-    """Write the header; give what writes a row of cells under it."""
+    """Write the header, and return the function that writes a row."""
     width = len(columns)
     add_row([*columns, *result_names(columns)])
 
@@ -304,7 +304,7 @@ def _write_objects(file: BinaryIO, names: Sequence[str]) -> Write:
 
 
 def check_header(source: List) -> None:
-    """Say before anything is asked that a sheet has no place for the results' names."""
+    """Raise BadList, before verification, if a sheet has no room for a header."""
     table, sheet = source.content, source.sheet
     if sheet is None or not isinstance(table, TableList) or table.header is not None:
         return
@@ -323,7 +323,7 @@ def _sheet_characters(cell: str) -> int:
 
 
 def check_fits_sheet(row: ListRow, number: int, name: str) -> None:
-    """Say before anything is asked that a workbook could not hold the output."""
+    """Raise BadList, before verification, if a workbook could not hold the output."""
     cells = row.cells()
     if (
         number >= SHEET_ROWS_MAX
@@ -337,7 +337,7 @@ def check_fits_sheet(row: ListRow, number: int, name: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name when all of it is on disk, or not at all.
+    """A file that appears under its name only once it is complete on disk.
 
     It is written under a fresh name in the same folder, so that no file that exists is
     opened. A file that it replaces hands its mode on. What a killed run left behind of
@@ -429,7 +429,7 @@ def _mode_for(path: Path) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk take the names in the folder, where it can; a power cut may be next."""
+    """Sync the folder's names to disk, if possible, against a power failure."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -440,7 +440,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def writing_to(name: str) -> Iterator[None]:
-    """Tell an error of the system as CannotWrite; a reader that went away stays what it is."""
+    """Convert OSError into CannotWrite; BrokenPipeError is raised unchanged."""
     try:
         yield
     except BrokenPipeError:

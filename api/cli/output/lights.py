@@ -1,6 +1,6 @@
-"""Traffic lights, and the words for why a verdict is what it is.
+"""Traffic lights, and the reason for a verdict in words.
 
-Two tables, read from the top: the first line that fits decides. The lights are
+Two tables, read from the top: the first row that fits decides. The lights are
 the recommended interpretation order of the specification. Pure.
 """
 
@@ -32,7 +32,7 @@ LIGHTS: tuple[tuple[Test, Light], ...] = (
     (lambda v: True, "RED_LIGHT"),
 )
 
-# key in summaries -> words for a person
+# key in summaries -> (test, text for a person)
 REASONS: dict[str, tuple[Test, str]] = {
     "syntax": (lambda v: v.failed_check == "syntax", "not an address"),
     "disposable": (lambda v: v.failed_check == "disposable", "throwaway domain"),
@@ -40,31 +40,31 @@ REASONS: dict[str, tuple[Test, str]] = {
     "no_mailbox": (lambda v: v.status == "undeliverable", "no such mailbox"),
     "smtp_timeout": (lambda v: v.failed_check == "smtp_timeout", "no answer in time"),
     "smtp": (lambda v: v.failed_check == "smtp", "mail host gave no answer"),
-    "smtp_blocked": (lambda v: v.smtp_blocked, "provider lets nobody ask"),
+    "smtp_blocked": (lambda v: v.smtp_blocked, "provider blocks checking"),
     "catch_all": (lambda v: v.status == "catch_all", "host accepts any name"),
     "accepted": (lambda v: v.status == "deliverable", "mailbox accepted"),
-    "resolver": (lambda v: not v.mx_found, "name service failed"),
-    "inconclusive": (lambda v: True, "host would not say"),
+    "resolver": (lambda v: not v.mx_found, "DNS look-up failed"),
+    "inconclusive": (lambda v: True, "no clear answer"),
 }
 
 
-# reasons that only a mail host's own words give
+# reasons that need a mail host's reply
 ANSWERED = ("accepted", "no_mailbox", "catch_all", "inconclusive")
 
 
 def dead_end(reasons: Mapping[str, int]) -> str | None:
-    """What to look at where nothing outside could be reached, by counts of reasons."""
+    """A hint if nothing outside could be reached, by the counts of reasons; else None."""
     if any(reasons.get(key) for key in ANSWERED):
         return None
     if reasons.get("smtp") or reasons.get("smtp_timeout"):
-        return "no mail host answered; mailprobe doctor tells whether this machine can reach any"
+        return "no mail host answered; run mailprobe doctor to check whether this machine can reach any"
     if reasons.get("resolver") and not (reasons.get("no_mx") or reasons.get("smtp_blocked")):
-        return "no name could be looked up; mailprobe doctor tells why"
+        return "no name could be looked up; run mailprobe doctor to see why"
     return None
 
 
 def judged(verdict: Verdict) -> tuple[Light, str]:
-    """The light and the key of the reason; looked up where a verdict like it was judged before."""
+    """The light and the reason's key of a verdict, cached for verdicts alike."""
     kind = (
         *(verdict.status, verdict.failed_check, verdict.valid, verdict.confidence),
         *(verdict.disposable, verdict.catch_all, verdict.smtp_blocked, verdict.mx_found),
@@ -80,13 +80,13 @@ def judged(verdict: Verdict) -> tuple[Light, str]:
     return found
 
 
-# All that the two tables look at -> what they say. A service's confidence may be any number.
+# The fields that the tables test -> their result. Bounded: confidence may be any number.
 _judged: dict[tuple[object, ...], tuple[Light, str]] = {}
 KINDS_MAX = 1000
 
 
 def light_of(verdict: Verdict) -> Light:
-    """What to do with the address: proceed, take care, or reject."""
+    """What to do with the address: accept, take care, or reject."""
     return judged(verdict)[0]
 
 
@@ -96,5 +96,5 @@ def reason_of(verdict: Verdict) -> str:
 
 
 def words_of(verdict: Verdict) -> str:
-    """The reason in a few words for a person."""
+    """The reason as text for a person."""
     return REASONS[reason_of(verdict)][1]

@@ -1,6 +1,6 @@
-"""How far a list has come, shown on standard error while it is asked.
+"""Shows the progress of a list on standard error while it is verified.
 
-On a terminal a bar that moves; elsewhere a line every few seconds.
+On a terminal a progress bar; elsewhere a line every few seconds.
 """
 
 import sys
@@ -23,7 +23,7 @@ BAR_COLUMNS = 24
 
 @asynccontextmanager
 async def show_progress(counts: ResultCounts, total: int) -> AsyncIterator[None]:
-    """Show how `counts` nears `total` for as long as the block runs."""
+    """Show the progress of `counts` towards `total` while the block runs."""
     show = _bar if sys.stderr.isatty() else _lines
     async with trio.open_nursery() as nursery:
         nursery.start_soon(show, counts, total)

@@ -1,7 +1,7 @@
-"""Verdicts and summaries as a person reads them. The one place that draws tables.
+"""Prints verdicts and summaries as tables for a person.
 
-Whatever comes from others (an address, a reply, a host's name) passes `plain` and
-goes to rich as Text, so that neither escape sequences nor markup get through.
+Text from outside (an address, a reply, a host name) passes `plain` and goes to rich as
+Text, so that neither escape sequences nor markup have any effect.
 """
 
 import sys
@@ -21,11 +21,11 @@ from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.evidence import ConversationLine, Evidence
 from mailprobe.engine.verdict import Verdict
 
-if TYPE_CHECKING:  # it brings the readers of tables along
+if TYPE_CHECKING:  # it imports the readers of lists
     from mailprobe.api.cli.cleaning.run import Summary
 
 WIDE_COLUMNS = 110  # enough for a mail host beside its address
-PIPE_COLUMNS = 200  # where no terminal says how wide it is, nothing is squeezed
+PIPE_COLUMNS = 200  # without a terminal, wide enough to wrap nothing
 
 STYLES = {
     "deliverable": "green",
@@ -40,13 +40,13 @@ STYLES = {
 
 
 def console_on(stream: TextIO) -> Console:
-    """A console without markup, emoji or highlighting: what is given is what is shown."""
+    """A console without markup, emoji or highlighting: it prints text verbatim."""
     width = None if stream.isatty() else PIPE_COLUMNS
     return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
 def verdict_table(verdicts: Iterable[Verdict], columns: int) -> Table:
-    """One row an address; on a narrow screen the mail host stands under the reason."""
+    """One row per address; on a narrow screen the mail host is below the reason."""
     wide = columns >= WIDE_COLUMNS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     table.add_column("address", overflow="fold", min_width=16)
@@ -68,7 +68,7 @@ def verdict_table(verdicts: Iterable[Verdict], columns: int) -> Table:
 
 
 def _why(verdict: Verdict) -> str:
-    """The reason, and what else speaks for or against the address."""
+    """The reason, with further remarks on the address."""
     notes = [words_of(verdict)]
     if verdict.failed_check == "syntax":
         notes = [f"{notes[0]}: {plain(_fault(verdict.email))}"]
@@ -80,7 +80,7 @@ def _why(verdict: Verdict) -> str:
 
 
 def _fault(text: str) -> str:
-    """What is wrong with a text that is no address."""
+    """What is wrong with a text that is not an address."""
     try:
         parse(text)
     except NotAnAddress as fault:
@@ -89,7 +89,7 @@ def _fault(text: str) -> str:
 
 
 def explanation(verdict: Verdict, evidence: Evidence) -> Iterator[Text]:
-    """All that led to a verdict, line by line."""
+    """The evidence for a verdict, line by line."""
     yield Text.assemble(
         (plain(verdict.email), "bold"), "  ", (verdict.status, STYLES[verdict.status])
     )
@@ -149,7 +149,7 @@ def _add_counts(table: Table, title: str, counts: Iterable[tuple[str, int]], tot
 
 
 def print_summary(summary: "Summary", stream: TextIO) -> None:
-    """What a cleaned list comes to, and where it is."""
+    """Print a list's summary and its output path."""
     console = console_on(stream)
     console.print(summary_table(summary.tally))
     console.print(summary_line(summary), overflow="fold")
@@ -171,7 +171,7 @@ def summary_line(summary: "Summary") -> str:
 
 @contextmanager
 def waiting(total: int) -> Iterator[Callable[[int], None]]:
-    """On a terminal, show how many of the answers are there; the line goes with the block."""
+    """On a terminal, show how many answers arrived; leaving the block removes the line."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return

@@ -1,7 +1,7 @@
-"""The standard streams, whatever they are.
+"""The standard streams, in whatever state the process gets them.
 
-A stream may be closed, full, or in an encoding that lacks a character. None of these is a
-traceback: characters are escaped, and errors are told in one line.
+A stream may be closed, full, or in an encoding that lacks a character. None of these
+shows a traceback: characters are escaped, and errors are printed in one line.
 """
 
 import errno
@@ -11,19 +11,19 @@ from contextlib import suppress
 
 from mailprobe.api.cli.errors import print_error
 
-# Errors of a stream, which name no file. A pipe that was closed is none: its reader has enough.
+# Errors of a stream, without a file name. A closed pipe is not among them: `| head` is normal.
 STREAM_ERRORS = frozenset(
     {errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENXIO, errno.EINVAL}
 )
 DESCRIPTORS = (
-    (0, "stdin", os.O_WRONLY),  # closed: each use fails, and no file that is opened gets its number
+    (0, "stdin", os.O_WRONLY),  # if closed: each use fails, and no opened file gets its number
     (1, "stdout", os.O_RDONLY),
-    (2, "stderr", os.O_WRONLY),  # nobody is there to be told
+    (2, "stderr", os.O_WRONLY),  # its output is lost
 )
 
 
 def open_standard_streams() -> None:
-    """Make of each standard stream one that can be used, or says that it cannot."""
+    """Replace closed standard streams, and escape characters that their encoding lacks."""
     for descriptor, name, flags in DESCRIPTORS:
         try:
             os.fstat(descriptor)
@@ -43,19 +43,19 @@ def open_standard_streams() -> None:
 
 
 def is_of_stream(error: OSError) -> bool:
-    """Is it standard output that failed, as far as the error tells?"""
+    """Whether the error looks like one of standard output."""
     return error.filename is None and error.errno in STREAM_ERRORS
 
 
 def cannot_write(error: OSError) -> int:
-    """Say that standard output failed, and let go of it; gives the exit code."""
+    """Report that standard output failed, and release it. Returns the exit code."""
     print_error(f"standard output cannot be written: {os.strerror(error.errno or 0)}")
     release_output()
     return 1
 
 
 def release_output() -> None:
-    """What Python still holds for standard output goes nowhere, and fails no more at its end."""
+    """Discard what Python has buffered for standard output, so that its flush cannot fail."""
     with suppress(OSError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         if nothing != 1:

@@ -1,14 +1,14 @@
-"""Text that others wrote, made safe to show.
+"""Makes text from outside safe to print.
 
-A mail server's reply or a cell of a list may hold escape sequences that drive a
-terminal, and marks that turn its text around. Nothing of that kind gets through.
+A mail server's reply or a list's cell may contain terminal escape sequences, and marks
+that change the direction of text. All of these are escaped.
 """
 
 SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def plain(text: str) -> str:
-    """The text with whatever is not printable as an escape; of one line, always."""
+    """The text with unprintable characters escaped; always one line."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escape(c) for c in text)

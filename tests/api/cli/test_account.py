@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 from mailprobe.api.cli import main
 from mailprobe.api.keys import kind_of, well_formed
 
-Ask = Callable[..., Result]
+RunCli = Callable[..., Result]
 
 
 @pytest.fixture
-def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+def run_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCli:
     """Runs `mailprobe`, in a directory of its own and without this machine's settings."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("MAILPROBE_")]:
@@ -24,7 +24,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     return lambda *words: CliRunner().invoke(main, words)
 
 
-def told(result: Result) -> Any:
+def printed_object(result: Result) -> Any:
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 1
     return json.loads(result.stdout)
@@ -37,8 +37,10 @@ def refused(result: Result, code: int) -> str:
     return result.stderr
 
 
-def test_an_account_is_made_with_a_key_of_each_kind(ask: Ask) -> None:
-    made = told(ask("account", "create", "--email", "ann@example.org", "--tier", "builder"))
+def test_an_account_is_made_with_a_key_of_each_kind(run_cli: RunCli) -> None:
+    made = printed_object(
+        run_cli("account", "create", "--email", "ann@example.org", "--tier", "builder")
+    )
     assert list(made) == ["account_id", "tier", "key", "provisioning_key"]
     assert made["tier"] == "builder"
     assert made["key"].startswith("sk_live_")
@@ -50,67 +52,82 @@ def test_an_account_is_made_with_a_key_of_each_kind(ask: Ask) -> None:
     assert made["key"].encode() not in Path("data/mailprobe.db").read_bytes()
 
 
-def test_the_tier_is_free_unless_said(ask: Ask) -> None:
-    assert told(ask("account", "create", "--email", "ann@example.org"))["tier"] == "free"
+def test_the_tier_is_free_unless_said(run_cli: RunCli) -> None:
+    assert (
+        printed_object(run_cli("account", "create", "--email", "ann@example.org"))["tier"] == "free"
+    )
 
 
-def test_accounts_are_listed_and_shown(ask: Ask) -> None:
-    assert ask("account", "list").stdout == ""
+def test_accounts_are_listed_and_shown(run_cli: RunCli) -> None:
+    assert run_cli("account", "list").stdout == ""
     ids = [
-        told(ask("account", "create", "--email", f"{n}@example.org"))["account_id"] for n in "ab"
+        printed_object(run_cli("account", "create", "--email", f"{n}@example.org"))["account_id"]
+        for n in "ab"
     ]
-    lines = [json.loads(line) for line in ask("account", "list").stdout.splitlines()]
+    lines = [json.loads(line) for line in run_cli("account", "list").stdout.splitlines()]
     assert [line["account_id"] for line in lines] == ids
-    shown = told(ask("account", "show", ids[0]))
+    shown = printed_object(run_cli("account", "show", ids[0]))
     assert shown == lines[0]
     assert (shown["email"], shown["soft_cap_eur"], shown["alerts"]) == ("a@example.org", None, True)
 
 
-def test_settings_are_changed_one_by_one(ask: Ask) -> None:
-    account = told(ask("account", "create", "--email", "ann@example.org"))["account_id"]
-    assert told(ask("account", "set", account, "--tier", "scale"))["tier"] == "scale"
-    changed = told(ask("account", "set", account, "--soft-cap", "12.50", "--hard-cap", "20"))
+def test_settings_are_changed_one_by_one(run_cli: RunCli) -> None:
+    account = printed_object(run_cli("account", "create", "--email", "ann@example.org"))[
+        "account_id"
+    ]
+    assert printed_object(run_cli("account", "set", account, "--tier", "scale"))["tier"] == "scale"
+    changed = printed_object(
+        run_cli("account", "set", account, "--soft-cap", "12.50", "--hard-cap", "20")
+    )
     assert (changed["soft_cap_eur"], changed["hard_cap_eur"]) == (12.5, 20.0)
-    changed = told(ask("account", "set", account, "--soft-cap", "none", "--alerts", "off"))
+    changed = printed_object(
+        run_cli("account", "set", account, "--soft-cap", "none", "--alerts", "off")
+    )
     assert (changed["soft_cap_eur"], changed["hard_cap_eur"]) == (None, 20.0)
     assert (changed["alerts"], changed["tier"]) == (False, "scale")
-    assert told(ask("account", "show", account)) == changed
+    assert printed_object(run_cli("account", "show", account)) == changed
 
 
-def test_a_cap_of_nothing_is_a_cap(ask: Ask) -> None:
-    account = told(ask("account", "create", "--email", "ann@example.org"))["account_id"]
-    assert told(ask("account", "set", account, "--hard-cap", "0"))["hard_cap_eur"] == 0.0
+def test_a_cap_of_nothing_is_a_cap(run_cli: RunCli) -> None:
+    account = printed_object(run_cli("account", "create", "--email", "ann@example.org"))[
+        "account_id"
+    ]
+    assert (
+        printed_object(run_cli("account", "set", account, "--hard-cap", "0"))["hard_cap_eur"] == 0.0
+    )
 
 
 @pytest.mark.parametrize("cap", ["-1", "1e3", "12,50", "1.001", "", "٢٥", "nan", "9" * 10])
-def test_a_wrong_cap_changes_nothing(ask: Ask, cap: str) -> None:
-    account = told(ask("account", "create", "--email", "ann@example.org"))["account_id"]
-    line = refused(ask("account", "set", account, "--alerts", "off", f"--hard-cap={cap}"), 2)
+def test_a_wrong_cap_changes_nothing(run_cli: RunCli, cap: str) -> None:
+    account = printed_object(run_cli("account", "create", "--email", "ann@example.org"))[
+        "account_id"
+    ]
+    line = refused(run_cli("account", "set", account, "--alerts", "off", f"--hard-cap={cap}"), 2)
     assert "--hard-cap" in line
-    assert told(ask("account", "show", account))["alerts"] is True
+    assert printed_object(run_cli("account", "show", account))["alerts"] is True
 
 
-def test_an_account_that_is_not_there_is_said_so(ask: Ask) -> None:
+def test_an_account_that_is_not_there_is_said_so(run_cli: RunCli) -> None:
     for words in (("show", "nobody"), ("set", "nobody", "--alerts", "on")):
-        assert "there is no account nobody" in refused(ask("account", *words), 1)
+        assert "there is no account nobody" in refused(run_cli("account", *words), 1)
 
 
-def test_nothing_to_change_is_wrong_usage(ask: Ask) -> None:
-    refused(ask("account", "set", "nobody"), 2)
+def test_nothing_to_change_is_wrong_usage(run_cli: RunCli) -> None:
+    refused(run_cli("account", "set", "nobody"), 2)
 
 
-def test_an_email_that_is_none_makes_no_account(ask: Ask) -> None:
-    refused(ask("account", "create", "--email", "not an address"), 2)
+def test_an_email_that_is_none_makes_no_account(run_cli: RunCli) -> None:
+    refused(run_cli("account", "create", "--email", "not an address"), 2)
     assert not Path("data").exists()
 
 
 def test_a_database_that_cannot_be_used_is_one_line(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch
+    run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("bad.db").write_text("hello")
     monkeypatch.setenv("MAILPROBE_DATABASE", "bad.db")
-    assert "bad.db" in refused(ask("account", "list"), 1)
+    assert "bad.db" in refused(run_cli("account", "list"), 1)
     monkeypatch.setenv("MAILPROBE_DATABASE", "postgresql://u:s3cret@db.test/x")
-    line = refused(ask("account", "list"), 2)
+    line = refused(run_cli("account", "list"), 2)
     assert "postgresql" in line
     assert "s3cret" not in line

@@ -22,12 +22,10 @@ from mailprobe.api.cli.http_source import (
     FIRST_TIMEOUT_S,
     TEXT_CHARACTERS_MAX,
     TIMEOUT_S,
-    Allowance,
     HttpSource,
-    RequestQueue,
     check_server,
-    domain_of,
 )
+from mailprobe.api.cli.request_queue import Allowance, RequestQueue, domain_of
 from tests.api.fake_source import verdict_of
 
 URL = "https://api.test/v1/email/verify/stream"
@@ -104,7 +102,7 @@ def addresses(count: int, domains: int) -> list[str]:
     return [f"ann{n}@shop{n % domains}.test" for n in range(count)]
 
 
-async def ask(
+async def stream_answers(
     texts: list[str], handle: Callable[[httpx.Request], Awaitable[httpx.Response]]
 ) -> tuple[list[str], str | None]:
     """Ask for all; what came, and the trouble at the end."""
@@ -128,7 +126,7 @@ async def ask(
 async def test_every_address_is_asked_once_and_domains_take_turns(autojump_clock: Any) -> None:
     service = Service()
     texts = addresses(700, 40)
-    came, fault = await ask(texts, service.handle)
+    came, fault = await stream_answers(texts, service.handle)
     assert fault is None
     assert Counter(came) == Counter(service.asked) == Counter(texts)
     assert max(service.sizes) == 50
@@ -137,7 +135,7 @@ async def test_every_address_is_asked_once_and_domains_take_turns(autojump_clock
 
 async def test_the_same_text_twice_has_two_answers(autojump_clock: Any) -> None:
     service = Service()
-    came, _ = await ask(["a@x.test", "a@x.test"], service.handle)
+    came, _ = await stream_answers(["a@x.test", "a@x.test"], service.handle)
     assert came == ["a@x.test"] * 2
 
 
@@ -147,7 +145,7 @@ async def test_the_rate_limit_is_kept_without_being_told_no(
     service = Service(limit=100)
     texts = addresses(350, 50)
     began = trio.current_time()
-    came, _ = await ask(texts, service.handle)
+    came, _ = await stream_answers(texts, service.handle)
     assert len(came) == 350
     assert service.refused == 0
     assert capsys.readouterr().err.count("rate limit is reached") == 1
@@ -156,7 +154,7 @@ async def test_the_rate_limit_is_kept_without_being_told_no(
 
 async def test_a_limit_below_a_requests_size_splits_it(autojump_clock: Any) -> None:
     service = Service(limit=10)
-    came, _ = await ask(addresses(30, 3), service.handle)
+    came, _ = await stream_answers(addresses(30, 3), service.handle)
     assert len(came) == 30
     assert service.sizes[1:] == [10, 10, 10]
     assert service.refused == 1
@@ -168,7 +166,7 @@ async def test_another_users_share_of_the_limit_is_waited_for(autojump_clock: An
 
     service = Service(instead=[no])
     began = trio.current_time()
-    came, _ = await ask(addresses(5, 1), service.handle)
+    came, _ = await stream_answers(addresses(5, 1), service.handle)
     assert len(came) == 5
     assert 37 < trio.current_time() - began < 39
 
@@ -183,7 +181,7 @@ async def test_a_service_that_cannot_just_now_is_asked_again(
     service = Service(instead=[None, no, no])
     texts = addresses(150, 30)
     began = trio.current_time()
-    came, fault = await ask(texts, service.handle)
+    came, fault = await stream_answers(texts, service.handle)
     assert (Counter(came), fault) == (Counter(texts), None)
     assert trio.current_time() - began > 2
 
@@ -196,7 +194,7 @@ async def test_after_a_lost_connection_only_the_rest_is_asked_again(autojump_clo
 
     service.instead = [cut]
     texts = addresses(50, 10)
-    came, fault = await ask(texts, service.handle)
+    came, fault = await stream_answers(texts, service.handle)
     assert (Counter(came), fault) == (Counter(texts), None)
     assert Counter(service.asked) == Counter(texts)
     assert service.sizes == [50, 43]
@@ -206,20 +204,20 @@ async def test_an_answer_that_ends_early_in_good_order_is_asked_for_again(
     autojump_clock: Any,
 ) -> None:
     service = Service(instead=[lambda emails: httpx.Response(200, content=line_of(emails[0]))])
-    came, _ = await ask(addresses(10, 2), service.handle)
+    came, _ = await stream_answers(addresses(10, 2), service.handle)
     assert len(came) == 10
     assert service.sizes == [10, 9]
 
 
 async def test_a_line_separator_within_a_result_is_no_line_end(autojump_clock: Any) -> None:
     text = "a\u2028b\x85c@x.test"
-    came, _ = await ask([text], Service().handle)
+    came, _ = await stream_answers([text], Service().handle)
     assert came == [text]
 
 
 async def test_a_text_too_long_for_a_request_needs_none(autojump_clock: Any) -> None:
     service = Service()
-    came, _ = await ask(["a" * 3_000_000, "b@x.test"], service.handle)
+    came, _ = await stream_answers(["a" * 3_000_000, "b@x.test"], service.handle)
     assert sorted(map(len, came)) == [8, 3_000_000]
     assert service.sizes == [1]
     largest = msgspec.json.encode({"emails": ["\0" * TEXT_CHARACTERS_MAX] * 50})
@@ -242,8 +240,8 @@ async def test_a_refusal_for_good_ends_it_and_what_was_under_way_is_taken(
     autojump_clock: Any, status: int, code: str, more: dict[str, Any]
 ) -> None:
     service = Service(instead=[None, None, lambda emails: error(status, code, **more)])
-    came, fault = await ask(addresses(400, 80), service.handle)
-    assert fault == f"the service says {status} {code}: It is so. Do it"
+    came, fault = await stream_answers(addresses(400, 80), service.handle)
+    assert fault == f"the service answers {status} {code}: It is so. Do it"
     assert set(came) == set(service.asked)
     assert len(came) >= 100
     assert len(service.sizes) <= 5
@@ -259,7 +257,7 @@ async def test_the_last_units_of_the_month_are_used(autojump_clock: Any) -> None
         left -= len(emails)
         return None
 
-    came, fault = await ask(addresses(30, 30), Service(always=quota).handle)
+    came, fault = await stream_answers(addresses(30, 30), Service(always=quota).handle)
     assert len(came) == 20
     assert fault
     assert "monthly_quota_exceeded" in fault
@@ -270,20 +268,22 @@ async def test_a_service_that_is_gone_is_given_up_after_a_while(autojump_clock: 
         raise httpx.ConnectError("Connection refused")
 
     began = trio.current_time()
-    came, fault = await ask(addresses(3, 1), Service(always=gone).handle)
+    came, fault = await stream_answers(addresses(3, 1), Service(always=gone).handle)
     assert fault == f"the service at {URL} cannot be reached (Connection refused)"
     assert FIRST_TIMEOUT_S <= trio.current_time() - began < 3 * FIRST_TIMEOUT_S
     began = trio.current_time()
-    came, fault = await ask(addresses(99, 9), Service(instead=[None], always=gone).handle)
+    came, fault = await stream_answers(
+        addresses(99, 9), Service(instead=[None], always=gone).handle
+    )
     assert len(came) == 50
     assert TIMEOUT_S <= trio.current_time() - began < 2 * TIMEOUT_S
 
 
 async def test_another_programs_answers_are_told_from_results(autojump_clock: Any) -> None:
     page = httpx.Response(200, content=b"<html>\n</html>\n")
-    _, fault = await ask(["a@x.test"], Service(always=lambda _: page).handle)
+    _, fault = await stream_answers(["a@x.test"], Service(always=lambda _: page).handle)
     assert fault
-    assert "no result of a mailprobe service" in fault
+    assert "is not a result of a mailprobe service" in fault
 
 
 async def test_whoever_leaves_ends_the_requests(autojump_clock: Any) -> None:
@@ -318,7 +318,7 @@ def test_what_was_answered_is_kept_and_not_asked_again(tmp_path: Path) -> None:
 
     out = tmp_path / "out.csv"
     with pytest.raises(
-        CommandError, match=r"are answered and kept; go on with: .*--resume"
+        CommandError, match=r"are answered and kept; continue with: .*--resume"
     ) as fault:
         clean_list(Order(path, out), opening(first), standard_output=None)  # type: ignore[arg-type]
     assert fault.value.exit_code == 1
@@ -334,10 +334,10 @@ def test_what_was_answered_is_kept_and_not_asked_again(tmp_path: Path) -> None:
 async def test_the_first_answer_about_another_address_ends_it(autojump_clock: Any) -> None:
     """Asking again would be answered so again, and billed."""
     service = Service(always=lambda _: httpx.Response(200, content=line_of("mallory@x.test")))
-    came, fault = await ask(addresses(300, 60), service.handle)
+    came, fault = await stream_answers(addresses(300, 60), service.handle)
     assert came == []
     assert fault
-    assert "answers about mallory@x.test, which it was not asked" in fault
+    assert "answers about mallory@x.test, which was not in the request" in fault
     assert len(service.sizes) <= 4
 
 
@@ -345,10 +345,10 @@ async def test_an_answer_given_twice_ends_it(autojump_clock: Any) -> None:
     texts = addresses(3, 3)
     content = line_of(texts[0]) + line_of(texts[0])
     service = Service(always=lambda _: httpx.Response(200, content=content))
-    came, fault = await ask(texts, service.handle)
+    came, fault = await stream_answers(texts, service.handle)
     assert came == [texts[0]]
     assert fault
-    assert "was not asked" in fault
+    assert "was not in the request" in fault
     assert service.sizes == [3]
 
 
@@ -368,9 +368,9 @@ async def test_a_429_for_ever_waits_and_ends(
 ) -> None:
     service = Service(always=lambda _: error(429, code, headers, **more))
     began = trio.current_time()
-    came, fault = await ask(addresses(30, 3), service.handle)
+    came, fault = await stream_answers(addresses(30, 3), service.handle)
     assert came == []
-    assert fault == f"the service says 429 {code}: It is so. Do it"
+    assert fault == f"the service answers 429 {code}: It is so. Do it"
     assert 60 < trio.current_time() - began < 1100
     assert len(service.sizes) < 4000
 
@@ -388,7 +388,7 @@ async def test_a_response_without_end_ends_by_a_clock(
 ) -> None:
     service = Service(always=lambda _: httpx.Response(status, content=dripping(piece, every_s)))
     began = trio.current_time()
-    _, fault = await ask(addresses(10, 3), service.handle)
+    _, fault = await stream_answers(addresses(10, 3), service.handle)
     assert fault
     assert "\n" not in fault
     assert trio.current_time() - began < 600
@@ -429,7 +429,7 @@ async def test_a_service_that_fails_on_everything_is_no_verdict(
 ) -> None:
     service = Service(always=lambda _: error(500, "internal"))
     began = trio.current_time()
-    came, fault = await ask(addresses(count, 50), service.handle)
+    came, fault = await stream_answers(addresses(count, 50), service.handle)
     assert came == []
     assert fault
     assert trio.current_time() - began < 2 * TIMEOUT_S

@@ -11,17 +11,19 @@ import trio
 
 from mailprobe.storage import open_store
 from mailprobe.storage.records import Attempt, JobOrder, UsageRow
-from tests.api.cli.test_account import Ask, ask, refused, told
+from tests.api.cli.test_account import RunCli, printed_object, refused, run_cli
 
-__all__ = ["ask"]  # the fixture
+__all__ = ["run_cli"]  # the fixture
 
 HOOK = "https://hooks.shop.test/mail?token=1"
 
 
 @pytest.fixture
-def jobs(ask: Ask, tmp_path: Path) -> dict[str, str]:
+def jobs(run_cli: RunCli, tmp_path: Path) -> dict[str, str]:
     """A job that is pending, and one that was given up after a 500."""
-    account = told(ask("account", "create", "--email", "ann@example.org", "--tier", "scale"))
+    account = printed_object(
+        run_cli("account", "create", "--email", "ann@example.org", "--tier", "scale")
+    )
     return trio.run(make_jobs, Path("data/mailprobe.db"), account)
 
 
@@ -57,40 +59,42 @@ async def give_up(store: Any) -> None:
     assert await store.job_attempted(claims[0], last, state="failed", due_at=None)
 
 
-def listed(ask: Ask, *words: str) -> list[Any]:
-    return [json.loads(line) for line in ask("job", "list", *words).stdout.splitlines()]
+def listed(run_cli: RunCli, *words: str) -> list[Any]:
+    return [json.loads(line) for line in run_cli("job", "list", *words).stdout.splitlines()]
 
 
-def test_jobs_are_listed_newest_first_by_account_and_state(ask: Ask, jobs: dict[str, str]) -> None:
-    assert [one["id"] for one in listed(ask)] == [jobs["pending"], jobs["failed"]]
-    assert [one["id"] for one in listed(ask, "--limit", "1")] == [jobs["pending"]]
-    (failed,) = listed(ask, "--state", "failed", "--account", jobs["account"])
+def test_jobs_are_listed_newest_first_by_account_and_state(
+    run_cli: RunCli, jobs: dict[str, str]
+) -> None:
+    assert [one["id"] for one in listed(run_cli)] == [jobs["pending"], jobs["failed"]]
+    assert [one["id"] for one in listed(run_cli, "--limit", "1")] == [jobs["pending"]]
+    (failed,) = listed(run_cli, "--state", "failed", "--account", jobs["account"])
     assert (failed["id"], failed["webhook"], failed["tries"]) == (jobs["failed"], HOOK, 2)
     assert failed["ended_at"]
-    assert "there is no account" in refused(ask("job", "list", "--account", "nobody"), 1)
+    assert "there is no account" in refused(run_cli("job", "list", "--account", "nobody"), 1)
 
 
 def test_a_job_is_shown_with_what_it_posts_and_every_attempt(
-    ask: Ask, jobs: dict[str, str]
+    run_cli: RunCli, jobs: dict[str, str]
 ) -> None:
-    done = ask("job", "show", jobs["failed"])
-    shown = told(done)
+    done = run_cli("job", "show", jobs["failed"])
+    shown = printed_object(done)
     assert shown["payload"] == '{"email":"ä"}'
     assert [(one["number"], one["status"], one["error"]) for one in shown["attempts"]] == [
         (1, 500, None),
         (2, None, "no answer in time"),
     ]
     assert "a secret" not in done.stdout
-    assert "there is no job x" in refused(ask("job", "show", "x"), 1)
+    assert "there is no job x" in refused(run_cli("job", "show", "x"), 1)
 
 
-def test_an_id_that_is_no_text_is_none(ask: Ask, jobs: dict[str, str]) -> None:
-    assert "there is no job" in refused(ask("job", "show", "\udcff"), 1)
-    assert "there is no account" in refused(ask("job", "list", "--account", "\udcff"), 1)
+def test_an_id_that_is_no_text_is_none(run_cli: RunCli, jobs: dict[str, str]) -> None:
+    assert "there is no job" in refused(run_cli("job", "show", "\udcff"), 1)
+    assert "there is no account" in refused(run_cli("job", "list", "--account", "\udcff"), 1)
 
 
-def test_a_callback_is_made_due_again(ask: Ask, jobs: dict[str, str]) -> None:
-    resent = told(ask("job", "resend", jobs["failed"]))
+def test_a_callback_is_made_due_again(run_cli: RunCli, jobs: dict[str, str]) -> None:
+    resent = printed_object(run_cli("job", "resend", jobs["failed"]))
     assert (resent["state"], resent["tries"], resent["ended_at"]) == ("delivering", 0, None)
-    assert "has nothing to post" in refused(ask("job", "resend", jobs["pending"]), 1)
-    assert "there is no job x" in refused(ask("job", "resend", "x"), 1)
+    assert "has no callback yet" in refused(run_cli("job", "resend", jobs["pending"]), 1)
+    assert "there is no job x" in refused(run_cli("job", "resend", "x"), 1)

@@ -149,7 +149,7 @@ def test_a_journal_of_another_list_is_refused(tmp_path: Path, resume: bool) -> N
 def test_a_file_that_is_no_journal_is_refused_and_kept(tmp_path: Path, octets: bytes) -> None:
     path = tmp_path / "j"
     path.write_bytes(octets)
-    assert "no journal" in refusal(path, resume=True)
+    assert "not a journal" in refusal(path, resume=True)
     assert path.read_bytes() == octets
 
 

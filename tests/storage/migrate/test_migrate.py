@@ -297,7 +297,7 @@ def test_a_server_that_is_away_is_1_and_no_password_is_told(
 ):
     result = migrate("--from", str(path), "--to", "postgresql://me:s3cret@127.0.0.1:1/none")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "the same command goes on" in result.stderr
+    assert "repeat the command to continue" in result.stderr
     assert "s3cret" not in result.output
 
 

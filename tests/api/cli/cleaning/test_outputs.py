@@ -52,10 +52,10 @@ def test_a_link_or_a_pipe_in_the_journals_place_is_refused(tmp_path: Path) -> No
     path = written(tmp_path / "list.csv")
     treasure = written(tmp_path / "treasure", "")
     (tmp_path / "o.csv.journal").symlink_to(treasure)
-    assert "no journal" in refused(Order(path, tmp_path / "o.csv"))
+    assert "not a journal" in refused(Order(path, tmp_path / "o.csv"))
     assert treasure.read_text() == ""
     os.mkfifo(tmp_path / "p.csv.journal")
-    assert "no journal" in refused(Order(path, tmp_path / "p.csv"))
+    assert "not a journal" in refused(Order(path, tmp_path / "p.csv"))
 
 
 def test_standard_input_and_output_that_are_one_file_are_refused(tmp_path: Path) -> None:

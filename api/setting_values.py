@@ -1,0 +1,233 @@
+"""Reads the values of settings: text in, a typed value out.
+
+Each reader takes a setting's text and raises ValueError for a value it refuses. A
+message of that error, if it has one, replaces what the table of settings says it takes.
+"""
+
+import base64
+import binascii
+import re
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mailprobe.api.settings_files import Unreadable, check_authorities
+from mailprobe.engine.settings import EngineSettings
+
+HOSTS_FILE = Path("/etc/hosts")
+
+HOST_NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
+REVERSE_PATH_OCTETS_MAX = 254  # RFC 5321 4.5.3.1.3, less the angle brackets
+RETRIES_MAX = 50
+RETRY_S_MAX = 30 * 86400
+SECRET_KEY_OCTETS = 32  # AES-256
+BIND_TAKES = "an address and a port, such as 127.0.0.1:8080 or [::1]:8080"
+
+
+def read_whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        text = text.strip()
+        # int() would take "٢٥", "2_5" and "+25" too.
+        if not (text.isascii() and text.isdigit() and low <= int(text[:12]) <= high):
+            raise ValueError
+        return int(text)
+
+    return read
+
+
+def read_yes_or_no(text: str) -> bool:
+    answers = {"0": False, "1": True, "false": False, "true": True}
+    try:
+        return answers[text.strip().lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+def read_one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ValueError
+        return text.strip().lower()
+
+    return read
+
+
+def read_list_of(
+    read_item: Callable[[str], str], *, empty: bool
+) -> Callable[[str], tuple[str, ...]]:
+    def read(text: str) -> tuple[str, ...]:
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        if not items and not empty:
+            raise ValueError
+        return tuple(map(read_item, items))
+
+    return read
+
+
+def read_doh_url(url: str) -> str:
+    from mailprobe.engine.dns.doh import check_doh_url  # imports a DNS and an HTTP library
+
+    return check_doh_url(url)
+
+
+def read_proxy_url(url: str) -> str:
+    from mailprobe.engine.net.dialer import check_proxy_url
+
+    check_proxy_url(url)
+    return url
+
+
+def read_authority_file(text: str) -> str | None:
+    if not text:
+        return None
+    try:
+        check_authorities(Path(text))
+    except Unreadable as error:
+        raise ValueError(f"the file {error}; it takes the path of a PEM file") from None
+    return text
+
+
+def _fits_smtp_line(text: str) -> bool:
+    """Whether the text may appear in a line to a mail server."""
+    return text.isascii() and text.isprintable() and not set(text) & set(" <>")
+
+
+def read_helo(text: str) -> str:
+    if not text or len(text) > HOST_NAME_OCTETS_MAX or not _fits_smtp_line(text):
+        raise ValueError
+    return text
+
+
+def read_mail_from(text: str) -> str:
+    if text in ("", "<>"):
+        return ""
+    local, at, domain = text.rpartition("@")
+    if not (
+        local and at and domain and _fits_smtp_line(text) and len(text) <= REVERSE_PATH_OCTETS_MAX
+    ):
+        raise ValueError
+    return text
+
+
+def read_retry_waits(text: str) -> tuple[int, ...]:
+    waits = tuple(read_whole(0, RETRY_S_MAX)(each) for each in text.split(",") if each.strip())
+    if len(waits) > RETRIES_MAX:
+        raise ValueError
+    return waits
+
+
+def read_word_or_none(text: str) -> str | None:
+    if text and not _fits_smtp_line(text):
+        raise ValueError
+    return text or None
+
+
+def read_mail_url(text: str) -> str | None:
+    from urllib.parse import urlsplit
+
+    if not text:
+        return None
+    url = urlsplit(text)
+    if url.scheme not in ("smtp", "smtps") or not url.hostname or url.path.strip("/"):
+        raise ValueError
+    if url.query or url.fragment or url.port == 0:
+        raise ValueError
+    return text
+
+
+def read_sender_or_none(text: str) -> str | None:
+    from email.errors import MessageError
+    from email.headerregistry import Address
+
+    sender = read_mail_from(text) or None
+    try:
+        if sender:
+            Address(addr_spec=sender)  # raises for what a header cannot hold
+    except (MessageError, ValueError, IndexError):
+        raise ValueError from None
+    return sender
+
+
+def read_database(text: str) -> str:
+    scheme, url, _ = text.partition("://")
+    if not text.strip() or "\0" in text or (url and scheme not in ("postgresql", "postgres")):
+        raise ValueError
+    return text
+
+
+def host_name() -> str:
+    """This host's full name, from the kernel or /etc/hosts.
+
+    socket.getfqdn() would query the system's resolver, which may use the network.
+    """
+    name = socket.gethostname().strip().rstrip(".")
+    if "." not in name:
+        name = next(_full_names(name), name)
+    try:
+        return read_helo(name)
+    except ValueError:
+        return EngineSettings().helo_name
+
+
+def _full_names(short: str) -> Iterator[str]:
+    try:
+        lines = HOSTS_FILE.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        names = line.partition("#")[0].split()[1:]
+        if short and short in names:
+            yield from (name for name in names if name.startswith(f"{short}."))
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """The address and port of a listener; port 0 means any free port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Its URL from this machine; a wildcard address becomes loopback."""
+        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        return f"http://{Bind(loopback.get(self.host, self.host), self.port)}"
+
+
+def read_bind(text: str) -> Bind:
+    """Parse `127.0.0.1:8080`, `[::1]:8080` or `localhost:0`. Raises ValueError."""
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9A-Za-z.-]+)):([0-9]{1,5})", text.strip())
+    if not found or int(found[3]) > 65535:
+        raise ValueError
+    return Bind(found[1] or found[2], int(found[3]))
+
+
+def read_bind_or_none(text: str) -> Bind | None:
+    return read_bind(text) if text.strip() else None
+
+
+def read_public_url(text: str) -> str | None:
+    """A public URL without a trailing slash; None, if empty, derives it from the binds."""
+    text = text.strip().rstrip("/")
+    if not text:
+        return None
+    plain = text.isascii() and text.isprintable() and not set(text) & set(' <>"{}')
+    if not (plain and re.fullmatch(r"https?://[^/?#@]+(/[^?#]*)?", text)):
+        raise ValueError
+    return text
+
+
+def read_secret_key(text: str) -> bytes | None:
+    if not text.strip():
+        return None
+    try:
+        key = base64.b64decode(text.strip(), validate=True)
+    except binascii.Error:  # its message does not help an operator
+        raise ValueError from None
+    if len(key) != SECRET_KEY_OCTETS:
+        raise ValueError(f"it holds {len(key)} octets: it takes {SECRET_KEY_OCTETS} in base64")
+    return key
