@@ -1,8 +1,8 @@
-"""What is remembered: accounts and keys, what was used, what was answered.
+"""The storage package: accounts, keys, usage, idempotency records, jobs, messages and leases.
 
-`open_store()` is the only way in, and imports the one kind of store that is opened:
-the others would make every start 10 to 100 ms longer. Nothing here knows HTTP, plans
-or mail.
+`open_store()` is the only entry point. It imports only the kind of store that is
+opened: the others would add 10 to 100 ms to every start. Nothing here knows HTTP,
+plans or mail.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +17,7 @@ __all__ = ["is_postgres", "open_store", "shown"]
 
 
 def utc_now() -> datetime:
+    """Return the current instant, aware, in UTC."""
     return datetime.now(UTC)
 
 
@@ -27,13 +28,13 @@ async def open_store(
     secret_key: bytes | None,
     now: Callable[[], datetime] = utc_now,
 ) -> AsyncIterator[Store]:
-    """A store: `memory:`, the path of an SQLite file, or the URL of a PostgreSQL database.
+    """Open a store: `memory:`, the path of an SQLite file, or the URL of a PostgreSQL database.
 
-    `secret_key`, of 32 octets, seals what must be read again; None takes the one
-    in the file beside an SQLite database, and PostgreSQL has none. Its clock is the
-    database's, unless another is handed in. Raises StoreBroken for what is no store of
-    ours, StoreUnavailable for one that cannot be used just now, ValueError for a
-    URL of a kind that is not known.
+    `secret_key`, 32 octets, encrypts what must be read again. None takes the one in the
+    file beside an SQLite database; PostgreSQL requires it. PostgreSQL reads the
+    database's clock unless `now` is given. Raises StoreBroken for a database that is not
+    ours, StoreUnavailable for one that cannot be used just now, ValueError for an unknown
+    kind of URL.
     """
     name = str(url_or_path)
     if name == "memory:":

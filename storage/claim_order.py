@@ -1,8 +1,8 @@
-"""Whose job is claimed next: accounts in turn, and of each account those due longest.
+"""The order in which jobs are claimed: accounts take turns, and within one the longest due.
 
-The decision that every store makes alike. The account with the fewest claims in force
-comes first, so that one with ten thousand due callbacks delays another's by a single
-claim; no account and no lane of one has more than its bound.
+The same decision for every store. The account with the fewest active claims comes
+first, so that an account with ten thousand due callbacks delays another by a single
+claim. No account and none of its partitions exceeds its limit.
 """
 
 from collections import Counter
@@ -10,18 +10,18 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
-FAILING_AFTER = 10  # tries of a receiver that failed one after another: then one at a time
+FAILING_AFTER = 10  # consecutive failed attempts of a receiver; from then on one at a time
 
 
 class Partition(NamedTuple):
-    """What a bound holds for: an account's jobs to verify (`host` is empty), or its receiver."""
+    """What a limit applies to: an account's jobs to verify (`host` is empty), or one of its receivers."""
 
     account: Hashable
     host: str
 
 
 class Head(NamedTuple):
-    """A job that waits. Instants and numbers are the store's own, and can be compared."""
+    """A waiting job. Instants and numbers are the store's own, and are comparable."""
 
     due_at: Any
     number: Any
@@ -29,9 +29,11 @@ class Head(NamedTuple):
 
 
 class ClaimBounds(NamedTuple):
-    limit: int  # taken in all
-    partition_max: Callable[[Partition], int]  # claims of it in force
-    account_max: int | None  # claims of an account in force
+    """The limits of one claim."""
+
+    limit: int  # jobs claimed in all
+    partition_max: Callable[[Partition], int]  # its active claims
+    account_max: int | None  # active claims of one account
 
 
 def claim_in_turn(
@@ -40,11 +42,11 @@ def claim_in_turn(
     held: Mapping[Partition, int],
     bounds: ClaimBounds,
 ) -> list[Head]:
-    """The jobs to be claimed, in turn.
+    """Return the jobs to claim, in order.
 
-    `first_due` are the accounts in which something waits, with the instant since when;
-    `heads_of` gives an account's jobs, those due longest first, and is asked only for
-    accounts that get a turn. `held` are the claims in force.
+    `first_due` maps each account with waiting jobs to the instant its first one was due.
+    `heads_of` yields an account's jobs, those due longest first; it is called only for
+    accounts that get a turn. `held` are the active claims.
     """
     in_force = Counter(held)
     of_account: Counter[Any] = Counter()

@@ -1,4 +1,4 @@
-"""Between records and the columns of a database, SQLite's or PostgreSQL's: the same names in both."""
+"""Conversion between records and database columns, which have the same names in both databases."""
 
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -22,14 +22,14 @@ MESSAGE_FIELDS = tuple(field.name for field in fields(OutboxMessage))
 
 
 def _columns(table: str, names: tuple[str, ...]) -> str:
-    """With the account's id for its number."""
+    """The SELECT list; `account_id` is read from the joined accounts row."""
     return ", ".join("accounts.id" if name == "account_id" else f"{table}.{name}" for name in names)
 
 
 ACCOUNT_COLUMNS = _columns("accounts", ACCOUNT_FIELDS)
 KEY_COLUMNS = _columns("keys", KEY_FIELDS)
 JOB_COLUMNS = _columns("jobs", JOB_FIELDS)
-MESSAGE_COLUMNS = _columns("outbox", MESSAGE_FIELDS[1:])  # its id is made of them
+MESSAGE_COLUMNS = _columns("outbox", MESSAGE_FIELDS[1:])  # its id is made from them
 INSTANTS = {
     "created_at",
     "revoked_at",
@@ -52,37 +52,44 @@ ColumnValues = tuple[Any, ...]
 
 
 def micros(at: datetime) -> int:
+    """Return the instant as microseconds since 1970 in UTC."""
     since = at - EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def instant(count: int) -> datetime:
+    """Return the instant for so many microseconds since 1970, in UTC."""
     return EPOCH + timedelta(microseconds=count)
 
 
 def column(value: Any) -> Any:
-    """A field's value as a column keeps it."""
+    """Return a field's value as a column stores it: an instant as microseconds."""
     return micros(value) if isinstance(value, datetime) else value
 
 
 def account_of(row: ColumnValues) -> Account:
+    """Make an Account from a row of ACCOUNT_COLUMNS."""
     return Account(*_values(ACCOUNT_FIELDS, row))
 
 
 def key_of(row: ColumnValues) -> Key:
+    """Make a Key from a row of KEY_COLUMNS."""
     return Key(*_values(KEY_FIELDS, row))
 
 
 def job_of(row: ColumnValues) -> Job:
+    """Make a Job from a row of JOB_COLUMNS."""
     return Job(*_values(JOB_FIELDS, row))
 
 
 def attempt_of(row: ColumnValues) -> Attempt:
+    """Make an Attempt from a row: number, at, took_ms, status, error."""
     number, at, took_ms, status, error = row
     return Attempt(number, instant(at), took_ms, status, error)
 
 
 def message_of(row: ColumnValues) -> OutboxMessage:
+    """Make an OutboxMessage from a row of MESSAGE_COLUMNS."""
     kind, account_id, name, *_ = row
     return OutboxMessage(message_id(kind, account_id, name), *_values(MESSAGE_FIELDS[1:], row))
 
@@ -100,6 +107,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 def usage_row_of(row: ColumnValues) -> UsageRow:
+    """Make a UsageRow from a row of its columns, in the order of its fields."""
     at, operation, status, failed_check, units, billable, latency_ms, times = row
     return UsageRow(
         instant(at),

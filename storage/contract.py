@@ -1,12 +1,14 @@
-"""The Store: what the API needs remembered, one transaction a method.
+"""The Store protocol: what the API keeps, one transaction per method.
 
-Three stores keep one contract (tests/storage/): memory, the
+Three stores implement it (the same tests run on each, tests/storage/): memory, the
 readable specification; SQLite, the default; PostgreSQL, for many machines.
-A store that can't answer raises StoreUnavailable within a second and heals by
-itself. What has returned is durable. The clock is read after the lock is held.
-A caller that is cancelled leaves either the whole of a transaction or nothing
-of it; once a transaction has begun, its caller gets the result before it learns
-that it was cancelled, so no reservation is ever without somebody who knows it.
+A store that cannot answer raises StoreUnavailable within a second and recovers by
+itself. What has returned is durable. The clock is read after the lock is acquired.
+A cancelled caller leaves either a whole transaction or nothing. Once a transaction
+has begun, its caller receives the result before the cancellation, so every
+reservation is known to its caller.
+
+Instants are aware datetimes in UTC. Arguments that end in `_s` are seconds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,46 +43,51 @@ from mailprobe.storage.records import (
 R = TypeVar("R")
 
 
-WINDOW = timedelta(seconds=60)  # the sliding window; units that old weigh no more
-REFUSALS_SINGLE_MAX = 20  # of a key, a minute and a reason: a row each; then one row for the rest
-ANSWER_OCTETS_MAX = 4 * 1024 * 1024  # 50 results with the longest evidence are far below
-USAGE_ROWS_MAX = 10_000  # shown at a time: look-ups of keys wait behind them
+WINDOW = timedelta(seconds=60)  # the sliding window; older units no longer count
+REFUSALS_SINGLE_MAX = 20  # rows per key, minute and reason; the other refusals share one more row
+ANSWER_OCTETS_MAX = 4 * 1024 * 1024  # 50 results with the longest evidence need far less
+USAGE_ROWS_MAX = 10_000  # per call: key look-ups wait until the rows are read
 CHANGEABLE = {field.name for field in fields(Account)} - {"id", "created_at"}
-SETTLED_KEPT = timedelta(days=7)  # a reservation settled again within it is recognised
-LISTED_MAX = 1_000  # jobs, attempts or letters shown at a time
-METER_SLOT_S = 10  # billable verifications of so long go to the billing meter as one count
-METER_REST_S = 2  # so long after its slot a count leaves
+SETTLED_KEPT = timedelta(days=7)  # a second settlement within this time is recognised
+LISTED_MAX = 1_000  # jobs, attempts or messages per call
+METER_SLOT_S = 10  # billable verifications within a slot go to the billing meter as one count
+METER_REST_S = 2  # from the end of a slot until its count is due
 MESSAGES_KEPT_MAX = {
     "alert": timedelta(days=400),
     "meter": timedelta(days=40),
-}  # a year's period; Stripe takes 35 days
-# A clock that was ahead for a moment has written instants that lie far ahead; tidy() brings them back
-# to the longest that anybody plans. Leases longer than that are nobody's.
+}  # alert: a yearly period; meter: Stripe accepts events of the last 35 days
+# A clock that was ahead for a moment has written instants far in the future. apply_retention() limits
+# them to the longest lease and the longest wait that the program itself ever sets.
 LEASES_MAX = timedelta(minutes=5)  # the longest is an alert's, three minutes
-WAITS_MAX = timedelta(hours=30)  # between two tries: a day, 20 % more, or what a receiver asked for
-IDEMPOTENCY_KEPT_MAX = timedelta(days=1)  # an answer of a request with an idempotency key
-RECEIVERS_KEPT = timedelta(days=1)  # after their last try, as the longest wait between two is
+WAITS_MAX = timedelta(
+    hours=30
+)  # between two attempts: a day plus 20 %, or what a receiver asked for
+IDEMPOTENCY_KEPT_MAX = timedelta(days=1)  # the answer to a request with an idempotency key
+RECEIVERS_KEPT = timedelta(days=1)  # after the last attempt: the longest wait between two attempts
 
 
 class StoreUnavailable(Exception):
-    """The store could not be asked just now; nothing was changed.
+    """The store could not answer, and nothing was changed.
 
-    One case is open: where the disk itself stalls in mid-commit, what was asked
-    may yet come true. A reservation then ends with its lease, and `settle` may
-    be called again.
+    One case stays open: if the disk stalls in mid-commit, the transaction may still
+    be committed. A reservation then ends with its lease, and `settle` may be called
+    again.
     """
 
 
 class StoreBroken(StoreUnavailable):
-    """What is there is no store of ours, and waiting will not heal it: one line for the operator."""
+    """The database is not usable by this program, and a retry will not help. One line for the operator."""
 
 
 class KeyLimitReached(Exception):
-    """The account has as many standard keys as it may have."""
+    """The account already has its maximum number of standard keys."""
 
 
 class KeyCreationTooFast(Exception):
-    """The account has made as many standard keys in the last minute as it may make."""
+    """The account created its maximum number of standard keys within the last minute.
+
+    `asked_at` is the store's clock, `reset_at` when the next key may be created.
+    """
 
     def __init__(self, asked_at: datetime, reset_at: datetime) -> None:
         super().__init__(reset_at)
@@ -93,70 +100,87 @@ class IdempotencyInProgress(Exception):
 
 
 class IdempotencyKeyReused(Exception):
-    """This idempotency key came with another body before."""
+    """This idempotency key was used before with another request body."""
 
 
 def next_key_at(made: Sequence[datetime], a_minute: int) -> datetime | None:
-    """When a key may be made, of those made in the last minute; None: at once."""
+    """Return when the next key may be created; None if at once.
+
+    `made` are the instants of the keys created within the last minute, `a_minute` the limit.
+    """
     if len(made) < a_minute:
         return None
     return sorted(made)[len(made) - a_minute] + WINDOW
 
 
 def at_most(most: int, limit: int) -> int:
-    """What is asked for, within its bound; nobody is shown fewer than none."""
+    """Clamp `limit` to the range from 0 to `most`."""
     return max(0, min(limit, most))
 
 
 def check_units(units: int) -> None:
+    """Raise ValueError if fewer than one unit is to be reserved."""
     if units < 1:
         raise ValueError(f"{units} units cannot be reserved")
 
 
 def units_of(rows: Sequence[UsageRow]) -> int:
+    """Return the sum of the rows' units."""
     return sum(row.units for row in rows)
 
 
 def check_changes(changes: dict[str, Any]) -> None:
+    """Raise TypeError if a name is not a changeable field of Account."""
     fixed = changes.keys() - CHANGEABLE
     if fixed:
         raise TypeError(f"an account has no {', '.join(sorted(fixed))} to change")
 
 
 def as_kept(answer: Answered) -> Answered:
-    """Without its body where that is too large to be kept."""
+    """Return the answer as it is stored: without its body if that exceeds ANSWER_OCTETS_MAX."""
     if answer.body is not None and len(answer.body) > ANSWER_OCTETS_MAX:
         return replace(answer, body=None)
     return answer
 
 
 def check_sent(sent: bool, due_at: datetime | None) -> None:
+    """Raise ValueError if a message is both sent and due again."""
     if sent and due_at is not None:
-        raise ValueError("a letter that was sent is not due again")
+        raise ValueError("a message that was sent is not due again")
 
 
 def check_outcome(state: JobState, due_at: datetime | None) -> None:
+    """Raise ValueError if the state after an attempt does not fit `due_at`.
+
+    Only a `delivering` job has a `due_at`, and an attempted job is never `pending`.
+    """
     if state == "pending" or (state == "delivering") != (due_at is not None):
         raise ValueError(f"a job that was tried cannot be {state} and due at {due_at}")
 
 
 class Store(Protocol):
-    """Everything that is remembered."""
+    """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""
 
     # accounts and keys
 
-    async def create_account(self, email: str, tier: Tier) -> Account: ...
+    async def create_account(self, email: str, tier: Tier) -> Account:
+        """Create an account with a new UUID and return it. E-mail addresses need not be unique."""
+        ...
 
-    async def account(self, account_id: str) -> Account | None: ...
+    async def account(self, account_id: str) -> Account | None:
+        """Return the account, or None if there is none with this id."""
+        ...
 
-    async def accounts(self) -> list[Account]: ...
+    async def accounts(self) -> list[Account]:
+        """Return all accounts, oldest first."""
+        ...
 
     async def account_of_customer(self, customer_id: str) -> Account | None:
-        """The account that the billing provider knows by this name."""
+        """Return the account with this customer id of the billing provider, or None."""
         ...
 
     async def change_account(self, account_id: str, **changes: Any) -> Account | None:
-        """Set fields of Account by name; None where there is no such account.
+        """Set fields of Account by name and return the account; None if there is no such account.
 
         Raises TypeError for a name that is no field, or one that never changes
         (`id`, `created_at`), ValueError for a `customer_id` that another account has.
@@ -176,29 +200,30 @@ class Store(Protocol):
         idempotency: IdempotencyRecord | None = None,
         answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
-        """Keep a key's hash. `keys_max` bounds the account's active standard keys,
-        `a_minute` those that were made within the last minute.
+        """Store a key by its SHA-256 (hex digits) and return it without its secret.
 
-        Provisioning keys are neither counted nor bounded. With `idempotency` its
-        answer, which `answer` makes of the key, is kept in the same transaction: as
-        `first` in `settle`. Raises KeyLimitReached, KeysTooFast, KeyError
-        where there is no such account, ValueError for a hash that is kept already.
+        `keys_max` limits the account's active standard keys, `a_minute` those created
+        within the last minute; None is no limit. Provisioning keys are neither counted nor
+        limited. With `idempotency`, the answer that `answer` makes from the key is stored in
+        the same transaction: like `first` in `settle`. Raises KeyLimitReached,
+        KeyCreationTooFast, KeyError if there is no such account, ValueError for a hash that
+        is stored already.
         """
         ...
 
     async def keys(self, account_id: str) -> list[Key]:
-        """The active keys of both kinds, oldest first."""
+        """Return the account's active keys of both kinds, oldest first."""
         ...
 
     async def revoke_key(self, account_id: str | None, key_id: str) -> bool:
-        """Revoke for good; False where the account (None: any) has no such active key."""
+        """Revoke a key permanently; False if the account (None: any) has no such active key."""
         ...
 
     async def caller(self, sha256: str) -> Caller | None:
-        """Whose key this hash is; None for an unknown or a revoked one."""
+        """Return the key with this SHA-256 and its account; None for an unknown or a revoked key."""
         ...
 
-    # metering
+    # usage
 
     async def reserve(
         self,
@@ -208,19 +233,19 @@ class Store(Protocol):
         *,
         lease_s: float,
     ) -> Reservation | R:
-        """Read the ledger, weigh, and where weigh() gives None grant the units, in one transaction.
+        """Read the ledger, check the limits, and reserve the units, in one transaction.
 
-        weigh() may run in another thread while the lock is held: pure and quick.
-        What it raises, this raises, and nothing is granted. The ledger's window may
-        be looked at while weigh() runs, and no longer. A reservation that
-        nobody settles or extends within `lease_s` is given back: its units leave
-        quota and `reserved`. The sliding window keeps what was granted, used or not.
-        Raises ValueError for less than one unit.
+        Returns the reservation, or the refusal that `check_limits` returned. `check_limits`
+        may run in another thread while the lock is held: it must be pure and quick, and may
+        read the ledger's window only until it returns. If it raises, this raises the same
+        and nothing is reserved. A reservation that is neither settled nor extended within
+        `lease_s` is given back: its units leave the quota and `reserved`. The sliding
+        window keeps what was granted, used or not. Raises ValueError for less than one unit.
         """
         ...
 
     async def extend(self, reservation: Reservation, *, lease_s: float) -> None:
-        """Let the lease end `lease_s` from now; one that has ended or was settled stays so."""
+        """Let the lease end `lease_s` from now; does nothing if it has ended or was settled."""
         ...
 
     async def settle(
@@ -233,24 +258,23 @@ class Store(Protocol):
         metered: bool = False,
         first: FirstAnswer | None = None,
     ) -> None:
-        """Log what was used, whole or in parts; the part that `ends` gives back what was not used.
+        """Log what was used, whole or in parts; the part with `ends` gives back the unused units.
 
-        Each part of a reservation, by its number, is logged once: a second call
-        with it changes nothing, and parts may come in any order. What a part uses
-        is no longer reserved. Rows of a reservation whose lease had ended are
-        still counted. Each row counts where its instant lies: its UTC day and
-        month, its billing period. Where `metered`, what is billable is posted to
-        the meter in the same transaction, unless the account's tier is free.
+        Each numbered part of a reservation is logged once: a second call with the same part
+        changes nothing, and parts may come in any order. The units that a part uses are no
+        longer reserved. Rows are still counted if the lease has ended. Each row counts at
+        its own instant: in its UTC day and month and its billing period. With `metered`,
+        the billable rows are added to the meter's message in the same transaction, unless
+        the account's tier is free.
 
-        `first` is the answer of a request with an idempotency key: it is kept in the
-        same transaction. Raises IdempotencyInProgress, and nothing is changed, where
-        the lease of its Once has ended and another request has begun since.
+        `first` is the answer to a request with an idempotency key, stored in the same
+        transaction. Raises IdempotencyInProgress, and changes nothing, if the lease of its
+        idempotency record has ended and another request has begun since.
 
-        A meter's letter is named by the slot that it counts: the seconds since
-        1970 at which the slot of METER_SLOT_S begins that holds the instant of the
-        settlement. It is due METER_REST_S after the slot's end. One that has been
-        claimed is closed: what comes after it, by a clock set back, goes to the
-        account's next slot that is not.
+        A meter's message is named after the slot that it counts: the Unix time in seconds
+        at which the slot of METER_SLOT_S begins that contains the instant of settlement. It
+        is due METER_REST_S after the end of its slot. A claimed message is closed: what a
+        clock that was set back adds later goes to the account's next open slot.
         """
         ...
 
@@ -263,33 +287,36 @@ class Store(Protocol):
         metered: bool = False,
         first: FirstAnswer | None = None,
     ) -> R | None:
-        """Reserve the rows' units and settle with them, in one transaction; None where granted.
+        """Reserve the rows' units and settle them in one transaction; returns the refusal or None.
 
-        `first` as in `settle`, and kept only where it is granted. For results that are known before they are weighed: no reservation is left
-        by whoever dies in between, and it costs half of the two. Raises ValueError
-        for rows of less than one unit.
+        For results that are known before the limits are checked: no reservation can be left
+        behind, and it costs half as much as the two calls. `first` as in `settle`, stored
+        only if the units are granted. Raises ValueError for rows of less than one unit.
         """
         ...
 
     async def log_refusal(self, caller: Caller, row: UsageRow) -> None:
-        """Log a refused request: a row each while they are few, one a minute in a flood.
+        """Log a refused request: one row each while they are few, then one row per minute.
 
-        It weighs on nothing, whatever the row's `units` say.
+        It counts towards no limit, whatever the row's `units` say.
         """
         ...
 
     async def ledger(self, caller: Caller) -> Ledger:
-        """The ledger as it is, to show; nothing is changed."""
+        """Return the caller's ledger for display; nothing is changed."""
         ...
 
     async def days(self, account_id: str, first: date, last: date) -> list[DayCount]:
-        """Billable verifications of each UTC day, zeros left out, oldest first."""
+        """Return the billable verifications per UTC day from `first` to `last`, both included.
+
+        Oldest first; days without any are left out.
+        """
         ...
 
     async def usage(self, account_id: str, *, limit: int) -> list[UsageRow]:
-        """The rows that retention has left, newest first; of one instant the last logged first.
+        """Return the rows still within retention, newest first; of one instant the last logged first.
 
-        Refusals are among them. At most USAGE_ROWS_MAX, however many are asked for.
+        Refusals are included. At most USAGE_ROWS_MAX rows, however large `limit` is.
         """
         ...
 
@@ -298,22 +325,23 @@ class Store(Protocol):
     async def begin_idempotent(
         self, account_id: str, key: str, body_sha256: str, *, keep_s: float, lease_s: float
     ) -> Answered | IdempotencyRecord:
-        """A Once: go on, this is the first; else the answer that was given.
+        """Begin a request with an idempotency key.
 
-        Raises IdempotencyInProgress, IdempotencyKeyReused (which wins), and KeyError
-        where there is no such account. A first request that died is forgotten
-        after `lease_s`, an answer `keep_s` after its request began.
+        Returns a record if this request is the first, else the answer to the first. Raises
+        IdempotencyInProgress, IdempotencyKeyReused (which takes precedence), and KeyError
+        if there is no such account. A first request that died is forgotten after `lease_s`,
+        an answer `keep_s` after its request began.
         """
         ...
 
     async def finish_idempotent(
         self, idempotency: IdempotencyRecord, answer: Answered | None
     ) -> None:
-        """Keep the answer for later requests, or (None) let the key be used again.
+        """Store the answer for later requests, or (None) free the key for another request.
 
-        For answers with which nothing was counted or made. The first answer stays:
-        nothing is changed where another request has begun since or there is an answer.
-        Of a body of more than ANSWER_OCTETS_MAX is kept that it was given.
+        For answers that come with no other change. The first answer stays: nothing is
+        changed if another request has begun since or an answer is stored. A body of more
+        than ANSWER_OCTETS_MAX is not stored; the answer's status is.
         """
         ...
 
@@ -327,10 +355,10 @@ class Store(Protocol):
         *,
         first: FirstAnswer | None = None,
     ) -> Job | R:
-        """Reserve one unit and keep the job, in one transaction; as `reserve` but for the lease.
+        """Reserve one unit and store the job, in one transaction; like `reserve`, without a lease.
 
-        `first` as in `spend`. The reservation lives as long as the job is pending. Raises ValueError for
-        an id that is kept already.
+        The reservation lasts as long as the job is pending. `first` as in `spend`. Raises
+        ValueError for an id that is stored already.
         """
         ...
 
@@ -343,21 +371,21 @@ class Store(Protocol):
         lease_s: float,
         account_max: int | None = None,
     ) -> list[Claim]:
-        """Take due jobs for `lease_s`: pending ones to verify, delivering ones to deliver.
+        """Claim due jobs for `lease_s`: pending ones to verify, delivering ones to deliver.
 
-        Accounts come in turn, the one with the fewest claims in force first; of an
-        account those due longest come first, of one instant the first that was made;
-        at most `limit` in all (mailprobe.storage.claim_order). At most `each_max` claims of one
+        Accounts take turns, the one with the fewest active claims first. Within an account
+        the jobs due longest come first, then the oldest; at most `limit` in all
+        (mailprobe.storage.claim_order). Over all processes at most `each_max` claims of one
         account (verify) or of one account's host (deliver), and `account_max` of one
-        account, are in force at a time, over all processes; of a host whose last
-        FAILING_AFTER tries failed one. An account or a host that is over its bound
-        keeps no other waiting. Where nothing is due, nothing is written.
-        A claim is spent by its outcome: what is told with it again changes nothing.
+        account, are active at a time; one of a host whose last FAILING_AFTER attempts
+        failed. An account or a host at its limit does not delay the others. If nothing is
+        due, nothing is written. A claim ends with its outcome: a second outcome for it
+        changes nothing.
         """
         ...
 
     async def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:
-        """Have it for `lease_s` from now; False where it has ended or somebody else has the job."""
+        """Let the claim end `lease_s` from now; False if it has ended or another claim has the job."""
         ...
 
     async def job_verified(
@@ -365,16 +393,16 @@ class Store(Protocol):
     ) -> bool:
         """Count the verification, end the reservation and make the callback due, all or nothing.
 
-        False, and nothing is changed, where a later claim has the job, this one is
-        spent, or the job is not pending. A claim whose lease has ended and that
-        nobody took over still counts.
+        `payload` is the callback's body. False, and nothing is changed, if a later claim has
+        the job, this one has had its outcome, or the job is not pending. A claim whose lease
+        has ended still counts if no other claim followed it.
         """
         ...
 
     async def job_attempted(
         self, claim: Claim, attempt: Attempt, *, state: JobState, due_at: datetime | None
     ) -> bool:
-        """Log the attempt to call back; `delivering` with `due_at`, or the job's end without.
+        """Log the callback attempt; the job is due again at `due_at`, or it ends (None).
 
         False as with `job_verified`, for a job that is not delivering. Raises
         ValueError for `pending`, for `delivering` without `due_at`, for an end with it.
@@ -382,28 +410,30 @@ class Store(Protocol):
         ...
 
     async def abandon_job(self, claim: Claim) -> bool:
-        """End a pending job as failed: not counted, its unit given back, nobody called.
+        """End a pending job as failed: not counted, its unit given back, no callback.
 
         False as with `job_verified`.
         """
         ...
 
-    async def job(self, job_id: str) -> Job | None: ...
+    async def job(self, job_id: str) -> Job | None:
+        """Return the job, or None if there is none with this id."""
+        ...
 
     async def jobs(
         self, *, account_id: str | None = None, state: JobState | None = None, limit: int
     ) -> list[Job]:
-        """Newest first, at most LISTED_MAX; None stands for any."""
+        """Return jobs newest first, at most LISTED_MAX; None stands for any account or state."""
         ...
 
     async def attempts(self, job_id: str) -> list[Attempt]:
-        """In the order they were logged, at most the last LISTED_MAX."""
+        """Return the job's attempts in the order they were logged, at most the last LISTED_MAX."""
         ...
 
     async def resend_job(self, job_id: str) -> Job | None:
-        """Make the callback due at once, with all its tries before it; None without a payload.
+        """Make the callback due at once, with all its attempts available; None without a payload.
 
-        A try that is under way is not disturbed, and its outcome no longer counts.
+        An attempt that is in progress is not disturbed, and its outcome no longer counts.
         A job that has ended is delivering again.
         """
         ...
@@ -413,16 +443,16 @@ class Store(Protocol):
     async def enqueue_message(
         self, kind: MessageKind, account_id: str, name: str, body: bytes, *, due_at: datetime
     ) -> bool:
-        """Keep a letter; False where one of this kind, account and name is kept already.
+        """Store a message; False if one of this kind, account and name is stored already.
 
-        Raises KeyError where there is no such account.
+        Raises KeyError if there is no such account.
         """
         ...
 
     async def claim_messages(
         self, kind: MessageKind, *, limit: int, lease_s: float
     ) -> list[OutboxMessage]:
-        """Take due letters for `lease_s`, those due longest first. As `claim_jobs`.
+        """Claim due messages for `lease_s`, those due longest first. Like `claim_jobs`.
 
         `first_tried_at` is the instant of the first claim.
         """
@@ -436,59 +466,59 @@ class Store(Protocol):
         due_at: datetime | None,
         error: str | None = None,
     ) -> bool:
-        """Tell what came of it: sent; or not, and due again at `due_at`, or (None) given up.
+        """Record the result of sending: sent, due again at `due_at`, or given up (None).
 
-        False, and nothing is changed, where a later claim has the letter or this one
-        is spent. Raises ValueError for one that is sent and due again.
+        False, and nothing is changed, if a later claim has the message or this one has had
+        its outcome. Raises ValueError for a message that is both sent and due again.
         """
         ...
 
     async def messages(
         self, kind: MessageKind, *, account_id: str | None = None, limit: int
     ) -> list[OutboxMessage]:
-        """Newest first, at most LISTED_MAX."""
+        """Return messages newest first, at most LISTED_MAX; None stands for any account."""
         ...
 
-    # seats
+    # connection leases
 
     async def lease_connections(
         self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float
     ) -> Mapping[str, int]:
-        """Lease connections to these IP addresses for `lease_s`; how many there are of each now.
+        """Lease connections to these IP addresses for `lease_s`; returns the number per address.
 
-        Over all holders no more than `limit` of an address are leased at a time. The
-        holder keeps what it holds on to, where its lease has not ended, and gets one
-        more at most: seats go in turn, first to holders that have none. Who wants one
-        and gets none stands in the queue as long as it asks again within WAITING_S.
+        Over all holders at most `limit` connections to an address are leased at a time. The
+        holder keeps what it holds, if its lease has not ended, and gets at most one more per
+        call: holders without a connection come first. A holder that asked and got none stays
+        in the queue as long as it asks again within WAITING_S.
         """
         ...
 
     async def revocable_connections(self, holder: str, *, limit: int) -> Mapping[str, int]:
-        """How many of its seats are to be given up, for holders that wait and have none."""
+        """Return how many connections per address the holder must give up for waiting holders."""
         ...
 
     async def return_connections(self, holder: str) -> None:
-        """The holder has closed every connection, and waits for none."""
+        """Release all leases of the holder, and its places in the queues."""
         ...
 
     # upkeep
 
     async def apply_retention(self, retention_days: dict[Tier, int]) -> None:
-        """Drop rows past their retention, ended leases, old windows. Counts stay as they are.
+        """Delete rows past their retention, ended leases and old windows. Counters stay as they are.
 
-        A row is kept for `retention_days` UTC days, its own the first of them;
-        a job with its attempts the same, by the day it ended. Letters that are sent
-        or given up go LETTERS_KEPT after they were made.
+        A row is kept for `retention_days` UTC days, its own day the first of them; a job and
+        its attempts likewise, by the day the job ended. Messages that are sent or given up
+        are deleted MESSAGES_KEPT_MAX after they were created.
 
-        What a clock wrote that was ahead is brought back: leases end LEASES_MAX from now
-        at the latest, jobs that wait for their first try are due, and others within WAITS_MAX;
-        what was granted and revoked more than WINDOW ahead was granted and revoked now.
+        Instants written by a clock that was ahead are corrected: leases end LEASES_MAX from
+        now at the latest, jobs that wait for their first attempt are due, others within
+        WAITS_MAX; what was granted or revoked more than WINDOW ahead counts as of now.
         """
         ...
 
     async def check(self) -> datetime:
-        """Write something, durably; the store's clock. Raises StoreUnavailable.
+        """Write durably and return the store's clock. Raises StoreUnavailable.
 
-        For health, the doctor and the upkeep: a disk that is full shows only in writing.
+        For health checks, the doctor and upkeep: a full disk is noticed only by writing.
         """
         ...

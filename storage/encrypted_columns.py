@@ -1,4 +1,4 @@
-"""What is sealed, in every database alike: its form, and the place that it is bound to."""
+"""The encrypted columns, the same in every database: their format and their context."""
 
 import json
 from dataclasses import dataclass
@@ -9,16 +9,17 @@ from mailprobe.storage.records import Answered, FirstAnswer, IdempotencyRecord
 
 
 def job_context(job_id: str) -> str:
-    """What a job's secret is bound to: it cannot be moved to another job."""
+    """The context of a job's secret: it cannot be moved to another job."""
     return f"job {job_id}"
 
 
 def idempotency_context(account_id: str, key: str) -> str:
-    """What an answer is bound to: it cannot be moved to another account or key."""
+    """The context of an answer: it cannot be moved to another account or key."""
     return f"{account_id}\n{key}"
 
 
 def packed(answer: Answered) -> bytes:
+    """Serialise an answer: a line of JSON with status and headers, then the body."""
     head: list[object] = [answer.status, answer.headers]
     if answer.body is None:
         head.append("not kept")
@@ -26,6 +27,7 @@ def packed(answer: Answered) -> bytes:
 
 
 def unpacked(octets: bytes) -> Answered:
+    """Restore an answer from the octets that `packed` returned."""
     head, _, body = octets.partition(b"\n")
     status, headers, *not_kept = json.loads(head)
     named = tuple((name, value) for name, value in headers)
@@ -34,17 +36,19 @@ def unpacked(octets: bytes) -> Answered:
 
 @dataclass(frozen=True, slots=True)
 class EncryptedFirst:
-    """A FirstAnswer as it is kept."""
+    """A FirstAnswer as it is stored."""
 
     idempotency: IdempotencyRecord
     answer: bytes
 
 
 def encrypted_first(cipher: Cipher, first: FirstAnswer) -> EncryptedFirst:
+    """Encrypt a FirstAnswer for its column."""
     return EncryptedFirst(first.once, encrypted_answer(cipher, first.once, first.answer))
 
 
 def encrypted_answer(cipher: Cipher, idempotency: IdempotencyRecord, answer: Answered) -> bytes:
+    """Encrypt an answer for its column, without a body that is too large."""
     return cipher.close(
         packed(as_kept(answer)), idempotency_context(idempotency.account_id, idempotency.key)
     )

@@ -1,7 +1,7 @@
-"""Secrets that must be read again: sealed with AES-GCM, under a key that is never in the database.
+"""Encryption of secrets that must be read again: AES-GCM, under a key outside the database.
 
-Whoever opens a store hands the key in; without one it lies in a file beside the
-database, made once, readable by its owner alone.
+The caller of `open_store` passes the key. Without one it is in a file beside the
+database, created once, readable by its owner alone.
 """
 
 import os
@@ -14,35 +14,36 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from mailprobe.storage.contract import StoreBroken
 
 KEY_OCTETS = 32  # AES-256
-NONCE_OCTETS = 12  # NIST SP 800-38D 8.2.2: random ones do for 2**32 messages under a key
+NONCE_OCTETS = 12  # NIST SP 800-38D 8.2.2: random nonces suffice for 2**32 messages per key
 
 
 class Cipher:
-    """Seals and opens octets, bound to the place where they are kept."""
+    """Encrypts and decrypts octets, bound to a context (the additional authenticated data)."""
 
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_OCTETS:
             raise ValueError(f"the secret key has {len(key)} octets, not {KEY_OCTETS}")
         self._cipher = AESGCM(key)
 
-    def close(self, octets: bytes, place: str) -> bytes:
+    def close(self, octets: bytes, context: str) -> bytes:
+        """Return the encrypted octets, with a random nonce in front."""
         nonce = secrets.token_bytes(NONCE_OCTETS)
-        return nonce + self._cipher.encrypt(nonce, octets, place.encode())
+        return nonce + self._cipher.encrypt(nonce, octets, context.encode())
 
-    def open(self, encrypted: bytes, place: str) -> bytes:
-        """Raises StoreBroken where it was sealed under another key or for another place."""
+    def open(self, encrypted: bytes, context: str) -> bytes:
+        """Decrypt; raises StoreBroken if another key or another context was used to encrypt."""
         nonce, rest = encrypted[:NONCE_OCTETS], encrypted[NONCE_OCTETS:]
         try:
-            return self._cipher.decrypt(nonce, rest, place.encode())
+            return self._cipher.decrypt(nonce, rest, context.encode())
         except InvalidTag:
             message = "a secret in the database was sealed with another secret key"
             raise StoreBroken(message) from None
 
 
 def key_beside(database: Path) -> bytes:
-    """The key in the file beside the database, made where there is none.
+    """Return the key (32 octets) from the file beside the database, created if missing.
 
-    Safe for processes that start together: the file appears whole, and the first wins.
+    Safe for processes that start together: the file appears complete, and the first wins.
     Raises StoreBroken for a file that holds no key, OSError.
     """
     path = database.with_name(f"{database.name}.key")

@@ -1,8 +1,8 @@
-"""Whose turn it is to hold a connection to an exchange: the decision that every store makes alike.
+"""Allocation of connections to an IP address among processes: one decision for every store.
 
 A lease says how many connections one process may hold to one IP address, and until
-when; one without a seat is a place in the queue. Seats are given one at a time: who
-has none comes before who wants another, and of those the first that began to wait.
+when. A lease of no connections is a place in the queue. Connections are granted one
+at a time: holders without one come first, in the order in which they began to wait.
 """
 
 from collections import Counter
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-WAITING_S = 1.0  # who has not asked again for so long waits no more
+WAITING_S = 1.0  # a waiting holder that has not asked again for so long leaves the queue
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """What a process wants of an address: to hold on to so many, and to have so many in all.
+    """What a process wants of an address: connections to keep (`held`) and in all (`requested`).
 
-    Both are absolute: to ask once more for the same changes nothing but the lease's end.
+    Both are absolute: repeating a request changes nothing but the lease's end.
     """
 
     held: int
@@ -26,9 +26,11 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
+    """The connections that one holder may have to one address."""
+
     holder: str
     connections: int
-    since: datetime  # when it began to wait, or got the first of its seats
+    since: datetime  # when it began to wait, or got its first connection
     until: datetime
 
 
@@ -41,13 +43,13 @@ def allocate(
     limit: int,
     lease_s: float,
 ) -> Lease | None:
-    """The holder's lease from now on, among all of the address; None where it wants none.
+    """Return the holder's new lease, given all leases of the address; None if it wants none.
 
-    It keeps what it holds on to, if its lease has not ended, and gets one more at most.
+    It keeps what it holds, if its lease has not ended, and gets at most one more.
     """
-    standing = [lease for lease in leases if lease.until > now]
-    mine = next((lease for lease in standing if lease.holder == holder), None)
-    others = [lease for lease in standing if lease is not mine]
+    active = [lease for lease in leases if lease.until > now]
+    mine = next((lease for lease in active if lease.holder == holder), None)
+    others = [lease for lease in active if lease is not mine]
     before = mine.connections if mine else 0
     kept = min(before, asked.held)
     since = mine.since if mine and bool(before) == bool(kept) else now
@@ -55,26 +57,25 @@ def allocate(
     if not kept:
         waiting = [lease for lease in waiting if (lease.since, lease.holder) < (since, holder)]
     free = limit - kept - sum(lease.connections for lease in others)
-    seats = kept + (asked.requested > kept and free > len(waiting))
-    if not seats:
+    connections = kept + (asked.requested > kept and free > len(waiting))
+    if not connections:
         waits = asked.requested > 0
         return Lease(holder, 0, since, now + timedelta(seconds=WAITING_S)) if waits else None
-    return Lease(holder, seats, since if kept else now, now + timedelta(seconds=lease_s))
+    return Lease(holder, connections, since if kept else now, now + timedelta(seconds=lease_s))
 
 
 def revocable(leases: Iterable[Lease], now: datetime, *, limit: int) -> Counter[str]:
-    """How many seats each holder is to give up, so that all who have none get one.
+    """Return how many connections each holder must give up so that every waiting holder gets one.
 
-    They are asked of those with most; of equals, of who has had his longest.
+    They are taken from the holders with the most; of equals, from the one that has held longest.
     """
-    standing = [lease for lease in leases if lease.until > now]
-    waiting = sum(not lease.connections for lease in standing)
-    wanted = waiting - (limit - sum(lease.connections for lease in standing))
+    active = [lease for lease in leases if lease.until > now]
+    waiting = sum(not lease.connections for lease in active)
+    wanted = waiting - (limit - sum(lease.connections for lease in active))
     back: Counter[str] = Counter()
     for _ in range(wanted):
         left = [
-            (back[lease.holder] - lease.connections, lease.since, lease.holder)
-            for lease in standing
+            (back[lease.holder] - lease.connections, lease.since, lease.holder) for lease in active
         ]
         if not left or (most := min(left))[0] >= 0:
             break

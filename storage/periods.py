@@ -1,6 +1,6 @@
-"""Which day, month and billing period an instant lies in; pure, all in UTC.
+"""The day, month and billing period of an instant; pure, all in UTC.
 
-One place, so that every store cuts time at the same edges.
+Shared, so that every store uses the same boundaries.
 """
 
 from datetime import UTC, date, datetime, time, timedelta
@@ -8,34 +8,35 @@ from functools import lru_cache
 
 from mailprobe.storage.records import Account
 
-FOREVER = datetime.max.replace(tzinfo=UTC)  # when a lease ends that has no end
+FOREVER = datetime.max.replace(tzinfo=UTC)  # the end of a lease without an end
 
 
 def day_of(at: datetime) -> date:
+    """Return the UTC day of an instant."""
     return at.date() if at.tzinfo is UTC else at.astimezone(UTC).date()
 
 
 def month_of(at: datetime) -> date:
-    """The month's first day, which names it."""
+    """Return the first day of the instant's UTC month."""
     return day_of(at).replace(day=1)
 
 
 def month_bounds(at: datetime) -> tuple[datetime, datetime]:
-    """The first instant of the month, and the first that is past it."""
+    """Return the first instant of the month, and the first one after it."""
     return _bounds(month_of(at))
 
 
-@lru_cache(64)  # asked for at each request
+@lru_cache(64)  # needed at each request
 def _bounds(first: date) -> tuple[datetime, datetime]:
     after = (first + timedelta(days=31)).replace(day=1)
     return _midnight(first), _midnight(after)
 
 
 def period_bounds(account: Account, at: datetime) -> tuple[datetime, datetime]:
-    """The subscription's period as the account has it, else the month.
+    """Return the subscription's period as the account has it, else the UTC month: (start, end).
 
-    Rolling the subscription's period forward is the billing provider's business:
-    one that is over stays until the account says otherwise.
+    The billing provider starts the next period: a period that is over stays until the
+    account changes.
     """
     if account.current_period_start and account.current_period_end:
         return account.current_period_start, account.current_period_end
@@ -43,11 +44,11 @@ def period_bounds(account: Account, at: datetime) -> tuple[datetime, datetime]:
 
 
 def period_start_of(account: Account, at: datetime) -> datetime | None:
-    """The start of the subscription's period that a verification at this instant belongs to.
+    """Return the start of the subscription's period that a verification at this instant belongs to.
 
-    One that ends after the period's end belongs to the next, which begins there
-    even where the provider's word of it is still on its way. None: there is no
-    subscription, or the instant lies before what is known of it.
+    A verification after the period's end belongs to the next period, which begins there
+    even if the provider's event has not arrived yet. None if there is no subscription, or
+    the instant is before the known period.
     """
     start, end = account.current_period_start, account.current_period_end
     if start is None or end is None or at < start:
@@ -56,7 +57,7 @@ def period_start_of(account: Account, at: datetime) -> datetime | None:
 
 
 def kept_since(now: datetime, days: int) -> datetime:
-    """Rows older than this are past a retention of so many days: today and those before it."""
+    """Return the earliest instant within a retention of so many UTC days, today included."""
     return _midnight(day_of(now) - timedelta(days=days - 1))
 
 

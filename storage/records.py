@@ -1,7 +1,7 @@
-"""What is remembered, as frozen values; no SQL, no clock.
+"""The records of the stores, as frozen values; no SQL, no clock.
 
 Instants are aware datetimes in UTC. Money is whole micro-euros (1 EUR =
-1,000,000). A unit is one verification asked for: it weighs on the rate limit
+1,000,000). A unit is one requested verification: it counts towards the rate limit
 and the free quota. A billable verification is one whose result was returned
 after layer 1 passed.
 """
@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 Tier = Literal["free", "builder", "scale"]
 KeyKind = Literal["standard", "provisioning"]
 JobState = Literal["pending", "delivering", "done", "failed"]
-Work = Literal["verify", "deliver"]  # what is to be done with a job
+Work = Literal["verify", "deliver"]  # the next step of a job
 MessageKind = Literal["alert", "meter"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -22,7 +22,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whoever asks and pays."""
+    """A customer's account with its tier, spending caps and subscription."""
 
     id: str  # uuid
     email: str
@@ -31,7 +31,7 @@ class Account:
     soft_cap_micros: int | None = None
     hard_cap_micros: int | None = None
     alerts: bool = True
-    # the subscription, as the billing provider tells it; all None without one
+    # the subscription, as the billing provider reports it; all None without one
     subscription_status: str | None = None
     current_period_start: datetime | None = None
     current_period_end: datetime | None = None
@@ -41,43 +41,43 @@ class Account:
     trial_start: datetime | None = None
     trial_end: datetime | None = None
     billing_cycle_anchor: datetime | None = None
-    customer_id: str | None = None  # who the account is to the billing provider
-    customer_generation: int = 0  # customers before this one, deleted by now
+    customer_id: str | None = None  # the billing provider's id of the account
+    customer_generation: int = 0  # earlier customers of the provider, since deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key without its secret: that is nowhere but with its holder."""
+    """An API key without its secret, which only the client has."""
 
     id: str  # uuid
     account_id: str
     kind: KeyKind
     label: str | None
-    prefix: str  # the first 12 characters, to show
+    prefix: str  # the first 12 characters, for display
     created_at: datetime
     revoked_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: a key that is in force, and its account as it is now."""
+    """An authenticated client: an active key and the current state of its account."""
 
     account: Account
     key: Key
 
 
 class Window(Sequence[tuple[datetime, int]]):
-    """Instants with their units, oldest first, unfolded only where somebody looks.
+    """A sequence of (instant, units), oldest first, decoded only when it is read.
 
-    A key may have used a thousand units in its minute, and is weighed at each
-    request: making a thousand instants took 1 ms of the store's time, ten times
-    all the rest.
+    A key may have used a thousand units in its minute, and its limits are checked at each
+    request: decoding a thousand instants took 1 ms of the store's time, ten times
+    everything else. `units` is the sum of all units.
     """
 
     __slots__ = ("_counts", "_instants", "units")
 
     def __init__(self, instants: str, counts: str, units: int) -> None:
-        """Both as numbers with commas between: microseconds since 1970, and units."""
+        """Both as comma-separated numbers: microseconds since 1970, and units."""
         self._instants = instants
         self._counts = counts
         self.units = units
@@ -107,30 +107,30 @@ class Window(Sequence[tuple[datetime, int]]):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What weighing needs to know of a caller, read in one transaction after the lock is held.
+    """What the limit check knows of a caller, read in one transaction under the lock.
 
     `window` holds the units of the key's last 60 seconds with their instants,
-    oldest first; those granted and not yet settled are among them. A grant that seems
-    to come later than now was made by a clock that was ahead, and counts as made now.
+    oldest first, including those granted and not yet settled. A grant that seems later
+    than now was made by a clock that was ahead, and counts as made now.
     """
 
     asked_at: datetime
     window: Sequence[tuple[datetime, int]]
-    month_units: int  # of the account's UTC month, those reserved included: the free quota
-    month_billable: int  # of the account's UTC month, settled
+    month_units: int  # in the account's UTC month, including reserved ones: the free quota
+    month_billable: int  # in the account's UTC month, settled
     period_start: datetime  # of the billing period: the subscription's, else the UTC month
     period_end: datetime
     period_billable: int  # settled
-    reserved: int  # units granted to the account and not yet settled: billable at worst
-    keys: int = 1  # standard ones of the account that were in force within the window
+    reserved: int  # units granted to the account and not yet settled; all may become billable
+    keys: int = 1  # standard keys of the account that were active within the window
     account_window: Sequence[tuple[datetime, int]] = field(
         default=(), compare=False
-    )  # of all these
-    undelivered: int = 0  # jobs of the account whose callback has not ended, pending ones too
+    )  # of all these keys
+    undelivered: int = 0  # jobs of the account whose callback is not done, including pending ones
 
     @property
     def window_units(self) -> int:
-        """What the window holds in all; cheaper than adding it up where it is long."""
+        """The sum of the window's units, without decoding a long window."""
         if isinstance(self.window, Window):
             return self.window.units
         return sum(units for _, units in self.window)
@@ -138,7 +138,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Units that were granted and are under way; settled, or given back when its lease ends."""
+    """Granted units that are in use: settled, or given back when the lease ends."""
 
     id: str
     caller: Caller
@@ -148,11 +148,11 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """One verification, or one request that was refused or malformed, as it is logged.
+    """One logged verification, or one request that was refused or malformed.
 
     `failed_check` is the result's, or `invalid_request`, `rate_limit_exceeded`,
-    `monthly_quota_exceeded`. `units` weigh on the free quota (0 for a 429),
-    `billable` on the bill. In a flood of refusals one row stands for many: `times`.
+    `monthly_quota_exceeded`. `units` count towards the free quota (0 for a 429),
+    `billable` towards the invoice. One row may stand for many refusals: `times`.
     """
 
     at: datetime
@@ -175,9 +175,9 @@ class DayCount:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer that an idempotency key got the first time, byte for byte.
+    """The first answer to an idempotency key, byte for byte.
 
-    `body` is None where the answer was given and is not kept: nothing is done again.
+    `body` is None if an answer was given but not stored: the request is still not repeated.
     """
 
     status: int
@@ -187,9 +187,9 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The first request with an idempotency key, as long as it runs.
+    """The first request with an idempotency key, while it runs.
 
-    The end of its lease tells it from another one, which may begin when that has come.
+    `lease_until` distinguishes it from a later request, which may begin once it has passed.
     """
 
     account_id: str
@@ -199,7 +199,7 @@ class IdempotencyRecord:
 
 @dataclass(frozen=True, slots=True)
 class FirstAnswer:
-    """What a request that runs once is answered, to be kept with what it has done."""
+    """The answer to a request with an idempotency key, stored together with its effects."""
 
     once: IdempotencyRecord
     answer: Answered
@@ -210,20 +210,21 @@ class FirstAnswer:
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """What a job is to do: verify, then call back. The secret signs the callback."""
+    """What a job does: verify, then call back. The secret signs the callback."""
 
     id: str  # uuid
     email: str
     webhook: str  # URL
-    host: str  # whose receiver it is, and the URL's host and port: callbacks are bounded by it
+    host: str  # the URL's host and port, with its owner: callbacks are limited by it
     secret: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A verification that was promised. It ends as done or failed, with its callback.
+    """An accepted verification. It ends as done or failed, with its callback.
 
-    pending: to be verified. delivering: verified, counted, `payload` to be delivered.
+    pending: waits for verification. delivering: verified and counted, `payload` is to be
+    delivered.
     """
 
     id: str
@@ -233,26 +234,26 @@ class Job:
     host: str
     state: JobState
     created_at: datetime
-    due_at: datetime | None  # when it is to be worked on next; None once it has ended
-    tries: int = 0  # callbacks so far; a resend begins anew
-    payload: bytes | None = None  # the callback's bytes, the same at every try
+    due_at: datetime | None  # when the next step is due; None once it has ended
+    tries: int = 0  # callback attempts so far; a resend resets it
+    payload: bytes | None = None  # the callback's body, the same at every attempt
     ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job that one worker has for a while. A later claim of it has a higher fence."""
+    """A job that one worker holds under a lease. A later claim of it has a higher fence."""
 
     job: Job
     caller: Caller  # the key may have been revoked since
     secret: str | None
     fence: int
-    sealed: bool = False  # the secret cannot be read: it was sealed with another key
+    sealed: bool = False  # the secret cannot be decrypted: another key encrypted it
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try to deliver a callback, and what came of it: a status, or why there is none."""
+    """One attempt to deliver a callback, with its HTTP status, or the error if there is none."""
 
     number: int  # from 1
     at: datetime
@@ -266,9 +267,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class OutboxMessage:
-    """Something that must reach somebody outside: an alert, or a count for the billing meter.
+    """A message to an external party: an alert, or a count for the billing meter.
 
-    Its name is unique within its account and kind, for as long as it is kept.
+    Its name is unique within its account and kind, as long as it is stored.
     """
 
     id: str
@@ -276,16 +277,16 @@ class OutboxMessage:
     account_id: str
     name: str
     body: bytes
-    count: int  # a meter's: billable verifications
+    count: int  # of a meter message: billable verifications
     made_at: datetime
     due_at: datetime | None  # None: sent, or given up
     tries: int = 0
     fence: int = 0
     first_tried_at: datetime | None = None
     sent_at: datetime | None = None
-    error: str | None = None  # of the last try
+    error: str | None = None  # of the last attempt
 
 
 def message_id(kind: MessageKind, account_id: str, name: str) -> str:
-    """The same in every store and for good, so that it may be told outside: who gets it twice knows."""
+    """Return the message's id: the same in every store and permanent, so receivers can deduplicate."""
     return f"{kind} {account_id} {name}"

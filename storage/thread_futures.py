@@ -1,30 +1,31 @@
-"""A task of trio's that waits for what a thread does, and how it is woken.
+"""Futures: a trio task waits for the result of a thread.
 
-Cheaper than trio's own ways from thread to task: a group's callers are woken in one
-step. Which of the attributes belongs to whom is all that keeps the two apart.
+Cheaper than trio's own calls from thread to task: the callers of one batch are
+resumed in one step. No lock protects a future. The comments say which thread owns
+which attribute.
 """
 
 from collections.abc import Sequence
 
 import trio
 
-RESUMED_MAX = 16  # in one turn of the loop: what they do next is some milliseconds of it
+RESUMED_MAX = 16  # per turn of the event loop: what they do next takes some milliseconds
 
 
 class ThreadFuture:
-    """One caller, from its asking to its answer."""
+    """One call, from its submission to its answer."""
 
     __slots__ = ("abandoned", "answered", "delivered", "task", "waiting")
 
     def __init__(self, task: trio.lowlevel.Task) -> None:
         self.task = task
-        self.abandoned = False  # both under the desk's lock: nobody waits for it any more,
-        self.delivered = False  # or it is being done
-        self.waiting = False  # these two are trio's thread's
+        self.abandoned = False  # under the queue's lock: the caller has given up
+        self.delivered = False  # under the queue's lock: the thread has taken it
+        self.waiting = False  # this and the next belong to trio's thread
         self.answered = False
 
     async def wait(self, seconds: float) -> None:
-        """Until it is answered, at most so long; whoever is cancelled gets the answer first."""
+        """Wait until it is answered, at most `seconds`. A cancelled caller gets the answer first."""
 
         def stop(_: object) -> trio.lowlevel.Abort:
             self.waiting = False
@@ -35,20 +36,20 @@ class ThreadFuture:
             await trio.lowlevel.wait_task_rescheduled(stop)
 
 
-def resume(those: Sequence[ThreadFuture]) -> None:
-    """They are answered. In trio's thread.
+def resume(futures: Sequence[ThreadFuture]) -> None:
+    """Mark the futures as answered and resume their tasks. Call it in trio's thread.
 
-    Of many only some go on at once, so that in between the loop looks at who else has come.
+    Only RESUMED_MAX tasks are resumed per turn, so that the loop can serve others in between.
     """
-    for each in those:
+    for each in futures:
         each.answered = True
-    _resume(those)
+    _resume(futures)
 
 
-def _resume(those: Sequence[ThreadFuture]) -> None:
-    for each in those[:RESUMED_MAX]:
+def _resume(futures: Sequence[ThreadFuture]) -> None:
+    for each in futures[:RESUMED_MAX]:
         if each.waiting:
             each.waiting = False
             trio.lowlevel.reschedule(each.task)
-    if len(those) > RESUMED_MAX:
-        trio.lowlevel.current_trio_token().run_sync_soon(_resume, those[RESUMED_MAX:])
+    if len(futures) > RESUMED_MAX:
+        trio.lowlevel.current_trio_token().run_sync_soon(_resume, futures[RESUMED_MAX:])

@@ -1,4 +1,4 @@
-"""Where a store is, as the operator says it: a path or a URL."""
+"""The location of a store, as the operator gives it: a path or a URL."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -7,11 +7,12 @@ POSTGRES = ("postgresql://", "postgres://")
 
 
 def is_postgres(url_or_path: str | Path) -> bool:
+    """Return whether this is the URL of a PostgreSQL database."""
     return str(url_or_path).startswith(POSTGRES)
 
 
 def shown(url_or_path: str | Path) -> str:
-    """Where the store is, as it may be seen: without a password."""
+    """Return the location for display: without a password."""
     text = str(url_or_path)
     if "://" not in text:
         return text

@@ -1,4 +1,4 @@
-"""Accounts and keys, as dictionaries."""
+"""Accounts and keys in dictionaries."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ from mailprobe.storage.records import (
 
 
 class MemoryAccounts:
-    """The lowest layer of the store: all others know of accounts."""
+    """The lowest layer of the memory store, on which all others are built."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now

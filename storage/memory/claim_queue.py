@@ -1,8 +1,8 @@
-"""Things that are worked on one claim at a time: the jobs' queue and the outbox's.
+"""A queue whose entries are claimed under a lease: for jobs and for the outbox.
 
-An entry is due at an instant, is claimed for a while, and every claim of it has
-a higher fence than those before. A claim is spent once its outcome is put; one
-whose lease has ended stands until another follows it. Nothing here awaits.
+An entry is due at an instant and is claimed until its lease ends; every claim has
+a higher fence than those before. A claim ends with its outcome; after the end of its
+lease it stays valid until another claim follows. Nothing here awaits.
 """
 
 from collections.abc import Callable
@@ -16,40 +16,42 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry(Generic[T]):
-    """A thing and its place in the queue; `due_at` is None for one that is past all work."""
+    """A thing with its due time and its claim; `due_at` is None if no work is left."""
 
     thing: T
     due_at: datetime | None
-    lease_until: datetime | None = None  # None: nobody has it, or whoever had it is done
+    lease_until: datetime | None = None  # None: not claimed, or the claim had its outcome
     fence: int = 0
 
     def is_held(self, now: datetime) -> bool:
+        """Return whether an active claim holds it."""
         return self.lease_until is not None and self.lease_until > now
 
 
 class ClaimQueue(Generic[T]):
-    """The entries by their name."""
+    """Entries by name, in the order in which they were added."""
 
     def __init__(self) -> None:
         self.entries: dict[str, QueueEntry[T]] = {}
 
     def push(self, name: str, thing: T, due_at: datetime | None) -> None:
-        """A new entry, or another state of one: its claim ends, its fence stays."""
+        """Add an entry, or replace its state: its claim ends, its fence stays."""
         before = self.entries.get(name)
         self.entries[name] = QueueEntry(thing, due_at, None, before.fence if before else 0)
 
     def of_claim(self, name: str, fence: int) -> T | None:
-        """The thing, where the claim of this fence is its last and is not spent."""
+        """Return the thing if the claim with this fence is its last and had no outcome yet."""
         entry = self.entries.get(name)
         if entry is None or entry.fence != fence or entry.lease_until is None:
             return None
         return entry.thing
 
     def fence_of(self, name: str) -> int:
-        """0: there is none, or nobody ever had it."""
+        """Return the last claim's fence; 0 if there is no such entry or it was never claimed."""
         return self.entries[name].fence if name in self.entries else 0
 
     def raise_fence(self, name: str) -> None:
+        """Make the outcome of the current claim invalid."""
         self.entries[name] = replace(self.entries[name], fence=self.entries[name].fence + 1)
 
     def claim(
@@ -58,34 +60,38 @@ class ClaimQueue(Generic[T]):
         *,
         limit: int,
         lease_s: float,
-        who: Callable[[T], bool],
+        matches: Callable[[T], bool],
     ) -> list[tuple[T, int]]:
-        """Things with their new fences, those due longest first; of one instant the first put."""
+        """Claim matching things, those due longest first, then the oldest; returns each with its fence."""
         return [
             self.claim_next(name, now, lease_s)
-            for _, name in self.waiting(now, who)[: max(0, limit)]
+            for _, name in self.waiting(now, matches)[: max(0, limit)]
         ]
 
-    def waiting(self, now: datetime, who: Callable[[T], bool]) -> list[tuple[datetime, str]]:
-        """Instants and names of those that are due and that nobody has; of one instant as put."""
+    def waiting(self, now: datetime, matches: Callable[[T], bool]) -> list[tuple[datetime, str]]:
+        """Return instant and name of due, unclaimed things, those due longest first, then the oldest."""
         found = [
             (entry.due_at, name)
             for name, entry in self.entries.items()
-            if entry.due_at and entry.due_at <= now and not entry.is_held(now) and who(entry.thing)
+            if entry.due_at
+            and entry.due_at <= now
+            and not entry.is_held(now)
+            and matches(entry.thing)
         ]
         return sorted(found, key=itemgetter(0))
 
-    def held(self, now: datetime, who: Callable[[T], bool]) -> list[T]:
-        return [e.thing for e in self.entries.values() if e.is_held(now) and who(e.thing)]
+    def held(self, now: datetime, matches: Callable[[T], bool]) -> list[T]:
+        """Return the matching things that an active claim holds."""
+        return [e.thing for e in self.entries.values() if e.is_held(now) and matches(e.thing)]
 
     def claim_next(self, name: str, now: datetime, lease_s: float) -> tuple[T, int]:
-        """Claim it: the thing with its new fence."""
+        """Claim this entry; returns the thing with its new fence."""
         entry, until = self.entries[name], now + timedelta(seconds=lease_s)
         self.entries[name] = replace(entry, lease_until=until, fence=entry.fence + 1)
         return entry.thing, entry.fence + 1
 
     def reclaim(self, due_max: Callable[[T], datetime], lease_max: datetime) -> None:
-        """Leases end, and what waits is due, at these instants at the latest."""
+        """Limit the ends of leases and the due times to these instants."""
         for name, entry in self.entries.items():
             lease, due_at = entry.lease_until, entry.due_at
             if lease is not None:
@@ -95,6 +101,7 @@ class ClaimQueue(Generic[T]):
             self.entries[name] = replace(entry, due_at=due_at, lease_until=lease)
 
     def extend(self, name: str, fence: int, now: datetime, lease_s: float) -> bool:
+        """Let the claim end `lease_s` from now; False if it has ended or is not the last."""
         entry = self.entries.get(name)
         if entry is None or entry.fence != fence or not entry.is_held(now):
             return False

@@ -1,4 +1,4 @@
-"""Idempotency keys, as a dictionary."""
+"""Idempotency records in a dictionary."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from mailprobe.storage.records import Answered, FirstAnswer, IdempotencyRecord
 
 @dataclass(frozen=True, slots=True)
 class _KeptRecord:
-    """An idempotency key: begun, and answered or not."""
+    """An idempotency key in use, with or without its answer."""
 
     body_sha256: str
     lease_until: datetime
@@ -26,12 +26,12 @@ class _KeptRecord:
         return self.keep_until > now
 
     def is_ahead(self, lease_max: datetime) -> bool:
-        """Was it begun by a clock that was ahead? No lease is as long."""
+        """Whether a clock that was ahead began it: its lease is longer than any real one."""
         return self.answer is None and self.lease_until > lease_max
 
 
 class MemoryIdempotency(MemoryAccounts):
-    """Requests that are answered once."""
+    """The layer of requests that run at most once."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
@@ -68,14 +68,14 @@ class MemoryIdempotency(MemoryAccounts):
             self._answer(FirstAnswer(idempotency, answer))
 
     def _runs(self, idempotency: IdempotencyRecord) -> bool:
-        """No answer is kept, and no other request has begun since."""
+        """Whether no answer is stored and no other request has begun since."""
         kept = self._idempotency_records.get((idempotency.account_id, idempotency.key))
         return (
             kept is not None and kept.answer is None and kept.lease_until == idempotency.lease_until
         )
 
     def _check_runs(self, first: FirstAnswer | None) -> None:
-        """Before anything is changed."""
+        """Raise IdempotencyInProgress if the request no longer runs; call before any change."""
         if first is not None and not self._runs(first.once):
             raise IdempotencyInProgress
 

@@ -1,4 +1,4 @@
-"""Jobs, as a queue: claimed to be verified, then to be delivered."""
+"""Jobs as a queue: claimed first for verification, then for delivery."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job, and what only its claims tell."""
+    """A job, with what only its claims return."""
 
     job: Job
     secret: str | None
@@ -45,7 +45,7 @@ class _Job:
 
 
 class MemoryJobs(MemoryUsage):
-    """Verifications that were promised."""
+    """The layer of jobs."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
@@ -91,7 +91,7 @@ class MemoryJobs(MemoryUsage):
         await trio.lowlevel.checkpoint()
         now = self._now()
         place = {account_id: number for number, account_id in enumerate(self._accounts)}
-        heads: dict[int, list[Head]] = {}  # by the account's place: of equals the oldest first
+        heads: dict[int, list[Head]] = {}  # by the account's position: of equals the oldest first
         for due_at, name in self._jobs.waiting(now, lambda kept: kept.work == work):
             job = self._jobs.entries[name].thing.job
             partition = Partition(place[job.account_id], job.host if work == "deliver" else "")
@@ -169,7 +169,7 @@ class MemoryJobs(MemoryUsage):
         return True
 
     def _held(self, claim: Claim, state: JobState) -> _Job | None:
-        """The job, where this claim is its last and is not spent, and it is in this state."""
+        """Return the job if this claim is its last and had no outcome yet, and it is in this state."""
         kept = self._jobs.of_claim(claim.job.id, claim.fence)
         return kept if kept and kept.job.state == state else None
 

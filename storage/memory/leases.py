@@ -1,4 +1,4 @@
-"""Leases of seats, as dictionaries."""
+"""Connection leases in dictionaries."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from mailprobe.storage.lease_allocation import Lease, LeaseRequest, allocate, re
 
 
 class MemoryLeases:
-    """Which process may hold how many connections to an exchange."""
+    """How many connections to an address each process may hold."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now

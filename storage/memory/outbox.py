@@ -1,4 +1,4 @@
-"""The outbox, as a queue of letters; the billing meter's counts among them."""
+"""The outbox as a queue of messages, including the billing meter's counts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ from mailprobe.storage.records import EPOCH, Account, MessageKind, OutboxMessage
 
 
 class MemoryOutbox(MemoryIdempotency):
-    """What must reach somebody outside."""
+    """The layer of messages to external parties."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
@@ -47,7 +47,7 @@ class MemoryOutbox(MemoryIdempotency):
             now,
             limit=limit,
             lease_s=lease_s,
-            who=lambda message: message.kind == kind,
+            matches=lambda message: message.kind == kind,
         )
         return [self._claimed(message, fence, now) for message, fence in claimed]
 

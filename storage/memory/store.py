@@ -1,9 +1,9 @@
-"""The store as dictionaries: the readable specification of the others.
+"""The memory store: dictionaries, the readable specification of the others.
 
-For virtual time too: nothing here waits, and the clock is handed in. A method is
-a transaction because nothing in it awaits after its first line. The store is made
-of layers, each of which knows those below it: accounts, idempotency keys, the
-outbox, metering, jobs, and here what stands on all of them.
+It works in virtual time: nothing here waits, and the clock is injected. A method is
+a transaction because nothing in it awaits after its first line. The store is built
+from layers, each of which knows those below it: accounts, idempotency records, the
+outbox, usage, jobs, and here what needs all of them.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from mailprobe.storage.records import Tier
 
 
 class MemoryStore(MemoryJobs, MemoryLeases):
-    """Everything that is remembered, until the process ends."""
+    """A Store that lasts until the process ends."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         MemoryJobs.__init__(self, now)
@@ -37,15 +37,15 @@ class MemoryStore(MemoryJobs, MemoryLeases):
                 self._drop_rows(account.id, since)
                 self._drop_jobs(account.id, since)
                 self._drop_keys(account.id, since, self._keys_of_jobs())
-        self._bring_back_all(now)
+        self._correct_instants(now)
         self._drop_ended(now)
         self._drop_messages(now)
         self._drop_receivers(now)
         self._drop_leases(now)
         self._drop_idempotency(now)
 
-    def _bring_back_all(self, now: datetime) -> None:
-        """What a clock wrote that was ahead."""
+    def _correct_instants(self, now: datetime) -> None:
+        """Correct the instants that a clock wrote that was ahead."""
         lease_max, wait_max = now + LEASES_MAX, now + WAITS_MAX
         for id, lease in self._leases.items():
             if lease_max < lease.until < FOREVER:  # a job's has no end

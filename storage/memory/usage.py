@@ -1,4 +1,4 @@
-"""What was used and what may be, as dictionaries and counters."""
+"""Usage and limits in dictionaries and counters."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ class _Lease:
 
 
 class MemoryUsage(MemoryOutbox):
-    """Windows, reservations, counts and rows; what is billable goes to the outbox."""
+    """The layer of windows, reservations, counters and rows; billable counts go to the outbox."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(now)
@@ -211,16 +211,16 @@ class MemoryUsage(MemoryOutbox):
         return tuple(sorted(units.items()))
 
     def _reclaim(self, key: Key, now: datetime) -> None:
-        """What a clock granted that was ahead was granted now."""
+        """Count as granted now what a clock granted that was ahead."""
         window = self._windows.get(key.id, Counter())
         for at in [at for at in window if at > now]:
             window[now] += window.pop(at)
 
     def _undelivered(self, account_id: str) -> int:
-        return 0  # the jobs' layer knows
+        return 0  # overridden in the layer of jobs
 
     def _billable_since(self, account_id: str, start: datetime) -> int:
-        """Of this period, and of the next where it has begun before the provider said so."""
+        """Count this period, and the next one if it began before the provider reported it."""
         return sum(
             count
             for (whose, since), count in self._period_billable.items()

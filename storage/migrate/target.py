@@ -32,7 +32,7 @@ from mailprobe.storage.postgres.driver.server import (
 
 T = TypeVar("T")
 
-MOVED = "moved"  # the record's name in `house` once the move is done
+MOVED = "moved"  # the record's name in `store_properties` once the migration is done
 MOVING_LOCK = 0x6D70_6D6F_7665  # "mpmove"
 STATEMENT_MS = 3_600_000  # adding up a thousand million rows takes some minutes
 DAY_MICROS = 86_400_000_000

@@ -1,4 +1,4 @@
-"""The transactions of accounts and keys, as SQL; and looking up many callers at once."""
+"""Transactions of accounts and keys, in SQL, and the look-up of many callers at once."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -86,7 +86,7 @@ def change_account(
 def create_keys(
     db: TransactionSession, now: datetime, those: Sequence[tuple[NewKey, int]]
 ) -> list[Any]:
-    """The keys, or what is to be raised, each with its account's number; the accounts are held."""
+    """Insert keys; returns a key or Raised for each. Each comes with its account's locked number."""
     if not those:
         return []
     accounts = {account for _, account in those}
@@ -146,14 +146,14 @@ def revoke_key(db: TransactionSession, account_id: str | None, key_id: str) -> b
 
 
 def callers(db: TransactionSession, hashes: Sequence[str]) -> list[Caller | None]:
-    """Whose keys these are, asked in one question."""
+    """Look up the callers of many key hashes with one query; None for an unknown or revoked key."""
     rows = db.all(f"{CALLERS} sha256 = ANY(%s) AND revoked_at IS NULL", [list(set(hashes))])
     found = {row[0]: _caller(row) for row in rows}
     return [found.get(sha256) for sha256 in hashes]
 
 
 def callers_of_keys(db: TransactionSession, numbers: Iterable[int]) -> dict[int, Caller]:
-    """Revoked or not."""
+    """Return the callers by key number, revoked or not."""
     rows = db.all(f"{CALLERS} keys.number = ANY(%s)", [list(numbers)])
     return {row[1]: _caller(row) for row in rows}
 

@@ -1,4 +1,4 @@
-"""The transactions of idempotency keys, as SQL; the accounts are held, so one of many is the first."""
+"""Transactions of idempotency records, in SQL; the accounts are locked, so one of many is first."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -40,7 +40,7 @@ ANSWER = (
 
 
 def begin(db: TransactionSession, now: datetime, those: Sequence[tuple[Begin, int]]) -> list[Any]:
-    """A Once for the first, the sealed answer or what is to be raised for the others."""
+    """Return a record for each first request, the encrypted answer or Raised for the others."""
     if not those:
         return []
     accounts, keys = [account for _, account in those], [command.key for command, _ in those]
@@ -92,7 +92,7 @@ def finish(db: TransactionSession, those: Sequence[tuple[Finish, int]]) -> None:
 
 
 def running(db: TransactionSession, those: Sequence[IdempotencyRecord]) -> set[IdempotencyRecord]:
-    """Which of them have no answer, and no other request that has begun since."""
+    """Return the records that have no answer and were not followed by another request."""
     rows = db.all(
         RUNNING,
         [
@@ -105,7 +105,7 @@ def running(db: TransactionSession, those: Sequence[IdempotencyRecord]) -> set[I
 
 
 def keep(writes: Writes, those: Sequence[tuple[int, EncryptedFirst]]) -> None:
-    """The answers of requests that run, each with its account's number."""
+    """Store the answers of running requests, each with its account's number."""
     if those:
         accounts, keys = (
             [account for account, _ in those],

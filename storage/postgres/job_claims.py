@@ -1,9 +1,8 @@
-"""Which jobs a claim takes, as SQL: accounts in turn, of each those due longest (mailprobe.storage.claim_order).
+"""Claims of jobs, in SQL: accounts take turns, and within one the longest due come first.
 
-A lane is what a bound holds for: an account's pending jobs, or those to one of its
-receivers. Whoever claims holds a lock that all claims of the kind of
-work take, so that the bounds hold over all processes; a job that somebody is just
-changing is not waited for.
+The order is mailprobe.storage.claim_order's. A claim holds an advisory lock per kind
+of work, so that the limits hold over all processes. A job that another transaction is
+changing is skipped, not awaited.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,14 +22,14 @@ STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}
 HOST_OF = {
     "pending": "''",
     "delivering": "host",
-}  # of a job, that names its lane beside the account
-GROUP_MAX = 100  # who claim at once
+}  # SQL for the host part of a job's partition
+GROUP_MAX = 100  # callers in one transaction
 ACCOUNTS_SCANNED = 500  # jobs due longest, before every account's first are looked for
-ROUNDS_MAX = 5  # of looking behind lanes that are full
+ROUNDS_MAX = 5  # searches behind full partitions
 
 
 def is_due(db: TransactionSession, work: Work) -> bool:
-    """Whether a bound leaves room for it is seen by who claims."""
+    """Return whether a job is due; the limits are checked by the claim."""
     due = "FROM jobs WHERE state = %(state)s AND due_at <= %(now)s AND lease_until"
     values = {"state": STATE_OF[work], "now": micros(db.now())}
     found = db.one(
@@ -50,7 +49,7 @@ class WantedJobs:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Work for a clerk: what all who claim together may have is taken at once, and dealt out."""
+    """Work for the batch executor: jobs are claimed for all callers at once, then distributed."""
 
     group_max: int = GROUP_MAX
     repeatable: bool = False
@@ -79,7 +78,7 @@ class Claims:
 def _claim(
     db: TransactionSession, now: datetime, wanted: WantedJobs, limit: int
 ) -> list[tuple[Claim, bytes | None]]:
-    """Claims without their secrets, and these, sealed, beside them."""
+    """Return claims without their secrets, each with its encrypted secret beside it."""
     numbers = _due(db, now, wanted, limit)
     if not numbers:
         return []
@@ -147,10 +146,10 @@ def _due_of_each(
     held: dict[Partition, int],
     left: list[Head],
 ) -> list[int]:
-    """So many wait that each account is asked for its first ones, past its lanes that are full.
+    """So many wait that each account's first jobs are read, without its full partitions.
 
-    A round may find that an account's first ones are all of one lane: then it is full,
-    and the next round looks behind it.
+    A round may find that an account's first jobs are all of one partition. Then that one is
+    full, and the next round looks behind it.
     """
     found: list[int] = []
     for _ in range(ROUNDS_MAX):
@@ -226,10 +225,10 @@ def _first_of_each(
     full: list[str],
     taken: list[int],
 ) -> list[Head]:
-    """However many wait in an account, this costs a look at its first.
+    """Return each account's first jobs, at a cost that does not grow with the jobs waiting.
 
-    https://wiki.postgresql.org/wiki/Loose_indexscan. The state is spelled out:
-    PostgreSQL takes a partial index where it reads the condition.
+    https://wiki.postgresql.org/wiki/Loose_indexscan. The state is a literal:
+    PostgreSQL uses a partial index only if it can read the condition.
     """
     waiting = f"jobs WHERE state = '{state}' AND lease_until IS NULL AND due_at IS NOT NULL"
     rows = db.all(

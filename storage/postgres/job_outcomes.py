@@ -1,7 +1,7 @@
-"""What came of claimed jobs, many at once, as SQL; the accounts are held by the caller.
+"""Outcomes of claimed jobs, many at once, in SQL; the caller has locked the accounts.
 
-The jobs' rows are held in the order of their numbers, so that no claim and no other
-outcome comes between. A claim is spent by its outcome.
+The jobs' rows are locked in the order of their numbers, so that no claim and no other
+outcome comes between. A claim ends with its outcome.
 """
 
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def held(
 def write(
     db: TransactionSession, now: datetime, those: Sequence[tuple[Outcome, _OutcomeJob]]
 ) -> None:
-    """The jobs' new states, and the attempts. What was used is the caller's to log."""
+    """Write the jobs' new states and the attempts. The caller logs what was used."""
     if not those:
         return
     changed = [_change(now, outcome, kept) for outcome, kept in those]
@@ -115,7 +115,7 @@ def _change(now: datetime, outcome: Outcome, kept: _OutcomeJob) -> tuple[Any, ..
 
 
 def _log(db: TransactionSession, tried: Sequence[tuple[int, Attempt]]) -> None:
-    """Of a job that is sent again and again no more are kept than are ever shown."""
+    """Insert attempts, and delete those beyond LISTED_MAX, which are never shown."""
     last: dict[int, int] = dict(db.all(LAST, [[number for number, _ in tried]]))
     rows = [
         (

@@ -1,8 +1,7 @@
-"""The transactions of leased seats, as SQL.
+"""Transactions of connection leases, in SQL.
 
-Whoever leases holds a lock for each of its addresses, or for those that share a
-bucket with it, from before the clock is read until the commit. Told again it has the
-same outcome, for what is asked for is absolute.
+A lease call holds an advisory lock for each of its addresses' buckets, from before the
+clock is read until the commit. Repeating it gives the same result, as requests are absolute.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +38,7 @@ class WantedLeases:
 
 @dataclass(frozen=True, slots=True)
 class Leasing:
-    """Work for a clerk: one process has one call under way at a time."""
+    """Work for the batch executor: each process has one call in progress at a time."""
 
     group_max: int = 1
     repeatable: bool = True
@@ -51,7 +50,7 @@ class Leasing:
 
 
 def _lease(db: TransactionSession, wanted: WantedLeases) -> dict[str, int]:
-    """In two round trips: what is looked at, and what comes of it."""
+    """Two round trips: read the leases, write the new ones."""
     addresses = list(wanted.requested)
     with db.db.pipeline():
         db.begin()
@@ -90,7 +89,7 @@ def _lease(db: TransactionSession, wanted: WantedLeases) -> dict[str, int]:
 
 
 def buckets(addresses: Sequence[str]) -> list[int]:
-    """Their locks, in the order in which everybody takes them."""
+    """Return the addresses' lock numbers, in the order in which every process acquires them."""
     return sorted({crc32(address.encode()) % BUCKETS for address in addresses})
 
 
@@ -109,7 +108,7 @@ def return_all(db: TransactionSession, holder: str) -> None:
 
 
 def drop_ended(db: TransactionSession, *, at: datetime) -> bool:
-    """Drop some; say whether there may be more."""
+    """Delete some ended leases; returns whether more may remain."""
     dropped = db.execute(
         "DELETE FROM connection_leases WHERE ctid = ANY(ARRAY(SELECT ctid FROM connection_leases WHERE until <= %s"
         " LIMIT %s FOR UPDATE SKIP LOCKED))",

@@ -1,8 +1,8 @@
-"""What weighing needs to know of many callers at once, and granting by it, as SQL.
+"""The ledgers of many callers at once, and granting units by them, in SQL.
 
-Whoever grants holds the rows of the accounts, locked in the order of their numbers,
-from before the clock is read until the commit. So no process grants what another
-has granted, and none waits for another in a circle.
+A grant holds the accounts' rows, locked in the order of their numbers, from before the
+clock is read until the commit. So no process grants what another has granted, and
+processes cannot deadlock.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +19,8 @@ from mailprobe.storage.records import Account, Caller, Ledger, UsageRow, Window
 
 R = TypeVar("R")
 
-# The clock is asked once all rows are locked: count() has seen them. What follows in the
-# transaction finds it in a setting, and need not wait for us to have read it.
+# The clock is read once all rows are locked: count() has seen them. Later statements of the
+# transaction read it from a setting, without another round trip.
 MOMENT = "current_setting('mailprobe.moment')::bigint"
 LOCK = (
     "WITH held AS MATERIALIZED (SELECT number FROM accounts WHERE number IN ("
@@ -104,7 +104,7 @@ class Ledgers:
     def __init__(
         self, db: TransactionSession, now: datetime, rows: Iterable[tuple[Any, ...]]
     ) -> None:
-        """`rows` of LOOK."""
+        """`rows` are those of READ."""
         self._db = db
         self._now = now
         self.caller: dict[str, LedgerCaller] = {}  # by the key's id

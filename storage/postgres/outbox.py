@@ -1,4 +1,4 @@
-"""The transactions of the outbox, as SQL. A letter that another process has is not waited for."""
+"""Transactions of the outbox, in SQL. A message that another process holds is skipped."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ DUE = "kind = %(kind)s AND due_at <= %(now)s AND (lease_until IS NULL OR lease_u
 
 
 def post(db: TransactionSession, now: datetime, those: Sequence[tuple[Post, int]]) -> list[bool]:
-    """Which of them were posted first, each with its account's number; the accounts are held."""
+    """Insert messages; returns for each whether it is new. The accounts are locked."""
     if not those:
         return []
     rows = [
@@ -62,9 +62,9 @@ METERS = (
 
 
 def raise_meters(writes: Writes, now: datetime, billable: dict[int, int]) -> None:
-    """Count them, by account, each in its first slot from now on whose letter nobody has claimed.
+    """Add the counts, by account, to the message of the first open slot from now on.
 
-    The accounts are held by the caller.
+    The caller has locked the accounts.
     """
     if billable:
         slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
@@ -72,7 +72,7 @@ def raise_meters(writes: Writes, now: datetime, billable: dict[int, int]) -> Non
 
 
 def is_overtaken(error: Exception) -> bool:
-    """Was a meter's letter claimed between our look and our writing?"""
+    """Return whether a meter's message was claimed between our read and our write."""
     return isinstance(error, errors.NotNullViolation) and error.diag.table_name == "outbox"
 
 

@@ -1,8 +1,8 @@
-"""Keys' sliding windows, as SQL: what one holds costs three look-ups, however much that is.
+"""Sliding windows of keys, in SQL: a sum costs three look-ups, however long the window is.
 
-Each row knows the key's units up to itself, so that a minute's sum is the difference
-of its last row and its first. The instants themselves are read only where somebody
-looks, and only as far: whoever is refused wants the first few.
+Each row has the running total of the key's units, so a minute's sum is the difference
+of its last row and its first. The instants themselves are read only when the window is
+iterated, and only as far: a refusal needs the first few.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -96,7 +96,7 @@ Read = Callable[[int], Sequence[tuple[int, int]]]  # the next few rows after an 
 
 @dataclass(slots=True)
 class Held:
-    """What a key's rows say of its window, and what was granted since they were read."""
+    """A key's window as its first and last rows show it, plus what was granted since."""
 
     earliest_at: int | None  # of all the key's rows, those past their minute too
     oldest_at: int | None  # in the window

@@ -1,4 +1,4 @@
-"""Refused requests, many at once, as SQL: a row each while they are few, one a minute in a flood."""
+"""Refused requests, many at once, in SQL: a row each while they are few, then one per minute."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -29,7 +29,7 @@ LOG = (
 def log(
     db: TransactionSession, now: datetime, those: Sequence[tuple[Refuse, LedgerCaller]]
 ) -> None:
-    """The next free place of the minute; the last place is shared by all the others."""
+    """Insert refusals into the minute's next free slots; the last slot is shared by all others."""
     if not those:
         return
     minute = micros(now.replace(second=0, microsecond=0))

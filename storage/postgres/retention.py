@@ -1,7 +1,7 @@
-"""What is past its time, as SQL: whole days of usage at once, all else little by little.
+"""Retention, in SQL: whole days of usage at once, everything else in small batches.
 
-Rows that somebody is just changing are left to the next time, so that tidying waits
-for nobody but where a day is dropped, and nobody waits long for it.
+Rows that another transaction is changing are left for the next run, so that only the
+deletion of a day waits for a lock, and no request waits long.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ REFUSALS = _some("refusals", "tier = %(tier)s AND minute < %(at)s", OF_TIER)
 
 
 def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
-    """What is to go: each drops at most TIDIED_MAX rows, and tells whether there may be more."""
+    """Return the deletions: each removes at most TIDIED_MAX rows, and returns whether more may remain."""
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
     acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
@@ -107,7 +107,7 @@ RECLAIMED = (
 
 
 def reclaim(db: TransactionSession, statement: str, now: datetime) -> None:
-    """What a clock wrote that was ahead."""
+    """Correct the instants that a clock wrote that was ahead."""
     db.execute(
         statement,
         {

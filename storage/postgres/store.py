@@ -1,9 +1,9 @@
-"""The store in a PostgreSQL database: for many machines.
+"""The PostgreSQL store: for many machines.
 
-Threads with a connection each (postgres_desk, postgres_clerk); what is done in a
-transaction are functions in the modules beside this one, by their field. Whoever
-grants or counts holds the account's row from before the clock is read until the
-commit, and the clock is the database's: all machines share it.
+Threads with a connection each (driver.database_thread, driver.batch_executor). The
+transactions are functions in the modules of this package, one per subject. A grant or
+a count holds the account's row from before the clock is read until the commit. The
+clock is the database's: all machines share it.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -77,7 +77,14 @@ Act = Callable[[TransactionSession], T]
 
 # Connections of one process, each opened when it is first needed. Two that meter would mostly wait for
 # each other, with groups half as large: whoever is busy asks for the same accounts again.
-THREADS = {"metering": 1, "deeds": 2, "claims": 1, "callers": 1, "looks": 2, "connection_leases": 1}
+THREADS = {
+    "metering": 1,
+    "writes": 2,
+    "claims": 1,
+    "callers": 1,
+    "reads": 2,
+    "connection_leases": 1,
+}
 UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
 
 
@@ -97,7 +104,7 @@ class Threads:
 async def open_postgres(
     url: str, *, secret_key: bytes | None, now: Callable[[], datetime] | None
 ) -> AsyncIterator["PostgresStore"]:
-    """Make or check the tables, and serve them; leaving the block answers those who still wait.
+    """Create or check the tables, and open the store; leaving the block answers the pending calls.
 
     `now` None: the clock is the database's. Raises StoreBroken, StoreUnavailable.
     """
@@ -119,17 +126,17 @@ async def open_postgres(
 
         database_threads = Threads(
             database_thread(metering.BatchMetering(), "metering"),
-            database_thread(Writes(), "deeds"),
+            database_thread(Writes(), "writes"),
             database_thread(claims.Claims(), "claims"),
             database_thread(Callers(), "callers"),
-            database_thread(Reads(), "looks"),
+            database_thread(Reads(), "reads"),
             database_thread(leases.Leasing(), "connection_leases"),
         )
         yield PostgresStore(database_threads, partitions, cipher)
 
 
 class PostgresStore:
-    """Everything that is remembered, in one database."""
+    """A Store in one PostgreSQL database."""
 
     def __init__(self, database_threads: Threads, partitions: Partitions, cipher: Cipher) -> None:
         self._database_threads = database_threads
@@ -281,7 +288,7 @@ class PostgresStore:
     async def finish_idempotent(
         self, idempotency: IdempotencyRecord, answer: Answered | None
     ) -> None:
-        # by the desk that settles: it must not overtake a settlement that keeps the answer
+        # in the thread that settles: it must not overtake a settlement that stores the answer
         encrypted = None if answer is None else encrypted_answer(self._cipher, idempotency, answer)
         await self._database_threads.metering.call(commands.Finish(idempotency, encrypted))
 
@@ -393,7 +400,7 @@ class PostgresStore:
     ) -> list[OutboxMessage]:
         return await self._read(lambda db: messages.messages(db, kind, account_id, limit))
 
-    # seats
+    # connection leases
 
     async def lease_connections(
         self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float

@@ -1,8 +1,8 @@
-"""Metering for many at once: one transaction for all who ask together, a few statements each.
+"""Usage for many callers at once: one transaction for a batch, a few statements each.
 
-Whatever changes what is reserved, used or refused is done here, jobs that begin or
-come to an outcome too. Between reading and writing all are weighed one after
-another by our own hand, so that a thousand cost hardly more questions than one.
+Everything that changes what is reserved, used or refused is done here, including jobs
+that are created or have an outcome. Between reading and writing, the limits of all
+calls are checked one after another in Python, so a thousand cost few more queries than one.
 """
 
 from collections import Counter
@@ -82,7 +82,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class BatchMetering:
-    """Work for a clerk."""
+    """Work for the batch executor."""
 
     group_max: int = GROUP_MAX
     repeatable: bool = True
@@ -94,11 +94,11 @@ class BatchMetering:
 
 
 class _MeteringBatch:
-    """One transaction. What settles comes before what is weighed: its units are free by then.
+    """One transaction. Settlements come before limit checks: their units are free by then.
 
-    Two turns to the server and back where nothing but units is asked for: in the first
-    the accounts are locked, reservations settled and the ledgers read, in the second all
-    is written. Each statement costs 0.1 ms and more, on both sides.
+    Two round trips if only units are requested: the first locks the accounts, settles
+    reservations and reads the ledgers, the second writes everything. Each statement costs
+    0.1 ms and more, on both sides.
     """
 
     def __init__(self, db: TransactionSession, asked: Sequence[Command]) -> None:

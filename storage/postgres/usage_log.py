@@ -1,4 +1,4 @@
-"""The log of usage with the counters that outlive it, as SQL; the account is held by the caller."""
+"""The log of usage and the counters that outlive it, in SQL; the caller has locked the account."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The transactions of accounts and keys, as SQL: each runs whole inside the writer's or the reader's."""
+"""Transactions of accounts and keys, in SQL. Each runs in the writer's or the reader's transaction."""
 
 import sqlite3
 from datetime import datetime
@@ -20,10 +20,11 @@ from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReach
 from mailprobe.storage.records import Account, Caller, Key, KeyKind, Tier
 
 DB = sqlite3.Connection
-CALLERS_MAX = 4096  # some KiB each
+CALLERS_MAX = 4096  # some KiB per entry
 
 
 def create_account(db: DB, now: datetime, email: str, tier: Tier) -> Account:
+    """Insert an account with a new UUID."""
     account = Account(str(uuid4()), email, tier, now)
     places = ", ".join("?" * len(ACCOUNT_FIELDS))
     db.execute(
@@ -34,6 +35,7 @@ def create_account(db: DB, now: datetime, email: str, tier: Tier) -> Account:
 
 
 def account(db: DB, account_id: str) -> Account | None:
+    """Return the account, or None."""
     row = db.execute(
         f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = ?", (account_id,)
     ).fetchone()
@@ -41,11 +43,13 @@ def account(db: DB, account_id: str) -> Account | None:
 
 
 def accounts(db: DB) -> list[Account]:
+    """Return all accounts, oldest first."""
     rows = db.execute(f"SELECT {ACCOUNT_COLUMNS} FROM accounts ORDER BY number")
     return [account_of(row) for row in rows]
 
 
 def account_of_customer(db: DB, customer_id: str) -> Account | None:
+    """Return the account with this customer id, or None."""
     row = db.execute(
         f"SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE customer_id = ?", (customer_id,)
     ).fetchone()
@@ -53,6 +57,7 @@ def account_of_customer(db: DB, customer_id: str) -> Account | None:
 
 
 def change_account(db: DB, account_id: str, changes: dict[str, Any]) -> Account | None:
+    """Set the named fields; None if there is no such account. Raises ValueError for a taken customer_id."""
     if _is_anothers(db, account_id, changes.get("customer_id")):
         raise ValueError("another account has this customer_id")
     for name, value in changes.items():  # each is a field's name: check_changes()
@@ -70,6 +75,7 @@ def _is_anothers(db: DB, account_id: str, customer_id: str | None) -> bool:
 
 
 def number_of(db: DB, account_id: str) -> int:
+    """Return the account's row number; raises KeyError if there is none."""
     row = db.execute("SELECT number FROM accounts WHERE id = ?", (account_id,)).fetchone()
     if row is None:
         raise KeyError(account_id)
@@ -87,6 +93,7 @@ def create_key(
     keys_max: int | None,
     a_minute: int | None,
 ) -> Key:
+    """Insert a key; raises what Store.create_key raises."""
     account = number_of(db, account_id)
     if kind == "standard" and keys_max is not None:
         (active,) = db.execute(
@@ -97,7 +104,7 @@ def create_key(
         if active >= keys_max:
             raise KeyLimitReached
     if kind == "standard" and a_minute is not None:
-        _check_pace(db, now, account, a_minute)
+        _check_creation_rate(db, now, account, a_minute)
     if db.execute("SELECT 1 FROM keys WHERE sha256 = ?", (sha256,)).fetchone():
         raise ValueError("a key with this hash is kept already")
     key = Key(str(uuid4()), account_id, kind, label, prefix, now)
@@ -109,7 +116,7 @@ def create_key(
     return key
 
 
-def _check_pace(db: DB, now: datetime, account: int, a_minute: int) -> None:
+def _check_creation_rate(db: DB, now: datetime, account: int, a_minute: int) -> None:
     rows = db.execute(
         "SELECT created_at FROM keys WHERE account = ? AND kind = 'standard'"
         " AND created_at > ? AND created_at <= ?",
@@ -121,6 +128,7 @@ def _check_pace(db: DB, now: datetime, account: int, a_minute: int) -> None:
 
 
 def keys(db: DB, account_id: str) -> list[Key]:
+    """Return the account's active keys, oldest first."""
     rows = db.execute(
         f"SELECT {KEY_COLUMNS} FROM accounts JOIN keys ON keys.account = accounts.number"
         " WHERE accounts.id = ? AND revoked_at IS NULL ORDER BY keys.number",
@@ -130,6 +138,7 @@ def keys(db: DB, account_id: str) -> list[Key]:
 
 
 def revoke_key(db: DB, now: datetime, account_id: str | None, key_id: str) -> bool:
+    """Revoke an active key; False if the account (None: any) has none with this id."""
     revoked = db.execute(
         "UPDATE keys SET revoked_at = :now WHERE id = :key AND revoked_at IS NULL AND"
         " (:account IS NULL OR account = (SELECT number FROM accounts WHERE id = :account))",
@@ -139,11 +148,12 @@ def revoke_key(db: DB, now: datetime, account_id: str | None, key_id: str) -> bo
 
 
 def caller(db: DB, sha256: str) -> Caller | None:
+    """Return the active key with this hash and its account, or None."""
     return _caller(db, "sha256 = ? AND revoked_at IS NULL", sha256)
 
 
 def caller_of_key(db: DB, number: int) -> Caller:
-    """Revoked or not."""
+    """Return the key with this row number, revoked or not, and its account."""
     found = _caller(db, "keys.number = ?", number)
     assert found, "no key is deleted that has jobs"
     return found
@@ -162,6 +172,6 @@ def _caller(db: DB, which: str, value: str | int) -> Caller | None:
 
 @lru_cache(maxsize=CALLERS_MAX)
 def _caller_of(row: tuple[Any, ...]) -> Caller:
-    """The same row is the same caller, and most requests come from few: no need to make it anew."""
+    """Build a Caller from a row. Cached: most requests come from few callers, whose rows are equal."""
     fields = len(ACCOUNT_FIELDS)
     return Caller(account_of(row[:fields]), key_of(row[fields:]))

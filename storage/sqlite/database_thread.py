@@ -1,11 +1,11 @@
-"""Threads that hold a connection each, and the hand-off between them and trio.
+"""Database threads: each holds a connection and executes the calls of trio tasks.
 
-A task asks with a function of the connection and the instant. The writer takes
-whatever is waiting once it holds the database's lock, runs it, commits all
-together, and only then answers. So a caller that gives up before its turn has
-changed nothing, and one disk flush serves many. Where one fails that had written
-something, all are done again, each in a savepoint of its own: that is rare, and
-savepoints cost each of them copies of the pages that it changes.
+A task submits a function of the connection and the instant. Once the writer holds
+the database's lock it takes all pending calls, executes them, commits them together,
+and only then answers. So a caller that gives up before its turn has changed nothing,
+and one disk flush serves many. If a call fails after it wrote something, the whole
+batch is executed again, each call in a savepoint of its own. That is rare, and a
+savepoint costs a copy of every page that the call changes.
 """
 
 import logging
@@ -39,33 +39,33 @@ log = logging.getLogger("mailprobe.store")
 T = TypeVar("T")
 DatabaseCall = Callable[[sqlite3.Connection, datetime], T]
 
-ANSWER_S = 0.8  # then StoreUnavailable: a second was promised, and a request asks more than once
-CLOSING_S = 5.0  # as long the end waits for a disk that has stalled
-WAITING_MAX = 20_000  # more than are answered in ANSWER_S anywhere
-GROUP_MAX = 500  # acts in one transaction: some 20 ms
-READING_MS = 250  # a reader waits only where the whole file is locked
+ANSWER_S = 0.8  # then StoreUnavailable: one second is promised, and a request makes several calls
+CLOSING_S = 5.0  # how long close() waits for a stalled disk
+WAITING_MAX = 20_000  # more than any machine answers in ANSWER_S
+GROUP_MAX = 500  # calls in one transaction: some 20 ms
+READING_MS = 250  # a reader waits only while the whole file is locked
 
 
 class _PendingCall(ThreadFuture, Generic[T]):
-    """One act, from its asking to its answer."""
+    """One call, from its submission to its answer."""
 
-    __slots__ = ("apart", "call", "error", "value")
+    __slots__ = ("call", "error", "isolated", "value")
 
-    def __init__(self, act: DatabaseCall[T], task: trio.lowlevel.Task) -> None:
+    def __init__(self, call: DatabaseCall[T], task: trio.lowlevel.Task) -> None:
         super().__init__(task)
-        self.call = act
-        self.apart = False  # the thread's: in a savepoint of its own, since its group was spoilt
+        self.call = call
+        self.isolated = False  # the thread's: in a savepoint of its own, as its batch failed
         self.value: Any = None
         self.error: Exception | None = None
 
 
-STALL_S = 5.0  # then the outcome of a transaction whose disk stalls stays unknown
+STALL_S = 5.0  # then the outcome of a transaction on a stalled disk stays unknown
 
 
 class DatabaseThread(ABC):
-    """A thread that answers, and the queue before it."""
+    """A thread that executes calls, and the queue in front of it."""
 
-    stall_s = 0.0  # what is only read may be asked again
+    stall_s = 0.0  # reads may simply be repeated
 
     def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
         self._path = path
@@ -80,35 +80,35 @@ class DatabaseThread(ABC):
         self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
         self._thread.start()
 
-    async def call(self, act: DatabaseCall[T]) -> T:
-        """Have it done; raises what it raises, or StoreUnavailable within ANSWER_S.
+    async def call(self, call: DatabaseCall[T]) -> T:
+        """Execute a call and return its value; raises what it raises, or StoreUnavailable within ANSWER_S.
 
-        What has been begun by then is waited for a little longer, lest its outcome
-        be unknown. A caller that is cancelled meanwhile gets its answer first: the
-        wait is short, and what was committed must be known to somebody.
+        A call that has begun by then is awaited for `stall_s` longer, so that its outcome
+        is known. A cancelled caller gets its answer first: the wait is short, and the
+        caller must know what was committed.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        asked = _PendingCall(act, trio.lowlevel.current_task())
-        self._enqueue(asked)
-        await asked.wait(ANSWER_S)
-        if not asked.answered and not self._fail_call(asked):
-            await asked.wait(self.stall_s)
-        if not asked.answered:
-            self._fail_call(asked)  # it may have been put back
+        pending = _PendingCall(call, trio.lowlevel.current_task())
+        self._enqueue(pending)
+        await pending.wait(ANSWER_S)
+        if not pending.answered and not self._abandon(pending):
+            await pending.wait(self.stall_s)
+        if not pending.answered:
+            self._abandon(pending)  # it may have been requeued
             raise StoreUnavailable(f"{self._path} did not answer within {ANSWER_S} s")
-        if asked.error:
-            raise asked.error
-        value: T = asked.value
+        if pending.error:
+            raise pending.error
+        value: T = pending.value
         return value
 
-    def _fail_call(self, asked: _PendingCall[Any]) -> bool:
-        """False where it has been begun."""
+    def _abandon(self, pending: _PendingCall[Any]) -> bool:
+        """Abandon a call; False if it has begun."""
         with self._changed:
-            asked.abandoned = not asked.delivered
-            return asked.abandoned
+            pending.abandoned = not pending.delivered
+            return pending.abandoned
 
     async def close(self) -> None:
-        """Answer what is waiting, and end the thread."""
+        """Answer the pending calls, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -116,22 +116,22 @@ class DatabaseThread(ABC):
             await self._ended.wait()
             self._thread.join()
 
-    def _enqueue(self, asked: _PendingCall[Any]) -> None:
+    def _enqueue(self, pending: _PendingCall[Any]) -> None:
         with self._changed:
             if self._closing:
                 raise StoreUnavailable("the store has been closed")
             if len(self._queue) >= WAITING_MAX:
                 raise StoreUnavailable("too many wait for the store")
-            self._queue.append(asked)
+            self._queue.append(pending)
             self._changed.notify()
 
-    # from here on in the thread
+    # below: executed in the thread
 
     def _run(self) -> None:
         while self._await_work():
             try:
                 self._serve()
-            except Exception:  # a bug of ours: those it took give up in time, the others go on
+            except Exception:  # a bug of ours: the calls it took time out, the others continue
                 log.exception("the store's thread failed")
         self._disconnect()
         with suppress(trio.RunFinishedError):
@@ -143,7 +143,7 @@ class DatabaseThread(ABC):
                 self._changed.wait()
             return bool(self._queue)
 
-    def _anyone_waits(self) -> bool:
+    def _has_waiting_call(self) -> bool:
         with self._changed:
             while self._queue and self._queue[0].abandoned:
                 self._queue.popleft()
@@ -152,17 +152,17 @@ class DatabaseThread(ABC):
     def _dequeue(self, most: int) -> list[_PendingCall[Any]]:
         with self._changed:
             next_ones = [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
-            taken = [asked for asked in next_ones if not asked.abandoned]
-            for asked in taken:
-                asked.delivered = True
+            taken = [pending for pending in next_ones if not pending.abandoned]
+            for pending in taken:
+                pending.delivered = True
         return taken
 
     @abstractmethod
     def _serve(self) -> None:
-        """Answer those who wait, or some of them."""
+        """Answer all pending calls, or some of them."""
 
     def _connected(self) -> sqlite3.Connection:
-        """The connection, to the file that is there now: one moved away is not written to."""
+        """Return a connection to the file that is at the path now; a file that was moved is not written."""
         if self._db and self._inode != inode_of(self._path):
             self._disconnect()
         if self._db is None:
@@ -173,7 +173,7 @@ class DatabaseThread(ABC):
 
     @abstractmethod
     def _furnish(self, db: sqlite3.Connection) -> None:
-        """Set up a new connection for what it is to do."""
+        """Configure a new connection."""
 
     def _disconnect(self) -> None:
         if self._db is not None:
@@ -181,20 +181,20 @@ class DatabaseThread(ABC):
                 self._db.close()
             self._db = None
 
-    def _fail(self, those: list[_PendingCall[Any]], error: Exception) -> None:
-        """Tell them that it cannot be done; the next who asks gets a connection of his own."""
+    def _fail(self, calls: list[_PendingCall[Any]], error: Exception) -> None:
+        """Fail these calls with the error; the next call gets a new connection."""
         self._disconnect()
-        for asked in those:
-            asked.error = as_unavailable(error, self._path) if is_file_failure(error) else error
-        self._answer(those)
+        for pending in calls:
+            pending.error = as_unavailable(error, self._path) if is_file_failure(error) else error
+        self._answer(calls)
 
-    def _answer(self, those: list[_PendingCall[Any]]) -> None:
+    def _answer(self, calls: list[_PendingCall[Any]]) -> None:
         with suppress(trio.RunFinishedError):
-            self._trio.run_sync_soon(resume, those)
+            self._trio.run_sync_soon(resume, calls)
 
 
 class Writer(DatabaseThread):
-    """Many transactions in one, in turn with the writers of other processes."""
+    """Commits many calls in one transaction; writers of several processes take turns."""
 
     stall_s = STALL_S
 
@@ -203,12 +203,13 @@ class Writer(DatabaseThread):
         super().__init__(path, now)
 
     async def close(self) -> None:
+        """Answer the pending calls, end the thread and release the lock file."""
         await super().close()
         if not self._thread.is_alive():
             self._writer_queue.close()
 
     def _furnish(self, db: sqlite3.Connection) -> None:
-        db.execute("PRAGMA busy_timeout = 0")  # waiting is the turnstile's business
+        db.execute("PRAGMA busy_timeout = 0")  # WriterQueue does the waiting
 
     def _serve(self) -> None:
         try:
@@ -221,10 +222,10 @@ class Writer(DatabaseThread):
         group = self._dequeue(GROUP_MAX)
         try:
             now = self._now()
-            for asked in group:
-                _act(db, asked, now)
+            for pending in group:
+                _execute(db, pending, now)
             db.execute("COMMIT")
-        except _SpoiltGroup:
+        except _BatchFailed:
             self._requeue(db, group)
         except Exception as error:
             self._fail(group, error)
@@ -232,20 +233,20 @@ class Writer(DatabaseThread):
             self._answer(group)
 
     def _requeue(self, db: sqlite3.Connection, group: list[_PendingCall[Any]]) -> None:
-        """None of it has happened: to be done again, before all others."""
+        """Put a failed batch back at the head of the queue; none of it has happened."""
         try:
             db.execute("ROLLBACK")
         except sqlite3.Error as error:
             self._fail(group, error)
             return
         with self._changed:
-            for asked in group:
-                asked.delivered, asked.apart = False, True
-                asked.value = asked.error = None
+            for pending in group:
+                pending.delivered, pending.isolated = False, True
+                pending.value = pending.error = None
             self._queue.extendleft(reversed(group))
 
     def _begin(self, db: sqlite3.Connection) -> bool:
-        """Take the lock; False where everybody gave up before it was free."""
+        """Acquire the lock; False if all callers gave up before it was free."""
         if not self._until(self._writer_queue.try_enter):
             return False
         try:
@@ -255,14 +256,14 @@ class Writer(DatabaseThread):
 
     def _until(self, attempt: Callable[[], bool]) -> bool:
         while not attempt():
-            if not self._anyone_waits():
+            if not self._has_waiting_call():
                 return False
             time.sleep(RETRY_S)
         return True
 
 
 class Reader(DatabaseThread):
-    """Looks at one state of the database for all who ask together; it waits for no writer."""
+    """Answers all pending calls from one snapshot; it waits for no writer."""
 
     def _furnish(self, db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA busy_timeout = {READING_MS}")
@@ -271,13 +272,13 @@ class Reader(DatabaseThread):
     def _serve(self) -> None:
         group = self._dequeue(
             GROUP_MAX
-        )  # before BEGIN: they see all that was committed before they asked
+        )  # before BEGIN: they see all that was committed before their submission
         try:
             db = self._connected()
             db.execute("BEGIN")
             now = self._now()
-            for asked in group:
-                _act(db, asked, now)
+            for pending in group:
+                _execute(db, pending, now)
             db.execute("COMMIT")
         except Exception as error:
             self._fail(group, error)
@@ -295,24 +296,27 @@ def _try_begin(db: sqlite3.Connection) -> bool:
     return True
 
 
-class _SpoiltGroup(Exception):
-    """An act has failed that had written something, beside the work of others."""
+class _BatchFailed(Exception):
+    """A call failed after it wrote something, in one transaction with other calls."""
 
 
-def _act(db: sqlite3.Connection, asked: _PendingCall[Any], now: datetime) -> None:
-    """Where it fails, the others' work stays: it has written nothing, or is rolled back alone."""
-    if asked.apart:
-        db.execute("SAVEPOINT act")
+def _execute(db: sqlite3.Connection, pending: _PendingCall[Any], now: datetime) -> None:
+    """Execute one call. If it fails, the other calls' work stays.
+
+    A failed call either has written nothing, or only its own savepoint is rolled back.
+    """
+    if pending.isolated:
+        db.execute("SAVEPOINT call")
     before = db.total_changes
     try:
-        asked.value = asked.call(db, now)
+        pending.value = pending.call(db, now)
     except Exception as error:
         if is_file_failure(error):
             raise
-        if asked.apart:
-            db.execute("ROLLBACK TO act")
+        if pending.isolated:
+            db.execute("ROLLBACK TO call")
         elif db.total_changes != before:
-            raise _SpoiltGroup from error
-        asked.error = error
-    if asked.apart:
-        db.execute("RELEASE act")
+            raise _BatchFailed from error
+        pending.error = error
+    if pending.isolated:
+        db.execute("RELEASE call")

@@ -1,9 +1,9 @@
-"""The database file: made, checked, brought up to date, connected to; never made anew.
+"""The database file: created, checked, migrated and opened; never replaced.
 
-What is there and is not ours (another program's database, a newer version's, a
-damaged one, a directory) is refused with StoreBroken. A lock file beside the
-database serves processes that start together, and the order in which writers of
-several processes take their turns.
+A file that is not ours (another program's database, a newer version's, a damaged
+one, a directory) is rejected with StoreBroken. A lock file beside the database
+serialises processes that start together, and makes the writers of several processes
+take turns.
 """
 
 import fcntl
@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x4D50524F  # "MPRO", at octet 68 of the file (https://sqlite.org/fileformat2.html)
 SCHEMA = Path(__file__).parents[1] / "schema" / "sqlite"
-MIGRATING_S = 10.0  # as long a start waits for another process that brings the file up to date
-OPENING_MS = 500  # as long a new connection waits where another recovers the log
-CHECKED_OCTETS_MAX = 64 * 1024 * 1024  # up to here the whole file is checked at the start, in 0.2 s
-LOG_OCTETS_MAX = 64 * 1024 * 1024  # the log shrinks to this when it has been larger
+MIGRATING_S = 10.0  # how long a start waits for another process that migrates the file
+OPENING_MS = 500  # how long a new connection waits while another recovers the log
+CHECKED_OCTETS_MAX = (
+    64 * 1024 * 1024
+)  # a file up to this size is checked whole at the start, in 0.2 s
+LOG_OCTETS_MAX = 64 * 1024 * 1024  # a larger log is truncated to this
 CACHE_KIB = 16 * 1024
 RETRY_S = 0.001
-HEADER_OCTETS = 100  # a shorter file has no database header, and SQLite takes some for empty ones
+HEADER_OCTETS = (
+    100  # a shorter file has no database header, and SQLite takes some for empty databases
+)
 RECOVERY_HINT = "put a backup in its place, or to begin anew remove"
 SHARED_LOCK = (
     0x4000_0002,
@@ -38,7 +42,7 @@ SHARED_LOCK = (
 )  # first octet and length (https://sqlite.org/fileformat2.html#lockbyte)
 FLOCK = "hhqqi4x"  # struct flock (fcntl(2)): kind, whence, start, length, process
 
-# https://sqlite.org/rescode.html, primary codes: what is the world's fault and not ours
+# https://sqlite.org/rescode.html, primary codes: failures of the environment, not bugs of ours
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 UNAVAILABLE = {
     sqlite3.SQLITE_BUSY,
@@ -54,16 +58,17 @@ UNAVAILABLE = {
 
 
 def code_of(error: BaseException) -> int:
-    """SQLite's primary result code; 0 for what is no error of SQLite's."""
+    """Return SQLite's primary result code; 0 for any other error."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
 def is_file_failure(error: BaseException) -> bool:
-    """Is it the database that cannot go on, rather than one transaction that is wrong?"""
+    """Return whether the database cannot be used, as opposed to one transaction being wrong."""
     return isinstance(error, OSError | StoreUnavailable) or code_of(error) in BROKEN | UNAVAILABLE
 
 
 def as_unavailable(error: BaseException, path: Path) -> StoreUnavailable:
+    """Return the error as StoreBroken if the file is damaged, else as StoreUnavailable."""
     if isinstance(error, StoreUnavailable):
         return type(error)(*error.args)
     if code_of(error) in BROKEN:
@@ -73,7 +78,7 @@ def as_unavailable(error: BaseException, path: Path) -> StoreUnavailable:
 
 @contextmanager
 def explain_error(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system say of a database that cannot go on into our own words."""
+    """Raise errors of SQLite and the system as StoreBroken or StoreUnavailable; others pass."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -83,17 +88,17 @@ def explain_error(path: Path) -> Iterator[None]:
 
 
 def inode_of(path: Path) -> tuple[int, int]:
-    """Which file it is; raises OSError where there is none."""
+    """Return device and inode, which identify the file; raises OSError if there is none."""
     status = os.stat(path)
     return status.st_dev, status.st_ino
 
 
 class WriterQueue:
-    """One writer of all processes waits for the database's lock at a time.
+    """A lock file: at a time one writer of all processes waits for the database's lock.
 
-    SQLite's lock has no queue: who has just let it go takes it again before
-    another looks. Whoever waits for it holds this, so that the last holder must
-    queue here.
+    SQLite's lock has no queue: a process that releases it can take it again before
+    another looks. Each writer holds this file lock while it waits, so the last holder
+    must queue here.
     """
 
     def __init__(self, database: Path) -> None:
@@ -101,6 +106,7 @@ class WriterQueue:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def try_enter(self) -> bool:
+        """Acquire the file lock; False if another process has it."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -108,7 +114,7 @@ class WriterQueue:
         return True
 
     def enter(self) -> None:
-        """Wait, at most as long as a migration may take; raises StoreUnavailable."""
+        """Acquire the file lock; raises StoreUnavailable after MIGRATING_S."""
         end = time.monotonic() + MIGRATING_S
         while not self.try_enter():
             if time.monotonic() > end:
@@ -116,14 +122,16 @@ class WriterQueue:
             time.sleep(RETRY_S)
 
     def release(self) -> None:
+        """Release the file lock."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
+        """Close the lock file, which releases the lock."""
         os.close(self._file)
 
 
 def prepare(path: Path) -> None:
-    """See that there is a database of ours, of this version: checked, made, or migrated.
+    """Ensure that the file is a database of ours, of this version: checked, created, or migrated.
 
     Safe for several processes at once. Raises StoreBroken, StoreUnavailable.
     """
@@ -136,14 +144,17 @@ def prepare(path: Path) -> None:
             _make(path)
             with closing(_connect(path)) as db:
                 _check_owner(db, path)
-                lock.release()  # the check takes a while, and others may be at work
+                lock.release()  # the check takes a while, and other processes may write meanwhile
                 _check_whole(db, path)
                 lock.enter()
                 _migrate(db)
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection to a prepared database. It never makes one; closed by whoever asked for it."""
+    """Open a prepared database for writing. It never creates one; the caller closes it.
+
+    Raises StoreBroken for another database, StoreUnavailable, sqlite3.Error.
+    """
     db = _connect(path)
     try:
         if _owner(db) != APPLICATION_ID or _version(db) != len(_scripts()):
@@ -158,7 +169,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, to a database of ours that is of this version and whole.
+    """Open a database of ours, of this version and undamaged, for reading only.
 
     Raises StoreBroken, StoreUnavailable.
     """
@@ -188,10 +199,11 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def holder_of(path: Path) -> int | None:
-    """A process that has the database open, by its id; 0 for one of another machine or container.
+    """Return the id of a process that has the database open; 0 for another machine or container.
 
-    Whoever has read from it holds SQLite's shared lock until it closes. This process's
-    own locks are not seen, and end here: to be asked before it opens the file.
+    A process that has read from it holds SQLite's shared lock until it closes. This
+    process's own locks are not seen, and this call releases them: call it before the file
+    is opened. None if no process has it open. Raises OSError.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -203,22 +215,22 @@ def holder_of(path: Path) -> int | None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    if not os.access(path, os.W_OK):  # SQLite would open it, and only fail to write
+    if not os.access(path, os.W_OK):  # SQLite would open it, and fail only at the first write
         raise StoreUnavailable(f"{path} is not there or may not be written")
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
         timeout=OPENING_MS / 1000,
-        isolation_level=None,  # transactions are ours to begin and to end
+        isolation_level=None,  # we begin and end transactions ourselves
         check_same_thread=False,  # one thread at a time, not always the same
         cached_statements=256,
     )
 
 
 def _make(path: Path) -> None:
-    """A file of ours where there never was one; its own mode, whatever the process's umask.
+    """Create the file if there never was one, with mode 0600, whatever the process's umask.
 
-    It appears with its header: a file of length 0 is none that a start of ours has left.
+    It appears with its header: no start of ours leaves a file of length 0.
     """
     key, log = _sibling(path, ".key"), _sibling(path, "-wal")
     with suppress(FileNotFoundError):
@@ -258,22 +270,22 @@ def _check_owner(db: sqlite3.Connection, path: Path) -> None:
     if _version(db) > len(_scripts()):
         raise StoreBroken(f"{path} was written by a newer version of this program")
     if not tables and (_version(db) or _sibling(path, ".key").exists()):
-        raise _emptied_error(path)  # a start makes the key last
+        raise _emptied_error(path)  # a start creates the key last
 
 
 def _check_whole(db: sqlite3.Connection, path: Path) -> None:
     if path.stat().st_size > CHECKED_OCTETS_MAX:
-        return  # damage shows itself when the page is read
+        return  # damage is found when the page is read
     (finding,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if finding != "ok":
         raise StoreBroken(f"{path} is damaged: {finding}".replace("\n", " "))
 
 
 def _migrate(db: sqlite3.Connection) -> None:
-    """Each step is one transaction, so that a start that dies is only a start to be made again.
+    """Apply the missing scripts, each in one transaction, so that an interrupted start can be repeated.
 
-    sqlite-utils keeps the record of them; the lock that its migrations lack is the
-    caller's. `user_version` says the same in one number, for every connection.
+    sqlite-utils records them; the lock that its migrations lack is the caller's.
+    `user_version` holds the same as one number, for every connection.
     """
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()  # a restored copy may have lost it
     if mode != "wal":
@@ -290,7 +302,7 @@ def _migrate(db: sqlite3.Connection) -> None:
 
 
 def _step(number: int, script: Path) -> Callable[["Database"], None]:
-    """One script; a file from before sqlite-utils kept the record has some of them already."""
+    """One script; skipped for a file that has it from before sqlite-utils kept the record."""
 
     def step(db: "Database") -> None:
         if _version(db.conn) >= number:
@@ -308,12 +320,12 @@ def _scripts() -> list[Path]:
 
 @cache
 def _scripts_in(schema: Path) -> list[Path]:
-    """As they were when this program started: an upgrade under it is the next start's business."""
+    """Cached: an upgrade of the program's files while it runs takes effect at the next start."""
     return sorted(schema.glob("*.sql"))
 
 
 def _statements(script: str) -> Iterator[str]:
-    """One at a time: executescript() would commit what came before it."""
+    """Yield one statement at a time: executescript() would commit the ones before."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

@@ -1,4 +1,4 @@
-"""The transactions of idempotency keys, as SQL."""
+"""Transactions of idempotency records, in SQL."""
 
 import sqlite3
 from datetime import datetime
@@ -21,13 +21,19 @@ def begin(
     lease_until: datetime,
     keep_until: datetime,
 ) -> bytes | None:
-    """None for the first; else the sealed answer."""
+    """Begin a request: None for the first, else the encrypted answer. Raises as begin_idempotent."""
     account = number_of(db, account_id)
     at = micros(now)
     standing = db.execute(
         "SELECT body_sha256, answer FROM idempotency_records WHERE account = ? AND key = ? AND keep_until > ?"
         " AND (answer IS NOT NULL OR lease_until > ? AND lease_until <= ?)",
-        (account, key, at, at, micros(lease_until)),  # a longer lease is of a clock that was ahead
+        (
+            account,
+            key,
+            at,
+            at,
+            micros(lease_until),
+        ),  # a longer lease was written by a clock that was ahead
     ).fetchone()
     if standing is None:
         db.execute(
@@ -50,30 +56,32 @@ RUNNING = (
 )
 
 
-def _place(idempotency: IdempotencyRecord) -> tuple[str, str, int]:
+def _running_key(idempotency: IdempotencyRecord) -> tuple[str, str, int]:
     return idempotency.account_id, idempotency.key, micros(idempotency.lease_until)
 
 
 def finish(db: DB, idempotency: IdempotencyRecord, answer: bytes | None) -> None:
+    """Store the encrypted answer, or (None) delete the record, if the request still runs."""
     if answer is None:
-        db.execute(f"DELETE FROM idempotency_records{RUNNING}", _place(idempotency))
+        db.execute(f"DELETE FROM idempotency_records{RUNNING}", _running_key(idempotency))
     else:
         db.execute(
-            f"UPDATE idempotency_records SET answer = ?{RUNNING}", (answer, *_place(idempotency))
+            f"UPDATE idempotency_records SET answer = ?{RUNNING}",
+            (answer, *_running_key(idempotency)),
         )
 
 
 def check_runs(db: DB, idempotency: IdempotencyRecord | None) -> None:
-    """No answer is kept, and no other request has begun since. To be asked before any write."""
+    """Raise IdempotencyInProgress if the request no longer runs; call it before any write."""
     if idempotency is None:
         return
     if not db.execute(
-        f"SELECT 1 FROM idempotency_records{RUNNING}", _place(idempotency)
+        f"SELECT 1 FROM idempotency_records{RUNNING}", _running_key(idempotency)
     ).fetchone():
         raise IdempotencyInProgress
 
 
 def keep(db: DB, first: EncryptedFirst | None) -> None:
-    """The answer of a request that runs."""
+    """Store the answer to a running request."""
     if first is not None:
         finish(db, first.idempotency, first.answer)

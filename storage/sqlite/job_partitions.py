@@ -1,11 +1,11 @@
-"""Who waits for what, as SQL: jobs stand in lanes, and a claim takes from the heads of them.
+"""Job partitions, in SQL: waiting jobs by what a claim's limit applies to.
 
-A lane is what a claim's bound holds for: an account's pending jobs, or those that are
-delivered to one of its receivers. `partitions` knows how many each has and when the first is
-due that nobody has claimed; `backlogs` knows the same of an account. So a claim costs
-what it takes, however many wait behind a lane or an account that is full and however
-many are claimed; and what an account has reserved by its jobs is known without
-counting them.
+A partition is an account's pending jobs, or those to be delivered to one of its
+receivers. `job_partitions` holds each partition's number of jobs and the due time of its
+first unclaimed one; `job_backlogs` holds the same per account. So a claim costs in
+proportion to what it takes, however many jobs wait behind a full partition or account
+and however many are claimed; and the units that an account's jobs have reserved are
+known without counting.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from mailprobe.storage.records import JobState, Work
 
 DB = sqlite3.Connection
 STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}
-# The state is spelled out: SQLite takes a partial index where it reads the condition.
+# The state is a literal: SQLite uses a partial index only if it can read the condition.
 WAITING: dict[JobState, str] = {
     "pending": "jobs WHERE state = 'pending' AND account = :account AND lease_until IS NULL",
     "delivering": "jobs WHERE state = 'delivering' AND account = :account AND host = :host"
@@ -31,11 +31,14 @@ WAITING: dict[JobState, str] = {
 HOST_OF = {
     "pending": "''",
     "delivering": "host",
-}  # of a job, that names its lane beside the account
+}  # SQL for the host part of a job's partition
 
 
 def renew(db: DB, state: JobState, partition: Partition, change: int = 0) -> None:
-    """So many jobs have come (or gone), or one is claimed; their rows say so already."""
+    """Update a partition after `change` jobs were added (or removed), or one was claimed.
+
+    The rows of jobs must be written already.
+    """
     place = {"state": state, "account": partition.account, "host": partition.host, "change": change}
     db.execute(
         "INSERT INTO job_partitions (state, account, host, jobs, due_at) VALUES"
@@ -64,7 +67,7 @@ def renew(db: DB, state: JobState, partition: Partition, change: int = 0) -> Non
 def due(
     db: DB, now: datetime, work: Work, limit: int, each_max: int, account_max: int | None
 ) -> list[Head]:
-    """The jobs that a claim would take, accounts in turn."""
+    """Return the jobs that a claim would take, accounts in turn."""
     state = STATE_OF[work]
     held = _claimed(db, now, state)
     left = _left_behind(db, now, state)
@@ -97,9 +100,9 @@ def _heads(
     state: JobState,
     account: int,
     heads: list[Head],
-    room_in: Callable[[Partition], int],
+    free_in: Callable[[Partition], int],
 ) -> Iterator[Head]:
-    """An account's jobs, those due longest first; lanes are looked at as far as they are needed."""
+    """Yield an account's jobs, those due longest first; a partition is read only when needed."""
     partitions = db.execute(
         "SELECT due_at, host FROM job_partitions WHERE state = ? AND account = ? AND due_at <= ?"
         " ORDER BY due_at",
@@ -109,7 +112,7 @@ def _heads(
     while True:
         while following and (not heads or following[0] <= heads[0].due_at):
             partition = Partition(account, following[1])
-            for head in _first(db, now, state, partition, room_in(partition)):
+            for head in _first(db, now, state, partition, free_in(partition)):
                 heapq.heappush(heads, head)
             following = next(partitions, None)
         if not heads:
@@ -118,7 +121,7 @@ def _heads(
 
 
 def _first_due(db: DB, now: datetime, state: JobState) -> dict[int, int]:
-    """Accounts in which somebody is due, each with the instant of its first."""
+    """Return the accounts with due jobs, each with the due time of its first."""
     column = f"{state}_due_at"
     rows = db.execute(
         f"SELECT account, {column} FROM job_backlogs WHERE {column} <= ?", (micros(now),)
@@ -127,7 +130,7 @@ def _first_due(db: DB, now: datetime, state: JobState) -> dict[int, int]:
 
 
 def _claimed(db: DB, now: datetime, state: JobState) -> dict[Partition, int]:
-    """How many claims of each lane are in force, over all processes."""
+    """Return the number of active claims per partition, over all processes."""
     rows = db.execute(
         f"SELECT account, {HOST_OF[state]}, count(*) FROM jobs WHERE state = ? AND lease_until > ?"
         " GROUP BY 1, 2",
@@ -137,7 +140,7 @@ def _claimed(db: DB, now: datetime, state: JobState) -> dict[Partition, int]:
 
 
 def _left_behind(db: DB, now: datetime, state: JobState) -> dict[int, list[Head]]:
-    """Jobs whose claim has ended without an outcome: as many as a process had that was killed."""
+    """Return jobs whose claim ended without an outcome: those of processes that were killed."""
     rows = db.execute(
         f"SELECT due_at, number, account, {HOST_OF[state]} FROM jobs"
         " WHERE state = ? AND lease_until <= ?",
@@ -150,7 +153,7 @@ def _left_behind(db: DB, now: datetime, state: JobState) -> dict[int, list[Head]
 
 
 def _first(db: DB, now: datetime, state: JobState, partition: Partition, most: int) -> list[Head]:
-    """The lane's first jobs that wait."""
+    """Return the partition's first waiting jobs."""
     if most <= 0:
         return []
     rows = db.execute(
@@ -165,7 +168,7 @@ def _first(db: DB, now: datetime, state: JobState, partition: Partition, most: i
 
 
 def _fails(db: DB, partition: Partition) -> bool:
-    """Have its last tries failed?"""
+    """Return whether the receiver's last FAILING_AFTER attempts failed."""
     row = db.execute(
         "SELECT failures FROM receivers WHERE account = ? AND host = ?",
         (partition.account, partition.host),
@@ -174,6 +177,7 @@ def _fails(db: DB, partition: Partition) -> bool:
 
 
 def record_attempt(db: DB, now: datetime, partition: Partition, *, failed: bool) -> None:
+    """Count a receiver's consecutive failed attempts; a success resets them."""
     if not failed:
         db.execute("DELETE FROM receivers WHERE account = ? AND host = ?", partition)
         return
@@ -188,11 +192,14 @@ def record_attempt(db: DB, now: datetime, partition: Partition, *, failed: bool)
 # a clock that was ahead
 
 
-AHEAD_MAX = 1000  # jobs brought back in one transaction
-LATEST = {"pending": ":now", "delivering": "iif(tries = 0, :now, :wait)"}  # that a job may be due
+AHEAD_MAX = 1000  # jobs corrected in one transaction
+LATEST = {
+    "pending": ":now",
+    "delivering": "iif(tries = 0, :now, :wait)",
+}  # due time that a job may have
 
 
-def _given(now: datetime) -> dict[str, Any]:
+def _limits(now: datetime) -> dict[str, Any]:
     return {
         "now": micros(now),
         "lease": micros(now + LEASES_MAX),
@@ -201,25 +208,25 @@ def _given(now: datetime) -> dict[str, Any]:
 
 
 def ahead(db: DB, now: datetime) -> list[tuple[int, JobState, Partition]]:
-    """Jobs that are due later than anybody plans, or claimed for longer; looked for by a reader."""
+    """Return jobs due later, or claimed for longer, than the program ever sets. Runs in the reader."""
     found: list[tuple[int, JobState, Partition]] = []
     for state in STATE_OF.values():
         rows = db.execute(
             f"SELECT number, account, {HOST_OF[state]} FROM jobs WHERE state = :state"
             f" AND (due_at > {LATEST[state]} OR lease_until > :lease) LIMIT :most",
-            {**_given(now), "state": state, "most": AHEAD_MAX},
+            {**_limits(now), "state": state, "most": AHEAD_MAX},
         )
         found += [(number, state, Partition(account, host)) for number, account, host in rows]
     return found
 
 
-def reclaim(db: DB, now: datetime, those: list[tuple[int, JobState, Partition]]) -> None:
-    """Their leases end, and they are due, as late as anybody plans; `partitions` say so too."""
-    for number, state, _ in those:
+def reclaim(db: DB, now: datetime, found: list[tuple[int, JobState, Partition]]) -> None:
+    """Limit the leases and due times of these jobs, and update their partitions."""
+    for number, state, _ in found:
         db.execute(
             f"UPDATE jobs SET due_at = min(due_at, {LATEST[state]}),"
             " lease_until = min(lease_until, :lease) WHERE number = :number AND state = :state",
-            {**_given(now), "number": number, "state": state},
+            {**_limits(now), "number": number, "state": state},
         )
-    for state, partition in {(state, partition) for _, state, partition in those}:
+    for state, partition in {(state, partition) for _, state, partition in found}:
         renew(db, state, partition)

@@ -1,4 +1,4 @@
-"""The transactions of jobs, as SQL: each runs whole inside the writer's or the reader's."""
+"""Transactions of jobs, in SQL. Each runs in the writer's or the reader's transaction."""
 
 import sqlite3
 from collections.abc import Callable
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class _SqliteJob:
-    """Where a job is kept, what its lane depends on, and what is counted on."""
+    """A job's row, with what its partition and its counters depend on."""
 
     number: int
     account: int
@@ -44,7 +44,7 @@ class _SqliteJob:
 
     @property
     def partition(self) -> Partition | None:
-        """None where the job has ended."""
+        """None if the job has ended."""
         if self.state == "pending":
             return Partition(self.account, "")
         return Partition(self.account, self.host) if self.state == "delivering" else None
@@ -59,14 +59,14 @@ def create(
     check_limits: Callable[[Ledger], R | None],
     first: EncryptedFirst | None,
 ) -> Job | R:
-    """The secret comes sealed."""
+    """Reserve one unit and insert the job; its secret is already encrypted."""
     if db.execute("SELECT 1 FROM jobs WHERE id = ?", (order.id,)).fetchone():
         raise ValueError("a job with this id is kept already")
     idempotency_records.check_runs(db, first.idempotency if first else None)
     granted = metering.grant(db, now, caller, 1, check_limits)
     if not isinstance(granted, metering.Standing):
         return granted
-    who = granted.caller
+    owner = granted.caller
     at = micros(now)
     idempotency_records.keep(db, first)
     db.execute(
@@ -74,8 +74,8 @@ def create(
         " due_at) VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?)",
         (
             order.id,
-            who.account_number,
-            who.key_number,
+            owner.account_number,
+            owner.key_number,
             order.email,
             order.webhook,
             order.host,
@@ -84,7 +84,7 @@ def create(
             at,
         ),
     )
-    partitions.renew(db, "pending", Partition(who.account_number, ""), 1)
+    partitions.renew(db, "pending", Partition(owner.account_number, ""), 1)
     return Job(
         order.id, caller.account.id, order.email, order.webhook, order.host, "pending", now, now
     )
@@ -102,7 +102,7 @@ def claim(
     account_max: int | None,
     lease_s: float,
 ) -> list[tuple[Claim, bytes | None]]:
-    """Claims without their secrets, and these, sealed, beside them."""
+    """Return claims without their secrets, each with its encrypted secret beside it."""
     heads = partitions.due(db, now, work, limit, each_max, account_max)
     until = micros(now + timedelta(seconds=lease_s))
     db.executemany(
@@ -111,7 +111,7 @@ def claim(
     )
     for partition in {head.partition for head in heads}:
         partitions.renew(db, partitions.STATE_OF[work], partition)
-    caller_of_key = cache(partial(accounts.caller_of_key, db))  # many have the same
+    caller_of_key = cache(partial(accounts.caller_of_key, db))  # many jobs have the same caller
     return [_claim(db, head.number, caller_of_key) for head in heads]
 
 
@@ -127,6 +127,7 @@ def _claim(
 
 
 def extend(db: DB, now: datetime, claim: Claim, lease_s: float) -> bool:
+    """Let the claim end `lease_s` from now; False if it has ended."""
     extended = db.execute(
         "UPDATE jobs SET lease_until = ? WHERE id = ? AND fence = ? AND lease_until > ?",
         (micros(now + timedelta(seconds=lease_s)), claim.job.id, claim.fence, micros(now)),
@@ -140,6 +141,7 @@ def extend(db: DB, now: datetime, claim: Claim, lease_s: float) -> bool:
 def verified(
     db: DB, now: datetime, claim: Claim, row: UsageRow, payload: bytes, metered: bool
 ) -> bool:
+    """Count the verification and make the job's callback due; False if the claim does not count."""
     kept = _held(db, claim, "pending")
     if kept is None:
         return False
@@ -151,6 +153,7 @@ def verified(
 def tried(
     db: DB, now: datetime, claim: Claim, attempt: Attempt, state: JobState, due_at: datetime | None
 ) -> bool:
+    """Log an attempt and set the job's next state; False if the claim does not count."""
     kept = _held(db, claim, "delivering")
     if kept is None:
         return False
@@ -162,6 +165,7 @@ def tried(
 
 
 def abandon(db: DB, now: datetime, claim: Claim) -> bool:
+    """End a pending job as failed; False if the claim does not count."""
     kept = _held(db, claim, "pending")
     if kept is None:
         return False
@@ -170,6 +174,7 @@ def abandon(db: DB, now: datetime, claim: Claim) -> bool:
 
 
 def resend(db: DB, now: datetime, job_id: str) -> Job | None:
+    """Make the callback due at once; None if there is no payload."""
     kept = _kept(db, "id = ? AND payload IS NOT NULL", job_id)
     if kept is None:
         return None
@@ -178,7 +183,7 @@ def resend(db: DB, now: datetime, job_id: str) -> Job | None:
 
 
 def _held(db: DB, claim: Claim, state: JobState) -> _SqliteJob | None:
-    """The job, where this claim is its last and has had no outcome, and it is in this state."""
+    """Return the job if this claim is its last and had no outcome yet, and it is in this state."""
     which = "id = ? AND fence = ? AND lease_until IS NOT NULL AND state = ?"
     return _kept(db, which, claim.job.id, claim.fence, state)
 
@@ -193,7 +198,7 @@ def _kept(db: DB, which: str, *values: Any) -> _SqliteJob | None:
 def _change(
     db: DB, kept: _SqliteJob, state: JobState, due_at: datetime | None, **columns: Any
 ) -> None:
-    """Into another state, or to another instant: its claim ends, and it changes lanes."""
+    """Change a job's state or due time: its claim ends, and it moves between partitions."""
     values = {"state": state, "due_at": due_at and micros(due_at), "lease_until": None, **columns}
     sets = ", ".join(f"{name} = :{name}" for name in values)
     db.execute(f"UPDATE jobs SET {sets} WHERE number = :number", {**values, "number": kept.number})
@@ -205,7 +210,7 @@ def _change(
 
 
 def _log(db: DB, number: int, attempt: Attempt) -> None:
-    """Of a job that is sent again and again no more are kept than are ever shown."""
+    """Insert the attempt, and delete those beyond LISTED_MAX, which are never shown."""
     (last,) = db.execute(
         "SELECT coalesce(max(place), 0) FROM job_attempts WHERE job = ?", (number,)
     ).fetchone()
@@ -220,10 +225,11 @@ def _log(db: DB, number: int, attempt: Attempt) -> None:
     )
 
 
-# seen
+# reads
 
 
 def job(db: DB, job_id: str) -> Job | None:
+    """Return the job, or None."""
     row = db.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.account"
         " WHERE jobs.id = ?",
@@ -233,6 +239,7 @@ def job(db: DB, job_id: str) -> Job | None:
 
 
 def jobs(db: DB, account_id: str | None, state: JobState | None, limit: int) -> list[Job]:
+    """Return jobs newest first, at most LISTED_MAX; None stands for any account or state."""
     conditions = {
         "jobs.account = (SELECT number FROM accounts WHERE id = ?)": account_id,
         "jobs.state = ?": state,
@@ -247,6 +254,7 @@ def jobs(db: DB, account_id: str | None, state: JobState | None, limit: int) -> 
 
 
 def attempts(db: DB, job_id: str) -> list[Attempt]:
+    """Return the job's attempts in the order they were logged."""
     rows = db.execute(
         "SELECT job_attempts.number, at, took_ms, status, error"
         " FROM jobs JOIN job_attempts ON job = jobs.number WHERE jobs.id = ? ORDER BY place",

@@ -1,4 +1,4 @@
-"""The transactions of leased seats, as SQL."""
+"""Transactions of connection leases, in SQL."""
 
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -19,6 +19,7 @@ def lease(
     limit: int,
     lease_s: float,
 ) -> dict[str, int]:
+    """Lease connections for the holder; returns the number per address."""
     granted = {}
     for address, command in asked.items():
         rows = db.execute(
@@ -42,6 +43,7 @@ def lease(
 
 
 def revoked(db: DB, now: datetime, holder: str, limit: int) -> dict[str, int]:
+    """Return how many connections per address the holder must give up."""
     rows = db.execute(
         "SELECT address, holder, connections, since, until FROM connection_leases WHERE address IN"
         " (SELECT address FROM connection_leases WHERE connections = 0) ORDER BY address"
@@ -50,22 +52,27 @@ def revoked(db: DB, now: datetime, holder: str, limit: int) -> dict[str, int]:
 
 
 def return_all(db: DB, holder: str) -> None:
+    """Delete all leases of the holder."""
     db.execute("DELETE FROM connection_leases WHERE holder = ?", (holder,))
 
 
 def lease_of(row: tuple[Any, ...]) -> Lease:
-    holder, leases, since, until = row
-    return Lease(holder, leases, instant(since), instant(until))
+    """Make a Lease from a row: holder, connections, since, until."""
+    holder, connections, since, until = row
+    return Lease(holder, connections, instant(since), instant(until))
 
 
 def of_holder(
     rows: Iterable[tuple[Any, ...]], now: datetime, holder: str, limit: int
 ) -> dict[str, int]:
-    """What is asked back of this holder, by address; each row begins with its own."""
+    """Return how many connections per address this holder must give up.
+
+    `rows` are all leases of the addresses; each row begins with its address.
+    """
     leases: dict[str, list[Lease]] = {}
     for address, *row in rows:
         leases.setdefault(address, []).append(lease_of(tuple(row)))
     back = {
-        address: revocable(those, now, limit=limit)[holder] for address, those in leases.items()
+        address: revocable(found, now, limit=limit)[holder] for address, found in leases.items()
     }
     return {address: leases for address, leases in back.items() if leases}

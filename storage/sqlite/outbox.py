@@ -1,4 +1,4 @@
-"""The transactions of the outbox, as SQL: each runs whole inside the writer's or the reader's."""
+"""Transactions of the outbox, in SQL. Each runs in the writer's or the reader's transaction."""
 
 import sqlite3
 from datetime import datetime, timedelta
@@ -24,6 +24,7 @@ def post(
     body: bytes,
     due_at: datetime,
 ) -> bool:
+    """Insert a message; False if there is one of this kind, account and name."""
     account = number_of(db, account_id)
     posted = db.execute(
         "INSERT INTO outbox (kind, account, name, body, count, made_at, due_at)"
@@ -33,8 +34,8 @@ def post(
     return bool(posted.rowcount)
 
 
-# The last of the closed slots that follow each other from the one asked for. After a clock was set
-# back a day those are thousands, and each settlement meets them: one statement, not one for each.
+# The last of the consecutive closed slots from the given one on. After a clock was set back a day
+# there are thousands, and each settlement meets them: one statement, not one per slot.
 LAST_CLOSED = (
     "SELECT name FROM outbox AS one WHERE kind = 'meter' AND account = :account AND name >= :slot"
     " AND fence > 0 AND NOT EXISTS (SELECT 1 FROM outbox WHERE kind = 'meter' AND account = :account"
@@ -44,7 +45,7 @@ LAST_CLOSED = (
 
 
 def raise_meter(db: DB, now: datetime, account: int, billable: int) -> None:
-    """Count them in the letter of the account's first slot from now on that is not closed."""
+    """Add to the count of the account's first open slot from now on."""
     slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
     if _is_closed(db, account, slot):
         (last,) = db.execute(LAST_CLOSED, {"account": account, "slot": str(slot)}).fetchone()
@@ -67,7 +68,7 @@ def _is_closed(db: DB, account: int, slot: int) -> bool:
 
 
 def due(db: DB, now: datetime, kind: MessageKind, limit: int) -> list[int]:
-    """The numbers of the letters that a claim would take, those due longest first."""
+    """Return the numbers of the messages that a claim would take, those due longest first."""
     rows = db.execute(
         f"SELECT number FROM outbox WHERE kind = :kind AND {CAN_BE_CLAIMED}"
         " ORDER BY due_at, number LIMIT :limit",
@@ -79,6 +80,7 @@ def due(db: DB, now: datetime, kind: MessageKind, limit: int) -> list[int]:
 def claim(
     db: DB, now: datetime, kind: MessageKind, limit: int, lease_s: float
 ) -> list[OutboxMessage]:
+    """Claim due messages for `lease_s`."""
     numbers = due(db, now, kind, limit)
     at, until = micros(now), micros(now + timedelta(seconds=lease_s))
     db.executemany(
@@ -101,6 +103,7 @@ def tried(
     due_at: datetime | None,
     error: str | None,
 ) -> bool:
+    """Record the result of sending; False if the claim does not count."""
     changed = db.execute(
         "UPDATE outbox SET tries = tries + 1, due_at = ?, sent_at = ?, error = ?,"
         " lease_until = NULL WHERE kind = ? AND name = ?"
@@ -120,6 +123,7 @@ def tried(
 
 
 def messages(db: DB, kind: MessageKind, account_id: str | None, limit: int) -> list[OutboxMessage]:
+    """Return messages newest first, at most LISTED_MAX."""
     of_account = " AND outbox.account = (SELECT number FROM accounts WHERE id = :account)"
     rows = db.execute(
         f"{OUTBOX_SQL} WHERE kind = :kind{of_account if account_id is not None else ''}"

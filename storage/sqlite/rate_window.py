@@ -1,9 +1,9 @@
-"""A key's sliding window, as SQL: what it holds costs two look-ups, however much that is.
+"""A key's sliding window, in SQL: its sum costs two look-ups, however long it is.
 
-Each row knows the key's units up to itself, so that a minute's sum is the difference
-of its last row and its first. Adding it up at each request took 0.3 ms for a thousand
-units and 4 ms for ten thousand. The instants themselves are read only where somebody
-looks, and only as far: whoever is refused wants the first few.
+Each row has the running total of the key's units, so a minute's sum is the difference
+of its last row and its first. Adding the rows up at each request took 0.3 ms for a
+thousand units and 4 ms for ten thousand. The instants themselves are read only when
+the window is iterated, and only as far: a refusal needs the first few.
 """
 
 import sqlite3
@@ -15,9 +15,9 @@ from mailprobe.storage.columns import instant
 from mailprobe.storage.records import Window
 
 DB = sqlite3.Connection
-STALE_MICROS = 1_000_000  # rows past their minute go together, once a second
+STALE_MICROS = 1_000_000  # rows past their minute are deleted together, once a second
 
-# Of the key `keys.number`, at the instant `:now`, those after `:since` being in the window.
+# For the key `keys.number`; rows after `:since` are in the window.
 COLUMNS = "oldest.at, oldest.units, oldest.total, newest.at, newest.total"
 JOINS = (
     " LEFT JOIN rate_windows AS oldest ON oldest.key = keys.number AND oldest.at ="
@@ -30,14 +30,16 @@ EARLIEST = "(SELECT at FROM rate_windows WHERE key = keys.number ORDER BY at LIM
 
 @dataclass(frozen=True, slots=True)
 class WindowRow:
+    """A row of rate_windows: microseconds since 1970, units, running total."""
+
     at: int
     units: int
-    total: int  # with all that came before it
+    total: int  # including this row
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What a key's rows say of its window."""
+    """A key's window as its first and last rows show it."""
 
     key: int
     since: int  # rows after this instant are in it
@@ -48,11 +50,12 @@ class Sum:
 
     @property
     def units(self) -> int:
+        """The units granted within the window."""
         return self.total - self.oldest.total + self.oldest.units if self.oldest else 0
 
 
 def sum_of(key: int, since: int, row: Sequence[int | None]) -> Sum:
-    """From the columns EARLIEST and COLUMNS."""
+    """Make a Sum from the columns EARLIEST and COLUMNS."""
     earliest_at, at, units, total, newest_at, newest_total = row
     oldest = None
     if at is not None and units is not None and total is not None:
@@ -61,7 +64,7 @@ def sum_of(key: int, since: int, row: Sequence[int | None]) -> Sum:
 
 
 class SqliteWindow(Window):
-    """A window whose instants are read one by one, within the transaction that reads the ledger."""
+    """A window whose instants are read one by one, while the ledger's transaction runs."""
 
     __slots__ = ("_db", "_sum")
 
@@ -76,7 +79,7 @@ class SqliteWindow(Window):
             return
         yield instant(oldest.at), oldest.units
         if self._db is None:
-            raise RuntimeError("a window is looked at while it is weighed, and not later")
+            raise RuntimeError("a window can be read only while its limits are checked")
         for at, units in self._db.execute(
             "SELECT at, units FROM rate_windows WHERE key = ? AND at > ? ORDER BY at",
             (self._sum.key, oldest.at),
@@ -87,12 +90,12 @@ class SqliteWindow(Window):
         return sum(1 for _ in self)
 
     def close(self) -> None:
-        """The transaction goes on without whoever weighed."""
+        """Forbid further reads: the transaction continues after the limit check."""
         self._db = None
 
 
 def window_of(db: DB, held: Sum, now: int) -> Window:
-    """All of it, to be looked at when the transaction has ended."""
+    """Return the whole window, readable after the transaction."""
     instants, counts = db.execute(
         "SELECT coalesce(group_concat(granted), ''), coalesce(group_concat(units), '')"
         " FROM (SELECT min(at, ?) AS granted, sum(units) AS units FROM rate_windows"
@@ -103,7 +106,7 @@ def window_of(db: DB, held: Sum, now: int) -> Window:
 
 
 def add(db: DB, held: Sum, at: int, units: int) -> None:
-    """So many units were granted now; `held` was read in this transaction, and holds nothing later."""
+    """Add units granted now; `held` was read in this transaction and has no later row."""
     if held.newest_at is None or at > held.newest_at:
         db.execute(
             "INSERT INTO rate_windows (key, at, units, total) VALUES (?, ?, ?, ?)",
@@ -119,7 +122,7 @@ def add(db: DB, held: Sum, at: int, units: int) -> None:
 
 
 def reclaim(db: DB, key: int, now: int) -> None:
-    """What a clock granted that was ahead was granted now: it is forgotten a minute from now."""
+    """Count as granted now what a clock granted that was ahead: it expires a minute from now."""
     later = {"key": key, "now": now}
     units, total = db.execute(
         "SELECT sum(units), max(total) FROM rate_windows WHERE key = :key AND at > :now", later
@@ -133,7 +136,7 @@ def reclaim(db: DB, key: int, now: int) -> None:
     )
 
 
-# of all keys of an account
+# all keys of an account
 
 _OF_ACCOUNT = (
     "SELECT number FROM keys WHERE account = :account AND kind = 'standard' AND revoked_at IS NULL"
@@ -160,17 +163,18 @@ _INSTANTS = (
 
 
 class SqliteAccountWindow(Window):
-    """The window of all keys of an account, read where somebody looks, while it is weighed."""
+    """The window of all keys of an account, read on demand while the limits are checked."""
 
-    __slots__ = ("_db", "_released", "_units")
+    __slots__ = ("_db", "_units", "_values")
 
     def __init__(self, db: DB, account: int, since: int, now: int) -> None:
         self._db: DB | None = db
-        self._released = {"account": account, "since": since, "now": now}
+        self._values = {"account": account, "since": since, "now": now}
         self._units: int | None = None
 
     @property
-    def units(self) -> int:  # type: ignore[override]  # known only where somebody asks
+    def units(self) -> int:  # type: ignore[override]  # computed on demand
+        """The units granted to all keys within the window."""
         if self._units is None:
             (self._units,) = self._rows(_UNITS).fetchone()
         return int(self._units or 0)
@@ -184,9 +188,9 @@ class SqliteAccountWindow(Window):
 
     def _rows(self, statement: str) -> sqlite3.Cursor:
         if self._db is None:
-            raise RuntimeError("a window is looked at while it is weighed, and not later")
-        return self._db.execute(statement, self._released)
+            raise RuntimeError("a window can be read only while its limits are checked")
+        return self._db.execute(statement, self._values)
 
     def close(self) -> None:
-        """The transaction goes on without whoever weighed."""
+        """Forbid further reads: the transaction continues after the limit check."""
         self._db = None

@@ -1,4 +1,4 @@
-"""What is past its time, as SQL: every statement drops a bounded number of rows."""
+"""Retention, in SQL: every statement deletes a bounded number of rows."""
 
 import sqlite3
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from mailprobe.storage.records import Tier
 from mailprobe.storage.sqlite import rate_window
 
 DB = sqlite3.Connection
-TIDIED_MAX = 1000  # rows in one transaction of tidy(): some milliseconds, nobody waits long
-JOBS_TIDIED_MAX = 100  # with a payload and some attempts each
+TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
+JOBS_TIDIED_MAX = 100  # each has a payload and some attempts
 Drop = Callable[[DB, datetime], bool]
 
 WINDOWS = (
@@ -57,7 +57,7 @@ LOGGED = (
 )
 
 
-KEYS = (  # a number is used again where it was the last: that one stays
+KEYS = (  # SQLite would reuse the highest number: that key stays
     "DELETE FROM keys WHERE number IN (SELECT keys.number FROM accounts"
     " JOIN keys ON account = accounts.number WHERE tier = :tier AND revoked_at < :at"
     " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)"
@@ -66,7 +66,7 @@ KEYS = (  # a number is used again where it was the last: that one stays
 
 
 def drops(now: datetime, retention_days: dict[Tier, int]) -> list[Drop]:
-    """What is to go: each drops at most TIDIED_MAX rows, and tells whether there may be more."""
+    """Return the deletions: each removes at most TIDIED_MAX rows, and returns whether more may remain."""
     at = micros(now)
     acts: list[Drop] = [partial(_drop, statement=statement, at=at) for statement in ENDED]
     acts.append(partial(_drop, statement=WINDOWS, at=micros(now - WINDOW)))
@@ -87,7 +87,7 @@ def _drop(db: DB, _: datetime, *, statement: str, **values: Any) -> bool:
 
 
 def _drop_jobs(db: DB, _: datetime, *, tier: Tier, since: int) -> bool:
-    """With their attempts."""
+    """Delete ended jobs with their attempts."""
     numbers = db.execute(
         "SELECT jobs.number FROM accounts JOIN jobs ON account = accounts.number"
         " WHERE tier = ? AND ended_at < ? LIMIT ?",
@@ -115,7 +115,7 @@ MESSAGES_RECLAIMED = (
 
 
 def reclaim(db: DB, now: datetime) -> datetime:
-    """What a clock wrote that was ahead. Gives the instant."""
+    """Correct the instants that a clock wrote that was ahead. Returns the store's clock."""
     ends = {
         "now": micros(now),
         "soon": micros(now + WINDOW),
@@ -136,7 +136,10 @@ def reclaim(db: DB, now: datetime) -> datetime:
 def drop_settled(
     db: DB, now: datetime, after: tuple[int, int], until: datetime
 ) -> tuple[int, int] | None:
-    """The reservation and part to go on from; None where nothing was old enough."""
+    """Delete old settlements, a batch after `after`.
+
+    Returns the reservation and part to continue from; None if the batch had none to change.
+    """
     parts = db.execute(
         "SELECT reservation, part, at FROM settlements WHERE (reservation, part) > (?, ?)"
         " ORDER BY reservation, part LIMIT ?",

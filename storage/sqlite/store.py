@@ -1,9 +1,9 @@
-"""The store in one SQLite file: the default.
+"""The SQLite store, in one file: the default.
 
 Write-ahead log, synchronous=FULL; one writer thread with group commit, one
-reader thread (sqlite_desk). Several processes may share the file: whoever writes
-holds the lock from before the clock is read until the commit is on the disk.
-What is done under it are functions in the modules beside this one, by their field.
+reader thread (database_thread). Several processes may share the file: a writer
+holds the lock from before it reads the clock until the commit is on the disk.
+The transactions are functions in the modules of this package, one per subject.
 """
 
 import sqlite3
@@ -76,9 +76,9 @@ R = TypeVar("R")
 async def open_sqlite(
     path: Path, *, secret_key: bytes | None, now: Callable[[], datetime]
 ) -> AsyncIterator["SqliteStore"]:
-    """Make or check the file, and serve it; leaving the block answers those who still wait.
+    """Create or check the file, and open the store; leaving the block answers the pending calls.
 
-    Without a secret key the one in the file beside the database is used, or made.
+    Without a secret key the one in the file beside the database is used, or created.
     Raises StoreBroken, StoreUnavailable.
     """
 
@@ -97,7 +97,7 @@ async def open_sqlite(
             try:
                 yield SqliteStore(writer, reader, key_lookup, cipher)
             finally:
-                key_lookup.close()  # first: the last one of the file writes the log back
+                key_lookup.close()  # first: the file's last connection writes the log back
         finally:
             await reader.close()
     finally:
@@ -105,7 +105,7 @@ async def open_sqlite(
 
 
 class SqliteStore:
-    """Everything that is remembered, in one file."""
+    """A Store in one SQLite file."""
 
     def __init__(
         self, writer: Writer, reader: Reader, key_lookup: KeyLookup, cipher: Cipher
@@ -176,7 +176,7 @@ class SqliteStore:
 
     async def caller(self, sha256: str) -> Caller | None:
         await trio.lowlevel.checkpoint_if_cancelled()
-        known, found = await self._key_lookup.joint_caller(sha256)
+        known, found = await self._key_lookup.coalesced_caller(sha256)
         if not known:
             found = await self._reader.call(partial(self._look_up, sha256=sha256))
             self._key_lookup.has_read(sha256)
@@ -186,7 +186,7 @@ class SqliteStore:
         self._key_lookup.open()
         return accounts.caller(db, sha256)
 
-    # metering
+    # usage
 
     async def reserve(
         self,
@@ -317,7 +317,7 @@ class SqliteStore:
             return claim
         try:
             secret = self._cipher.open(encrypted, job_context(claim.job.id))
-        except StoreBroken:  # that of one job; the others have theirs
+        except StoreBroken:  # only this job's secret; the others are readable
             return replace(claim, sealed=True)
         return replace(claim, secret=secret.decode())
 
@@ -394,7 +394,7 @@ class SqliteStore:
             lambda db, now: messages.messages(db, kind, account_id, limit)
         )
 
-    # seats
+    # connection leases
 
     async def lease_connections(
         self, holder: str, asked: Mapping[str, LeaseRequest], *, limit: int, lease_s: float
@@ -414,10 +414,10 @@ class SqliteStore:
     async def apply_retention(self, retention_days: dict[Tier, int]) -> None:
         now = await self._writer.call(retention.reclaim)
         if ahead := await self._reader.call(partitions.ahead):
-            await self._writer.call(partial(partitions.reclaim, those=ahead))
+            await self._writer.call(partial(partitions.reclaim, found=ahead))
         for drop in retention.drops(now, retention_days):
             while await self._writer.call(drop):
-                pass  # little by little, so that no request waits behind it
+                pass  # in small transactions, so that no request waits behind one
         after: tuple[int, int] | None = (0, -1)
         while after is not None:
             old = partial(retention.drop_settled, after=after, until=now - SETTLED_KEPT)
@@ -428,7 +428,7 @@ class SqliteStore:
 
 
 def _write_nothing_new(db: sqlite3.Connection, now: datetime) -> datetime:
-    """One page goes to the disk, with what it held."""
+    """Write one page with its old content to the disk; returns the clock."""
     (number,) = db.execute("PRAGMA user_version").fetchone()
     db.execute(f"PRAGMA user_version = {int(number)}")
     return now

@@ -1,4 +1,4 @@
-"""The transactions of metering, as SQL: each runs whole inside the writer's or the reader's."""
+"""Transactions of usage and limits, in SQL. Each runs in the writer's or the reader's transaction."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -29,9 +29,9 @@ R = TypeVar("R")
 WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
 
 
-# One statement for all that weighing needs. Each statement of its own would cost as much again,
-# and lets go of the interpreter's lock: where the loop is busy it is long in coming back.
-# `:since` is where the window begins, `:key` the key's id.
+# One statement for all that a limit check needs. Each further statement would cost as much again,
+# and releases the GIL, which a busy event loop is slow to give back.
+# `:since` is the start of the window, `:key` the key's id.
 STANDING = (
     "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end,"
     " months.units, months.billable,"
@@ -50,7 +50,7 @@ STANDING = (
 
 @dataclass(frozen=True, slots=True)
 class CallerRow:
-    """The caller's numbers, and its account with tier and billing period as they are now."""
+    """The caller's row numbers, and its account with the current tier and billing period."""
 
     account: Account
     account_number: int
@@ -59,7 +59,7 @@ class CallerRow:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Who asks, and all that the ledger says but for the window's instants."""
+    """A caller's rows: everything in the ledger except the window's instants."""
 
     caller: CallerRow
     held: Sum
@@ -69,11 +69,12 @@ class Standing:
     reserved: int
     undelivered: int
     keys: int
-    any_ended: bool  # reservations of the account, whose rows are still there
+    any_ended: bool  # whether ended reservations of the account are still stored
 
     def ledger(
         self, now: datetime, window: Window, account_window: Sequence[tuple[datetime, int]]
     ) -> Ledger:
+        """Return the ledger with these windows."""
         start, end = period_bounds(self.caller.account, now)
         return Ledger(
             asked_at=now,
@@ -118,15 +119,15 @@ def _standing(db: sqlite3.Connection, now: datetime, caller: Caller) -> Standing
     row = db.execute(STANDING, given).fetchone()
     if row is None:
         raise KeyError(caller.key.id)
-    who = _caller_of(row[:5], caller)
+    current = _caller_of(row[:5], caller)
     units, billable, reserved, any_ended, jobs, undelivered, of_period, keys, *held = row[5:]
-    in_period = who.account.current_period_start and who.account.current_period_end
+    in_period = current.account.current_period_start and current.account.current_period_end
     return Standing(
-        caller=who,
-        held=rate_window.sum_of(who.key_number, since, held),
+        caller=current,
+        held=rate_window.sum_of(current.key_number, since, held),
         month_units=units or 0,
         month_billable=billable or 0,
-        # of this period, and of the next where it has begun before the provider said so
+        # this period, and the next one if it began before the provider reported it
         period_billable=(of_period if in_period else billable) or 0,
         reserved=(reserved or 0) + (jobs or 0),
         undelivered=undelivered or 0,
@@ -143,6 +144,7 @@ def reserve(
     check_limits: Callable[[Ledger], R | None],
     lease_s: float,
 ) -> Reservation | R:
+    """Check the limits and insert a reservation; returns it, or the refusal."""
     standing = grant(db, now, caller, units, check_limits)
     if not isinstance(standing, Standing):
         return standing
@@ -166,7 +168,7 @@ def grant(
     units: int,
     check_limits: Callable[[Ledger], R | None],
 ) -> Standing | R:
-    """Weigh; what is granted weighs on the window from now on. Reserving it is the caller's."""
+    """Check the limits; granted units are in the window from now on. The caller reserves them."""
     standing = _standing(db, now, caller)
     if (standing.held.newest_at or 0) > micros(now):
         rate_window.reclaim(db, standing.caller.key_number, micros(now))
@@ -190,7 +192,7 @@ def spend(
     metered: bool,
     first: EncryptedFirst | None,
 ) -> R | None:
-    """Weigh, and log and count at once: a grant that was never reserved."""
+    """Check the limits, then log and count at once, without a reservation."""
     idempotency_records.check_runs(db, first.idempotency if first else None)
     standing = grant(db, now, caller, units_of(rows), check_limits)
     if not isinstance(standing, Standing):
@@ -201,6 +203,7 @@ def spend(
 
 
 def extend(db: sqlite3.Connection, now: datetime, reservation: Reservation, lease_s: float) -> None:
+    """Let the lease end `lease_s` from now, if it has not ended."""
     db.execute(
         "UPDATE reservations SET lease_until = ? WHERE number = ? AND lease_until > ?",
         (micros(now + timedelta(seconds=lease_s)), int(reservation.id), micros(now)),
@@ -217,6 +220,7 @@ def settle(
     metered: bool,
     first: EncryptedFirst | None,
 ) -> None:
+    """Log and count one part of a reservation, once."""
     number = int(reservation.id)
     new = db.execute(
         "INSERT INTO settlements (reservation, part, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -240,23 +244,23 @@ def settle(
 def use(
     db: sqlite3.Connection, now: datetime, caller: Caller, rows: Sequence[UsageRow], metered: bool
 ) -> None:
-    """Log and count; what had been reserved for it is the caller's to give back."""
+    """Log and count rows; the caller gives back what was reserved for them."""
     _use(db, now, _caller(db, caller), rows, metered)
 
 
 def _use(
-    db: sqlite3.Connection, now: datetime, who: CallerRow, rows: Sequence[UsageRow], metered: bool
+    db: sqlite3.Connection, now: datetime, owner: CallerRow, rows: Sequence[UsageRow], metered: bool
 ) -> None:
-    _log(db, who, rows)
-    _count(db, who, rows)
+    _log(db, owner, rows)
+    _count(db, owner, rows)
     billable = sum(row.billable for row in rows)
-    if metered and billable and who.account.tier != "free":
-        raise_meter(db, now, who.account_number, billable)
+    if metered and billable and owner.account.tier != "free":
+        raise_meter(db, now, owner.account_number, billable)
 
 
-def _log(db: sqlite3.Connection, who: CallerRow, rows: Sequence[UsageRow]) -> None:
-    """A row each."""
-    account, key = who.account_number, who.key_number
+def _log(db: sqlite3.Connection, owner: CallerRow, rows: Sequence[UsageRow]) -> None:
+    """Insert one row each."""
+    account, key = owner.account_number, owner.key_number
     db.executemany(
         "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"
         " latency_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -277,12 +281,14 @@ def _log(db: sqlite3.Connection, who: CallerRow, rows: Sequence[UsageRow]) -> No
     )
 
 
-def _count(db: sqlite3.Connection, who: CallerRow, rows: Sequence[UsageRow]) -> None:
-    """Raise the counters that outlive the rows, once for all that lie in the same day or period."""
-    account = who.account_number
-    counted: dict[datetime, list[int]] = {}  # units and billable ones
+def _count(db: sqlite3.Connection, owner: CallerRow, rows: Sequence[UsageRow]) -> None:
+    """Raise the counters that outlive the rows, once per day, month and period."""
+    account = owner.account_number
+    counted: dict[datetime, list[int]] = {}  # units, billable
     for row in rows:
-        sums = counted.setdefault(row.at, [0, 0])  # what was settled together mostly ended together
+        sums = counted.setdefault(
+            row.at, [0, 0]
+        )  # rows settled together mostly have the same instant
         sums[0] += row.units
         sums[1] += row.billable
     months: dict[date, list[int]] = {}
@@ -295,7 +301,7 @@ def _count(db: sqlite3.Connection, who: CallerRow, rows: Sequence[UsageRow]) -> 
         sums[1] += billable
         if billable:
             days[day] = days.get(day, 0) + billable
-            start = period_start_of(who.account, at)
+            start = period_start_of(owner.account, at)
             if start:
                 periods[start] = periods.get(start, 0) + billable
     for month, (units, billable) in months.items():
@@ -321,10 +327,10 @@ def _count(db: sqlite3.Connection, who: CallerRow, rows: Sequence[UsageRow]) -> 
 
 
 def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: UsageRow) -> None:
-    """The next free place of the minute; the last place is shared by all the others."""
-    who = _caller(db, caller)
+    """Insert the refusal into the minute's next free slot; the last slot is shared by all others."""
+    owner = _caller(db, caller)
     minute = micros(now.replace(second=0, microsecond=0))
-    place = (who.account_number, minute, who.key_number, row.failed_check or "")
+    place = (owner.account_number, minute, owner.key_number, row.failed_check or "")
     (last,) = db.execute(
         "SELECT max(place) FROM refusals"
         " WHERE account = ? AND minute = ? AND key = ? AND failed_check = ?",
@@ -349,6 +355,7 @@ def log_refusal(db: sqlite3.Connection, now: datetime, caller: Caller, row: Usag
 
 
 def ledger(db: sqlite3.Connection, now: datetime, caller: Caller) -> Ledger:
+    """Return the caller's ledger, with windows readable after the transaction."""
     standing = _standing(db, now, caller)
     window = rate_window.window_of(db, standing.held, micros(now))
     return standing.ledger(now, window, tuple(_account_window(db, now, standing)))
@@ -366,6 +373,7 @@ def _account_window(
 def days(
     db: sqlite3.Connection, now: datetime, account_id: str, first: date, last: date
 ) -> list[DayCount]:
+    """Return the account's billable verifications per UTC day, oldest first."""
     rows = db.execute(
         "SELECT day, days.billable FROM days JOIN accounts ON accounts.number = days.account"
         " WHERE accounts.id = ? AND day BETWEEN ? AND ? ORDER BY day",
@@ -375,6 +383,7 @@ def days(
 
 
 def usage(db: sqlite3.Connection, now: datetime, account_id: str, limit: int) -> list[UsageRow]:
+    """Return the account's rows and refusals, newest first."""
     found = db.execute("SELECT number FROM accounts WHERE id = ?", (account_id,)).fetchone()
     if found is None:
         return []

@@ -1,9 +1,9 @@
-"""Whoever does the work: one connection, and what is done where it fails.
+"""The batch executor: one connection, and the recovery from its failures.
 
-Where the server is away, that is told at once. A connection that was found dead
-before a commit was sent is made anew, and the work done again. Where the
-connection breaks in the middle of a commit, the work is asked for again as soon as
-the server is back: under the same locks it is seen whether it was done.
+A server that is away is reported at once. A connection that was lost before a commit
+was sent is replaced, and the work repeated. If the connection breaks during a commit,
+the work is repeated as soon as the server is back: under the same locks, its marker
+shows whether it was committed.
 """
 
 import time
@@ -45,11 +45,10 @@ class Raised:
 
 
 class Work(Protocol[Q_contra]):
-    """What is done with all who ask together: in one transaction, or not at all.
+    """What is done with a batch of calls: in one transaction, or not at all.
 
-    Gives a value for each, or what it raises. Where it is repeatable, it leaves a marker
-    with the session before it commits; told again with this marker it does nothing
-    that was done already.
+    Returns a value or Raised for each. Repeatable work leaves a marker with the session
+    before it commits; called again with this marker, it repeats nothing that was committed.
     """
 
     @property
@@ -64,7 +63,7 @@ class Work(Protocol[Q_contra]):
 
 
 class BatchExecutor(Generic[Q]):
-    """Not for two threads at once."""
+    """Executes batches on one connection. Not for two threads at once."""
 
     def __init__(
         self, server: PostgresServer, now: Callable[[], datetime] | None, partitions: Partitions
@@ -75,7 +74,7 @@ class BatchExecutor(Generic[Q]):
         self._db: psycopg.Connection[Any] | None = None
 
     def do(self, work: Work[Q], asked: Sequence[Q], until: float) -> list[Any]:
-        """A value for each, or what it raises. Where one spoils the transaction, each has its own."""
+        """Return a value or Raised for each; if one fails the transaction, each gets its own."""
         try:
             return self._do(work, asked, until)
         except Exception as error:
@@ -114,7 +113,7 @@ class BatchExecutor(Generic[Q]):
                     raise
 
     def _session(self, until: float) -> TransactionSession:
-        """Connected; where it must be known what came of a commit, tried for so long."""
+        """Connect; after an uncertain commit, retry until `until`."""
         if self._db is not None and is_gone(self._db):
             self.close()
         while self._db is None:

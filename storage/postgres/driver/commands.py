@@ -1,4 +1,4 @@
-"""What may be asked for together: each names its caller or account, which is held meanwhile."""
+"""Commands that a batch may combine: each names its caller or account, which is locked meanwhile."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

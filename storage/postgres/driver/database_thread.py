@@ -1,14 +1,13 @@
-"""Threads that hold a connection each, and the hand-off between them and trio.
+"""Database threads: each holds a connection and executes the calls of trio tasks in batches.
 
-A task asks; a thread that is free takes whatever waits by then, does it in one
-transaction, and only then answers. So while one batch is on its way to the disk
-the next one gathers, and one flush serves many. Several batches are under way at
-once: each locks its accounts in the order of their numbers, so none waits for
-another in a circle.
+A free thread takes all pending calls, executes them in one transaction, and only then
+answers. While one batch is written to the disk the next one gathers, so one flush
+serves many. Batches of several threads cannot deadlock: each locks its accounts in the
+order of their numbers.
 
-The connections are no pool's. That of psycopg would try one that was lost again after
-1 s, then 2, 4 and so on, and a server that is back is to be used within 2 s; and a thread
-that keeps its own has its statements prepared.
+psycopg's pool is not used: it retries a lost connection after 1 s, then 2, 4 and so on,
+and a server that is back must be used within 2 s. A thread that keeps its own
+connection also keeps its prepared statements.
 """
 
 import threading
@@ -48,7 +47,7 @@ class _PendingCall(ThreadFuture, Generic[Q]):
 
 
 class ThreadPool(Generic[Q]):
-    """Some threads that do one kind of work, and the queue before them."""
+    """Threads that do one kind of work, and the queue in front of them."""
 
     def __init__(
         self,
@@ -77,10 +76,10 @@ class ThreadPool(Generic[Q]):
             thread.start()
 
     async def call(self, what: Q, *, patience_s: float | None = None) -> Any:
-        """Have it done; raises what it raises, or StoreUnavailable when the patience ends.
+        """Execute a call; raises what it raises, or StoreUnavailable after `patience_s` seconds.
 
-        A caller that is cancelled meanwhile gets its answer first: the wait is short,
-        and what was committed must be known to somebody.
+        A cancelled caller gets its answer first: the wait is short, and the caller must know
+        what was committed.
         """
         patience_s = ANSWER_S if patience_s is None else patience_s
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -144,7 +143,7 @@ class ThreadPool(Generic[Q]):
                 self._trio.run_sync_soon(self._ended.set)
 
     def _next_group(self) -> list[_PendingCall[Q]]:
-        """Whoever waits, up to so many; nobody once the desk is closed."""
+        """Return the pending calls up to the batch size; empty once the pool is closed."""
         with self._changed:
             while True:
                 group: list[_PendingCall[Q]] = []

@@ -13,7 +13,7 @@ from mailprobe.storage.columns import micros
 from mailprobe.storage.periods import day_of
 from mailprobe.storage.postgres.driver.server import TransactionSession
 
-AHEAD_DAYS = 3  # tidy() makes them each time
+AHEAD_DAYS = 3  # apply_retention() makes them each time
 DDL_LOCK = 0x6D70_6461_7973  # "mpdays": whoever makes or drops partitions, one at a time
 PREFIX = "usage_"
 

@@ -22,8 +22,8 @@ SCRIPTS = Path(__file__).parents[2] / "schema" / "postgres"
 MIGRATING_LOCK = 0x6D61_696C_7072  # "mailpr"
 MIGRATING_MS = 30_000  # as long a start waits for another that brings the tables up to date
 KEY_CHECK_TEXT = b"mailprobe"  # what is sealed
-KEY_CHECK = "seal"  # its name in `house`, and the place that it is bound to
-MOVING = "moving"  # the name in `house` of how far a move from SQLite is (migrate_target)
+KEY_CHECK = "seal"  # its name in `store_properties`, and its context
+MOVING = "moving"  # the name in `store_properties` of a migration's progress (migrate.target)
 OLDEST = 130_000  # server_version_num; of what is supported the oldest has all that is used here
 
 MIGRATIONS = (

@@ -1,4 +1,4 @@
-"""The kinds of work that are not metering: what is written alone, and what is only read."""
+"""The kinds of work other than usage: single writes, and reads."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ CALLERS_MAX = 500  # looked up with one question
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """Each in its own transaction. Told again it would be another deed, so it is not."""
+    """Each call in its own transaction. Not repeatable: a repetition would write twice."""
 
     group_max: int = 1
     repeatable: bool = False

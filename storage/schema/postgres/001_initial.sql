@@ -1,8 +1,8 @@
--- The same as SQLite's schema, as it is after all its steps; it says more of each table.
+-- The same tables as SQLite's schema has; that one says more of each.
 -- Instants are microseconds since 1970 in UTC. Whatever else is counted by account or key
 -- refers to its small number, not to its uuid.
 -- Texts hold no octet zero in PostgreSQL: one is kept as U+0001 and "0", U+0001 as itself twice.
--- What holds for the whole database: the value that was sealed with everybody's secret key.
+-- Properties of the whole database: a known value, encrypted with the shared secret key.
 CREATE TABLE store_properties (
     name text PRIMARY KEY,
     value bytea NOT NULL
@@ -176,8 +176,7 @@ CREATE INDEX jobs_of_account ON jobs (account, number);
 CREATE INDEX jobs_in_state ON jobs (state, number);
 CREATE INDEX jobs_ended ON jobs (account, ended_at) WHERE ended_at IS NOT NULL;
 
--- What a claim looks at: who waits longest, who waits in a lane (whose verifications an account's
--- bound holds for, whose callbacks a host's), and what is claimed. Ended jobs are in none of them.
+-- For claims: the jobs that wait longest, and the claimed ones. No index has ended jobs.
 CREATE INDEX jobs_waiting ON jobs (state, due_at, number)
     WHERE lease_until IS NULL AND due_at IS NOT NULL;
 CREATE INDEX jobs_claimed ON jobs (state, lease_until) WHERE lease_until IS NOT NULL;
@@ -222,8 +221,8 @@ CREATE INDEX outbox_due ON outbox (kind, due_at, number) WHERE due_at IS NOT NUL
 CREATE INDEX outbox_ended ON outbox (kind, made_at) WHERE due_at IS NULL;
 
 -- How many connections to an IP address each process may hold, and until when.
--- A row without seats is a place in the queue for one. Who leases holds advisory locks
--- of the addresses to the commit.
+-- A row with no connections is a place in the queue. A lease call holds advisory locks
+-- of the addresses until the commit.
 CREATE TABLE connection_leases (
     address text NOT NULL,
     holder text NOT NULL,

@@ -1,5 +1,5 @@
 -- Instants are microseconds since 1970 in UTC; days and months are dates as text.
--- Whatever else is counted by account or key refers to its small number, not to its uuid.
+-- Other tables refer to an account or a key by its small number, not by its UUID.
 CREATE TABLE accounts (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -18,10 +18,8 @@ CREATE TABLE accounts (
     trial_start INTEGER,
     trial_end INTEGER,
     billing_cycle_anchor INTEGER,
-    -- Verifications that were promised, and letters that must reach somebody outside.
-    customer_id TEXT,
-    -- How many customers of the billing provider's the account has had that are no more.
-    customer_generation INTEGER NOT NULL DEFAULT 0
+    customer_id TEXT,  -- the billing provider's
+    customer_generation INTEGER NOT NULL DEFAULT 0  -- the account's earlier customers, since deleted
 );
 CREATE UNIQUE INDEX accounts_by_customer ON accounts (customer_id) WHERE customer_id IS NOT NULL;
 
@@ -32,7 +30,7 @@ CREATE TABLE keys (
     kind TEXT NOT NULL,
     label TEXT,
     prefix TEXT NOT NULL,
-    sha256 TEXT NOT NULL UNIQUE,  -- of the raw key, which is kept nowhere
+    sha256 TEXT NOT NULL UNIQUE,  -- of the raw key, which is not stored
     created_at INTEGER NOT NULL,
     revoked_at INTEGER
 );
@@ -40,7 +38,7 @@ CREATE INDEX keys_in_force ON keys (account, kind) WHERE revoked_at IS NULL;
 CREATE INDEX keys_revoked ON keys (account, revoked_at) WHERE revoked_at IS NOT NULL;
 CREATE INDEX keys_made ON keys (account, created_at);
 
--- Granted and under way. A number is never used again, so that a settled one is known for good.
+-- Granted units that are in use. Numbers are never reused, so that a settled one stays recognised.
 CREATE TABLE reservations (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     account INTEGER NOT NULL,
@@ -49,7 +47,7 @@ CREATE TABLE reservations (
 );
 CREATE INDEX reservations_of_account ON reservations (account, lease_until, units);
 
--- Counters. Rows of usage go with their retention; these stay.
+-- Counters. Rows of usage are deleted after their retention; these stay.
 CREATE TABLE months (
     account INTEGER NOT NULL,
     month TEXT NOT NULL,  -- its first day
@@ -86,7 +84,7 @@ CREATE TABLE usage (
 );
 CREATE INDEX usage_of_account ON usage (account, at);
 
--- Refused requests: places 0 to 19 of a minute hold one each, place 20 all the others.
+-- Refused requests: places 0 to 19 of a minute hold one each, place 20 counts all the others.
 CREATE TABLE refusals (
     account INTEGER NOT NULL,
     minute INTEGER NOT NULL,
@@ -103,7 +101,7 @@ CREATE TABLE refusals (
     PRIMARY KEY (account, minute, key, failed_check, place)
 ) WITHOUT ROWID;
 
--- Idempotency keys; `answer` is sealed, and null while the first request runs.
+-- Idempotency keys; `answer` is encrypted, and null while the first request runs.
 CREATE TABLE idempotency_records (
     number INTEGER PRIMARY KEY,
     account INTEGER NOT NULL,
@@ -117,8 +115,8 @@ CREATE TABLE idempotency_records (
 CREATE INDEX idempotency_records_by_end ON idempotency_records (keep_until);
 CREATE INDEX idempotency_records_running ON idempotency_records (lease_until) WHERE answer IS NULL;
 
--- Each part of a reservation's settlement, and when: a part settled again changes nothing.
--- A stream has a part for each of its writes, any other request has one.
+-- The settled parts of reservations: a part that is settled again changes nothing.
+-- A stream has one part per settlement batch, any other request has one part.
 CREATE TABLE settlements (
     reservation INTEGER NOT NULL,
     part INTEGER NOT NULL,
@@ -134,14 +132,14 @@ CREATE TABLE jobs (
     email TEXT NOT NULL,
     webhook TEXT NOT NULL,
     host TEXT NOT NULL,
-    secret BLOB,  -- sealed, bound to the id
+    secret BLOB,  -- encrypted, with the id as context
     state TEXT NOT NULL,
     created_at INTEGER NOT NULL,
     due_at INTEGER,  -- null once it has ended
     tries INTEGER NOT NULL DEFAULT 0,
     payload BLOB,
     ended_at INTEGER,
-    lease_until INTEGER,  -- null where nobody has it
+    lease_until INTEGER,  -- null if it is not claimed
     fence INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX jobs_of_account ON jobs (account);
@@ -149,7 +147,7 @@ CREATE INDEX jobs_in_state ON jobs (state);
 CREATE INDEX jobs_of_account_in_state ON jobs (account, state);
 CREATE INDEX jobs_ended ON jobs (account, ended_at) WHERE ended_at IS NOT NULL;
 
--- What a claim looks at: who waits in a lane, and what is claimed. Ended jobs are in none of them.
+-- For claims: the waiting jobs of a partition, and the claimed ones. No index has ended jobs.
 CREATE INDEX jobs_pending ON jobs (account, due_at)
     WHERE state = 'pending' AND lease_until IS NULL;
 CREATE INDEX jobs_claimed ON jobs (state, lease_until, account, host)
@@ -158,7 +156,7 @@ CREATE INDEX jobs_delivering ON jobs (account, host, due_at)
     WHERE state = 'delivering' AND lease_until IS NULL;
 CREATE INDEX jobs_of_key ON jobs (key);
 
--- Tries to deliver a callback; `place` is the order they were logged in.
+-- Attempts to deliver a callback; `place` is the order in which they were logged.
 CREATE TABLE job_attempts (
     job INTEGER NOT NULL,
     place INTEGER NOT NULL,
@@ -192,8 +190,8 @@ CREATE INDEX outbox_of_account ON outbox (account, kind);
 CREATE INDEX outbox_due ON outbox (kind, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX outbox_ended ON outbox (kind, made_at) WHERE due_at IS NULL;
 
--- The sliding window with a running total: `total` is the key's units up to this row and with it.
--- The sum of a minute is the difference of two rows, however many lie between them.
+-- The sliding window with a running total: `total` is the key's units up to and including this row.
+-- The sum of a minute is the difference of two rows, however many are between them.
 CREATE TABLE rate_windows (
     key INTEGER NOT NULL,
     at INTEGER NOT NULL,
@@ -203,7 +201,7 @@ CREATE TABLE rate_windows (
 ) WITHOUT ROWID;
 
 -- How many connections to an IP address each process may hold, and until when.
--- A row without seats is a place in the queue for one.
+-- A row with no connections is a place in the queue.
 CREATE TABLE connection_leases (
     address TEXT NOT NULL,
     holder TEXT NOT NULL,
@@ -214,8 +212,8 @@ CREATE TABLE connection_leases (
 ) WITHOUT ROWID;
 CREATE INDEX connection_leases_wanted ON connection_leases (address) WHERE connections = 0;
 
--- Jobs are claimed by account in turn. A lane is one account's: its jobs to verify, with an empty
--- host, or those to one of its receivers.
+-- Jobs are claimed by account in turn. A partition is an account's jobs to verify, with an empty
+-- host, or its jobs to be delivered to one of its receivers.
 CREATE TABLE job_partitions (
     state TEXT NOT NULL,
     account INTEGER NOT NULL,
@@ -226,11 +224,11 @@ CREATE TABLE job_partitions (
 ) WITHOUT ROWID;
 CREATE INDEX job_partitions_by_due ON job_partitions (state, account, due_at) WHERE due_at IS NOT NULL;
 
--- What an account has in all its lanes, and when the first of them is due.
+-- An account's jobs in all its partitions, and when the first of them is due.
 CREATE TABLE job_backlogs (
     account INTEGER PRIMARY KEY,
     pending INTEGER NOT NULL,
-    undelivered INTEGER NOT NULL,  -- the pending ones among them
+    undelivered INTEGER NOT NULL,  -- including the pending ones
     pending_due_at INTEGER,
     delivering_due_at INTEGER
 );
@@ -238,7 +236,7 @@ CREATE INDEX job_backlogs_pending ON job_backlogs (pending_due_at) WHERE pending
 CREATE INDEX job_backlogs_delivering ON job_backlogs (delivering_due_at)
     WHERE delivering_due_at IS NOT NULL;
 
--- Receivers of callbacks whose last tries failed, and how many of them one after another.
+-- Receivers of callbacks whose last attempts failed, with the number of consecutive failures.
 CREATE TABLE receivers (
     account INTEGER NOT NULL,
     host TEXT NOT NULL,

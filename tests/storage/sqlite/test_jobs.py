@@ -5,7 +5,6 @@ import re
 import signal
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -43,17 +42,6 @@ from tests.storage.fixed_clock import (
 KILLS = 20
 PROMISES = 40
 WEBHOOK_SECRET = "whsec_DoNotWriteThisAnywhere0123456789"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "mailprobe.db"
-
-
-@pytest.fixture
-async def store(path: Path, clock: Clock) -> AsyncIterator[Store]:
-    async with open_store(path, secret_key=SECRET, now=clock) as opened:
-        yield opened
 
 
 # secrets

@@ -1,0 +1,55 @@
+"""Outcomes and look-ups of jobs that several tests share."""
+
+from collections.abc import Awaitable, Callable
+from datetime import date, timedelta
+from typing import Any
+
+from mailprobe.storage.contract import LISTED_MAX, Store
+from mailprobe.storage.records import Caller, Claim
+from tests.storage.fixed_clock import (
+    LEASE_S,
+    NOON,
+    attempt,
+    row,
+)
+
+Write = Callable[[Store, Claim], Awaitable[bool]]
+PAYLOAD = b'{"job":"\xff"}'
+SOON = NOON + timedelta(seconds=5)
+
+
+async def verify(store: Store, claim: Claim) -> bool:
+    return await store.job_verified(claim, row(NOON), PAYLOAD, metered=True)
+
+
+async def abandon(store: Store, claim: Claim) -> bool:
+    return await store.abandon_job(claim)
+
+
+async def extend(store: Store, claim: Claim) -> bool:
+    return await store.extend_claim(claim, lease_s=LEASE_S)
+
+
+async def put_off(store: Store, claim: Claim) -> bool:
+    return await store.job_attempted(claim, attempt(), state="delivering", due_at=SOON)
+
+
+async def finish(store: Store, claim: Claim) -> bool:
+    return await store.job_attempted(claim, attempt(status=200), state="done", due_at=None)
+
+
+async def look(store: Store, caller: Caller) -> list[Any]:
+    """Everything that a job could have changed."""
+    jobs = await store.jobs(limit=LISTED_MAX)
+    return [
+        jobs,
+        [await store.attempts(job.id) for job in jobs],
+        await store.ledger(caller),
+        await store.days(caller.account.id, date.min, date.max),
+        await store.usage(caller.account.id, limit=10_000),
+        await store.messages("meter", limit=LISTED_MAX),
+    ]
+
+
+def ids(claims: list[Claim]) -> list[str]:
+    return [claim.job.id for claim in claims]

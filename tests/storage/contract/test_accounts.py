@@ -1,0 +1,313 @@
+"""Every store: accounts and their keys."""
+
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+import trio
+
+from mailprobe.storage.contract import (
+    WINDOW,
+    KeyCreationTooFast,
+    KeyLimitReached,
+    Store,
+)
+from mailprobe.storage.records import (
+    Caller,
+    Ledger,
+    Reservation,
+    Window,
+)
+from tests.storage.contract.calls import keep_key
+from tests.storage.fixed_clock import (
+    NOON,
+    RETENTION,
+    Clock,
+    another_key,
+    make_caller,
+    order,
+    promise,
+    use,
+)
+
+# accounts
+
+
+async def test_an_account_is_as_it_was_made(store: Store, clock: Clock):
+    account = await store.create_account("ann@shop.test", "free")
+    assert (account.email, account.tier, account.created_at) == ("ann@shop.test", "free", NOON)
+    assert account.alerts is True
+    assert account.hard_cap_micros is account.current_period_end is None
+    assert await store.account(account.id) == account
+
+
+async def test_accounts_are_listed_oldest_first(store: Store):
+    made = [await store.create_account(f"{name}@shop.test", "free") for name in "cab"]
+    assert await store.accounts() == made
+
+
+async def test_an_account_that_is_not_there_is_none(store: Store):
+    assert await store.account("no such id") is None
+    assert await store.change_account("no such id", tier="scale") is None
+    assert await store.keys("no such id") == []
+    assert await store.days("no such id", date.min, date.max) == []
+    assert await store.usage("no such id", limit=10) == []
+
+
+async def test_every_field_of_an_account_can_be_changed_and_comes_back_as_it_was(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    odd = NOON + timedelta(microseconds=123_457)
+    changes: dict[str, Any] = {
+        "email": "bob@shop.test",
+        "tier": "scale",
+        "soft_cap_micros": 0,
+        "hard_cap_micros": 2**60,
+        "alerts": False,
+        "subscription_status": "active",
+        "current_period_start": odd,
+        "current_period_end": odd + timedelta(days=30),
+        "cancel_at_period_end": False,
+        "canceled_at": odd,
+        "cancel_at": odd,
+        "trial_start": odd,
+        "trial_end": odd,
+        "billing_cycle_anchor": odd,
+        "customer_id": "cus_ü",
+    }
+    changed = await store.change_account(account.id, **changes)
+    assert changed == replace(account, **changes)
+    assert await store.account(account.id) == changed
+    back = await store.change_account(account.id, soft_cap_micros=None, cancel_at=None)
+    assert back == replace(account, **changes | {"soft_cap_micros": None, "cancel_at": None})
+
+
+@pytest.mark.parametrize("name", ["id", "created_at", "balance", "tier = 'scale' --"])
+async def test_what_is_no_field_to_change_is_an_error(store: Store, name: str):
+    account = await store.create_account("ann@shop.test", "free")
+    with pytest.raises(TypeError):
+        await store.change_account(account.id, **{name: "x"})
+    assert await store.account(account.id) == account
+
+
+async def test_a_change_is_seen_by_the_next_request(store: Store):
+    caller = await make_caller(store)
+    await store.change_account(caller.account.id, hard_cap_micros=5)
+    again = await store.caller("hash")
+    assert again
+    assert again.account.hard_cap_micros == 5
+
+
+async def test_an_account_is_found_by_who_it_is_to_the_billing_provider(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    other = await store.create_account("bob@shop.test", "free")
+    assert await store.account_of_customer("cus_1") is None
+    account = await store.change_account(account.id, customer_id="cus_1")
+    assert await store.account_of_customer("cus_1") == account
+    assert await store.account_of_customer("CUS_1") is None
+    with pytest.raises(ValueError, match="another account"):
+        await store.change_account(other.id, tier="scale", customer_id="cus_1")
+    assert await store.account(other.id) == other
+    assert await store.change_account(account.id, customer_id="cus_1") == account
+    assert await store.change_account("no such id", customer_id="cus_1") is None
+    await store.change_account(account.id, customer_id=None)
+    assert await store.account_of_customer("cus_1") is None
+    assert await store.change_account(other.id, customer_id="cus_1")
+
+
+# keys
+
+
+async def test_a_key_is_found_by_its_hash_with_its_account(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    key = await keep_key(store, account.id, label="shop ü\0", sha256="h")
+    assert (key.account_id, key.kind, key.label, key.prefix) == (
+        account.id,
+        "standard",
+        "shop ü\0",
+        "sk_live_abcd",
+    )
+    caller = await store.caller("h")
+    assert caller
+    assert (caller.account, caller.key) == (account, key)
+    assert await store.caller("H") is None
+
+
+async def test_active_keys_of_both_kinds_are_listed_oldest_first(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    other = await store.create_account("bob@shop.test", "free")
+    first = await keep_key(store, account.id, "provisioning")
+    second = await keep_key(store, account.id)
+    gone = await keep_key(store, account.id)
+    await keep_key(store, other.id, sha256="other's")
+    await store.revoke_key(account.id, gone.id)
+    assert await store.keys(account.id) == [first, second]
+
+
+async def test_only_active_standard_keys_are_bounded(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    await keep_key(store, account.id, "provisioning", keys_max=0)
+    first = await keep_key(store, account.id, keys_max=2)
+    await keep_key(store, account.id, keys_max=2)
+    with pytest.raises(KeyLimitReached):
+        await keep_key(store, account.id, keys_max=2)
+    await keep_key(store, account.id, "provisioning", keys_max=2)
+    await store.revoke_key(account.id, first.id)
+    await keep_key(store, account.id, keys_max=2, sha256="a place again")
+
+
+async def test_parallel_creations_never_pass_the_bound(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    refused = 0
+
+    async def create(number: int) -> None:
+        nonlocal refused
+        try:
+            await keep_key(store, account.id, keys_max=2, sha256=f"{number}")
+        except KeyLimitReached:
+            refused += 1
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(create, number)
+    assert refused == 18
+    assert len(await store.keys(account.id)) == 2
+
+
+async def test_a_key_needs_an_account_and_a_hash_of_its_own(store: Store):
+    account = await store.create_account("ann@shop.test", "free")
+    with pytest.raises(KeyError):
+        await store.create_key(
+            "nobody", "standard", None, sha256="h", prefix="sk_live_abcd", keys_max=None
+        )
+    await keep_key(store, account.id, sha256="h")
+    with pytest.raises(ValueError, match="kept already"):
+        await keep_key(store, account.id, sha256="h")
+    assert len(await store.keys(account.id)) == 1
+
+
+async def test_a_revoked_key_fails_at_once_and_for_good(store: Store):
+    caller = await make_caller(store)
+    assert await store.revoke_key(caller.account.id, caller.key.id)
+    assert await store.caller("hash") is None
+    assert not await store.revoke_key(caller.account.id, caller.key.id)
+    assert await store.keys(caller.account.id) == []
+
+
+async def test_nobody_revokes_a_key_of_another_account(store: Store):
+    caller = await make_caller(store)
+    other = await store.create_account("bob@shop.test", "free")
+    assert not await store.revoke_key(other.id, caller.key.id)
+    assert not await store.revoke_key("no such id", caller.key.id)
+    assert not await store.revoke_key(caller.account.id, "no such id")
+    assert await store.caller("hash")
+    assert await store.revoke_key(None, caller.key.id)
+
+
+# keys that come and go
+
+
+async def test_an_account_makes_so_many_keys_in_a_minute(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    account_id = caller.account.id
+    made = 0
+
+    async def make(kind: Any = "standard", a_minute: int | None = 3) -> None:
+        nonlocal made
+        made += 1
+        key = await store.create_key(
+            account_id, kind, None, sha256=f"new {made}", prefix="", keys_max=5, a_minute=a_minute
+        )
+        await store.revoke_key(account_id, key.id)
+
+    await make()
+    clock.pass_(10)
+    await make()  # with the first of all, which make_caller() made, it is the third
+    for _ in range(2):
+        with pytest.raises(KeyCreationTooFast) as early:
+            await make()
+        assert (early.value.asked_at, early.value.reset_at) == (clock(), NOON + WINDOW)
+    await make("provisioning")
+    await make(a_minute=None)
+    clock.pass_(49.999_999)
+    with pytest.raises(KeyCreationTooFast):
+        await make()
+    clock.pass_(20)
+    await make()
+
+
+async def test_units_of_all_keys_weigh_until_a_minute_after_they_were_revoked(
+    store: Store, clock: Clock
+):
+    """A fresh key in a revoked one's place bought a fresh minute."""
+    one = await make_caller(store)
+    account_id = one.account.id
+    seen: list[tuple[int, int, int, tuple[Any, ...]]] = []
+
+    def look(ledger: Ledger) -> str:
+        window = ledger.account_window
+        units = window.units if isinstance(window, Window) else sum(n for _, n in window)
+        seen.append((ledger.keys, ledger.window_units, units, tuple(window)))
+        return "no"
+
+    await use(store, one, clock(), 3)
+    clock.pass_(10)
+    await store.revoke_key(account_id, one.key.id)
+    two = await another_key(store, account_id, "second")
+    await store.create_key(account_id, "provisioning", None, sha256="p", prefix="", keys_max=None)
+    other = await make_caller(store, sha256="other")
+    await use(store, other, clock(), 7)
+    await use(store, two, clock(), 2)
+    await store.reserve(two, 1, look, lease_s=60)
+    later = NOON + timedelta(seconds=10)
+    assert seen.pop() == (2, 2, 5, ((NOON, 3), (later, 2)))
+    shown = await store.ledger(two)
+    assert (shown.keys, tuple(shown.account_window)) == (2, ((NOON, 3), (later, 2)))
+    clock.pass_(50)
+    await store.reserve(two, 1, look, lease_s=60)
+    assert seen.pop() == (2, 2, 2, ((later, 2),))
+    clock.pass_(10)
+    await store.reserve(two, 1, look, lease_s=60)
+    assert seen.pop() == (1, 0, 0, ())
+
+
+async def test_what_is_granted_together_weighs_on_all_keys_of_an_account(store: Store):
+    one = await make_caller(store)
+    callers = [one, *[await another_key(store, one.account.id, f"{n}") for n in range(3)]]
+    outcomes: list[Any] = []
+
+    def weigh(ledger: Ledger) -> str | None:
+        units = getattr(ledger.account_window, "units", None)
+        if units is None:
+            units = sum(count for _, count in ledger.account_window)
+        return "too many" if units + 1 > 10 else None
+
+    async def ask(caller: Caller) -> None:
+        outcomes.append(await store.reserve(caller, 1, weigh, lease_s=60))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(40):
+            nursery.start_soon(ask, callers[number % 4])
+    assert sum(isinstance(outcome, Reservation) for outcome in outcomes) == 10
+
+
+async def test_revoked_keys_go_when_they_are_past_retention(store: Store, clock: Clock):
+    caller = await make_caller(store, "free")
+    account_id = caller.account.id
+    unused = await another_key(store, account_id, "unused")
+    with_job = await another_key(store, account_id, "with a job")
+    await promise(store, with_job, order("1"))
+    for one in (unused, with_job):
+        await store.revoke_key(account_id, one.key.id)
+    await another_key(store, account_id, "last")
+    clock.pass_(6 * 86_400)
+    await store.apply_retention(RETENTION)
+    with pytest.raises(ValueError, match="kept already"):
+        await another_key(store, account_id, "unused")
+    clock.pass_(10 * 86_400)
+    await store.apply_retention(RETENTION)
+    assert await store.caller("hash")
+    again = await another_key(store, account_id, "unused")
+    assert again.key.id != unused.key.id
+    (claim,) = await store.claim_jobs("verify", limit=5, each_max=5, lease_s=60)
+    assert claim.caller.key.id == with_job.key.id

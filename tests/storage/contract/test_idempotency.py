@@ -1,0 +1,245 @@
+"""Every store: idempotency records, and answers stored with their effects."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from mailprobe.storage.contract import (
+    ANSWER_OCTETS_MAX,
+    IdempotencyInProgress,
+    IdempotencyKeyReused,
+    Store,
+)
+from mailprobe.storage.records import (
+    Caller,
+    FirstAnswer,
+    IdempotencyRecord,
+    JobOrder,
+    Reservation,
+)
+from tests.storage.contract.calls import ANSWER, begin
+from tests.storage.fixed_clock import (
+    NOON,
+    RETENTION,
+    Clock,
+    granted,
+    make_caller,
+    row,
+)
+
+# idempotency
+
+
+async def test_the_first_answer_is_given_again_byte_for_byte(store: Store):
+    caller = await make_caller(store)
+    account_id = caller.account.id
+    idempotency = await begin(store, account_id)
+    assert isinstance(idempotency, IdempotencyRecord)
+    await store.finish_idempotent(idempotency, ANSWER)
+    assert await begin(store, account_id) == ANSWER
+    assert await begin(store, account_id) == ANSWER
+
+
+async def test_while_the_first_runs_a_second_is_told_so(store: Store):
+    caller = await make_caller(store)
+    await begin(store, caller.account.id)
+    with pytest.raises(IdempotencyInProgress):
+        await begin(store, caller.account.id)
+
+
+async def test_another_body_is_told_so_whether_the_first_runs_or_not(store: Store):
+    caller = await make_caller(store)
+    idempotency = await begin(store, caller.account.id)
+    with pytest.raises(IdempotencyKeyReused):
+        await begin(store, caller.account.id, body="another")
+    await store.finish_idempotent(idempotency, ANSWER)
+    with pytest.raises(IdempotencyKeyReused):
+        await begin(store, caller.account.id, body="another")
+    assert await begin(store, caller.account.id) == ANSWER
+
+
+async def test_idempotency_keys_are_an_accounts_own(store: Store):
+    one = await make_caller(store)
+    other = await make_caller(store, sha256="other")
+    await begin(store, one.account.id)
+    assert isinstance(await begin(store, other.account.id, body="another"), IdempotencyRecord)
+    assert isinstance(await begin(store, one.account.id, key="K"), IdempotencyRecord)
+    with pytest.raises(KeyError):
+        await begin(store, "nobody")
+
+
+async def test_a_first_request_that_died_is_forgotten_after_its_lease(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    await begin(store, caller.account.id)
+    clock.pass_(59.999_999)
+    with pytest.raises(IdempotencyInProgress):
+        await begin(store, caller.account.id)
+    clock.pass_(0.000_001)
+    assert isinstance(await begin(store, caller.account.id, body="another"), IdempotencyRecord)
+    with pytest.raises(IdempotencyInProgress):
+        await begin(store, caller.account.id, body="another")
+
+
+async def test_an_answer_is_forgotten_after_a_day(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    await store.finish_idempotent(await begin(store, caller.account.id), ANSWER)
+    clock.pass_(86_399.999_999)
+    await store.apply_retention(RETENTION)
+    assert await begin(store, caller.account.id) == ANSWER
+    clock.pass_(0.000_001)
+    assert isinstance(await begin(store, caller.account.id, body="another"), IdempotencyRecord)
+
+
+async def test_a_key_that_was_let_go_can_be_used_again(store: Store):
+    caller = await make_caller(store)
+    await store.finish_idempotent(await begin(store, caller.account.id), None)
+    assert isinstance(await begin(store, caller.account.id, body="another"), IdempotencyRecord)
+
+
+async def test_an_answer_once_given_stays(store: Store):
+    caller = await make_caller(store)
+    account_id = caller.account.id
+    await store.finish_idempotent(IdempotencyRecord(account_id, "k", NOON), ANSWER)  # nobody began
+    idempotency = await begin(store, account_id)
+    assert isinstance(idempotency, IdempotencyRecord)
+    await store.finish_idempotent(replace(idempotency, lease_until=NOON), ANSWER)  # another one's
+    await store.finish_idempotent(idempotency, ANSWER)
+    await store.finish_idempotent(idempotency, replace(ANSWER, body=b"other"))
+    await store.finish_idempotent(idempotency, None)
+    assert await begin(store, account_id) == ANSWER
+
+
+async def test_one_of_many_that_begin_together_is_the_first(store: Store):
+    caller = await make_caller(store)
+    firsts = 0
+
+    async def ask() -> None:
+        nonlocal firsts
+        with suppress(IdempotencyInProgress):
+            firsts += isinstance(await begin(store, caller.account.id), IdempotencyRecord)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(60):
+            nursery.start_soon(ask)
+    assert firsts == 1
+
+
+async def test_an_answer_has_a_bound(store: Store):
+    caller = await make_caller(store)
+    account_id = caller.account.id
+    large = replace(ANSWER, body=bytes(ANSWER_OCTETS_MAX))
+    await store.finish_idempotent(await begin(store, account_id), large)
+    assert await begin(store, account_id) == large
+    too_large = replace(ANSWER, body=bytes(ANSWER_OCTETS_MAX + 1))
+    await store.finish_idempotent(await begin(store, account_id, "other"), too_large)
+    assert await begin(store, account_id, "other") == replace(ANSWER, body=None)
+
+
+# the answer and what it tells of, in one transaction
+
+
+async def spend_idempotency(
+    store: Store, caller: Caller, first: FirstAnswer, refusal: Any = None
+) -> Any:
+    return await store.spend(caller, [row(NOON)], lambda _: refusal, first=first)
+
+
+async def settle_idempotency(store: Store, caller: Caller, first: FirstAnswer) -> None:
+    reservation = await store.reserve(caller, 1, granted, lease_s=60)
+    assert isinstance(reservation, Reservation)
+    await store.settle(reservation, [row(NOON)], first=first)
+
+
+async def create_job_idempotency(store: Store, caller: Caller, first: FirstAnswer) -> None:
+    job_id = f"job {first.once.lease_until}"
+    order = JobOrder(job_id, "ann@shop.test", "https://a.test/", "a.test")
+    await store.create_job(caller, order, granted, first=first)
+
+
+async def create_key_idempotency(store: Store, caller: Caller, first: FirstAnswer) -> None:
+    await store.create_key(
+        caller.account.id, "standard", None, sha256=f"new {first.once.lease_until}", prefix="", keys_max=None,
+        idempotency=first.once, answer=lambda key: first.answer,
+    )  # fmt: skip
+
+
+DOING = [spend_idempotency, settle_idempotency, create_job_idempotency, create_key_idempotency]
+
+
+async def done_by(store: Store, caller: Caller) -> tuple[int, int, int]:
+    account_id = caller.account.id
+    usage = await store.usage(account_id, limit=100)
+    return len(usage), len(await store.jobs(limit=10)), len(await store.keys(account_id))
+
+
+@pytest.mark.parametrize("do", DOING)
+async def test_an_answer_is_kept_with_what_it_tells_of(store: Store, do: Any):
+    caller = await make_caller(store)
+    idempotency = await begin(store, caller.account.id)
+    before = await done_by(store, caller)
+    await do(store, caller, FirstAnswer(idempotency, ANSWER))
+    assert await begin(store, caller.account.id) == ANSWER
+    assert sum(await done_by(store, caller)) == sum(before) + 1
+
+
+@pytest.mark.parametrize("do", DOING)
+async def test_who_comes_late_does_nothing(store: Store, clock: Clock, do: Any):
+    """Its lease has ended, and the repeat has begun: only one of the two may count."""
+    caller = await make_caller(store)
+    late = await begin(store, caller.account.id)
+    clock.pass_(61)
+    idempotency = await begin(store, caller.account.id)
+    before = await done_by(store, caller)
+    with pytest.raises(IdempotencyInProgress):
+        await do(store, caller, FirstAnswer(late, ANSWER))
+    assert await done_by(store, caller) == before
+    other = replace(ANSWER, body=b"other")
+    await do(store, caller, FirstAnswer(idempotency, other))
+    with pytest.raises(IdempotencyInProgress):
+        await do(store, caller, FirstAnswer(late, ANSWER))
+    assert await begin(store, caller.account.id) == other
+    assert sum(await done_by(store, caller)) == sum(before) + 1
+
+
+async def test_what_is_settled_already_is_settled_once_late_or_not(store: Store):
+    caller = await make_caller(store)
+    idempotency = await begin(store, caller.account.id)
+    reservation = await store.reserve(caller, 1, granted, lease_s=60)
+    assert isinstance(reservation, Reservation)
+    for _ in range(2):  # the second time the first one's answer is there
+        await store.settle(reservation, [row(NOON)], first=FirstAnswer(idempotency, ANSWER))
+    assert len(await store.usage(caller.account.id, limit=10)) == 1
+
+
+async def test_of_a_refusal_no_answer_is_kept(store: Store):
+    caller = await make_caller(store)
+    idempotency = await begin(store, caller.account.id)
+    first = FirstAnswer(idempotency, ANSWER)
+    assert await spend_idempotency(store, caller, first, refusal="no") == "no"
+    with pytest.raises(IdempotencyInProgress):
+        await begin(store, caller.account.id)
+
+
+async def test_one_who_comes_late_takes_nothing_from_others(store: Store, clock: Clock):
+    """They are written together, in one transaction of the store."""
+    caller = await make_caller(store)
+    late = await begin(store, caller.account.id)
+    clock.pass_(61)
+    await begin(store, caller.account.id)
+    refused = 0
+
+    async def spend(first: FirstAnswer | None) -> None:
+        nonlocal refused
+        try:
+            await store.spend(caller, [row(NOON)], granted, first=first)
+        except IdempotencyInProgress:
+            refused += 1
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(spend, FirstAnswer(late, ANSWER) if number % 5 == 0 else None)
+    assert refused == 4
+    assert len(await store.usage(caller.account.id, limit=100)) == 16
