@@ -6,8 +6,8 @@ The library's names are the engine's. They are imported when they are first used
 `mailprobe --help` needs none of them.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+# `typing` is not imported: until `api/start.py` runs, a Ctrl-C ends in a traceback.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from mailprobe.engine import *  # noqa: F403
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
+        from importlib import import_module
+
         if name == "__all__" or not name.startswith("_"):
             engine = import_module("mailprobe.engine")
             if name == "__all__" or name in engine.__all__:
