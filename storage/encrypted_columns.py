@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from mailprobe.storage.contract import as_kept
+from mailprobe.storage.checks import as_kept
 from mailprobe.storage.encryption import Cipher
 from mailprobe.storage.records import Answered, FirstAnswer, IdempotencyRecord
 

@@ -29,7 +29,8 @@ from mailprobe.api.rest.refusals import (
 )
 from mailprobe.engine import Engine
 from mailprobe.engine.background import contained
-from mailprobe.storage.contract import Store, StoreUnavailable, units_of
+from mailprobe.storage.checks import units_of
+from mailprobe.storage.contract import Store, StoreUnavailable
 from mailprobe.storage.records import (
     Caller,
     FirstAnswer,

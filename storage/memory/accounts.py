@@ -8,13 +8,8 @@ from uuid import uuid4
 
 import trio
 
-from mailprobe.storage.contract import (
-    WINDOW,
-    KeyCreationTooFast,
-    KeyLimitReached,
-    check_changes,
-    next_key_at,
-)
+from mailprobe.storage.checks import check_changes, next_key_at
+from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import (
     Account,
     Answered,

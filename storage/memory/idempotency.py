@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 
 import trio
 
-from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused, as_kept
+from mailprobe.storage.checks import as_kept
+from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
 from mailprobe.storage.memory.accounts import MemoryAccounts
 from mailprobe.storage.records import Answered, FirstAnswer, IdempotencyRecord
 

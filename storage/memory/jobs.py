@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import trio
 
+from mailprobe.storage.checks import at_most, check_outcome
 from mailprobe.storage.claim_order import FAILING_AFTER, ClaimBounds, Head, Partition, claim_in_turn
-from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT, at_most, check_outcome
+from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT
 from mailprobe.storage.memory.claim_queue import ClaimQueue
 from mailprobe.storage.memory.usage import MemoryUsage
 from mailprobe.storage.periods import FOREVER

@@ -6,14 +6,8 @@ from datetime import datetime, timedelta
 
 import trio
 
-from mailprobe.storage.contract import (
-    LISTED_MAX,
-    MESSAGES_KEPT_MAX,
-    METER_REST_S,
-    METER_SLOT_S,
-    at_most,
-    check_sent,
-)
+from mailprobe.storage.checks import at_most, check_sent
+from mailprobe.storage.contract import LISTED_MAX, MESSAGES_KEPT_MAX, METER_REST_S, METER_SLOT_S
 from mailprobe.storage.memory.claim_queue import ClaimQueue
 from mailprobe.storage.memory.idempotency import MemoryIdempotency
 from mailprobe.storage.records import EPOCH, Account, MessageKind, OutboxMessage, message_id

@@ -8,15 +8,8 @@ from typing import Any, TypeVar
 
 import trio
 
-from mailprobe.storage.contract import (
-    REFUSALS_SINGLE_MAX,
-    SETTLED_KEPT,
-    USAGE_ROWS_MAX,
-    WINDOW,
-    at_most,
-    check_units,
-    units_of,
-)
+from mailprobe.storage.checks import at_most, check_units, units_of
+from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, USAGE_ROWS_MAX, WINDOW
 from mailprobe.storage.memory.outbox import MemoryOutbox
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (

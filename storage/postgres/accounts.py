@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from psycopg import errors
 
+from mailprobe.storage.checks import next_key_at
 from mailprobe.storage.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
@@ -17,7 +18,7 @@ from mailprobe.storage.columns import (
     key_of,
     micros,
 )
-from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached, next_key_at
+from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.commands import NewKey
 from mailprobe.storage.postgres.driver.server import TransactionSession

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from mailprobe.storage.checks import at_most
 from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
-from mailprobe.storage.contract import LISTED_MAX, at_most
+from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.postgres.driver.server import TransactionSession
 from mailprobe.storage.records import Attempt, Claim, Job, JobState
 

@@ -5,8 +5,9 @@ from datetime import datetime, timedelta
 
 from psycopg import errors
 
+from mailprobe.storage.checks import at_most
 from mailprobe.storage.columns import MESSAGE_COLUMNS, message_of, micros
-from mailprobe.storage.contract import LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most
+from mailprobe.storage.contract import LISTED_MAX, METER_REST_S, METER_SLOT_S
 from mailprobe.storage.postgres.driver.commands import Post
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.records import MessageKind, OutboxMessage

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from psycopg import Cursor
 
+from mailprobe.storage.checks import units_of
 from mailprobe.storage.columns import micros
-from mailprobe.storage.contract import units_of
 from mailprobe.storage.postgres.driver.commands import Extend, Settle
 from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import MOMENT

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
+from mailprobe.storage.checks import next_key_at
 from mailprobe.storage.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
@@ -16,7 +17,7 @@ from mailprobe.storage.columns import (
     key_of,
     micros,
 )
-from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached, next_key_at
+from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import Account, Caller, Key, KeyKind, Tier
 
 DB = sqlite3.Connection

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Any, TypeVar
 
+from mailprobe.storage.checks import at_most
 from mailprobe.storage.claim_order import Partition
 from mailprobe.storage.columns import JOB_COLUMNS, attempt_of, job_of, micros
-from mailprobe.storage.contract import LISTED_MAX, at_most
+from mailprobe.storage.contract import LISTED_MAX
 from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.records import (
     Attempt,

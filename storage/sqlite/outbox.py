@@ -3,8 +3,9 @@
 import sqlite3
 from datetime import datetime, timedelta
 
+from mailprobe.storage.checks import at_most
 from mailprobe.storage.columns import MESSAGE_COLUMNS, message_of, micros
-from mailprobe.storage.contract import LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most
+from mailprobe.storage.contract import LISTED_MAX, METER_REST_S, METER_SLOT_S
 from mailprobe.storage.records import MessageKind, OutboxMessage
 from mailprobe.storage.sqlite.accounts import number_of
 

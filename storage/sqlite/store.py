@@ -17,10 +17,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from mailprobe.storage.contract import (
-    SETTLED_KEPT,
-    USAGE_ROWS_MAX,
-    StoreBroken,
+from mailprobe.storage.checks import (
     at_most,
     check_changes,
     check_outcome,
@@ -28,6 +25,7 @@ from mailprobe.storage.contract import (
     check_units,
     units_of,
 )
+from mailprobe.storage.contract import SETTLED_KEPT, USAGE_ROWS_MAX, StoreBroken
 from mailprobe.storage.encrypted_columns import (
     EncryptedFirst,
     encrypted_answer,

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
+from mailprobe.storage.checks import units_of
 from mailprobe.storage.columns import instant, micros, usage_row_of
-from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW, units_of
+from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW
 from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.records import (

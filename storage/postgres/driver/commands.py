@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from mailprobe.storage.contract import units_of
+from mailprobe.storage.checks import units_of
 from mailprobe.storage.encrypted_columns import EncryptedFirst
 from mailprobe.storage.records import (
     Attempt,

@@ -1,0 +1,66 @@
+"""What every store checks or computes alike, whatever database it has."""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any
+
+from mailprobe.storage.contract import ANSWER_OCTETS_MAX, WINDOW
+from mailprobe.storage.records import Account, Answered, JobState, UsageRow
+
+CHANGEABLE = {field.name for field in fields(Account)} - {"id", "created_at"}
+
+
+def next_key_at(made: Sequence[datetime], a_minute: int) -> datetime | None:
+    """Return when the next key may be created; None if at once.
+
+    `made` are the instants of the keys created within the last minute, `a_minute` the limit.
+    """
+    if len(made) < a_minute:
+        return None
+    return sorted(made)[len(made) - a_minute] + WINDOW
+
+
+def at_most(most: int, limit: int) -> int:
+    """Clamp `limit` to the range from 0 to `most`."""
+    return max(0, min(limit, most))
+
+
+def check_units(units: int) -> None:
+    """Raise ValueError if fewer than one unit is to be reserved."""
+    if units < 1:
+        raise ValueError(f"{units} units cannot be reserved")
+
+
+def units_of(rows: Sequence[UsageRow]) -> int:
+    """Return the sum of the rows' units."""
+    return sum(row.units for row in rows)
+
+
+def check_changes(changes: dict[str, Any]) -> None:
+    """Raise TypeError if a name is not a changeable field of Account."""
+    fixed = changes.keys() - CHANGEABLE
+    if fixed:
+        raise TypeError(f"an account has no {', '.join(sorted(fixed))} to change")
+
+
+def as_kept(answer: Answered) -> Answered:
+    """Return the answer as it is stored: without its body if that exceeds ANSWER_OCTETS_MAX."""
+    if answer.body is not None and len(answer.body) > ANSWER_OCTETS_MAX:
+        return replace(answer, body=None)
+    return answer
+
+
+def check_sent(sent: bool, due_at: datetime | None) -> None:
+    """Raise ValueError if a message is both sent and due again."""
+    if sent and due_at is not None:
+        raise ValueError("a message that was sent is not due again")
+
+
+def check_outcome(state: JobState, due_at: datetime | None) -> None:
+    """Raise ValueError if the state after an attempt does not fit `due_at`.
+
+    Only a `delivering` job has a `due_at`, and an attempted job is never `pending`.
+    """
+    if state == "pending" or (state == "delivering") != (due_at is not None):
+        raise ValueError(f"a job that was tried cannot be {state} and due at {due_at}")
