@@ -29,7 +29,7 @@ from mailprobe.api.cli.cleaning.run import DOMAIN_RUN
 from mailprobe.api.cli.errors import CommandError, Misuse, print_error
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.source import Source
-from mailprobe.engine.stream.scheduler import Answer
+from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Outcome, Verdict, judge
 
 PATH = "/v1/email/verify/stream"

@@ -11,7 +11,8 @@ from mailprobe.api.gc_tuning import spare_the_collector
 from mailprobe.engine.settings import EngineSettings
 
 if TYPE_CHECKING:  # the engine brings DNS, HTTP and SMTP along: import it when it is opened
-    from mailprobe.engine.stream.scheduler import Answer, Engine
+    from mailprobe.engine.stream.answers import Answer
+    from mailprobe.engine.stream.engine import Engine
 
 ACCOUNT = "command line"
 
@@ -52,7 +53,7 @@ async def open_own_engine(
     settings: EngineSettings,
 ) -> AsyncIterator[Source]:
     """An engine for one command, and the end of its start; closed politely with the block."""
-    from mailprobe.engine.stream.scheduler import open_engine
+    from mailprobe.engine.stream.engine import open_engine
 
     async with open_engine(settings) as engine:
         spare_the_collector()

@@ -16,7 +16,7 @@ from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.source import OpenSource
-    from mailprobe.engine.stream.scheduler import Answer
+    from mailprobe.engine.stream.answers import Answer
     from mailprobe.engine.verdict import Verdict
 
 SOON_S = 0.1  # nobody asks how far we are before; by then the first question has left

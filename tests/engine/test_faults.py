@@ -173,7 +173,7 @@ ENGINE = [
     ("mailprobe.engine.dns.deadlines.DeadlineClock.run", "deliverable"),
     ("mailprobe.engine.smtp.dispatcher.ProbeDispatcher.keep_time", "deliverable"),
     ("mailprobe.engine.smtp.dispatcher.ProbeDispatcher._remove", "deliverable"),
-    ("mailprobe.engine.stream.scheduler._compile", "deliverable"),
+    ("mailprobe.engine.stream.engine._compile", "deliverable"),
     ("mailprobe.engine.smtp.replies.rules.Rules.compile_remaining", "deliverable"),
 ]
 
