@@ -108,7 +108,7 @@ def _doh_url(url: str) -> str:
 
 
 def _proxy_url(url: str) -> str:
-    from mailprobe.engine.net.dialer import check_proxy_url
+    from mailprobe.engine.net.socks5 import check_proxy_url
 
     check_proxy_url(url)
     return url

@@ -44,11 +44,11 @@ class Query(ABC):
     `wanted_by` is shared with whoever keeps it; the queue reads it when a query waits.
     """
 
-    __slots__ = ("account", "deadline", "name", "preempted", "sent_at")
+    __slots__ = ("account", "name", "preempted", "sent_at", "wanted_by")
 
     def __init__(self, name: str, wanted_by: dict[str, Priority]) -> None:
         self.name = name
-        self.deadline = wanted_by
+        self.wanted_by = wanted_by
         self.account = ""  # whose turn it used
         self.sent_at: float | None = None  # None while it waits
         self.preempted = False
@@ -109,7 +109,7 @@ class QueryQueue:
     def submit(self, query: Query, now: float) -> None:
         """Send the query now if there is a place, else when its turn comes."""
         if not self._by_account and len(self._sent) < self.capacity:
-            self._send(query, next(iter(query.deadline)), now)
+            self._send(query, next(iter(query.wanted_by)), now)
             return
         self._wait(query)
         self.advance(now)
@@ -129,7 +129,7 @@ class QueryQueue:
             self._unwanted.pop(query, None)
             self._uncount(query)
         else:
-            for account in query.deadline:
+            for account in query.wanted_by:
                 self.renounce(query, account)
 
     def renounce(self, query: Query, account: str) -> None:
@@ -180,7 +180,7 @@ class QueryQueue:
 
     def _send_first(self, account: str, now: float) -> None:
         query = self._by_account[account].first()
-        for each in (account, *query.deadline):
+        for each in (account, *query.wanted_by):
             self.renounce(query, each)
         if account in self._by_account:
             self._by_account.move_to_end(account)
@@ -220,7 +220,7 @@ class QueryQueue:
     # -- waiting -----------------------------------------------------------------------------
 
     def _wait(self, query: Query) -> None:
-        for account, priority in query.deadline.items():
+        for account, priority in query.wanted_by.items():
             self._join(query, account, priority)
 
     def _join(self, query: Query, account: str, priority: Priority) -> None:

@@ -19,7 +19,8 @@ import trio
 import trustme
 
 from mailprobe.engine.dns.deadlines import DeadlineClock
-from mailprobe.engine.dns.doh import TRIES_MAX, TransportFailed, check_doh_url, open_transport
+from mailprobe.engine.dns.doh import check_doh_url, open_transport
+from mailprobe.engine.dns.endpoint import TRIES_MAX
 from mailprobe.engine.dns.messages import (
     Addresses,
     LookupFailed,
@@ -30,8 +31,11 @@ from mailprobe.engine.dns.messages import (
     encode_query,
     read_route,
 )
-from mailprobe.engine.dns.resolver import AGAIN_AFTER_S, HEDGE_S, LOOKUPS_MAX, TRY_S
-from mailprobe.engine.dns.routes import FAILURE_KEPT_S, SingleFlightCache, open_routes
+from mailprobe.engine.dns.resolver import AGAIN_AFTER_S, HEDGE_S
+from mailprobe.engine.dns.resolver_endpoint import LOOKUPS_MAX, TRY_S
+from mailprobe.engine.dns.response import TransportFailed
+from mailprobe.engine.dns.routes import open_routes
+from mailprobe.engine.dns.single_flight import FAILURE_KEPT_S, SingleFlightCache
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
 
 FIRST, SECOND, THIRD = "https://11.0.0.1/q", "https://11.0.0.2/q", "https://11.0.0.3/q"

@@ -9,16 +9,10 @@ from functools import partial
 import pytest
 import trio
 
-from mailprobe.engine.net.dialer import (
-    SILENT_MAX,
-    CannotConnect,
-    Dialer,
-    NotPublic,
-    Proxy,
-    ProxyBackoff,
-    check_proxy_url,
-    is_public,
-)
+from mailprobe.engine.net.dialer import SILENT_MAX, Dialer, NotPublic, ProxyBackoff
+from mailprobe.engine.net.public_addresses import is_public
+from mailprobe.engine.net.socks5 import Proxy, check_proxy_url
+from mailprobe.engine.net.tcp import CannotConnect
 
 PUBLIC = [
     "1.1.1.1",
