@@ -15,11 +15,10 @@ from mailprobe.engine.dns.response import TransportFailed
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.dns.conftest import authority, ca_file
 from tests.engine.dns.test_doh import (
     QUESTION,
     ask_many,
-    authority,
-    ca_file,
     open_server,
     quick_clocks,
 )

@@ -12,7 +12,6 @@ import h2.exceptions
 import h2.settings
 import pytest
 import trio
-import trustme
 
 from mailprobe.engine.dns import connections, endpoint
 from mailprobe.engine.dns.doh import open_transport
@@ -134,18 +133,6 @@ class Server:
         with suppress(h2.exceptions.ProtocolError):  # given up by the client
             wire.send_headers(number, [(":status", "200"), ("content-type", DNS)])
             wire.send_data(number, body, end_stream=True)
-
-
-@pytest.fixture(scope="module")
-def authority():
-    return trustme.CA()
-
-
-@pytest.fixture
-def ca_file(authority, tmp_path):
-    path = tmp_path / "authority.pem"
-    authority.cert_pem.write_to_path(path)
-    return str(path)
 
 
 @asynccontextmanager
