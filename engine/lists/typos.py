@@ -226,9 +226,9 @@ class Typos:
         return f"{name}.{same[0] if same else endings[0]}"
 
     def _is_foreign(self, endings: list[str], ending: str) -> bool:
-        """Might people who mean this provider write such an ending, though it has none of it?
+        """Whether people who mean this provider might write this ending, which it does not have.
 
-        outlook.shop.example is somebody's host, outlook.lan a firm's own name.
+        outlook.shop.example is a host of another domain, outlook.lan an internal name.
         """
         if COUNTRY_ENDING.fullmatch(ending) is None:
             return False
@@ -367,7 +367,7 @@ def _unslips(label: str) -> Iterator[str]:
 
 
 def _is_one_edit(one: str, other: str) -> bool:
-    """Is a single letter lost, added, changed, or swapped with its neighbour?"""
+    """Whether a single letter is lost, added, changed, or swapped with its neighbour."""
     shorter = min(len(one), len(other))
     start = 0
     while start < shorter and one[start] == other[start]:
@@ -382,7 +382,7 @@ def _is_one_edit(one: str, other: str) -> bool:
 
 
 def _is_slip(meant: str, typed: str) -> bool:
-    """Is this one edit one that fingers make: swapped, lost, doubled or a neighbouring key?"""
+    """Whether this edit is a typing error: letters swapped, lost, doubled, a neighbouring key."""
     if not _is_one_edit(meant, typed):
         return False
     if len(meant) != len(typed):
@@ -392,7 +392,7 @@ def _is_slip(meant: str, typed: str) -> bool:
 
 
 def _nearest(endings: Iterable[str], typed: str) -> str | None:
-    """The first ending that fingers miss so, else the first that is one edit away."""
+    """The first ending of which this is a typing error, else the first one edit away."""
     near = [own for own in endings if _is_one_edit(own, typed)]
     return next((own for own in near if _is_slip(own, typed)), near[0] if near else None)
 
@@ -402,7 +402,7 @@ def _squeeze(domain: str) -> str:
 
 
 def _fold(label: str, one: str) -> str:
-    """What a hasty eye reads: gmai1, 0utlook, grnail, hotrnail."""
+    """Replace characters that look alike: gmai1, 0utlook, grnail, hotrnail."""
     return label.replace("0", "o").replace("1", one).replace("rn", "m").replace("vv", "w")
 
 

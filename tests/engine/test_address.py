@@ -20,8 +20,8 @@ from mailprobe.engine.address import (
     TEXT_CHARACTERS_MAX,
     Address,
     NotAnAddress,
-    _parse_plain,
     _parse_carefully,
+    _parse_plain,
     parse,
 )
 from mailprobe.engine.smtp import wire
