@@ -72,7 +72,7 @@ def read_doh_url(url: str) -> str:
 
 
 def read_proxy_url(url: str) -> str:
-    from mailprobe.engine.net.dialer import check_proxy_url
+    from mailprobe.engine.net.socks5 import check_proxy_url
 
     check_proxy_url(url)
     return url

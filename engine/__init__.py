@@ -1,13 +1,12 @@
 """Is this address real? The five layers, from text to verdict, as a stream.
 
     async with open_engine(EngineSettings()) as engine:
-        async with open_answers(engine, ["ann@example.org"], asker="me") as answers:
+        async with open_answers(engine, ["ann@example.org"], account="me") as answers:
             async for answer in answers:
-                print(answer.place, answer.verdict.status)
+                print(answer.position, answer.verdict.status)
 
-The engine knows no HTTP server, no database and no accounts. What is named here is
-imported when it is first asked for: a command that only reads the settings needs
-none of the layers.
+The engine knows no HTTP server, no database and no accounts. The names below are
+imported on first use: a command that only reads the settings needs none of the layers.
 """
 
 from importlib import import_module
@@ -17,32 +16,35 @@ if TYPE_CHECKING:
     from mailprobe.engine.evidence import Evidence
     from mailprobe.engine.observer import EngineStatistics, Observer
     from mailprobe.engine.settings import EngineSettings
-    from mailprobe.engine.stream.scheduler import (
-        Answer,
-        Answers,
+    from mailprobe.engine.stream.answers import Answer, Answers, in_order
+    from mailprobe.engine.stream.engine import (
         Engine,
-        KnownAnswers,
         deciding_rules,
-        in_order,
-        known_answers,
         load_rules_and_lists,
-        open_answers,
         open_engine,
     )
+    from mailprobe.engine.stream.known_answers import KnownAnswers, known_answers
+    from mailprobe.engine.stream.scheduler import open_answers
     from mailprobe.engine.verdict import Verdict
 else:
-    _HOMES = {
-        "Evidence": "mailprobe.engine.evidence",
-        "EngineSettings": "mailprobe.engine.settings",
-        "Verdict": "mailprobe.engine.verdict",
-        "EngineStatistics": "mailprobe.engine.observer",
-        "Observer": "mailprobe.engine.observer",
+    _MODULES = {
+        "mailprobe.engine.evidence": ("Evidence",),
+        "mailprobe.engine.observer": ("EngineStatistics", "Observer"),
+        "mailprobe.engine.settings": ("EngineSettings",),
+        "mailprobe.engine.stream.answers": ("Answer", "Answers", "in_order"),
+        "mailprobe.engine.stream.engine": (
+            *("Engine", "deciding_rules", "load_rules_and_lists", "open_engine"),
+        ),
+        "mailprobe.engine.stream.known_answers": ("KnownAnswers", "known_answers"),
+        "mailprobe.engine.stream.scheduler": ("open_answers",),
+        "mailprobe.engine.verdict": ("Verdict",),
     }
+    _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
     def __getattr__(name):
-        if name not in __all__:
+        if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_HOMES.get(name, "mailprobe.engine.stream.scheduler")), name)
+        value = getattr(import_module(_MODULE_OF[name]), name)
         globals()[name] = value
         return value
 

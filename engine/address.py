@@ -1,12 +1,12 @@
 """Layer 1: text -> Address, or NotAnAddress (RFC 5321 4.1.2, 5322 3.4.1, 6531 3.3, 5890-5893).
 
-What is asked about is what was written: nothing is trimmed, no comment, route or
-display name is taken off, and the local part goes on the wire as it stands. Only
-the domain is put into the form that DNS knows.
+The text is verified as written: nothing is trimmed, no comment, route or display name
+is removed, and the local part is sent unchanged. Only the domain is converted to the
+form used in DNS.
 
-One regular expression reads nearly every address. The rest (quotes, other
-scripts, `xn--`, and whatever is wrong) is read with care, which is slower and can
-say what is wrong. Both give the same answer where both give one.
+One regular expression parses nearly every address. The rest (quotes, other scripts,
+`xn--`, and everything invalid) takes a slower path, which can say what is wrong. Both
+give the same result where both give one.
 """
 
 import re
@@ -16,7 +16,9 @@ from unicodedata import bidirectional, category, name, normalize
 import idna
 import msgspec
 
-TEXT_CHARACTERS_MAX = 320  # 64 + 1 + 255, RFC 5321 4.5.3.1 at its widest: no work beyond it
+TEXT_CHARACTERS_MAX = (
+    320  # 64 + 1 + 255, the widest reading of RFC 5321 4.5.3.1; longer texts are not parsed
+)
 LOCAL_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1, in UTF-8 and quotes included: as sent
 MAILBOX_OCTETS_MAX = 254  # RFC 5321 4.5.3.1.3 less the angle brackets (RFC 3696, erratum 1690)
 LABEL_OCTETS_MAX = 63  # RFC 1035 2.3.4
@@ -26,7 +28,7 @@ _LABEL = r"(?!..--)[A-Za-z0-9][A-Za-z0-9-]{0,62}+(?<!-)"
 _PLAIN = re.compile(
     rf"({_ATOM}(?:\.{_ATOM})*+)@((?:{_LABEL}\.)++(?![0-9]+\Z){_LABEL})",
 )
-_NO_ATEXT = re.compile(r'[\x00-\x20"(),:;<>@\[\\\]\x7f]')  # of ASCII; the dot has its own rules
+_NO_ATEXT = re.compile(r'[\x00-\x20"(),:;<>@\[\\\]\x7f]')  # in ASCII; the dot has its own rules
 _NO_LDH = re.compile(r"[^a-z0-9-]")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\[ -~])*+"')  # a backslash quotes ASCII alone, RFC 6531 too
 _QUOTED_LOOSELY = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
@@ -34,13 +36,13 @@ _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # what makes a domain a Bidi doma
 
 
 class NotAnAddress(ValueError):
-    """The text is no mail address; the message says why, in words for a person."""
+    """The text is not a mail address. The message says why, for people."""
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
-    """An address that may be asked about.
+    """A valid address.
 
-    `text` is what was given; `local` is the local part as it goes on the wire
+    `text` is the input; `local` is the local part as it is sent
     (quotes kept); `domain` is lower case, A-labels, no dot at the end.
     """
 
@@ -58,18 +60,18 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse(text: str) -> Address:
-    """Read an address, or raise NotAnAddress and nothing else.
+    """Parse an address. Raises NotAnAddress and nothing else.
 
     The mailbox of an Address is printable, within the limits of RFC 5321, can
     be encoded, and parses to itself.
     """
     if len(text) > TEXT_CHARACTERS_MAX:
         raise NotAnAddress(f"it is longer than {TEXT_CHARACTERS_MAX} characters")
-    return _parse_plain(text) or _parse_with_care(text)
+    return _parse_plain(text) or _parse_carefully(text)
 
 
 def _parse_plain(text: str) -> Address | None:
-    """The address if it is an everyday one; None says nothing about it."""
+    """Parse an ordinary address; None means that the slower path has to decide."""
     found = _PLAIN.fullmatch(text)
     if found is None or len(text) > MAILBOX_OCTETS_MAX:
         return None
@@ -79,7 +81,7 @@ def _parse_plain(text: str) -> Address | None:
     return Address(text, local, domain.lower())
 
 
-def _parse_with_care(text: str) -> Address:
+def _parse_carefully(text: str) -> Address:
     local, domain = _split(text)
     _check_local(local)
     address = Address(text, local, _read_domain(domain))
@@ -89,7 +91,7 @@ def _parse_with_care(text: str) -> Address:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Part the text at the @ that is not inside quotes."""
+    """Split the text at the @ that is not inside quotes."""
     if not text:
         raise NotAnAddress("it is empty")
     if text != text.strip():
@@ -111,7 +113,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """The quoted string that the text begins with, its quotes included."""
+    """The quoted string at the start of the text, with its quotes."""
     if found := _QUOTED.match(text):
         return found[0]
     if _QUOTED_LOOSELY.match(text):
@@ -122,7 +124,7 @@ def _quoted(text: str) -> str:
 def _check_local(local: str) -> None:
     if local.startswith('"'):
         inside = local[1:-1]
-        if not inside:  # RFC 5322, erratum 3135: it would say the same as no local part
+        if not inside:  # RFC 5322, erratum 3135: it would mean the same as no local part
             raise NotAnAddress("there is nothing between the quotes")
     else:
         inside = local
@@ -134,7 +136,7 @@ def _check_local(local: str) -> None:
     for character in inside:
         if not character.isprintable():
             raise NotAnAddress(f"the local part holds {_shown(character)}, which is not printable")
-    if category(inside[0]).startswith("M"):  # it would change the sign before it, "<"
+    if category(inside[0]).startswith("M"):  # it would combine with the character before it, "<"
         raise NotAnAddress(f"the local part begins with the combining {_shown(inside[0])}")
     if len(local.encode()) > LOCAL_OCTETS_MAX:
         raise NotAnAddress(f"the local part is longer than {LOCAL_OCTETS_MAX} octets")
@@ -152,7 +154,7 @@ def _check_dots(text: str, part: str) -> None:
 
 
 def _read_domain(text: str) -> str:
-    """The domain as DNS knows it: lower case, A-labels."""
+    """The domain as used in DNS: lower case, A-labels."""
     if text.startswith("["):
         raise NotAnAddress("an address literal stands in the domain's place")
     _check_dots(text, "domain")
@@ -166,15 +168,15 @@ def _read_domain(text: str) -> str:
 
 
 def _fold(domain: str) -> str:
-    """The domain in lower case, composed: what RFC 5895 section 2 does in steps 1 and 3.
+    """The domain in lower case, composed: steps 1 and 3 of RFC 5895 section 2.
 
-    Its other steps, and UTS 46, read full-width letters, digits and dots as what
-    they look like. Software that mails to this address later may not, so here
-    they stay what they are, and IDNA 2008 refuses them.
+    Its other steps, and UTS 46, map full-width letters, digits and dots to ASCII.
+    Software that later mails to this address may not, so they are not mapped here, and
+    IDNA 2008 refuses them.
     """
     folded = []
     for character in domain:
-        # Cherokee alone folds to upper case, and stands in domains as it is.
+        # Only Cherokee folds to upper case; domains use it as it is.
         lower = character if character == character.casefold() else character.lower()
         if not character.isascii() and any(each.isascii() for each in lower):
             raise NotAnAddress(f"the domain holds {_shown(character)}, which only looks like ASCII")
@@ -202,19 +204,19 @@ def _read_label(label: str) -> _Label:
 
 
 def _read_idna_label(label: str) -> _Label:
-    """A U-label or an A-label, checked by IDNA 2008 and turned into the other too."""
+    """Check a U-label or an A-label by IDNA 2008, and convert it to the other form."""
     try:
         shown = idna.ulabel(label)
         sent = idna.alabel(shown).decode("ascii")
     except UnicodeError as error:
         raise _breaks_idna(error) from error
-    if label not in (shown, sent):  # an xn-- that another spelling stands for (RFC 5891 5.3)
+    if label not in (shown, sent):  # an A-label that is not the canonical one (RFC 5891 5.3)
         raise NotAnAddress(f"the domain breaks IDNA 2008: {label} should be {sent}")
     return _Label(sent, shown)
 
 
 def _check_directions(labels: list[_Label]) -> None:
-    """In a domain with a right-to-left label the Bidi rule binds all of them (RFC 5893 1.4)."""
+    """In a domain with a right-to-left label the Bidi rule applies to all labels (RFC 5893 1.4)."""
     if not any(bidirectional(each) in _RIGHT_TO_LEFT for label in labels for each in label.shown):
         return
     try:
@@ -234,7 +236,7 @@ def _breaks_idna(error: UnicodeError) -> NotAnAddress:
 
 
 def _shown(character: str) -> str:
-    """A character for a message: itself if it is plain, else its number and name."""
+    """A character for a message: itself if it is printable ASCII, else its number and name."""
     if character.isascii() and character.isprintable():
         return "a space" if character == " " else character
     return f"U+{ord(character):04X} {name(character, '')}".rstrip()

@@ -1,14 +1,14 @@
-"""Background work that outlives the request it was begun for: its faults end nothing but itself.
+"""Background work that outlives its request: a bug in it ends that work and nothing else.
 
-A nursery that lives as long as the service ends with the first exception that leaves
-one of its tasks, and the process with it. So each task of such a nursery is started in
-one of two ways (`tests/engine/test_background.py` finds those that are not):
+The first exception that leaves a task of a long-lived nursery ends the nursery, and the
+process with it. So each task of such a nursery is started in one of two ways
+(`tests/engine/test_background.py` finds those that are not):
 
     contained     work for one request, job, account, connection or mail host: a bug is
-                  logged with its traceback, and only the work that has it is lost
-    supervised    a loop that serves all of them: a bug is logged, and the loop begins anew
+                  logged with its traceback, and only that work is lost
+    supervised    a loop that serves all of them: a bug is logged, and the loop starts again
 
-Cancelled, KeyboardInterrupt and SystemExit are no faults; they travel on.
+Cancelled, KeyboardInterrupt and SystemExit are not bugs; they propagate.
 """
 
 import logging
@@ -20,8 +20,8 @@ import trio
 log = logging.getLogger("mailprobe.background")
 
 FATAL = (trio.Cancelled, KeyboardInterrupt, SystemExit)  # they end more than their task
-PAUSE_S = 0.1  # before a loop that failed begins anew; short, for requests wait for it
-PAUSE_S_MAX = 10.0  # it is doubled up to this: a loop that always fails must not fill the log
+PAUSE_S = 0.1  # before a failed loop starts again; short because requests wait for it
+PAUSE_S_MAX = 10.0  # doubled up to this: a loop that always fails must not fill the log
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -29,7 +29,7 @@ Arguments = TypeVarTuple("Arguments")
 async def contained(
     run: Callable[[Unpack[Arguments]], Awaitable[object]], *arguments: *Arguments
 ) -> bool:
-    """Run it to its end; False where it failed, which is logged. Raises nothing that is a fault."""
+    """Await `run(*arguments)`; return False if it raised a bug, which is logged, not raised."""
     try:
         await run(*arguments)
     except BaseException as error:
@@ -45,7 +45,7 @@ async def contained(
 async def supervised(
     run: Callable[[Unpack[Arguments]], Awaitable[object]], *arguments: *Arguments
 ) -> None:
-    """Run a loop until it returns. Where it fails, that is logged, and it begins anew soon."""
+    """Run a loop until it returns. Log each failure, and start the loop again after a pause."""
     pause_s = PAUSE_S
     while True:
         began_at = trio.current_time()
@@ -58,10 +58,10 @@ async def supervised(
 
 
 def separate(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
-    """What of this must travel on, and what is a fault of ours; a group may hold both.
+    """Split an exception into what must propagate and what is a bug; a group may hold both.
 
-    A GeneratorExit in a group is a fault: async generators around nurseries leave one
-    behind, and it would end the process.
+    A GeneratorExit in a group counts as a bug: async generators around nurseries leave
+    one behind, and it would end the process.
     """
     if isinstance(error, BaseExceptionGroup):
         return error.split(FATAL)
@@ -69,6 +69,14 @@ def separate(error: BaseException) -> tuple[BaseException | None, BaseException 
 
 
 def log_fault(run: object, error: BaseException | None = None) -> None:
-    """Log this exception, or else the one being handled: a bug of ours, in background work."""
+    """Log a bug in background work: this exception, or else the one being handled."""
     name = getattr(run, "__qualname__", type(run).__qualname__)
     log.error("background work failed: work=%s", name, exc_info=error or True)
+
+
+def sole_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception in a group, so that callers can catch it by its class; else the group."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
+        found = found.exceptions[0]
+    return found

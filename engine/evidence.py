@@ -1,20 +1,20 @@
-"""Why a verdict is what it is: what was tried, said and remembered.
+"""The evidence for a verdict: connection attempts, the conversation and cache hits.
 
-Collected only when asked for. Times are milliseconds since the address was
-taken up; lines are as they went over the wire, without CRLF.
+Collected only on request. Times are milliseconds since the address was submitted; lines
+are as they were sent, without CRLF.
 
-A mail host writes most of it, so it is bounded where it is made: `shown()` cuts a
-text and replaces what cannot be printed, `Evidence` keeps a number of lines, and
-`EvidenceBudget` bounds what one answer to a caller holds in all.
+Mail hosts write most of it, so it is bounded where it is made: `shown()` cuts a text and
+replaces unprintable characters, `Evidence` holds a limited number of lines, and
+`EvidenceBudget` limits the evidence in one response.
 """
 
 from typing import Literal
 
 import msgspec
 
-LINE_OCTETS_MAX = 512  # RFC 5321 4.5.3.1.5; hosts may say more, and nothing more is needed
+LINE_OCTETS_MAX = 512  # RFC 5321 4.5.3.1.5; hosts send longer lines, but no more is needed
 CONVERSATION_LINES_MAX = 100  # as many as a reply may have (RFC 5321 has no bound)
-# 50 results without evidence have some 30 KiB: so the whole answer stays within 256 KiB.
+# 50 results without evidence have some 30 KiB, so the whole response stays within 256 KiB.
 ANSWER_OCTETS_MAX = 224 * 1024
 
 _encode = msgspec.json.Encoder().encode
@@ -24,8 +24,8 @@ class ConnectionAttempt(msgspec.Struct, frozen=True):
     """One attempt to reach an exchange."""
 
     exchange: str
-    address: str | None  # the IP address; None where the exchange has none that may be used
-    result: str  # "answered", or in a few words what went wrong
+    address: str | None  # the IP address; None if the exchange has none that may be used
+    result: str  # "answered", or the failure in a few words
 
 
 class ConversationLine(msgspec.Struct, frozen=True):
@@ -41,9 +41,9 @@ class Evidence(msgspec.Struct):
 
     exchanges: list[ConnectionAttempt] = []
     conversation: list[ConversationLine] = []
-    rule: str | None = None  # id of the rule that decided, of replies.toml or of ours
+    rule: str | None = None  # id of the rule that decided, of replies.toml or the engine's own
     cached: list[str] = []  # of "mx", "addresses", "catch_all", "connection", "rest"
-    truncated: bool = False  # something was left out: a line, or a part of one
+    truncated: bool = False  # a line or a part of one was left out
 
 
 def shown(text: str) -> str:
@@ -57,13 +57,13 @@ def shown(text: str) -> str:
 
 
 class EvidenceBudget:
-    """What the evidence in one answer may hold; one for each answer to a caller."""
+    """Limits the evidence in one response to a client, in octets of JSON."""
 
     def __init__(self, octets_max: int = ANSWER_OCTETS_MAX) -> None:
         self._left = octets_max
 
     def fit(self, evidence: Evidence) -> Evidence:
-        """The evidence, or as much of it as the answer has room for."""
+        """Return the evidence, or as much of it as the response has room for."""
         octets = len(_encode(evidence))
         if octets > self._left:
             evidence = self._cut(evidence)
@@ -72,7 +72,7 @@ class EvidenceBudget:
         return evidence
 
     def _cut(self, evidence: Evidence) -> Evidence:
-        """Without the lines that have no room; from the first on, so that what is left is in order."""
+        """Keep the first lines, as many as fit."""
         bare = Evidence(rule=evidence.rule, cached=evidence.cached, truncated=True)
         left = self._left - len(_encode(bare))
         for name in ("exchanges", "conversation"):

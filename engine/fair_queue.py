@@ -1,7 +1,6 @@
-"""Seats shared fairly between askers.
+"""A queue that serves accounts in turn (round-robin), not first come, first served.
 
-Whoever waits is served round-robin by asker, not first come, first served: a
-batch of 50 must not make a neighbour's single request wait for all of them.
+A batch of 50 from one account must not delay another account's single request.
 """
 
 from collections import OrderedDict, deque
@@ -12,22 +11,22 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """A queue with one lane an asker; lanes take turns, each lane is in order.
+    """One first-in, first-out queue per account; the accounts take turns.
 
-    `join`, `pop` and `push_front` are O(1), the others speak of everyone.
+    `join`, `pop` and `push_front` are O(1); the other methods go through the accounts.
     """
 
     def __init__(self) -> None:
-        # In the order of their turns. A plain dict looks for its first key past all
-        # that were ever taken from its front.
+        # In the order of their turns. Not a plain dict: to find its first key, that steps
+        # over every entry once deleted from its front.
         self._queues: OrderedDict[str, deque[T]] = OrderedDict()
-        self.count = 0  # of those who wait
+        self.count = 0  # items of all accounts
 
     def __len__(self) -> int:
         return self.count
 
     def join(self, account: str, item: T) -> None:
-        """Wait at the end of the asker's lane; a new lane is served last."""
+        """Add to the end of the account's queue. A new account has the last turn."""
         queue = self._queues.get(account)
         if queue is None:
             queue = self._queues[account] = deque()
@@ -35,7 +34,7 @@ class FairQueue(Generic[T]):
         self.count += 1
 
     def push_front(self, account: str, item: T) -> None:
-        """Wait at the head of the asker's lane, which is served next."""
+        """Add to the front of the account's queue, and give the account the next turn."""
         queue = self._queues.get(account)
         if queue is None:
             queue = self._queues[account] = deque()
@@ -44,7 +43,7 @@ class FairQueue(Generic[T]):
         self.count += 1
 
     def pop(self) -> T | None:
-        """The next item; its asker goes to the end of the turns."""
+        """Remove and return the next item, or None. Its account then has the last turn."""
         queues = self._queues
         if not queues:
             return None
@@ -59,7 +58,10 @@ class FairQueue(Generic[T]):
         return item
 
     def prune(self, gone: Callable[[T], bool]) -> bool:
-        """Drop from the heads who has gone; say whether anyone is left who has not."""
+        """Drop items for which `gone` is true from the fronts; return whether any item is left.
+
+        Stops at the first item that is not gone.
+        """
         while self._queues:
             account, queue = next(iter(self._queues.items()))
             while queue and gone(queue[0]):
@@ -71,16 +73,16 @@ class FairQueue(Generic[T]):
         return False
 
     def heads(self) -> Iterator[T]:
-        """The next item of each lane; nobody may join or leave meanwhile."""
+        """The next item of each account. The queue must not change during iteration."""
         return (queue[0] for queue in self._queues.values())
 
     def pop_all(self) -> list[T]:
-        """Everything that waits, lane by lane; nobody waits afterwards."""
+        """Remove and return all items, account by account."""
         items = list(self)
         self._queues.clear()
         self.count = 0
         return items
 
     def __iter__(self) -> Iterator[T]:
-        """Lane by lane; nobody may join or leave meanwhile."""
+        """All items, account by account. The queue must not change during iteration."""
         return (item for queue in self._queues.values() for item in queue)

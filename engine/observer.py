@@ -1,7 +1,7 @@
-"""Whom the engine tells what it does: how much and how long, never of whom.
+"""How the engine reports its work: counts and times, never addresses, domains or hosts.
 
-The engine measures nothing itself. Whoever opens it may hand in a `Observer`;
-without one the words go nowhere, and no clock is read for their sake.
+The engine measures nothing itself. It notifies the `Observer` that open_engine() is given;
+without one, nothing is reported and no extra clock is read.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from mailprobe.engine.verdict import Outcome
 
 Recalled = Literal["mx", "addresses"]
 
-# The rules that are no rows of replies.toml.
+# The rules that are not rows of replies.toml.
 OWN_RULES: tuple[str, ...] = (
     *("syntax", "disposable", "no_mx", "resolver", "smtp_blocked"),
     *("exchange.no-address", "exchange.not-public", "exchange.lookup-failed"),
@@ -24,41 +24,41 @@ OWN_RULES: tuple[str, ...] = (
 
 
 class Observer(Protocol):
-    """Told of each step as it is done. Every method is quick, waits for nothing and raises nothing.
+    """Notified of each step when it is done. Methods must be quick, and must not block or raise.
 
-    None is handed an address, a domain or a host. `began` is an instant of trio's
-    clock: a watcher that wants to know how long something took reads the clock.
+    No method gets an address, a domain or a host. `began` is a time on trio's clock; an
+    observer that needs a duration reads the clock.
     """
 
     def text_read(self, began: float) -> None:
-        """Layers 1, 2 and 5 are done with a text that was taken up then."""
+        """Layers 1, 2 and 5 are done for a text that was submitted at `began`."""
 
     def route_read(self, began: float) -> None:
-        """Layer 3 is done with an address that was taken up then."""
+        """Layer 3 is done for an address that was submitted at `began`."""
 
     def probe_settled(self, began: float) -> None:
-        """Layer 4 is done with an address that entered it then."""
+        """Layer 4 is done for an address that entered it at `began`."""
 
     def answer_emitted(self, outcome: Outcome, rule: str, addresses: int) -> None:
-        """So many addresses got this outcome by this rule, one of `deciding_rules()`."""
+        """This many addresses got this outcome by this rule, one of `deciding_rules()`."""
 
     def recalled(self, what: Recalled) -> None:
-        """A domain's exchanges, or an exchange's addresses, were known already."""
+        """A domain's exchanges, or an exchange's addresses, were in the cache."""
 
     def lookup_done(self, began: float, *, certain: bool) -> None:
-        """A look-up that began then is over: the resolvers told the answer, or failed."""
+        """A look-up is over: the resolvers gave a certain answer, or failed."""
 
     def connected(self, *, greeted: bool) -> None:
-        """A connection to a mail host was tried: greeted, or it came to nothing."""
+        """A connection to a mail host was tried; `greeted` if the host sent its banner."""
 
     def session_reused(self) -> None:
-        """An idle session was woken for more questions."""
+        """An idle session was used again."""
 
     def limit_lowered(self) -> None:
-        """A mail host is found to bear fewer connections than it was given."""
+        """The limit of connections to a mail host was lowered."""
 
     def host_backed_off(self, *, refused: bool) -> None:
-        """A mail host is left alone from now on: it spoke against us, or could not be reached."""
+        """A mail host is in back-off: it refused us (`refused`), or could not be reached."""
 
 
 class _NoObserver:
@@ -82,9 +82,9 @@ class EngineStatistics:
     """What is under way in layer 4 at one moment."""
 
     probes: int  # admitted and not settled
-    probes_in_flight: int  # that wait to be admitted: the desk is full
+    probes_in_flight: int  # that wait to be admitted because the dispatcher is full
     probes_waiting: int  # admitted, and not on a connection yet
-    connections: int  # open, being opened or parting
-    hosts: int  # that are remembered
+    connections: int  # open, being opened or being closed
+    hosts: int  # with a pool
     hosts_backing_off: int
-    hosts_waiting: int  # for a seat at an address that another host shares
+    hosts_waiting: int  # that wait for a connection to an address they share with another host

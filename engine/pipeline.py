@@ -1,8 +1,8 @@
-"""The five layers, in order, for one address; the first that fails ends it.
+"""The five layers, in order, for one address; the first that fails decides.
 
-An `Verification` is one address of one asker on its way. Each step is synchronous
-and gives the verdict or what is needed next, so that a thousand addresses of a
-domain can share the one look-up and the one conversation they need.
+A `Verification` is one address on its way through them. Each step is synchronous: it
+decides, or leaves what the next layer needs. So a thousand addresses of a domain can
+share one look-up and one conversation.
 """
 
 import msgspec
@@ -16,25 +16,23 @@ from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals, Verdict, judg
 
 
 class Verification(msgspec.Struct, eq=False):
-    """One address under way; `began` is on trio's clock, without the time it was held back."""
+    """One address under way; `began` is on trio's clock, without the time in the backlog."""
 
     text: str
-    position: int  # where the answer goes
+    position: int  # in the input, from 0
     began: float
-    duplicates: list[tuple[int, str]] | None = (
-        None  # further places, and the text as it was sent there
-    )
+    duplicates: list[tuple[int, str]] | None = None  # positions and texts of the same mailbox
     address: Address | None = None
     mailbox: str = ""  # the address's
     signals: Signals = NO_SIGNALS
     route: Route | None = None
-    exchanges: list[MailExchange] | None = None  # in another order than the route's
+    exchanges: list[MailExchange] | None = None  # in the order to try, if not the route's
     probe: Probe | None = None
     notes: ProbeNotes | None = None
     outcome: Outcome | None = None
-    rule: str = ""  # one of stream.deciding_rules()
-    why: object = None  # what the rule found, in words, where it says more than its id
-    deferred_since: float | None = None  # by a patient asker, until its exchange has a seat
+    rule: str = ""  # one of deciding_rules()
+    why: object = None  # details in words, where the id of the rule is not enough
+    deferred_since: float | None = None  # in the backlog since; None if it never was
 
     def decide(self, outcome: Outcome, rule: str, why: object = None) -> None:
         self.outcome = outcome
@@ -43,11 +41,11 @@ class Verification(msgspec.Struct, eq=False):
 
     @property
     def needs_route(self) -> bool:
-        """Have layers 1, 2 and 5 left it to the route? For one whose text was read."""
+        """Whether layers 1, 2 and 5 left it undecided. Valid after read_text()."""
         return self.address is not None and not self.signals.disposable
 
     def verdict(self, text: str, now: float) -> Verdict:
-        """The decided outcome, told of the text as it was sent."""
+        """The verdict of the decided outcome, for the text as it was submitted."""
         assert self.outcome is not None
         route = self.route
         return judge(
@@ -75,7 +73,7 @@ class Verification(msgspec.Struct, eq=False):
 
 
 def read_text(verification: Verification, lists: Lists) -> None:
-    """Layers 1, 2 and 5: decided, or an address whose domain is to be looked up."""
+    """Layers 1, 2 and 5: decide, or set the address, whose domain is to be looked up."""
     try:
         address = parse(verification.text)
     except NotAnAddress as error:
@@ -88,10 +86,10 @@ def read_text(verification: Verification, lists: Lists) -> None:
 
 
 def read_route(verification: Verification, answer: RouteAnswer) -> None:
-    """Layer 3: decided, or a route on which the exchanges are to be asked."""
+    """Layer 3: decide, or set the route, whose exchanges are to be probed."""
     match answer:
         case Route(mx_host=None):
-            # MX records exist and name no host: mx_found needs one that mx_host can tell.
+            # MX records exist but name no host; mx_found would need an mx_host.
             verification.decide(Outcome.RESOLVER_FAILED, "resolver", "no MX record names a host")
         case Route():
             verification.route = answer

@@ -1,7 +1,7 @@
-"""What the engine can be told, with the unit in each name.
+"""The engine's settings, with the unit in each name.
 
-Frozen: a running engine never changes its mind about its limits. The engine
-reads no environment; whoever opens it (mailprobe.api.settings) hands these in.
+They are frozen: the limits of a running engine do not change. The engine does not read
+the environment; mailprobe.api.settings does.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ DOH_URLS = ("https://9.9.9.10/dns-query", "https://1.1.1.1/dns-query")
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The engine's limits and names; every default is the operator's contract."""
+    """The engine's limits and names. Operators rely on the defaults."""
 
     doh_urls: tuple[str, ...] = DOH_URLS  # RFC 8484 endpoints, named by address, tried in order
     doh_ca_file: str | None = None  # PEM; None means the system's authorities
@@ -21,7 +21,7 @@ class EngineSettings:
     proxies: tuple[str, ...] = ()  # socks5://[user:pass@]host:port, used in turn
     host_connections: int = 4  # to one exchange at a time
     probes_max: int = 2000  # addresses in layer 4 at a time
-    allow_private: bool = False  # may probes reach loopback and private addresses?
+    allow_private: bool = False  # whether probes may reach loopback and private addresses
     probe_s: float = 3.0  # layer 4, all of it
     read_s: float = 1.0  # a connect, a banner, each reply
     cache_s: float = 6 * 3600.0  # MX answers and catch-all knowledge

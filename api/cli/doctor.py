@@ -23,7 +23,7 @@ import click
 import trio
 
 from mailprobe.api.cli.output.terminal import plain
-from mailprobe.engine.dns.doh import DohResponse, TransportFailed, open_transport
+from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.messages import (
     Addresses,
     LookupFailed,
@@ -32,8 +32,10 @@ from mailprobe.engine.dns.messages import (
     encode_query,
     read_route,
 )
+from mailprobe.engine.dns.response import DohResponse, TransportFailed
 from mailprobe.engine.dns.routes import Routes, open_routes
-from mailprobe.engine.net.dialer import Dial, Dialer, is_public
+from mailprobe.engine.net.dialer import Dial, Dialer
+from mailprobe.engine.net.public_addresses import is_public
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.connection import ConnectionLost, ReadTimedOut, SmtpConnection
 from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply, ehlo

@@ -36,7 +36,7 @@ from mailprobe.api.cli.http_responses import (
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.api.cli.request_queue import Allowance, RequestQueue
 from mailprobe.api.cli.source import AnswerSource
-from mailprobe.engine.stream.scheduler import Answer
+from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Outcome, Verdict, judge
 
 PATH = "/v1/email/verify/stream"

@@ -11,7 +11,8 @@ from mailprobe.api.gc_tuning import spare_the_collector
 from mailprobe.engine.settings import EngineSettings
 
 if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP: import it only when it is opened
-    from mailprobe.engine.stream.scheduler import Answer, Engine
+    from mailprobe.engine.stream.answers import Answer
+    from mailprobe.engine.stream.engine import Engine
 
 ACCOUNT = "command line"
 
@@ -52,7 +53,7 @@ async def open_own_engine(
     settings: EngineSettings,
 ) -> AsyncIterator[AnswerSource]:
     """Open an engine for one command; leaving the block closes its connections with QUIT."""
-    from mailprobe.engine.stream.scheduler import open_engine
+    from mailprobe.engine.stream.engine import open_engine
 
     async with open_engine(settings) as engine:
         spare_the_collector()

@@ -16,7 +16,7 @@ from mailprobe.api.gc_tuning import collector_paused
 
 if TYPE_CHECKING:
     from mailprobe.api.cli.source import OpenSource
-    from mailprobe.engine.stream.scheduler import Answer
+    from mailprobe.engine.stream.answers import Answer
     from mailprobe.engine.verdict import Verdict
 
 SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then

@@ -28,7 +28,7 @@ from mailprobe.bench.load.naive import NaiveLoop
 from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
 from mailprobe.engine import Engine, open_answers, open_engine
 from mailprobe.engine.dns.messages import Route
-from mailprobe.engine.dns.routes import FAILURE_KEPT_S
+from mailprobe.engine.dns.single_flight import FAILURE_KEPT_S
 from mailprobe.engine.lists.lists import load_lists
 
 HOSTS = 200

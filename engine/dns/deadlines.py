@@ -1,4 +1,4 @@
-"""One clock for everything in layer 3 that has a deadline: a task for all, none for each."""
+"""One task that keeps all deadlines of layer 3, instead of one task for each."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -9,17 +9,17 @@ import trio
 
 from mailprobe.engine.background import log_fault
 
-STALL_S = 0.1  # the clock wakes so late only where the process did not run
+STALL_S = 0.1  # a wake-up this late means that the process did not run
 STALL_GRACE_S = 0.02
 NEVER = float("inf")
 
 
 class TimedObject(Protocol):
-    """What has a deadline that the clock keeps."""
+    """An object with a deadline that the clock keeps."""
 
     @property
     def over(self) -> bool:
-        """No clock is wanted any more."""
+        """It needs no more ticks."""
         ...
 
     @property
@@ -31,15 +31,15 @@ class TimedObject(Protocol):
 
 
 class DeadlineClock:
-    """Calls `tick` of each timed object when it is due; those that are over are dropped.
+    """Calls `tick` of each timed object when it is due, and drops those that are over.
 
-    Nearly all are over long before: the clock wakes for them a few times a second.
+    Nearly all are over long before they are due, so the clock seldom wakes.
     """
 
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
         self._due: list[tuple[float, int, TimedObject]] = []  # a heap
-        self._numbers = count()  # of equal instants the first comes first
+        self._numbers = count()  # equal instants come in the order of `watch`
         self._sleep = trio.CancelScope()
         self._wakes_at = float("-inf")
         self._ticking = False
@@ -54,7 +54,7 @@ class DeadlineClock:
             self._sleep.deadline = due
 
     def afterwards(self, act: Callable[[], None]) -> None:
-        """Call it when all that is due now had its tick: now, unless one has it just now."""
+        """Call `act` after all ticks that are due now; at once if no tick is running."""
         if self._ticking:
             self._afterwards[act] = None
         else:
@@ -76,7 +76,7 @@ class DeadlineClock:
             with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
                 await trio.sleep_forever()
             if self.now() > self._sleep.deadline + STALL_S:
-                # The whole process stood still: first read the answers that have come.
+                # The process stood still: first let the answers that have come be read.
                 await trio.sleep(STALL_GRACE_S)
 
     def _tick(self, now: float) -> None:
@@ -87,7 +87,7 @@ class DeadlineClock:
             try:
                 if timed.due <= now:
                     timed.tick(now)
-            except Exception:  # its callers' own clocks end it; the others go on
+            except Exception:  # its callers have deadlines of their own; the others go on
                 log_fault(timed.tick)
                 continue
             self.watch(timed)

@@ -1,11 +1,11 @@
 """The records of a plain DNS answer, read by hand: thirty times as fast as by dnspython.
 
-`read_records` knows what resolvers say day by day: MX, A, AAAA and PTR with their
-CNAME chains, SOA and NS beside them, addresses and EDNS behind them
-(RFC 1035, 2308, 6891, 8914). Whatever is broken, unheard of or ambiguous it does not
-know (None), and mailprobe.engine.dns.messages asks dnspython: so this reader can only be quick, never
-the one that decides what is wrong with an answer. Two things it decides: that a resolver
-filters, and that an answer is too much work. Pure: no socket, no clock.
+`read_records` reads ordinary answers: MX, A, AAAA and PTR with their CNAME chains, SOA
+and NS in the authority section, addresses and EDNS in the additional section (RFC 1035,
+2308, 6891, 8914). For anything broken, unknown or ambiguous it returns None, and
+messages.py uses dnspython, which decides what is wrong with an answer. This reader
+decides two things only: that a resolver filters, and that an answer is too much work.
+Pure: no socket, no clock.
 """
 
 import re
@@ -16,23 +16,25 @@ A, NS, CNAME, SOA, PTR, MX, AAAA, OPT = 1, 2, 5, 6, 12, 15, 28, 41
 INTERNET = 1
 PADDING = 12
 EDE = 15  # the one EDNS option that matters here: an extended error (RFC 8914)
-# Said by the resolver of its own answer: it is not the domain's, or not for certain (19: of
-# a domain that it could not ask).
+# Extended errors of an answer that is not the domain's own, or not certain (19: the domain's
+# servers could not be reached).
 FILTERED = {4: "forged", 15: "blocked", 16: "censored", 17: "filtered", 19: "kept past its time"}
 UNSIGNED_NXDOMAIN = "NXDOMAIN without an SOA record: the resolver filters"
-LABELS_MAX = 16_384  # of all names together: 2 ms; 300 exchanges have 1,500
+LABELS_MAX = 16_384  # of all names together, which takes 2 ms; 300 exchanges have 1,500
 
 NAME_OCTETS_MAX = 253  # as text without its last dot: 255 as octets (RFC 1035 2.3.4)
 POINTERS_MAX = 8  # in one name; a compressing server writes one
-CHAIN_MAX = 8  # CNAMES_MAX of mailprobe.engine.dns.messages: a longer chain is not for us to judge
-TTL_MAX = 0x7FFFFFFF  # RFC 2181 8; what is more is left to dnspython
+CHAIN_MAX = 8  # CNAMES_MAX of mailprobe.engine.dns.messages: longer chains are left to dnspython
+TTL_MAX = 0x7FFFFFFF  # RFC 2181 8; greater values are left to dnspython
 
-# What a record's data are to us: text for an address or a target, a pair for an MX.
-# A name that is no host's is None.
+# The data of a record: text for an address or a target, a pair for an MX record.
+# None for a name that is not a host name.
 Datum = str | tuple[str | None, int] | None
-Records = tuple[list[Datum], int]  # and for how long they, or their absence, may be kept
+Records = tuple[
+    list[Datum], int
+]  # with the time in s for which they, or their absence, may be kept
 
-# A host name as octets, lower case. The same rule as mailprobe.engine.dns.messages keeps, for whole names.
+# A host name as octets, lower case. The same rule as in messages.py, for whole names.
 _HOST = re.compile(
     rb"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)*"
     rb"(?![0-9]+\Z)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?"
@@ -44,7 +46,7 @@ _OPTION = Struct(">HH")
 
 
 class Uncertain(Exception):
-    """These octets say nothing certain about the question; the words are for a person."""
+    """The answer is not certain. The message is for people."""
 
 
 def filtered(code: int) -> Uncertain:
@@ -52,15 +54,14 @@ def filtered(code: int) -> Uncertain:
 
 
 class _Unknown(Exception):
-    """Not for this reader."""
+    """Left to dnspython."""
 
 
 def read_records(octets: bytes, name: str, kind: int, at: int, *, missing: bool) -> Records | None:
-    """The records of this kind at the end of the name's CNAME chain, or None for "ask dnspython".
+    """The records of this kind at the end of the name's CNAME chain; None leaves it to dnspython.
 
-    The header and the question, which ends at `at`, have been looked at already:
-    `missing` is NXDOMAIN. Where there are certainly no records the list is empty. Raises
-    Uncertain.
+    The caller has checked the header and the question, which ends at `at`; `missing` is
+    NXDOMAIN. The list is empty if there certainly are no records. Raises Uncertain.
     """
     try:
         return _Message(octets, name.lower().removesuffix(".").encode("ascii")).read(
@@ -71,7 +72,7 @@ def read_records(octets: bytes, name: str, kind: int, at: int, *, missing: bool)
 
 
 class _Message:
-    """One message, and what its answer section has said so far."""
+    """One message, and what was read of its answer section."""
 
     __slots__ = ("_aliases", "_asked", "_at", "_labels", "_octets", "_records")
 
@@ -79,7 +80,7 @@ class _Message:
         self._octets = octets
         self._asked = asked
         self._at = 0
-        self._labels = 0  # read until now
+        self._labels = 0  # read so far
         self._aliases: dict[bytes, tuple[bytes, int]] = {}  # owner -> target, TTL
         self._records: dict[bytes, tuple[list[Datum], list[int]]] = {}  # owner -> data, TTLs
 
@@ -105,9 +106,9 @@ class _Message:
         return [], min([*ttls, *absence]) if absence else 0
 
     def _head(self) -> tuple[bytes, int, int, int]:
-        """A record's owner, type, TTL and end; the place is that of its data afterwards."""
+        """Read a record's owner, type, TTL and end; move to its data."""
         octets, at = self._octets, self._at
-        if octets[at] == 0xC0 and octets[at + 1] == 12:  # the name asked about, nearly always
+        if octets[at] == 0xC0 and octets[at + 1] == 12:  # the name queried, nearly always
             owner, at = self._asked, at + 2
         else:
             owner, at = self._name(at, len(octets))
@@ -140,13 +141,15 @@ class _Message:
         if kind == A and end - at == 4:
             return f"{octets[at]}.{octets[at + 1]}.{octets[at + 2]}.{octets[at + 3]}"
         if kind == AAAA and end - at == 16 and any(octets[at : at + 8]):
-            return str(IPv6Address(octets[at:end]))  # others may hold IPv4, spelt in two ways
+            return str(
+                IPv6Address(octets[at:end])
+            )  # others may embed IPv4, which has two spellings
         if kind == PTR:
             return _host(self._name_to(at, end))
         raise _Unknown
 
     def _read_authority(self, count: int, answers: int) -> tuple[int, ...] | None:
-        """How long an absence may be kept (RFC 2308 5): the TTLs that say so; None for a referral."""
+        """The TTLs that limit how long an absence may be kept (RFC 2308 5); None for a referral."""
         absence: tuple[int, ...] = ()
         referral = False
         for _ in range(count):
@@ -172,7 +175,7 @@ class _Message:
         return int(minimum)
 
     def _read_others(self, count: int) -> int:
-        """The additional section, which must be whole: the extended error in it, or -1."""
+        """Read the additional section to its end; return the extended error in it, or -1."""
         options, error = False, -1
         for _ in range(count):
             at = self._at
@@ -186,29 +189,29 @@ class _Message:
         return error
 
     def _read_options(self, end: int) -> int:
-        """The extended error among them that says the resolver filters, or -1."""
+        """The extended error among the options that shows filtering, else any, else -1."""
         octets, at, error = self._octets, self._at, -1
         while at < end:
             code, length = _OPTION.unpack_from(octets, at)
             at += 4
             if code == EDE and length >= 2 and at + 2 <= end:
-                octets[at + 2 : at + length].decode()  # else dnspython calls it broken
+                octets[at + 2 : at + length].decode()  # raises where dnspython finds it broken
                 number = octets[at] << 8 | octets[at + 1]
                 error = number if error not in FILTERED else error
             elif code != PADDING:
-                raise _Unknown  # dnspython looks into it, and may find it broken
+                raise _Unknown  # dnspython parses it, and may find it broken
             at += length
         if at != end:
             raise _Unknown
         return error
 
     def _end_of_chain(self) -> tuple[bytes, list[int]]:
-        """Where the aliases lead, and the TTLs on the way."""
+        """Where the aliases lead, and their TTLs."""
         owner, ttls = self._asked, list[int]()
         while (alias := self._aliases.get(owner)) is not None:
             owner, ttl = alias
             ttls.append(ttl)
-            if len(ttls) > CHAIN_MAX:  # a loop, or too long: dnspython's reader has the words
+            if len(ttls) > CHAIN_MAX:  # a loop, or too long: messages.py words the failure
                 raise _Unknown
         return owner, ttls
 
@@ -228,17 +231,17 @@ class _Message:
 
 
 def _host(name: bytes) -> str | None:
-    """A host's name as text, "" for the root; None for what is no host's name."""
+    """A host name as text, "" for the root, None for what is not a host name."""
     if name and not _HOST.fullmatch(name):
         return None
     return name.decode("ascii")
 
 
 def _name(octets: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """The name at this place, lower case with dots between its labels, and where the next thing is.
+    """The name at this position, in lower case with dots, and the position after it.
 
-    A pointer leads to what lies wholly before this name, and so does the next one:
-    each octet of the message is read at most once.
+    A pointer must lead to before the part that it ends, so each octet of the message is
+    read at most once.
     """
     labels: list[bytes] = []
     start, after, pointers = at, 0, 0

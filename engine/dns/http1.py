@@ -1,4 +1,4 @@
-"""The answer to one HTTP/1.1 request, as it comes in (RFC 9112)."""
+"""Reads the response to one HTTP/1.1 request, without a socket (RFC 9112)."""
 
 import re
 
@@ -9,11 +9,11 @@ _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,7})[ \t]*(?:;[^\r\n]*)?")
 _CHUNK_LINE_OCTETS_MAX = 1024
 INTERIM_MAX = 8  # responses of 1xx before the final one
-CHUNKS_MAX = 256  # of an answer that is mostly sent in one
+CHUNKS_MAX = 256  # of one response, which is mostly sent in one chunk
 
 
 def request(authority: str, target: str, kind: str, body: bytes) -> bytes:
-    """A POST of this body that wants a body of the same kind."""
+    """Encode a POST of this body, which accepts a response of the same content type."""
     return (
         f"POST {target} HTTP/1.1\r\nHost: {authority}\r\nAccept: {kind}\r\n"
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -21,22 +21,22 @@ def request(authority: str, target: str, kind: str, body: bytes) -> bytes:
 
 
 class ResponseReader:
-    """Reads one response, whose body may have so many octets."""
+    """Reads one response with a body of at most `octets_max`."""
 
     def __init__(self, octets_max: int) -> None:
         self._octets_max = octets_max
         self._buffer = b""
         self._reply: HttpResponse | None = None
-        self._left: int | None = None  # of the body; None: until the connection ends
+        self._left: int | None = None  # octets of the body; None: until the connection ends
         self._chunked = False
         self._interim = 0
         self._chunks = 0
         self._body = bytearray()
-        self.begun = False  # anything was sent
-        self.last = False  # nothing may follow on this connection
+        self.begun = False  # the server has sent something
+        self.last = False  # the connection takes no other request
 
     def receive_data(self, octets: bytes) -> HttpResponse | None:
-        """The response, when these octets complete it. Raises NotHttp, TooLong."""
+        """Return the response if these octets complete it. Raises NotHttp, TooLong."""
         self.begun = True
         self._buffer += octets
         while self._reply is None:
@@ -49,7 +49,7 @@ class ResponseReader:
         return self._end() if self._left == 0 else None
 
     def receive_end(self) -> HttpResponse | None:
-        """The response, where the connection's end completes it."""
+        """Return the response if the end of the connection completes it."""
         if self._reply is None or self._chunked or self._left is not None:
             return None
         self.last = True
@@ -59,7 +59,7 @@ class ResponseReader:
     def _end(self) -> HttpResponse:
         assert self._reply is not None
         if self._buffer:
-            self.last = True  # more than was asked for: nothing that follows may be trusted
+            self.last = True  # more than one response: what follows cannot be trusted
         self._reply.body = bytes(self._body)
         return self._reply
 
@@ -127,7 +127,7 @@ class ResponseReader:
             self._left -= octets
 
     def _read_chunks(self) -> HttpResponse | None:
-        """`_left` counts the chunk's octets and, below zero, what is left of its CR LF."""
+        """Read chunks; `_left` counts the octets left of the present one."""
         while True:
             if self._left:
                 self._read_body(min(self._left, len(self._buffer)))
@@ -152,7 +152,7 @@ class ResponseReader:
                 raise NotHttp("too many chunks")
             if int(size[1], 16) == 0:
                 if len(rest) < 2:
-                    return None  # the size's line is read again with what follows it
+                    return None  # the size line is read again with what follows it
                 if rest[:2] != b"\r\n":
                     raise NotHttp("trailers")
                 self._buffer = rest[2:]

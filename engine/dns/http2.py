@@ -1,9 +1,9 @@
 """The client's side of one HTTP/2 connection, for small POSTs with small answers (RFC 9113).
 
-Not on the package h2, whose streams cost more than everything else that a look-up does:
-its state machines, its checks of every header and the events it makes of each frame. Of
-HTTP/2 this takes what POST needs and refuses the rest. hpack reads the header blocks.
-Our own blocks never touch the dynamic table (RFC 7541), so they need no state.
+Not built on the package h2: its state machines, header checks and events cost more CPU
+than everything else in a look-up. This implements the part of HTTP/2 that POST needs and
+refuses the rest. hpack reads the header blocks. The blocks that we send never use the
+dynamic table (RFC 7541), so they need no state.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,15 @@ import hpack
 from mailprobe.engine.dns.response import FIELDS_OCTETS_MAX, HttpResponse, NotHttp
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-FRAME_OCTETS_MAX = 16_384  # nobody may send more to those who allow no more
-STREAMS_AT_FIRST = 100  # until the server has said how many it bears (RFC 9113 6.5.2 advises it)
+FRAME_OCTETS_MAX = 16_384  # the limit for a peer that has not raised it (RFC 9113 4.2)
+STREAMS_AT_FIRST = 100  # until the server sends its limit (RFC 9113 6.5.2 recommends at least this)
 STREAMS_MAX = 1_000
 STREAM_LAST = 2**31 - 1
 WINDOW_AT_FIRST = 65_535
 WINDOW_MAX = 2**31 - 1
-WINDOW = 1024 * 1024  # what the server may send before we acknowledge, on all streams
-FRUITLESS_FRAMES_MAX = 2_000  # in a row that settle nothing; an answer has two to ten
-OUT_OCTETS_MAX = 1024 * 1024  # that the server makes us write and doesn't read
+WINDOW = 1024 * 1024  # octets that the server may send on all streams before WINDOW_UPDATE
+FRUITLESS_FRAMES_MAX = 2_000  # in a row that complete no response; a response has two to ten
+OUT_OCTETS_MAX = 1024 * 1024  # that the server causes us to write and does not read
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 1, 1, 4, 8, 32
@@ -54,24 +54,24 @@ Http2Request = TypeVar("Http2Request")
 
 
 class StreamRefused:
-    """The server has certainly not worked on this: it may be asked again."""
+    """The server has not processed this request; it may be sent again."""
 
 
 class StreamReset(str):
-    """The server gave a stream up; the code's name."""
+    """The server reset the stream; the value is the name of the error code."""
 
     __slots__ = ()
 
 
 class Overlong:
-    """The answer had more octets than were allowed; the rest is not read."""
+    """The body had more octets than allowed; the rest is not read."""
 
 
 Outcome = HttpResponse | StreamRefused | StreamReset | Overlong
 
 
 def request_fields(authority: str, target: str, kind: str, length: int) -> bytes:
-    """A POST's header block, the same on each connection and at each time."""
+    """The header block of a POST. It can be reused on every connection."""
     fields = [
         hpack.NeverIndexedHeaderTuple(name, value)
         for name, value in (
@@ -85,7 +85,9 @@ def request_fields(authority: str, target: str, kind: str, length: int) -> bytes
         )
     ]
     encoder = hpack.Encoder()
-    encoder.header_table_size = 0  # said in each block: whatever table the server allows, it fits
+    encoder.header_table_size = (
+        0  # announced in each block, so it fits any table size of the server
+    )
     return encoder.encode(fields)
 
 
@@ -99,11 +101,11 @@ class _Stream(Generic[Http2Request]):
 
 
 class Http2Connection(Generic[Http2Request]):
-    """Questions in, octets out; octets in, outcomes out.
+    """Requests in, octets out; octets in, outcomes out.
 
-    `settle` is called with each question's outcome, once, while octets are taken; it
-    may ask the next one. Questions that are not settled when the connection ends are
-    for its holder to take back.
+    `settle` is called once with each request's outcome, from within `receive_data`; it may
+    send another request. When the connection ends, the owner takes back the requests that
+    are not settled.
     """
 
     def __init__(
@@ -112,21 +114,21 @@ class Http2Connection(Generic[Http2Request]):
         self._settle = settle
         self._body_octets_max = body_octets_max
         self.out = bytearray(PREFACE)
-        # A stream's window holds the longest answer and one octet more: so it is never
-        # acknowledged, and one that is too long shows itself.
+        # A stream's window holds more than the longest body allowed. So it needs no
+        # WINDOW_UPDATE, and a body that is too long is noticed.
         window = body_octets_max + FRAME_OCTETS_MAX
         settings = _SETTING.pack(ENABLE_PUSH, 0) + _SETTING.pack(INITIAL_WINDOW, window)
         self._write(SETTINGS, 0, 0, settings)
         self._write(WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - WINDOW_AT_FIRST))
-        self.leaving = False  # the server takes no more questions here
+        self.leaving = False  # no more requests may be sent
         self._streams: dict[int, _Stream[Http2Request]] = {}
         self._next = 1
-        self.streams_max = STREAMS_AT_FIRST  # that may be open at a time
+        self.streams_max = STREAMS_AT_FIRST  # open at a time
         self._greeted = False
         self._buffer = b""
-        self._fruitless = 0  # frames since the last that settled something, or question
+        self._fruitless = 0  # frames since the last response or request
         self._unacknowledged = 0
-        self._window = WINDOW_AT_FIRST  # what we may send
+        self._window = WINDOW_AT_FIRST  # octets that we may send
         self._stream_window = WINDOW_AT_FIRST
         self._blocked: dict[
             int, tuple[bytes, int]
@@ -136,7 +138,7 @@ class Http2Connection(Generic[Http2Request]):
 
     @property
     def room(self) -> bool:
-        """May one more question be asked now?"""
+        """Whether one more request may be sent now."""
         return (
             not self.leaving and len(self._streams) < self.streams_max and self._next <= STREAM_LAST
         )
@@ -146,16 +148,16 @@ class Http2Connection(Generic[Http2Request]):
         return len(self._streams)
 
     def requests(self) -> list[Http2Request]:
-        """Those under way, in the order they were asked."""
+        """The requests under way, in the order they were sent."""
         return [stream.request for stream in self._streams.values()]
 
     @property
     def spent(self) -> bool:
-        """No question will ever be asked here again, and none is under way."""
+        """Whether no request is under way and none can be sent any more."""
         return not self._streams and (self.leaving or self._next > STREAM_LAST)
 
     def send_request(self, question: Http2Request, fields: bytes, body: bytes) -> int:
-        """Send a question; there must be room. Gives its stream."""
+        """Send a request and return its stream. There must be room."""
         number = self._next
         self._next += 2
         self._fruitless = 0
@@ -177,18 +179,18 @@ class Http2Connection(Generic[Http2Request]):
         return number
 
     def forget(self, number: int) -> None:
-        """Drop a stream without a word to the server: the connection is to end soon."""
+        """Drop a stream without resetting it: the connection is to end soon."""
         self._streams.pop(number, None)
         self._blocked.pop(number, None)
 
     def cancel_request(self, number: int) -> None:
-        """Reset a stream: nothing is told of its question any more."""
+        """Reset a stream. Its request will not be settled."""
         if self._streams.pop(number, None) is not None:
             self._blocked.pop(number, None)
             self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
 
     def take_back(self) -> list[Http2Request]:
-        """The questions that are not settled, in the order they were asked; none is any longer."""
+        """Remove and return the requests that are not settled, in the order they were sent."""
         questions = self.requests()
         self._streams.clear()
         self._blocked.clear()
@@ -196,11 +198,11 @@ class Http2Connection(Generic[Http2Request]):
         return questions
 
     def ping(self) -> None:
-        """Make the server say something."""
+        """Send a PING, which the server must answer."""
         self._write(PING, 0, 0, bytes(8))
 
     def receive_data(self, octets: bytes) -> None:
-        """Read what the server sent, and settle what it settles. Raises NotHttp."""
+        """Read what the server sent, and settle the requests that it completes. Raises NotHttp."""
         buffer = self._buffer + octets if self._buffer else octets
         at, size = 0, len(buffer)
         try:
@@ -260,7 +262,7 @@ class Http2Connection(Generic[Http2Request]):
                 self._receive_window_update(number, payload)
             case 9:  # CONTINUATION
                 self._receive_continuation(flags, payload)
-        # Frames of other kinds are to be passed over (RFC 9113 4.1).
+        # Frames of other types are ignored (RFC 9113 4.1).
 
     # -- answers ------------------------------------------------------------------------------
 
@@ -311,7 +313,7 @@ class Http2Connection(Generic[Http2Request]):
         if stream.reply is None:
             raise NotHttp("an answer without a head")
         if not stream.body:
-            stream.body = payload  # the whole of it, nearly always
+            stream.body = payload  # nearly always the whole body
         else:
             if isinstance(stream.body, bytes):
                 stream.body = bytearray(stream.body)
@@ -323,7 +325,7 @@ class Http2Connection(Generic[Http2Request]):
             self._end(number, stream)
 
     def _stream(self, number: int) -> _Stream[Http2Request] | None:
-        """The stream, or None where we have given it up or it has ended."""
+        """The stream, or None if we have reset it or it has ended."""
         stream = self._streams.get(number)
         if stream is None and (number >= self._next or not number & 1):
             raise NotHttp("an answer to nothing")
@@ -333,7 +335,7 @@ class Http2Connection(Generic[Http2Request]):
         assert stream.reply is not None
         stream.reply.body = bytes(stream.body)
         if self._blocked.pop(number, None) is not None:
-            # It answered without having heard us out; it still waits for the end.
+            # It answered before we had sent the whole body, and still waits for it.
             self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
         del self._streams[number]
         self._fruitless = 0
@@ -380,14 +382,14 @@ class Http2Connection(Generic[Http2Request]):
             self._write(PING, ACK, 0, payload)
 
     def _receive_goaway(self, number: int, payload: bytes) -> None:
-        """No more questions; those that the server had not begun may be asked again (RFC 9113 6.8)."""
+        """Stop sending requests; those that the server had not begun are refused (RFC 9113 6.8)."""
         if number or len(payload) < 8:
             raise NotHttp("a broken frame")
         self.leaving = True
         last = _number(payload[:4]) & STREAM_LAST
         for later in [number for number in self._streams if number > last]:
             self._blocked.pop(later, None)
-            stream = self._streams.pop(later, None)  # to settle one may give up another
+            stream = self._streams.pop(later, None)  # to settle one may cancel another
             if stream is not None:
                 self._settle(stream.request, StreamRefused())
 
@@ -403,7 +405,7 @@ class Http2Connection(Generic[Http2Request]):
         self._send_blocked()
 
     def _send_blocked(self) -> None:
-        """Send the bodies that have got their windows; the others keep their places."""
+        """Send the bodies that now fit their windows."""
         for number, (body, credit) in list(self._blocked.items()):
             if len(body) <= min(credit, self._window):
                 del self._blocked[number]
@@ -426,7 +428,7 @@ def _without_padding(flags: int, payload: bytes) -> bytes:
 
 
 def _final(fields: list[hpack.HeaderTuple]) -> HttpResponse | None:
-    """What a header block says of a final response, or None for an interim one."""
+    """The response that a header block begins, or None for an interim one."""
     status, kind, date = b"", b"", b""
     for name, value in fields:
         if name == b":status":

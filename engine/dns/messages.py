@@ -1,14 +1,14 @@
-"""A DNS question and its answer as bytes, and what an answer says (RFC 1035, 2308, 7505, 8484).
+"""DNS queries and answers as bytes, and what an answer means (RFC 1035, 2308, 7505, 8484).
 
-`encode_query` makes a question; `read_route`, `read_addresses` and `read_pointers` read its
-answer and never raise, whatever the bytes. Only an answer that is certain is told
-as one: a resolver that failed, was cut short, loops or speaks of another question
-is `LookupFailed`, never "there is no mail here". So is a resolver that filters: it says
-so by an EDE (RFC 8914), or answers NXDOMAIN without the SOA that a real one brings along.
-mailprobe.engine.dns.fast_decoder reads the plain
-answers, which are nearly all; dnspython reads whatever that one does not know, and is
-not even imported before. Both say the same of everything that both know.
-Pure: no socket, no clock.
+`encode_query` makes a query; `read_route`, `read_addresses` and `read_pointers` read its
+answer and never raise, whatever the bytes. Only a certain answer counts: a failure, a
+truncated answer, a CNAME loop or an answer to another question is `LookupFailed`, never
+"this domain takes no mail". So is the answer of a resolver that filters: it carries an
+EDE (RFC 8914), or it is an NXDOMAIN without the SOA record that a real one has.
+
+fast_decoder reads plain answers, which are nearly all. dnspython reads the others, and is
+imported only then. Both give the same result where both can read an answer. Pure: no
+socket, no clock.
 """
 
 import re
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 Kind = Literal["A", "PTR", "MX", "AAAA"]
 TYPES: dict[Kind, int] = {"A": 1, "PTR": 12, "MX": 15, "AAAA": 28}
 
-MESSAGE_OCTETS_MAX = 65_535  # the length that DNS over TCP can say
-RECORDS_MAX = 256  # by dnspython: it takes about 0.1 ms for each, while the loop stands still
+MESSAGE_OCTETS_MAX = 65_535  # the length field of DNS over TCP
+RECORDS_MAX = 256  # read by dnspython, which takes 0.1 ms for each and blocks the event loop
 CNAMES_MAX = 8
-# EDNS with room for 1,232 octets and no options (RFC 6891): a resolver says why it gives
-# no answer (RFC 8914) only to those who speak EDNS themselves.
+# EDNS with 1,232 octets and no options (RFC 6891): a resolver sends the reason for a
+# missing answer (RFC 8914) only to clients that use EDNS.
 OPT = b"\0\0\x29\x04\xd0" + bytes(6)
-# Its name servers: what every resolver remembers.
+# The NS records of the root, which every resolver has cached.
 ROOT_QUESTION = b"\0\0\1\0\0\1\0\0\0\0\0\1" + b"\0" + b"\0\2\0\1" + OPT
-QUERIES_CACHED = 1024  # those under way: each is made when asked, and again for its answer
-EXCHANGES_MAX = 64  # a probe tries five addresses at most; nobody has more than about 20
+QUERIES_CACHED = 1024  # encoded once for the query, and again to check its answer
+EXCHANGES_MAX = 64  # a probe tries at most five addresses; no domain has more than about 20
 ADDRESSES_MAX = 64
 
 
@@ -70,8 +70,8 @@ class Route:
     """Where a domain's mail goes: its exchanges by preference, ties by name.
 
     `mx_host` is the first of them. Records that name no host (an address, junk) are
-    left out; where all are so, `exchanges` is empty and `mx_host` None: that is told as
-    if no MX record had been found, but without certainty.
+    left out. If that leaves none, `exchanges` is empty and `mx_host` None; the verdict is
+    then that of a failed look-up.
     """
 
     domain: str
@@ -90,14 +90,14 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class NoMail:
-    """The resolver says for certain that this domain takes no mail."""
+    """It is certain that this domain takes no mail."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """A host's addresses as text, in the resolver's order; how long they may be kept."""
+    """A host's addresses as text, in the resolver's order, and how long they may be kept."""
 
     ips: tuple[str, ...]
     ttl_s: int
@@ -105,7 +105,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class NoAddress:
-    """The resolver says for certain that this host has no address of the kind asked for."""
+    """It is certain that this host has no address of the kind queried."""
 
     reason: str
     ttl_s: int = 0
@@ -113,9 +113,9 @@ class NoAddress:
 
 @dataclass(frozen=True, slots=True)
 class LookupFailed:
-    """Nothing certain is known; the reason is for a person.
+    """Nothing certain is known. The reason is for people.
 
-    A hasty failure says nothing of the name: whoever has the time asks again.
+    A hasty failure says nothing about the name: a caller that has time tries again.
     """
 
     reason: str
@@ -128,9 +128,9 @@ AddressAnswer = Addresses | NoAddress | LookupFailed
 
 @lru_cache(QUERIES_CACHED)
 def encode_query(name: str, kind: Kind) -> bytes:
-    """The question as bytes: id 0, so that caches may share it (RFC 8484 4.1), RD set.
+    """Encode a query with id 0, so that HTTP caches can share it (RFC 8484 4.1), and RD set.
 
-    Raises ValueError for what is no domain name in A-labels.
+    Raises ValueError for what is not a domain name in A-labels.
     """
     labels = [label.encode("ascii") for label in name.removesuffix(".").split(".")]
     if any(not 0 < len(label) < 64 for label in labels) or len(name) > 254:
@@ -146,7 +146,7 @@ def reverse_name(ip: str) -> str:
 
 
 def read_route(octets: bytes, domain: str) -> RouteAnswer:
-    """What this answer to `ask(domain, "MX")` says of the domain's mail."""
+    """Read the answer to the MX query of a domain."""
     try:
         found = _read(octets, domain, "MX")
     except _NoAnswer as error:
@@ -154,19 +154,19 @@ def read_route(octets: bytes, domain: str) -> RouteAnswer:
     if not found.data:
         return NoMail(found.absence)
     if not any(name != "" for name, _ in found.data):
-        return NoMail("null MX")  # RFC 7505; beside other records the root is only junk
+        return NoMail("null MX")  # RFC 7505; beside other records the root is junk
     best: dict[str, int] = {}
     for name, preference in found.data:
         if name:
             best[name] = min(preference, best.get(name, preference))
     ordered = sorted(best, key=lambda name: (best[name], name))[:EXCHANGES_MAX]
-    # Thousands of domains share an operator's exchanges: one string for all.
+    # Thousands of domains share the exchanges of an operator: keep one string for all.
     exchanges = tuple(MailExchange(sys.intern(name), best[name]) for name in ordered)
     return Route(domain, exchanges, exchanges[0].name if exchanges else None)
 
 
 def read_addresses(octets: bytes, name: str, kind: Literal["A", "AAAA"]) -> AddressAnswer:
-    """What this answer to `ask(name, kind)` says of the host's addresses."""
+    """Read the answer to the A or AAAA query of a host."""
     try:
         found = _read(octets, name, kind)
     except _NoAnswer as error:
@@ -177,7 +177,7 @@ def read_addresses(octets: bytes, name: str, kind: Literal["A", "AAAA"]) -> Addr
 
 
 def read_pointers(octets: bytes, ip: str) -> tuple[str, ...] | LookupFailed:
-    """The host names that this answer to `ask(reverse_name(ip), "PTR")` gives; maybe none."""
+    """Read the host names in the answer to the PTR query of an address; there may be none."""
     try:
         found = _read(octets, reverse_name(ip), "PTR")
     except _NoAnswer as error:
@@ -185,13 +185,13 @@ def read_pointers(octets: bytes, ip: str) -> tuple[str, ...] | LookupFailed:
     return tuple(dict.fromkeys(name for name in found.data if name))
 
 
-# A host name by RFC 1123 2.1; the underscore is forbidden and exists, and mail is
-# delivered there (Postfix takes it too).
+# A host name by RFC 1123 2.1. The underscore is forbidden, but in use: mail is delivered
+# to such hosts (Postfix accepts it too).
 _LABEL = re.compile(rb"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?")
 
 
 def _host_name(labels: tuple[bytes, ...]) -> str | None:
-    """These labels as a host name, or None where they are none, as `192.0.2.1.` is none."""
+    """These labels as a host name, or None for what is not one, such as `192.0.2.1.`"""
     labels = tuple(label.lower() for label in labels)
     if not labels or labels[-1].isdigit() or not all(map(_LABEL.fullmatch, labels)):
         return None
@@ -203,10 +203,10 @@ _NoAnswer = Uncertain
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the records asked for say; where there are none for certain, why.
+    """The data of the queried records; if there certainly are none, `absence` says why.
 
-    An address is text; a host is its name, "" for the root, None where it names none;
-    an MX record is a pair of host and preference.
+    An address is text. A host is its name, "" for the root, or None for what is not a host
+    name. An MX record is a pair of host and preference.
     """
 
     data: list[Any]
@@ -215,7 +215,7 @@ class _Found:
 
 
 def _read(octets: bytes, name: str, kind: Kind) -> _Found:
-    """The records of this kind at the end of the name's CNAME chain, or raise _NoAnswer."""
+    """The records of this kind at the end of the name's CNAME chain. Raises _NoAnswer."""
     question = encode_query(name, kind)[: -len(OPT)]
     missing = _check_header(octets, question)
     plain = read_records(octets, name, TYPES[kind], len(question), missing=missing)
@@ -226,7 +226,7 @@ def _read(octets: bytes, name: str, kind: Kind) -> _Found:
 
 
 def _read_slowly(octets: bytes, kind: Kind, missing: bool) -> Records:
-    """The same by dnspython, for what the plain reader does not know."""
+    """The same by dnspython, for what fast_decoder cannot read."""
     message = _parse(octets)
     aliases, records = _by_owner(message, TYPES[kind])
     owner, ttls = _end_of_chain(message.question[0].name, aliases)
@@ -256,7 +256,7 @@ _NXDOMAIN = 3
 
 
 def _check_header(octets: bytes, question: bytes) -> bool:
-    """Say whether the answer is NXDOMAIN; raise _NoAnswer for what is no answer to this."""
+    """Return whether the answer is NXDOMAIN. Raises _NoAnswer if it does not answer this."""
     if len(octets) > MESSAGE_OCTETS_MAX:
         raise _NoAnswer(f"a message of more than {MESSAGE_OCTETS_MAX} octets")
     if len(octets) < 12 or octets[2] & 0xF8 != 0x80:  # QR set, opcode QUERY
@@ -264,8 +264,8 @@ def _check_header(octets: bytes, question: bytes) -> bool:
     rcode = octets[3] & 0x0F
     if rcode not in (0, _NXDOMAIN):  # such answers often leave the question out
         raise _NoAnswer(_RCODES.get(rcode, f"rcode {rcode}"))
-    # Names match whatever their case. No length octet of a label is a letter (at most
-    # 63), nor is an octet of our types: so all may be lowered alike.
+    # Names match in any case. No length octet of a label is a letter (at most 63), nor is
+    # an octet of our types: so the whole question can be lowered.
     asked = question[12:].lower()
     if octets[4:6] != b"\0\1" or octets[12 : 12 + len(asked)].lower() != asked:
         raise _NoAnswer("an answer to another question")
@@ -275,7 +275,7 @@ def _check_header(octets: bytes, question: bytes) -> bool:
 
 
 def _parse(octets: bytes) -> "dns.message.Message":
-    import dns.edns  # here, not above: 40 ms that a cold start may not need
+    import dns.edns  # here, not above: it takes 40 ms to import, and is seldom needed
     import dns.exception
     import dns.message
 
@@ -311,7 +311,7 @@ def _by_owner(
 def _end_of_chain(
     owner: "dns.name.Name", aliases: dict["dns.name.Name", "dns.rrset.RRset"]
 ) -> tuple["dns.name.Name", list[int]]:
-    """Where the aliases lead from this owner, and the TTLs on the way."""
+    """Where the aliases lead from this owner, and their TTLs."""
     passed = {owner}
     ttls: list[int] = []
     while (alias := aliases.get(owner)) is not None:
@@ -326,7 +326,7 @@ def _end_of_chain(
 
 
 def _ttl_of_absence(message: "dns.message.Message", ttls: list[int], missing: bool) -> int:
-    """How long an absence may be kept (RFC 2308 5); raise _NoAnswer for a referral (2.2)."""
+    """How long an absence may be kept, in s (RFC 2308 5). Raises _NoAnswer for a referral (2.2)."""
     authority_of_names, start_of_authority = 2, 6
     referral = False
     for rrset in message.authority:

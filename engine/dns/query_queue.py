@@ -1,21 +1,21 @@
 """Which query may be sent to a resolver now: fair by account, and late queries give way.
 
 A resolver answers a limited number of queries at a time (`capacity`). A query whose
-name server hangs occupies one of these places until its clock runs out, and everybody
-can bring such names. So the queue keeps these rules:
+name server hangs occupies one of these slots until its deadline, and any account can
+send such names. So the queue keeps these rules:
 
 - Accounts take turns. Of those whose turn is near, the one with the fewest queries
   under way goes first. Within an account, layer 4's look-ups go before requests, and
   requests before lists, which can wait.
-- A query is late after LATE_S without an answer. Where others wait and no place is
+- A query is late after LATE_S without an answer. Where others wait and no slot is
   free, late queries give way: first those of a zone with more than ZONE_LATE_MAX of
-  them, then those of the account with the most places, then those of the waiting account
-  itself, as far as they hold more than a quarter of its places.
+  them, then those of the account with the most slots, then those of the waiting account
+  itself, as far as they hold more than a quarter of its slots.
 - A query that gave way waits again, behind all that were never sent. The resolver has
   often found the answer by then.
 
-So an account waits for others no longer than LATE_S, whatever they ask about. Pure: no
-socket, no clock; whoever calls says what time it is.
+So an account waits for others no longer than LATE_S, whatever they look up. Pure: no
+socket, no clock; the caller passes the time.
 """
 
 from abc import ABC, abstractmethod
@@ -24,32 +24,32 @@ from enum import IntEnum
 
 LATE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 ZONE_LATE_MAX = 8  # more of one zone show that its name servers hang
-LATE_SHARE = 4  # a quarter of its places: what an account's late queries keep from its others
-ACCOUNTS_COMPARED = 16  # accounts compared at each turn: an upper bound of the work
+LATE_SHARE = 4  # late queries may hold a quarter of an account's slots while its others wait
+ACCOUNTS_COMPARED = 16  # at each turn: bounds the work
 REVIEW_S = 0.02  # between two searches for late queries while some wait
 
 
 class Priority(IntEnum):
-    """Who asks; a smaller number goes first within an account."""
+    """What needs the answer; a smaller number goes first within an account."""
 
-    PROBE = 0  # layer 4's clock is running
-    REQUEST = 1  # layer 3's clock is running
-    LIST = 2  # its clock starts with the first query
+    PROBE = 0  # layer 4's deadline is running
+    REQUEST = 1  # layer 3's deadline is running
+    LIST = 2  # its deadline starts with the first query
     AGAIN = 3  # it gave way before
 
 
 class Query(ABC):
     """A query to one resolver, wanted by one account or more.
 
-    `wanted_by` is shared with whoever keeps it; the queue reads it when a query waits.
+    `wanted_by` is shared with the caller; the queue reads it when the query has to wait.
     """
 
-    __slots__ = ("account", "deadline", "name", "preempted", "sent_at")
+    __slots__ = ("account", "name", "preempted", "sent_at", "wanted_by")
 
     def __init__(self, name: str, wanted_by: dict[str, Priority]) -> None:
         self.name = name
-        self.deadline = wanted_by
-        self.account = ""  # whose turn it used
+        self.wanted_by = wanted_by
+        self.account = ""  # the account whose turn it used
         self.sent_at: float | None = None  # None while it waits
         self.preempted = False
 
@@ -59,7 +59,7 @@ class Query(ABC):
 
     @abstractmethod
     def preempt(self) -> None:
-        """It gives way: forget what was sent. It waits again."""
+        """It gives way: cancel what was sent. It waits again."""
 
 
 class _AccountQueue:
@@ -86,12 +86,12 @@ class _AccountQueue:
 
 
 class QueryQueue:
-    """The queries to one resolver: those under way, and those that wait for a place."""
+    """The queries to one resolver: those under way, and those that wait for a slot."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._sent: dict[Query, None] = {}  # the oldest first
-        self._unwanted: dict[Query, None] = {}  # of those: nobody waits for their answers
+        self._unwanted: dict[Query, None] = {}  # of those: their answers are not needed
         self._slots: dict[str, int] = {}  # queries under way, by account
         self._by_account: OrderedDict[str, _AccountQueue] = (
             OrderedDict()
@@ -107,29 +107,29 @@ class QueryQueue:
         return len(self._sent)
 
     def submit(self, query: Query, now: float) -> None:
-        """Send the query now if there is a place, else when its turn comes."""
+        """Send the query now if a slot is free, else when its turn comes."""
         if not self._by_account and len(self._sent) < self.capacity:
-            self._send(query, next(iter(query.deadline)), now)
+            self._send(query, next(iter(query.wanted_by)), now)
             return
         self._wait(query)
         self.advance(now)
 
     def claim(self, query: Query, account: str, priority: Priority) -> None:
-        """Another account wants it too: it goes by the better of their turns."""
+        """Another account wants it too: the earlier of their turns counts."""
         if query.sent_at is None:
             self._join(query, account, priority)
 
     def release(self, query: Query) -> None:
-        """The query is answered or given up: its place is free, or it waits no longer.
+        """The query is answered or cancelled: free its slot, or stop waiting.
 
-        The caller calls `advance` when it has released all that it will.
+        The caller calls `advance` after its last release.
         """
         if query in self._sent:
             del self._sent[query]
             self._unwanted.pop(query, None)
             self._uncount(query)
         else:
-            for account in query.deadline:
+            for account in query.wanted_by:
                 self.renounce(query, account)
 
     def renounce(self, query: Query, account: str) -> None:
@@ -146,7 +146,7 @@ class QueryQueue:
             self._unwanted[query] = None
 
     def advance(self, now: float) -> None:
-        """Send waiting queries while there are places."""
+        """Send waiting queries while slots are free."""
         if self._advancing:
             return
         self._advancing = True
@@ -158,7 +158,7 @@ class QueryQueue:
             self._advancing = False
 
     def review(self, now: float) -> None:
-        """Let late queries give way to those that wait, as the rules say."""
+        """Preempt late queries for those that wait, by the rules above."""
         self.advance(now)
         if not self._by_account or self._advancing:
             return
@@ -180,7 +180,7 @@ class QueryQueue:
 
     def _send_first(self, account: str, now: float) -> None:
         query = self._by_account[account].first()
-        for each in (account, *query.deadline):
+        for each in (account, *query.wanted_by):
             self.renounce(query, each)
         if account in self._by_account:
             self._by_account.move_to_end(account)
@@ -220,7 +220,7 @@ class QueryQueue:
     # -- waiting -----------------------------------------------------------------------------
 
     def _wait(self, query: Query) -> None:
-        for account, priority in query.deadline.items():
+        for account, priority in query.wanted_by.items():
             self._join(query, account, priority)
 
     def _join(self, query: Query, account: str, priority: Priority) -> None:
@@ -230,7 +230,7 @@ class QueryQueue:
         queue.add(query, Priority.AGAIN if query.preempted else priority)
 
     def _next_account(self) -> str:
-        """Of the accounts whose turn is near, the one with the fewest places."""
+        """Of the accounts whose turn is near, the one with the fewest slots."""
         best, fewest = "", -1
         for number, account in enumerate(self._by_account):
             places = self._slots.get(account, 0)
@@ -248,7 +248,7 @@ class QueryQueue:
 
 
 class _Late:
-    """The late queries at one instant, and which of them gives way to whom."""
+    """The late queries at one instant, and which of them gives way."""
 
     def __init__(self, sent: dict[Query, None], now: float) -> None:
         self._queries: dict[Query, None] = {}
@@ -263,7 +263,7 @@ class _Late:
             self._by_account[query.account][query] = None
 
     def victim(self, waiting: Query, account: str, places: dict[str, int]) -> Query | None:
-        """Which late query gives way to this one of the account; it is late no longer."""
+        """Choose the late query that gives way to this one, or None. It is no longer counted as late."""
         if not self._queries:
             return None
         own = places.get(account, 0)
@@ -306,13 +306,13 @@ class _Late:
 
 
 def zone_of(name: str) -> str:
-    """Whose name servers probably answer for a name: its parent, or itself under a registry.
+    """The zone that probably holds a name: its parent, or the name itself below a registry.
 
-    Without the list of public suffixes this is a guess; all that hangs on it is which
-    of two late queries gives way first.
+    Without the list of public suffixes this is a guess. It only decides which of two
+    late queries gives way first.
     """
     parent = name.partition(".")[2]
     label, _, above = parent.rpartition(".")
     if not label or ("." not in label and len(above) == 2 and len(label) <= 3):
-        return name  # of a top-level domain, or of the kind of co.uk
+        return name  # the parent is a top-level domain, or one like co.uk
     return parent

@@ -1,23 +1,36 @@
-"""What comes of a request, whichever HTTP carried it."""
+"""What comes of a request, over either version of HTTP."""
 
 from dataclasses import dataclass
 
-FIELDS_OCTETS_MAX = 32 * 1024  # of one answer; a resolver sends some hundred
+FIELDS_OCTETS_MAX = 32 * 1024  # header fields of one response; a resolver sends some hundred octets
+DNS_MESSAGE = "application/dns-message"  # RFC 8484 6
 
 
 class NotHttp(Exception):
-    """What the server sends is no HTTP, or more of it than we bear; the words are for a person."""
+    """The server sent what is not HTTP, or more of it than we accept. The message is for people."""
 
 
 class TooLong(Exception):
-    """An answer of more octets than were allowed."""
+    """A body of more octets than were allowed."""
+
+
+class TransportFailed(OSError):
+    """No DNS message came back: not reached, not HTTP 200, not DNS, too long."""
 
 
 @dataclass(slots=True)
 class HttpResponse:
-    """A final response. Fields that were not sent are empty; of others nothing is kept."""
+    """A final response. Fields that were not sent are empty; other fields are not kept."""
 
     status: int
     kind: bytes = b""  # Content-Type
     date: bytes = b""
     body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class DohResponse:
+    """What an endpoint sent: the DNS message, and the Date header."""
+
+    octets: bytes
+    date: str | None

@@ -1,12 +1,12 @@
 """Upstream lists -> the list files of `data/`. Pure: archives' bytes in, texts out.
 
-Same inputs, same bytes. The archives are read, never run: Python sources as
-syntax trees, of which only literals are looked at. What upstreams get wrong is
-put right here, so that looking up stays plain (see lists.py):
+The same inputs give the same bytes. The archives are read, never run: Python sources are
+parsed, and only their literals are used. Errors of the upstreams are corrected here, so
+that look-ups stay simple (see lists.py):
 
-- no public suffix, no parent of one and no academic domain is a throwaway;
-- nor is a provider, a relay or a domain of the allow list, or anything below one;
-- upstream's free providers lose the throwaways, typos and firms among them.
+- no public suffix, parent of one or academic domain is disposable;
+- no provider, relay or domain of the allow list is, nor anything below one;
+- disposable domains, typos and companies are removed from the free providers.
 """
 
 import ast
@@ -25,7 +25,7 @@ from publicsuffixlist import PublicSuffixList
 
 from mailprobe.engine.lists.typos import Typos, TypoTable
 
-DISPOSABLE_MIN = 50_000  # fewer than this, and an upstream is broken, not cleaner
+DISPOSABLE_MIN = 50_000  # fewer than this means that an upstream is broken
 MEMBER_OCTETS_MAX = 32 * 1024 * 1024  # the largest member today has one million
 
 LABELS = re.compile(r"(?:(?!-)[a-z0-9-]{1,63}(?<!-)\.)+(?!-)[a-z0-9-]{2,63}(?<!-)")
@@ -34,7 +34,7 @@ OLD_ENDINGS = ("com", "net", "org", "info", "biz")
 
 
 class BadUpstream(Exception):
-    """An upstream archive is not what it was; the message says which and how."""
+    """An upstream archive is not as expected; the message says which and how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +208,10 @@ def make_lists(
 def _throwaways(
     listed: frozenset[str], curated: Curated, targets: frozenset[str], suffix_list: str
 ) -> tuple[set[str], dict[str, int]]:
-    """What of upstream's throwaways we believe; and how many we don't, by reason.
+    """The disposable domains to keep, and how many are refused, by reason.
 
-    Both sections of the suffix list count: below a dynamic-DNS service live as
-    many strangers as below a country.
+    Both sections of the suffix list count: a dynamic-DNS service has as many unrelated
+    users below it as a country.
     """
     suffixes = PublicSuffixList(suffix_list)
     above = _above_suffixes(_rules(suffix_list))
@@ -231,7 +231,7 @@ def _throwaways(
 
 
 def check(made: Made) -> None:
-    """Refuse lists that can only come of a broken upstream. Raises BadUpstream."""
+    """Raise BadUpstream for lists that can only come from a broken upstream."""
     count = len(made.files["disposable.txt"])
     if count <= DISPOSABLE_MIN:
         raise BadUpstream(
@@ -240,7 +240,7 @@ def check(made: Made) -> None:
 
 
 def _plausible_provider(domain: str, icann: PublicSuffixList) -> bool:
-    """Upstream's list is full of throwaways' subdomains and of new endings' one-day names."""
+    """Whether this may be a provider: upstream lists subdomains and short-lived names too."""
     ending = domain.rpartition(".")[2]
     return (
         icann.privatesuffix(domain) == domain
@@ -265,7 +265,7 @@ def _a_labels(rule: str) -> str:
 
 
 def _above_suffixes(rules: frozenset[str]) -> frozenset[str]:
-    """Every name under which a public suffix lies: listed, it would hit strangers."""
+    """Every parent of a public suffix: if it were listed, unrelated domains would match."""
     return frozenset(name for rule in rules for name in _with_parents(rule.partition(".")[2]))
 
 

@@ -1,13 +1,13 @@
-"""Layers 2 and 5: what the lists say of a domain and of a local part.
+"""Layers 2 and 5: signals about a domain and a local part, from lists.
 
-Everything is read once, from `data/`; after that a look-up is a few set
-memberships, and what a domain is gets remembered, because domains repeat.
-The set of all throwaway domains is made when a few have been asked about: it
-takes longer than to search the file for the few that a command is given.
+Everything is read once from `data/`. A look-up is then a few set memberships, and the
+result for a domain is cached because domains repeat. The set of all disposable domains
+is built after a few look-ups only: it takes longer than to search the file for the few
+domains of one command.
 
-The public suffix list is not needed here: the maker (listmaker.py) lets no
-public suffix nor the parent of one into `disposable.txt`, so that whatever
-parent of a domain is found there is its registrable domain or lies below it.
+The public suffix list is not needed here: build_lists.py keeps public suffixes and their
+parents out of `disposable.txt`, so any parent of a domain found there is its registrable
+domain or below it.
 """
 
 import tomllib
@@ -22,7 +22,7 @@ from mailprobe.engine.verdict import Signals
 
 DATA = Path(__file__).parents[1] / "data"
 
-# A list holds most of its rows at few domains; so many answers take about 6 MB.
+# Most rows of a list are at few domains. This many results take about 6 MB.
 DOMAINS_REMEMBERED_MAX = 32_768
 
 SEARCHES_MAX = 16  # each takes some 0.3 ms, the set 20 ms; an address takes two or three
@@ -31,10 +31,10 @@ WORD_MARKS = ("-", ".", "_", "")  # customer-service, customer.service, customer
 
 
 class LongList(Set[str]):
-    """The names of a list file, whose set is made when it has been asked SEARCHES_MAX times."""
+    """The names of a list file; their set is built after SEARCHES_MAX look-ups."""
 
     def __init__(self, text: str) -> None:
-        """`text`: one name a line."""
+        """`text` has one name per line."""
         self._text = f"\n{text.strip()}\n"
         self._names: frozenset[str] | None = None
         self._searches = 0
@@ -54,7 +54,7 @@ class LongList(Set[str]):
         return len(self.names())
 
     def names(self) -> frozenset[str]:
-        """All of them; from here on each look-up is the set's."""
+        """All names as a set, which answers every later look-up."""
         if self._names is None:
             self._names = frozenset(self._text.split())
             self._text = ""
@@ -62,7 +62,7 @@ class LongList(Set[str]):
 
     @classmethod
     def _from_iterable(cls, names: Iterable[str]) -> frozenset[str]:  # type: ignore[override]
-        return frozenset(names)  # what two sets have in common is no list file
+        return frozenset(names)  # the result of a set operation is not a list file
 
 
 class Lists:
@@ -90,12 +90,12 @@ class Lists:
         self._both = lru_cache(DOMAINS_REMEMBERED_MAX)(self._match_both)
 
     def signals(self, address: Address) -> Signals:
-        """What the lists say of this address. Never raises, never asks the network."""
+        """The signals of this address. Never raises, and never uses the network."""
         person, role = self._both(address.domain)
         return role if self.is_role(address.local) else person
 
     def is_role(self, local: str) -> bool:
-        """Is the mailbox an office rather than a person? `+` and what follows does not count."""
+        """Whether the mailbox belongs to a role, not a person. A `+` and what follows is ignored."""
         if local[:1] == '"':
             local = _unquoted(local)
         if "+" in local:
@@ -103,7 +103,7 @@ class Lists:
         return (local.lower() if local.isascii() else _folded(local)) in self.roles
 
     def is_disposable(self, domain: str) -> bool:
-        """Is the domain, or one that it belongs to, a throwaway? The allow list wins."""
+        """Whether the domain or a parent of it is disposable. The allow list wins."""
         name = domain
         while name not in self.disposable:
             name = name.partition(".")[2]
@@ -112,7 +112,7 @@ class Lists:
         return self.allowed.isdisjoint(_with_parents(domain))
 
     def suggestion(self, domain: str) -> str | None:
-        """The big provider's domain that was meant; None for every provider and relay."""
+        """The big provider's domain that was probably meant; None for providers and relays."""
         if domain in self._known:
             return None
         meant = self.typos.correct(domain)
@@ -121,7 +121,7 @@ class Lists:
         return meant
 
     def _match_both(self, domain: str) -> tuple[Signals, Signals]:
-        """The signals of a person's and of a role's mailbox at this domain."""
+        """The signals for a person's mailbox and for a role mailbox at this domain."""
         return _both(
             self.is_disposable(domain),
             domain in self.free_providers,
@@ -130,7 +130,7 @@ class Lists:
         )
 
 
-@lru_cache(1024)  # most domains share the plainest pair of all
+@lru_cache(1024)  # most domains share one pair
 def _both(
     disposable: bool, free: bool, blocked: bool, suggestion: str | None
 ) -> tuple[Signals, Signals]:
@@ -141,7 +141,7 @@ def _both(
 
 
 def load_lists(folder: Path = DATA) -> Lists:
-    """Read every list. Raises OSError where one is missing: without them we cannot work."""
+    """Read every list. Raises OSError if one is missing."""
     free_providers = read_names(folder / "free_providers.txt")
     return Lists(
         disposable=LongList((folder / "disposable.txt").read_text("ascii")),
@@ -169,35 +169,35 @@ def load_typos(folder: Path = DATA) -> TypoTable:
 
 
 def read_names(path: Path) -> frozenset[str]:
-    """A list file: one name a line, sorted, lower case, nothing else."""
+    """Read a list file: one name per line, sorted, in lower case."""
     return frozenset(path.read_text("utf-8").split())
 
 
 def read_roles(path: Path) -> frozenset[str]:
     """Every spelling of the local parts in a list file.
 
-    A hyphen in the file stands between two words: it may be written as a dot, as
-    an underscore, or not at all. `sales.ann` stays a person: no row says sales-ann.
+    A hyphen in the file separates two words: it may also be written as a dot, an
+    underscore, or nothing. `sales.ann` stays a person because no row is sales-ann.
     """
     rows = _folded(path.read_text("utf-8")).split()
     return frozenset(row.replace("-", mark) for row in rows for mark in WORD_MARKS)
 
 
 def _folded(text: str) -> str:
-    """Lower case, and without accents where there are any: `Приёмная`, `secrétariat`."""
+    """In lower case and without accents: `Приёмная`, `secrétariat`."""
     decomposed = unicodedata.normalize("NFKD", text.lower())
     return "".join(char for char in decomposed if not unicodedata.combining(char))
 
 
 def _with_parents(domain: str) -> Iterator[str]:
-    """The domain and every parent that has a dot of its own."""
+    """The domain and every parent that has a dot."""
     while "." in domain:
         yield domain
         domain = domain.partition(".")[2]
 
 
 def _unquoted(local: str) -> str:
-    """`"sales"` is the mailbox sales (RFC 5321 4.1.2); a backslash only shields what follows."""
+    """`"sales"` is the mailbox sales (RFC 5321 4.1.2); a backslash escapes the next character."""
     inner = local[1:-1]
     kept = []
     shielded = False

@@ -1,13 +1,13 @@
-"""The domain that was meant: a typo of a big provider -> that provider's domain.
+"""Suggests the domain that was meant: a typo of a big provider -> that provider's domain.
 
-Two laws. A slip must be one that fingers make (letters swapped, lost, doubled,
-a neighbouring key, an ending that does not exist), because any other word at
-the same distance may be a firm's real name. And the surer a name is nobody
-else's, the more is believed: see `data/typos.toml` for the three degrees.
-Where the top-level domain does not exist nobody can have a mailbox, so there
-every known provider may be suggested, and ordinary words are no obstacle.
+Two rules. A slip must be a typing error (letters swapped, lost, doubled, a neighbouring
+key, an ending that does not exist), because any other word at the same distance may be a
+company's real name. And the more distinctive a provider's name is, the more slips are
+accepted: `data/typos.toml` has the degrees. Under a top-level domain that does not exist
+there are no mailboxes, so there every known provider may be suggested, even for ordinary
+words.
 
-Pure; nothing here says whether a domain is itself a provider: Lists asks that first.
+Pure. Lists checks first that the domain is not itself a provider.
 """
 
 import re
@@ -16,21 +16,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-DOUBLED_LETTERS_MIN = 3  # "livve", "aoll"; of two letters every triple is a firm
-SWAPPED_LETTERS_MIN = 4  # "lvie"; every three letters are somebody's initials
-FUZZY_LETTERS_MIN = 5  # "aol", "live": half of all words lie one slip away
+DOUBLED_LETTERS_MIN = 3  # "livve", "aoll"; of two letters, every triple is a company
+SWAPPED_LETTERS_MIN = 4  # "lvie"; all three-letter names are in use
+FUZZY_LETTERS_MIN = 5  # "aol", "live": half of all words are one slip away
 FUZZY_WORD_LETTERS_MIN = 6  # "orang", but "nave" and "tera" are words too
-FIRST_LETTER_LETTERS_MIN = 7  # a wrong first letter is believed of long names alone
+FIRST_LETTER_LETTERS_MIN = 7  # a wrong first letter is accepted in long names only
 TWO_SLIPS_LETTERS_MIN = {"mark": 7, "brand": 8, "name": 9}  # "quicken" is no "quicknet"
-SQUEEZED_LETTERS_MIN = 8  # "g.mail.com"; shorter ones fall together with real names
+SQUEEZED_LETTERS_MIN = 8  # "g.mail.com"; shorter ones collide with real names
 
 COUNTRY_ENDING = re.compile(r"[a-z0-9]+|[a-z]{2,3}\.[a-z]{2}")
 REAL_SECOND_LEVELS = ("ac", "ca", "go", "or", "org")
-OLD_ENDINGS = ("com", "net", "org", "info", "biz")  # of newer ones fingers know nothing
-# Endings that exist but are far oftener a slip: gmail.cm, comcast.ne
+OLD_ENDINGS = ("com", "net", "org", "info", "biz")  # newer ones are not typed by habit
+# Endings that exist but are a slip far more often: gmail.cm, comcast.ne
 REAL_ENDING_SLIPS = {"com": ("cm", "om"), "net": ("ne", "et", "bet")}
-CO = "co"  # Colombia's, and many firms': a slip of "com" only where the name allows it
-# Top-level domains that do not exist but are used inside firms: outlook.lan
+CO = "co"  # Colombia's, also used by many companies: a slip of "com" only where the table allows it
+# Top-level domains that do not exist but are used in internal networks: outlook.lan
 INTERNAL_ENDINGS = frozenset({"corp", "home", "host", "lan", "priv", "test"})
 NO_ENDING_LETTERS_MAX = 4  # "gmail.conm" is a slip; "gmail.internal" is not
 
@@ -66,7 +66,7 @@ NEIGHBOURS = {
 }
 VOWELS = "aeiou"
 
-# What an eye takes for a Latin letter; accents are taken off by decomposition.
+# Characters that look like a Latin letter; accents are removed by decomposition.
 LOOK_ALIKES = {
     ord(alike): letter
     for letter, alikes in {
@@ -99,7 +99,7 @@ LOOK_ALIKES = {
 
 @dataclass(frozen=True, slots=True)
 class TypoTable:
-    """`typos.toml` as read: each name with the endings people have mailboxes under."""
+    """`typos.toml`: each name with the endings under which it has mailboxes."""
 
     mark: Mapping[str, list[str]]
     brand: Mapping[str, list[str]]
@@ -111,10 +111,10 @@ class TypoTable:
 
 
 class Typos:
-    """Every provider that may be suggested, and every single slip of its name.
+    """Every provider that may be suggested, with the slips of its name.
 
-    `tlds` are the top-level domains that exist; `providers` are the domains that
-    may be suggested where only the ending is wrong, and wrong beyond doubt.
+    `tlds` are the top-level domains that exist. `providers` are domains that may be
+    suggested where only the ending is wrong and does not exist.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Typos:
 
     @cached_property
     def _slips(self) -> Mapping[str, str]:
-        """Slip -> the name that was meant. A slip of two names is the better known one's."""
+        """Slip -> the name that was meant. A slip of two names counts for the better known one."""
         slips: dict[str, str] = {}
         table = self._table
         for degree in (table.mark, table.brand, table.name, table.word):
@@ -172,7 +172,7 @@ class Typos:
         return "name" if name in self._table.name else "word"
 
     def correct(self, domain: str) -> str | None:
-        """The provider's domain that was meant, or None when nothing sure can be said."""
+        """The provider's domain that was meant, or None if that is not certain."""
         if domain in self.targets:
             return None
         known = self._table.known.get(domain)
@@ -203,7 +203,7 @@ class Typos:
         return meant if meant and meant.partition(".")[0] not in self._table.word else None
 
     def _with_ending(self, name: str, ending: str) -> str | None:
-        """The name is right; what of the ending?"""
+        """The name is right: return the domain with the right ending, or None."""
         endings = self._endings[name]
         if ending in endings:
             return f"{name}.{ending}"
@@ -226,9 +226,9 @@ class Typos:
         return f"{name}.{same[0] if same else endings[0]}"
 
     def _is_foreign(self, endings: list[str], ending: str) -> bool:
-        """Might people who mean this provider write such an ending, though it has none of it?
+        """Whether people who mean this provider might write this ending, which it does not have.
 
-        outlook.shop.example is somebody's host, outlook.lan a firm's own name.
+        outlook.shop.example is a host of another domain, outlook.lan an internal name.
         """
         if COUNTRY_ENDING.fullmatch(ending) is None:
             return False
@@ -239,7 +239,7 @@ class Typos:
         return len(last) == 2 or last in OLD_ENDINGS or slip
 
     def _near_ending(self, name: str, ending: str) -> str | None:
-        """An ending one slip away, provided that what stands there can be nobody's."""
+        """An ending one slip away, if the present ending can have no mailboxes, or hardly any."""
         endings = self._endings[name]
         first, _, rest = ending.partition(".")
         for own in endings:
@@ -247,7 +247,7 @@ class Typos:
                 return own
         if ending.rpartition(".")[2] not in self._tlds:
             return _nearest(endings, ending)
-        for own in endings:  # uol.con.br: below .br stand com, net, org, but never con
+        for own in endings:  # uol.con.br: .br has com, net and org, but not con
             of_same = rest and rest == own.partition(".")[2] and first not in REAL_SECOND_LEVELS
             if of_same and _is_one_edit(own, ending):
                 return own
@@ -256,7 +256,7 @@ class Typos:
         return next((e for e in endings if ending in REAL_ENDING_SLIPS.get(e, ())), None)
 
     def _with_mended_name(self, name: str, ending: str) -> str | None:
-        """The name was mended: then its ending must be right, or clearly nobody's."""
+        """The name was corrected: then its ending must be right, or clearly a slip."""
         if ending in self._endings[name]:
             return f"{name}.{ending}"
         near = self._near_ending(name, ending)
@@ -270,17 +270,17 @@ class Typos:
         for fold in (_fold(label, "l"), _fold(label, "i"), label.replace("-", "")):
             if fold != label and self._may_fold(fold):
                 return fold
-        bare = label.strip("0123456789")  # 07gmail.com: the year went to the wrong side of the @
+        bare = label.strip("0123456789")  # 07gmail.com: digits on the wrong side of the @
         if bare in self._table.mark:
             return bare
-        for suffix in ("com", "net"):  # gmailcom.com: a dot lost, and put in again
+        for suffix in ("com", "net"):  # gmailcom.com: the dot was lost, and an ending added
             if label.endswith(suffix) and self._may_fold(label[: -len(suffix)]):
                 return label[: -len(suffix)]
         letters = set(label)
         for name in self._long.get((label[:1], len(label)), ()):
             near = len(letters.difference(name)) <= 2 and len(set(name) - letters) <= 2
             if not near or _is_one_edit(name, label):
-                continue  # one edit that is no slip: earthling.net is no earthlink.net
+                continue  # one edit that is not a slip: earthling.net is not earthlink.net
             if any(self._slips.get(half) == name for half in _unslips(label)):
                 return name
         return None
@@ -294,7 +294,7 @@ class Typos:
 
 
 def _slips(name: str, degree: str) -> Iterator[str]:
-    """Every way in which fingers miss this name once, as far as its degree is believed."""
+    """Every single slip of this name that its degree allows."""
     if len(name) >= DOUBLED_LETTERS_MIN:
         for i, letter in enumerate(name):
             yield name[:i] + letter * 2 + name[i + 1 :]
@@ -315,7 +315,7 @@ def _swapped(name: str) -> Iterator[str]:
 
 
 def _other_doubled(name: str) -> Iterator[str]:
-    """The other letter doubled: yahho."""
+    """The wrong letter doubled: yahho."""
     for i in range(len(name) - 1):
         if name[i] == name[i + 1]:
             single = name[:i] + name[i + 1 :]
@@ -324,7 +324,7 @@ def _other_doubled(name: str) -> Iterator[str]:
 
 
 def _missed(name: str, degree: str) -> Iterator[str]:
-    """A letter lost, or another struck in its place."""
+    """A letter lost, or replaced by another."""
     word = degree == "word"
     first = 0 if len(name) > FUZZY_LETTERS_MIN and not word else 1
     for i in range(first, len(name)):
@@ -342,7 +342,7 @@ def _missed(name: str, degree: str) -> Iterator[str]:
 
 
 def _added(name: str, degree: str) -> Iterator[str]:
-    """A letter too many: a neighbour's key (within a word alone), or in a mark any."""
+    """A letter too many: a neighbouring key (in a word only inside it), or in a mark any letter."""
     ends = degree != "word"
     for i, letter in enumerate(name):
         for other in NEIGHBOURS.get(letter, ""):
@@ -357,7 +357,7 @@ def _added(name: str, degree: str) -> Iterator[str]:
 
 
 def _unslips(label: str) -> Iterator[str]:
-    """What stood here before the last slip, if that was a swap, a miss or a letter too many."""
+    """The label before its last slip, if that was a swap, a wrong letter or an extra letter."""
     for i in range(len(label) - 1):
         yield label[:i] + label[i + 1] + label[i] + label[i + 2 :]
     for i in range(1, len(label)):
@@ -367,7 +367,7 @@ def _unslips(label: str) -> Iterator[str]:
 
 
 def _is_one_edit(one: str, other: str) -> bool:
-    """Is a single letter lost, added, changed, or swapped with its neighbour?"""
+    """Whether a single letter is lost, added, changed, or swapped with its neighbour."""
     shorter = min(len(one), len(other))
     start = 0
     while start < shorter and one[start] == other[start]:
@@ -382,7 +382,7 @@ def _is_one_edit(one: str, other: str) -> bool:
 
 
 def _is_slip(meant: str, typed: str) -> bool:
-    """Is this one edit one that fingers make: swapped, lost, doubled or a neighbouring key?"""
+    """Whether this edit is a typing error: letters swapped, lost, doubled, a neighbouring key."""
     if not _is_one_edit(meant, typed):
         return False
     if len(meant) != len(typed):
@@ -392,7 +392,7 @@ def _is_slip(meant: str, typed: str) -> bool:
 
 
 def _nearest(endings: Iterable[str], typed: str) -> str | None:
-    """The first ending that fingers miss so, else the first that is one edit away."""
+    """The first ending of which this is a typing error, else the first one edit away."""
     near = [own for own in endings if _is_one_edit(own, typed)]
     return next((own for own in near if _is_slip(own, typed)), near[0] if near else None)
 
@@ -402,7 +402,7 @@ def _squeeze(domain: str) -> str:
 
 
 def _fold(label: str, one: str) -> str:
-    """What a hasty eye reads: gmai1, 0utlook, grnail, hotrnail."""
+    """Replace characters that look alike: gmai1, 0utlook, grnail, hotrnail."""
     return label.replace("0", "o").replace("1", one).replace("rn", "m").replace("vv", "w")
 
 

@@ -11,7 +11,8 @@ import trio
 
 from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed
 from mailprobe.engine.dns.query_queue import Priority
-from mailprobe.engine.dns.routes import Interest, Routes
+from mailprobe.engine.dns.routes import Routes
+from mailprobe.engine.dns.single_flight import Interest
 from mailprobe.engine.smtp.probe import Probe
 
 EXCHANGE_S = 1.0  # of layer 4's three seconds, for one exchange's name

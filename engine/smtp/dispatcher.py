@@ -20,7 +20,8 @@ from mailprobe.engine.dns.messages import AddressAnswer, Addresses, MailExchange
 from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.fair_queue import FairQueue
-from mailprobe.engine.net.dialer import Dial, is_public
+from mailprobe.engine.net.dialer import Dial
+from mailprobe.engine.net.public_addresses import is_public
 from mailprobe.engine.net.reactor import ByteChannel, Reactor, StreamChannel, open_reactor
 from mailprobe.engine.observer import NO_OBSERVER, EngineStatistics, Observer
 from mailprobe.engine.settings import EngineSettings

@@ -1,6 +1,7 @@
-"""The world as scripts: mail hosts and DNS without sockets, for tests, the lab and the bench.
+"""A scripted world: mail hosts and DNS without sockets, for tests, the lab and the bench.
 
-`hosts` is a mail host that talks over any stream, `troubles` how it can go
-wrong, `personalities` the well-known characters, `names` the DNS, `world` all
-of them behind the two interfaces through which the engine sees the world.
+`mail_host` serves SMTP over any stream, as `host_description` says; `faults` are the
+ways in which a reply can go wrong; `host_profiles` are typical hosts by name; `zone` is
+the DNS; `fake_network` puts them behind the two interfaces through which the engine
+reaches the network.
 """

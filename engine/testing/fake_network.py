@@ -1,9 +1,8 @@
-"""All mail hosts and all names of a test, behind the engine's two interfaces.
+"""All mail hosts and names of a test, behind the engine's two network interfaces.
 
-`dial` gives the client's end of a connection in memory with the host's script
-on the other end; `transport` answers DNS questions from the zone. Everything
-waits on trio's clock alone, so virtual time moves it, and everything left to
-chance is drawn from the seed, session by session.
+`dial` connects in memory to a scripted host; `transport` answers DNS queries from the
+zone. Everything waits on trio's clock only, so it works with virtual time, and every
+random choice comes from the seed, session by session.
 """
 
 from collections import Counter, deque
@@ -20,7 +19,7 @@ from trio.testing import memory_stream_pair
 from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from mailprobe.engine.testing.zone import HTML, Behaviour, Zone, ZoneMode, answer_in_mode
 
-FIRST_ADDRESS = IPv4Address("11.0.0.1")  # public by every table, and nobody's mail host
+FIRST_ADDRESS = IPv4Address("11.0.0.1")  # public, and not the address of a mail host
 DIALLED_KEPT = 100_000
 
 
@@ -56,7 +55,7 @@ class Cable(trio.abc.Stream):
         await self._stream.aclose()
 
     def reset(self) -> None:
-        """From now on the other end sees a reset where it would see the end."""
+        """From now on the other end gets a reset instead of the end."""
         self._wire.broken = True
 
 
@@ -69,7 +68,7 @@ def open_cable() -> tuple[Cable, Cable]:
 
 @dataclass(frozen=True, slots=True)
 class FakeEndpoint:
-    """How one resolver's URL behaves towards every question."""
+    """How one endpoint answers every query."""
 
     delay_s: float = 0.0
     mode: ZoneMode | None = None
@@ -77,17 +76,17 @@ class FakeEndpoint:
 
 @dataclass(slots=True)
 class FakeTransport:
-    """Questions to resolvers, answered from a zone: a DohTransport.
+    """A DohTransport that answers from a zone.
 
-    `endpoints` says how single URLs behave; a URL that is not in it is a good resolver.
+    `endpoints` sets the behaviour of single URLs; any other URL is a working resolver.
     """
 
     zone: Zone
     endpoints: dict[str, FakeEndpoint] = field(default_factory=dict)
-    exchanged: Counter[str] = field(default_factory=Counter)  # questions by URL
+    exchanged: Counter[str] = field(default_factory=Counter)  # queries by URL
 
     async def exchange(self, url: str, query: bytes) -> bytes:
-        """Answer; OSError where the endpoint can't be reached, never where it hangs."""
+        """Answer a query. Raises OSError if the endpoint cannot be reached; blocks if it hangs."""
         self.exchanged[url] += 1
         endpoint = self.endpoints.get(url, FakeEndpoint())
         await trio.sleep(endpoint.delay_s)
@@ -106,7 +105,7 @@ class FakeTransport:
 
 
 class FakeNetwork:
-    """A zone, hosts by address, and the two doors to them."""
+    """A zone and hosts by address, with `dial` and `transport` to reach them."""
 
     def __init__(self, nursery: trio.Nursery, *, seed: int = 0, port: int = 25) -> None:
         self.seed = seed
@@ -129,10 +128,10 @@ class FakeNetwork:
         address: str | None = None,
         preference: int = 10,
     ) -> str:
-        """Let a domain's mail go to this host, by an exchange `mx`; give its address.
+        """Route a domain's mail to this host through the exchange `mx`; return its address.
 
-        A second call for the same domain adds another exchange; one host may
-        serve many domains, and keeps the address that it has.
+        A second call for the same domain adds another exchange. A host may serve many
+        domains, at one address.
         """
         mx = mx or f"mx.{domain}"
         address = address or self.address_of(host) or self._free_address()
@@ -153,7 +152,7 @@ class FakeNetwork:
         return str(address)
 
     async def dial(self, address: str, port: int) -> trio.abc.Stream:
-        """Connect: the client's end, or OSError; a silent door never answers."""
+        """Connect, and return the client's end. Raises OSError; blocks at a silent address."""
         self.dialled.append((address, port))
         host = self.hosts.get(address)
         await trio.sleep(host.connect_s if host else 0)
@@ -172,7 +171,7 @@ class FakeNetwork:
 
 @asynccontextmanager
 async def open_fake_network(*, seed: int = 0, port: int = 25) -> AsyncIterator[FakeNetwork]:
-    """A world whose hosts live as long as the block."""
+    """Open a network whose hosts live as long as the block."""
     async with trio.open_nursery() as nursery:
         yield FakeNetwork(nursery, seed=seed, port=port)
         nursery.cancel_scope.cancel()

@@ -1,8 +1,8 @@
-"""How a mail host can go wrong in the middle of a reply.
+"""Faults of a mail host in the middle of a reply.
 
-A trouble takes the place of the plain sending of one reply. It says whether the
-session goes on after it. None of them knows SMTP; the host says when it happens.
-Every pause is trio's, so that virtual time moves them.
+A fault replaces the sending of one reply, and returns whether the session goes on. It
+knows nothing of SMTP; the host decides when it happens. All pauses are trio's, so they
+work with virtual time.
 """
 
 from dataclasses import dataclass, field
@@ -11,22 +11,22 @@ from typing import Protocol, runtime_checkable
 
 import trio
 
-ENDLESS_OCTETS_MAX = 8 * 1024 * 1024  # a reader that goes on so far has no bound at all
-ENDLESS_PAUSE_S = 0.001  # so that virtual time moves, and a real reader gets its turn
+ENDLESS_OCTETS_MAX = 8 * 1024 * 1024  # a client that reads this far has no limit
+ENDLESS_PAUSE_S = 0.001  # so that virtual time advances, and a real reader can run
 
 
 @runtime_checkable
 class CanReset(Protocol):
-    """A stream of ours that can break instead of ending."""
+    """A stream that can break instead of ending."""
 
     def reset(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyWriter:
-    """The host's end of the stream, which may fall into pieces at random.
+    """Writes the host's replies, in random pieces if `splits`.
 
-    `kept_back` are replies that leave behind the next one (see Swap).
+    `kept_back` holds replies that are sent after the next one (see Swap).
     """
 
     stream: trio.abc.Stream
@@ -35,7 +35,7 @@ class ReplyWriter:
     kept_back: bytearray = field(default_factory=bytearray)
 
     async def send(self, octets: bytes) -> None:
-        """Send these octets; where the host splits, in up to eight pieces 1 ms apart."""
+        """Send these octets; with `splits` in up to eight pieces, 1 ms apart."""
         octets += self.kept_back
         self.kept_back.clear()
         if not self.splits or len(octets) < 2:
@@ -47,12 +47,12 @@ class ReplyWriter:
             await trio.sleep(0.001)
 
     def reset(self) -> None:
-        """Let the close that follows reach the client as a reset, not as an end."""
+        """Make the close that follows a reset for the client."""
         reset_at_close(self.stream)
 
 
 def reset_at_close(stream: trio.abc.Stream) -> None:
-    """Let the stream break when it is closed, instead of ending."""
+    """Make the stream send a reset when it is closed."""
     if isinstance(stream, trio.SocketStream):
         # l_onoff 1, l_linger 0: close() sends RST (socket(7))
         linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
@@ -62,16 +62,16 @@ def reset_at_close(stream: trio.abc.Stream) -> None:
 
 
 class Fault(Protocol):
-    """One way not to send a reply as one should."""
+    """One way of sending a reply wrongly."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
-        """Send (or not) this reply; say whether the session goes on."""
+        """Send this reply or not; return whether the session goes on."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Never speak again, and keep the connection."""
+    """Send nothing any more, and keep the connection open."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         await trio.sleep_forever()
@@ -97,7 +97,7 @@ class ResetConnection:
 
 @dataclass(frozen=True, slots=True)
 class SendLine:
-    """Another reply than the right one, lines separated by newlines; perhaps the last one."""
+    """Send another reply, its lines separated by newlines; with `close` hang up after it."""
 
     text: str
     close: bool = False
@@ -109,7 +109,7 @@ class SendLine:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The right reply, but so many seconds later; what waits behind it waits too."""
+    """The right reply, `by_s` later. Replies behind it are late too."""
 
     by_s: float = 1.5
 
@@ -134,7 +134,7 @@ class Drip:
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """A reply of many lines that never comes to its last one; `line_octets` long each."""
+    """A reply of many lines without a last one, each with `line_octets` octets."""
 
     line_octets: int = 60
 
@@ -149,7 +149,7 @@ class Endless:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Octets that are no SMTP, in the place of the reply."""
+    """Octets that are not SMTP, instead of the reply."""
 
     octets: bytes = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\n\r\n<html>\xff\x00\r\n"
 
@@ -160,7 +160,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """The first half of the reply, then hang up; or, stalling, never another octet."""
+    """The first half of the reply, then hang up; with `stall` send nothing more."""
 
     stall: bool = False
 
@@ -173,7 +173,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Twice:
-    """The right reply, two times, `gap_s` apart: one answer more than was asked for."""
+    """The right reply twice, `gap_s` apart: one reply too many."""
 
     gap_s: float = 0.0
 
@@ -189,7 +189,7 @@ class Twice:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """No reply, and the session goes on: one answer less than was asked for."""
+    """No reply, and the session goes on: one reply too few."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         return True
@@ -197,7 +197,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """The right reply, but behind the next one. A client that waits for it sees no reply."""
+    """The right reply, after the next one. A client that waits for it gets no reply."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         reply_writer.kept_back.extend(octets)
@@ -206,7 +206,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Sometimes:
-    """Another trouble with this chance, drawn anew for each reply; else the right reply."""
+    """Another fault with this probability for each reply; else the right reply."""
 
     chance: float
     fault: Fault
@@ -224,5 +224,5 @@ SHUTTING_DOWN = SendLine(
 
 
 def as_octets(text: str, encoding: str = "utf-8") -> bytes:
-    """Reply lines as they go on the wire."""
+    """Encode reply lines with CRLF."""
     return ("\r\n".join(text.split("\n")) + "\r\n").encode(encoding, "replace")

@@ -1,7 +1,7 @@
-"""What a mail host remembers of those who spoke to it: the test's witness.
+"""What a mail host has seen of its clients, for tests to check.
 
-Everything is bounded, for a bench asks a host a hundred thousand times: totals
-stay exact, the transcripts are the newest ones.
+Everything is bounded, because a bench sends a host a hundred thousand commands: totals
+stay exact, transcripts are kept of the newest sessions.
 """
 
 from collections import Counter, deque
@@ -14,13 +14,13 @@ RECIPIENTS_KEPT = 50_000  # different mailboxes; later ones are counted under "â
 
 @dataclass(slots=True)
 class LoggedCommand:
-    """One command of the client and what became of it; times are trio's."""
+    """One command of the client and its reply; times are on trio's clock."""
 
     at_s: float
     line: str  # without its CRLF
-    reply: str | None = None  # what the host made of it, before any trouble
-    answered_at_s: float | None = None  # when the last octet had left
-    fault: str | None = None  # what went wrong on the way, by its class name
+    reply: str | None = None  # the right reply, before any fault
+    answered_at_s: float | None = None  # when the last octet was sent
+    fault: str | None = None  # the class name of the fault
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class HostLogSession:
     number: int  # from 1
     opened_at_s: float
     commands_seen: list[LoggedCommand] = field(default_factory=list)
-    turnarounds: int = 0  # writes of the client that held a command: the times it waited for us
+    turnarounds: int = 0  # writes of the client that held a command: the number of round trips
     commands: int = 0
     refusals: int = 0  # recipients that got a 4xx or 5xx
     recipients: list[str] = field(default_factory=list)  # every mailbox that RCPT named
@@ -38,7 +38,7 @@ class HostLogSession:
     closed: str = (
         ""  # "" while open, then "quit", "client", "host", "reset" or "end" (of the world)
     )
-    mistakes: list[str] = field(default_factory=list)  # what a prober must never do
+    mistakes: list[str] = field(default_factory=list)  # things that a prober must never do
 
     def log_command(self, at_s: float, line: str) -> LoggedCommand:
         self.commands += 1
@@ -52,7 +52,7 @@ class HostLogSession:
             self.mistakes.append(mistake)
 
     def replies(self) -> dict[str, list[str]]:
-        """What was answered to each mailbox that RCPT named, in order."""
+        """The replies to each mailbox that RCPT named, in order."""
         reported: dict[str, list[str]] = {}
         for spoken in self.commands_seen:
             if spoken.reply is not None and (mailbox := rcpt_mailbox(spoken.line)) is not None:
@@ -91,7 +91,7 @@ class HostLog:
         self.first_recipient_at_s.setdefault(mailbox, now)
 
     def times_answered(self, mailbox: str) -> int:
-        """How often before; this time is counted."""
+        """How often it was answered before; counts this time."""
         if len(self.answered) >= RECIPIENTS_KEPT:
             self.answered.clear()
         self.answered[mailbox] += 1
@@ -106,7 +106,7 @@ class HostLog:
         return sum(session.turnarounds for session in self.sessions)
 
     def clear(self) -> None:
-        """Begin anew; connections under way are kept in sight."""
+        """Start again; connections that are open still count."""
         self.sessions.clear()
         self.recipients.clear()
         self.first_recipient_at_s.clear()

@@ -1,8 +1,8 @@
-"""Well-known characters among mail hosts, by name.
+"""Typical mail hosts, by name.
 
 The servers are as measured with their default limits (Postfix 3.7, Exim 4.96,
-OpenSMTPD 6.8); the refusals are in the words of those who say them. Each entry
-makes a new host, so that no two tests share a record.
+OpenSMTPD 6.8); the refusals are in the original words. `new_host` makes a new host each
+time, so no two tests share a record.
 """
 
 from collections.abc import Mapping
@@ -113,7 +113,7 @@ TLS_OFFERED = (*EHLO_LINES, "STARTTLS")
 NO_PIPELINING = tuple(line for line in EHLO_LINES if line != "PIPELINING")
 
 
-# 1,200 characters each, dear for whoever matches patterns in them; {local} makes each its own
+# 1,200 characters each, expensive for pattern matching; {local} makes each one different
 HOSTILE_TEXTS = tuple(
     ("550 5.7.1 {local} " + words * 1_200)[:1_200]
     for words in (
@@ -143,7 +143,7 @@ TARPIT_S = 5.0  # as Exchange delays by default (TarpitInterval)
 
 
 def _to_everyone(reply: str) -> MailHost:
-    """Whoever is asked about, this is the answer."""
+    """A host that gives this reply for every recipient."""
     return MailHost(default_known=reply, default_unknown=reply)
 
 
@@ -159,7 +159,7 @@ HOST_PROFILES: Mapping[str, MailHost] = {
     "opensmtpd": OPENSMTPD,
     "exchange": EXCHANGE,
     "google": GOOGLE,
-    # ways of being right
+    # variants that work
     "catch all": MailHost(catch_all=True),
     "helo only": MailHost(ehlo_reply="502 5.5.1 Error: command not implemented"),
     "no pipelining": MailHost(ehlo_lines=NO_PIPELINING),
@@ -185,7 +185,7 @@ HOST_PROFILES: Mapping[str, MailHost] = {
     "over quota": MailHost(default_known=OVER_QUOTA),
     "disabled": MailHost(default_known=DISABLED),
     "not now": _to_everyone(NOT_NOW),
-    # troubles
+    # faults
     "refused": MailHost(address=HostAddress.REFUSED),
     "unanswered": MailHost(address=HostAddress.SILENT),
     "unreachable": MailHost(address=HostAddress.UNREACHABLE),
@@ -218,7 +218,7 @@ HOST_PROFILES: Mapping[str, MailHost] = {
     "shutting down at mail": _at(MAIL=SHUTTING_DOWN),
     "shutting down at rcpt": _at(RCPT=SHUTTING_DOWN),
     "421 at rcpt": _to_everyone("421 4.7.0 <{rcpt}>: Try again later, closing connection"),
-    # slow for some recipients; who exists is answered at once
+    # slow for some recipients; existing ones are answered at once
     "tarpit": replace(EXCHANGE, unknown_delay_s=TARPIT_S),
     "tarpit in step": replace(
         EXCHANGE,
@@ -227,13 +227,13 @@ HOST_PROFILES: Mapping[str, MailHost] = {
     ),
     "silent for some": MailHost(slow_s={"known.silent": inf}),
     "silent for some, in step": MailHost(slow_s={"known.silent": inf}, ehlo_lines=NO_PIPELINING),
-    # particular about senders, or about how often
+    # restrict senders, or transactions
     "no null sender": MailHost(null_sender_reply=NULL_SENDER),
     "no null sender at rcpt": MailHost(null_sender_reply=NULL_SENDER, judges_sender_at_rcpt=True),
     "no named sender": MailHost(named_sender_reply=NAMED_SENDER),
     "one transaction": MailHost(recipients_max=1, mail_again_reply=SHUT_OUT),
     "stale": MailHost(stale_reply="421 4.4.2 Timeout, closing connection"),
-    # want TLS
+    # require TLS
     "starttls offered": MailHost(ehlo_lines=TLS_OFFERED),
     "starttls demanded": MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL"),
     "starttls demanded at rcpt": MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="RCPT"),
@@ -250,7 +250,7 @@ HOST_PROFILES: Mapping[str, MailHost] = {
         tls_demanded_at="MAIL",
         starttls_reply="454 4.7.0 TLS not available due to temporary reason",
     ),
-    # out of step
+    # wrong number or order of replies
     "doubling": _at(RCPT=Twice()),
     "doubling later": _at(RCPT=Twice(gap_s=0.005)),
     "dropping": MailHost(faults={"RCPT 2": Drop()}),
@@ -260,7 +260,7 @@ HOST_PROFILES: Mapping[str, MailHost] = {
 
 
 def new_host(profile: str, name: str | None = None, **changes: object) -> MailHost:
-    """A new host of this character, its record empty, perhaps changed in places."""
+    """A new host of this profile with an empty record; `changes` replace fields."""
     host = HOST_PROFILES[profile]
     if name is not None:
         changes["name"] = name

@@ -1,30 +1,24 @@
-"""The server's half of SMTP without a stream: a line heard -> what is said to it.
+"""The server's side of SMTP without a stream: a command in, a reply out.
 
-The counterpart of a client under test, so it is strict about what a prober may
-do (`HostLogSession.mistakes`) and follows the limits of real servers as measured:
-Postfix slows down and hangs up by refusals, Exim by commands that aren't mail,
-OpenSMTPD by two commands in one write.
+It logs everything that a prober must not do (`HostLogSession.mistakes`), and has the
+limits of real servers as measured: Postfix slows down and hangs up after refusals,
+Exim after commands that are not mail, OpenSMTPD after two commands in one write.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from mailprobe.engine.testing.host_description import HostDescription
 from mailprobe.engine.testing.host_log import HostLogSession, rcpt_mailbox
 
-if TYPE_CHECKING:
-    from mailprobe.engine.testing.mail_host import MailHost
-
-LINE_OCTETS_MAX = 1_000  # a prober's longest line is far below
+LINE_OCTETS_MAX = 1_000  # a prober's longest line is far shorter
 CLIENT_VERBS = frozenset({"EHLO", "HELO", "MAIL", "RCPT", "RSET", "STARTTLS", "QUIT", "NOOP"})
 NONMAIL_VERBS = frozenset({"EHLO", "HELO", "RSET", "NOOP", "VRFY"})
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptReply:
-    """One reply: its lines, whether the host hangs up after it, and its extra wait."""
+    """One reply: its lines, whether the host hangs up after it, and its extra delay."""
 
     text: str
     close: bool = False
@@ -32,9 +26,9 @@ class ScriptReply:
 
 
 class SmtpScript:
-    """One session's manners: which replies a host's description makes of what it hears."""
+    """The replies of one session, by the host's description."""
 
-    def __init__(self, host: MailHost, session: HostLogSession) -> None:
+    def __init__(self, host: HostDescription, session: HostLogSession) -> None:
         self._host = host
         self._session = session
         self._greeted = False
@@ -56,14 +50,14 @@ class SmtpScript:
         return ScriptReply(host.banner.replace("{name}", host.name))
 
     def secured(self) -> None:
-        """TLS is spoken from now on: everything begins anew (RFC 3207)."""
+        """TLS is in use from now on: the session starts again (RFC 3207)."""
         self._secure, self._greeted, self._extended = True, False, False
 
     def receive(self, line: str, now: float, *, together: bool) -> ScriptReply:
         """Answer one command; `together` when the write that brought it held another one."""
         host = self._host
         verb = line.split(" ", 1)[0].upper()
-        self._watch(verb, line, together)
+        self._check_client(verb, line, together)
         self._stale |= self._received_at_s is not None and now - self._received_at_s >= host.stale_s
         self._received_at_s = now
         if host.commands_max is not None and self._session.commands > host.commands_max:
@@ -97,8 +91,8 @@ class SmtpScript:
             case _:
                 return ScriptReply("502 5.5.2 Error: command not recognized")
 
-    def _watch(self, verb: str, line: str, together: bool) -> None:
-        """Keep what a prober must never do."""
+    def _check_client(self, verb: str, line: str, together: bool) -> None:
+        """Log what a prober must never do."""
         blame = self._session.blame
         if verb not in CLIENT_VERBS:
             blame(f"a command that is not a prober's: {line[:80]!r}")
@@ -135,7 +129,7 @@ class SmtpScript:
             blame("STARTTLS where it is not offered")
             return ScriptReply("502 5.5.1 Error: command not implemented")
         if host.tls_demanded_at is None:
-            blame("STARTTLS where nobody demanded it")
+            blame("STARTTLS where it is not demanded")
         if together or self._in_mail or not self._extended:
             blame("STARTTLS out of order")
             return ScriptReply("503 5.5.1 Error: STARTTLS out of order")
@@ -169,7 +163,7 @@ class SmtpScript:
         return ScriptReply(host.mail_reply)
 
     def _refusal_of_mail(self, line: str) -> str | None:
-        """What this transaction is refused with, for its sender or because others went before."""
+        """The refusal of this transaction, for its sender or because of earlier ones, or None."""
         host, stale = self._host, self._stale
         self._stale = False
         self._null_sender = line[10:].startswith("<>")
@@ -240,7 +234,7 @@ class SmtpScript:
         return host.default_unknown
 
     def _scripted(self, replies: str | Sequence[str], mailbox: str) -> str:
-        """The first reply to the first question, and so on; the last one from then on."""
+        """The first reply to the first RCPT of a mailbox, and so on; the last one from then on."""
         if isinstance(replies, str):
             return replies
         return replies[min(self._host.record.times_answered(mailbox), len(replies) - 1)]

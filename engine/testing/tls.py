@@ -1,7 +1,7 @@
-"""The server's half of STARTTLS: real TLS with a certificate that nobody vouches for.
+"""The server's side of STARTTLS: real TLS with a certificate of an unknown authority.
 
 A host's stream stays in plain text until `start_tls`. From STARTTLS until its reply is
-sent, what the client says is kept for the handshake; that it goes is seen all the same.
+sent, the client's octets are kept for the handshake; a disconnect is still noticed.
 """
 
 import ssl
@@ -16,8 +16,8 @@ NAME = "mx.host.test"
 
 @cache
 def server_context() -> ssl.SSLContext:
-    """One certificate for all hosts of this process; an authority of its own signed it."""
-    import trustme  # it takes 0.2 s, and few hosts speak TLS
+    """One certificate for all hosts of this process, signed by a new authority."""
+    import trustme  # slow to import (0.2 s), and few hosts use TLS
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert(NAME).configure_cert(context)
@@ -25,7 +25,7 @@ def server_context() -> ssl.SSLContext:
 
 
 class _Plain(trio.abc.Stream):
-    """A stream of which some has been read already."""
+    """A stream of which some octets have been read already."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -49,7 +49,7 @@ class _Plain(trio.abc.Stream):
 
 
 class UpgradableStream(trio.abc.Stream):
-    """A stream that may change to TLS in the middle. One task reads it, another one writes."""
+    """A stream that can change to TLS. One task reads it, another writes."""
 
     def __init__(self, plain: trio.abc.Stream, context: ssl.SSLContext | None = None) -> None:
         self.plain = plain
@@ -61,24 +61,24 @@ class UpgradableStream(trio.abc.Stream):
         self._kept = trio.Event()
 
     def hold(self) -> None:
-        """Give the reader nothing but the end until release() or start_tls()."""
+        """Until release() or start_tls(), the reader gets nothing but the end."""
         self._may_read = trio.Event()
 
     def release(self) -> None:
-        """Go on in plain text."""
+        """Continue in plain text."""
         self._may_read.set()
         if self._keeping is not None:
             self._keeping.cancel()
 
     async def start_tls(self) -> None:
-        """Shake hands. Raises trio.BrokenResourceError for a client that doesn't."""
+        """Do the handshake. Raises trio.BrokenResourceError if the client does not."""
         if self._keeping is not None:
             self._keeping.cancel()
             await self._kept.wait()
         secure = trio.SSLStream(
             self._stream, self._context or server_context(), server_side=True, https_compatible=True
         )
-        self._keeping = trio.CancelScope()  # a reader that comes only now keeps nothing
+        self._keeping = trio.CancelScope()  # a reader that comes only now must not keep anything
         self._keeping.cancel()
         await secure.do_handshake()
         self._stream = secure
@@ -91,7 +91,7 @@ class UpgradableStream(trio.abc.Stream):
         return await self._stream.receive_some(max_bytes)
 
     async def _keep(self) -> bool:
-        """Read for the handshake until that begins; True where the client goes before."""
+        """Read for the handshake until it begins; return True if the client disconnects before."""
         assert isinstance(self._stream, _Plain)
         try:
             with trio.CancelScope() as self._keeping:

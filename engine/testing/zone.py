@@ -1,7 +1,7 @@
-"""DNS as a table: which question gets which answer, as wire messages (RFC 1035, 8484).
+"""DNS as a table: answers to wire-format queries (RFC 1035, 8484).
 
-A zone answers as a recursive resolver would: whatever it does not hold is
-NXDOMAIN. It never asks anybody.
+A zone answers as a recursive resolver would; a name that it does not hold is NXDOMAIN.
+It never sends queries itself.
 """
 
 from collections import Counter
@@ -24,13 +24,13 @@ HTML = b"<!DOCTYPE html><html><body>Please sign in to the network</body></html>"
 
 
 class ZoneMode(Enum):
-    """How the resolver goes wrong about a name (or, in a world, an endpoint about every name)."""
+    """How a resolver fails for a name, or an endpoint of a fake network for every name."""
 
     NXDOMAIN = "NXDOMAIN"
     SERVFAIL = "SERVFAIL"
     REFUSED = "REFUSED"
-    WRONG_QUESTION = "wrong question"  # an answer to something that nobody asked
-    GARBAGE = "garbage"  # octets that are no DNS message
+    WRONG_QUESTION = "wrong question"  # an answer to another question
+    GARBAGE = "garbage"  # octets that are not a DNS message
     BLOCKED = "blocked"  # NXDOMAIN made up by a resolver that filters: without a SOA
     CENSORED = "censored"  # an empty answer, with the error that says why (RFC 8914)
     HANG = "hang"  # no answer, ever
@@ -39,22 +39,22 @@ class ZoneMode(Enum):
     UNREACHABLE = "unreachable"  # the connection fails
 
 
-# What can't be told by a DNS message: the transport has to act it out.
+# Failures without a DNS message: the transport has to act them out.
 Behaviour = ZoneMode
 ACTED = frozenset({ZoneMode.HANG, ZoneMode.HTML, ZoneMode.HTTP_ERROR, ZoneMode.UNREACHABLE})
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """All that is known of one name. An exchange of "" is a null MX (RFC 7505)."""
+    """The records of one name. An exchange of "" is a null MX (RFC 7505)."""
 
     mx: tuple[tuple[int, str], ...] = ()
     addresses: tuple[str, ...] = ()  # IPv4 and IPv6
     cname: str | None = None
     mode: ZoneMode | None = None
-    mode_types: frozenset[str] = frozenset()  # record types the mood holds for; empty: all
+    mode_types: frozenset[str] = frozenset()  # record types that the mode applies to; empty: all
     ttl_s: int = 3600
-    shown: int | None = None  # so many of the addresses at a time, others at each question
+    shown: int | None = None  # addresses in each answer, in rotation
 
 
 NOTHING = Name()
@@ -63,14 +63,14 @@ NULL_MX = ((0, ""),)
 
 @dataclass(slots=True)
 class Zone:
-    """Names -> what is known of them; lower case, no dot at the end."""
+    """Names -> records; names in lower case, without a final dot."""
 
     names: dict[str, Name] = field(default_factory=dict)
     queries: Counter[tuple[str, str]] = field(default_factory=Counter)  # (name, "MX")
     _turns: Counter[str] = field(default_factory=Counter)  # answers of a name that rotates
 
     def mx(self, domain: str, *exchanges: str | tuple[int, str], ttl_s: int = 3600) -> None:
-        """Give a domain its exchanges, at preference 10, 20, … where only names are given."""
+        """Set the exchanges of a domain; names alone get preferences 10, 20, …"""
         pairs = tuple(
             (10 * (place + 1), exchange) if isinstance(exchange, str) else exchange
             for place, exchange in enumerate(exchanges)
@@ -81,21 +81,21 @@ class Zone:
         self._change(domain, mx=NULL_MX)
 
     def exists(self, domain: str) -> None:
-        """A name with nothing under it: every question gets an empty answer."""
+        """Add a name without records: every query gets an empty answer."""
         self._change(domain)
 
     def host(self, name: str, *addresses: str, ttl_s: int = 3600) -> None:
         self._change(name, addresses=addresses, ttl_s=ttl_s)
 
     def rotate(self, name: str, shown: int = 1) -> None:
-        """From now on each answer holds so many of the name's addresses, the next ones in turn."""
+        """From now on each answer holds `shown` of the name's addresses, in rotation."""
         self._change(name, shown=shown)
 
     def cname(self, name: str, target: str) -> None:
         self._change(name, cname=_plain(target))
 
     def mode(self, name: str, mode: ZoneMode | None, *types: str) -> None:
-        """Go wrong about this name; with types, only when asked for one of these."""
+        """Fail for this name; with `types`, only for queries of these types."""
         self._change(name, mode=mode, mode_types=frozenset(types))
 
     def _change(self, name: str, **changes: object) -> None:
@@ -103,9 +103,9 @@ class Zone:
         self.names[name] = replace(self.names.get(name, NOTHING), **changes)  # type: ignore[arg-type]  # typed by the callers above
 
     def answer(self, query: bytes) -> bytes | Behaviour:
-        """Answer a wire message with another, or say how the transport must behave.
+        """Return the answer to a query, or how the transport must fail.
 
-        Raises ValueError for octets that are no question.
+        Raises ValueError for octets that are not a DNS query.
         """
         try:
             question = dns.message.from_wire(query)
@@ -122,7 +122,7 @@ class Zone:
         return _response(question, self._chain(name, kind)).to_wire()
 
     def _chain(self, name: str, kind: str) -> "list[dns.rrset.RRset] | None":
-        """The records that answer, through its CNAMEs; None where the chain ends in nothing."""
+        """The records that answer, with CNAMEs; None if the name does not exist."""
         found: list[dns.rrset.RRset] = []
         for _ in range(CHAIN_MAX):
             known = self.names.get(name)
@@ -135,7 +135,7 @@ class Zone:
         return found
 
     def _turned(self, name: str, known: Name, kind: str) -> Name:
-        """What is known, with those addresses that this answer shows."""
+        """The records, with the addresses that this answer shows."""
         if known.shown is None or kind not in ("A", "AAAA"):
             return known
         first = self._turns[name] % max(1, len(known.addresses))
@@ -145,7 +145,7 @@ class Zone:
 
 
 def answer_in_mode(question: dns.message.Message, mode: ZoneMode) -> bytes | Behaviour:
-    """What a resolver in this mood says to the question."""
+    """How a resolver in this mode answers the query."""
     if mode in ACTED:
         return mode
     if mode is ZoneMode.GARBAGE:
@@ -174,7 +174,7 @@ def _response(
     if records is None:
         response.set_rcode(dns.rcode.NXDOMAIN)
     response.answer.extend(records or ())
-    if not records:  # RFC 2308: how long the nothing may be kept
+    if not records:  # RFC 2308: how long the absence may be kept
         soa = "ns.test. hostmaster.test. 1 7200 3600 86400 300"
         response.authority.append(_rrset("test", 300, "SOA", [soa]))
     return response

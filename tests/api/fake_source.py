@@ -24,7 +24,7 @@ import mailprobe.api.cli
 import mailprobe.api.cli.source
 from mailprobe.api.cli.errors import CommandError
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
-from mailprobe.engine.stream.scheduler import Answer
+from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Outcome, Signals, Verdict, judge
 
 OUTCOMES = {

@@ -20,8 +20,8 @@ from mailprobe.engine.address import (
     TEXT_CHARACTERS_MAX,
     Address,
     NotAnAddress,
+    _parse_carefully,
     _parse_plain,
-    _parse_with_care,
     parse,
 )
 from mailprobe.engine.smtp import wire
@@ -305,7 +305,7 @@ def test_both_ways_agree_on_the_table() -> None:
 def check_both_ways(text: str) -> None:
     quick = _parse_plain(text)
     try:
-        careful = _parse_with_care(text)
+        careful = _parse_carefully(text)
     except NotAnAddress:
         assert quick is None
         return

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 # Tasks that are started without `contained` or `supervised`, and why that is right.
 # Each ends with what is named: its nursery lasts no longer.
 ENDS_WITH = {
-    ("engine/dns/doh.py", "self._write"): "its connection, whose run() catches all",
+    ("engine/dns/connections.py", "self._write"): "its connection, whose run() catches all",
     ("engine/smtp/dispatcher.py", "self._run"): "itself: it is `contained` and a count of it",
     ("engine/stream/scheduler.py", "self.watch_backoffs"): "its list",
     ("engine/stream/scheduler.py", "self._lookup"): "its list",

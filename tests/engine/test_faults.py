@@ -9,16 +9,16 @@ import pytest
 import trio
 
 from mailprobe.engine import EngineSettings, open_answers, open_engine
-from mailprobe.engine.dns import doh, http1, http2
-from mailprobe.engine.dns.doh import TransportFailed, open_transport
+from mailprobe.engine.dns import connections, endpoint, http1, http2
+from mailprobe.engine.dns.doh import open_transport
+from mailprobe.engine.dns.response import TransportFailed
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.dns.conftest import authority, ca_file
 from tests.engine.dns.test_doh import (
     QUESTION,
     ask_many,
-    authority,
-    ca_file,
     open_server,
     quick_clocks,
 )
@@ -49,27 +49,27 @@ def failing(owner: Any, name: str, error: BaseException | None = None) -> Iterat
 
 # What fails, for a connection of each protocol.
 BOTH = [
-    (doh._Endpoint, "_connect"),
-    (doh._Endpoint, "_connection_closed"),
-    (doh._Endpoint, "check_capacity"),
-    (doh._Endpoint, "withdraw"),
-    (doh._HttpConnection, "run"),
-    (doh, "_answer"),
+    (endpoint.DohEndpoint, "_connect"),
+    (endpoint.DohEndpoint, "_add_connection"),
+    (endpoint.DohEndpoint, "check_capacity"),
+    (endpoint.DohEndpoint, "connection_closed"),
+    (connections.DohConnection, "run"),
+    (connections, "_read_response"),
 ]
 TWO = [
-    (doh._Http2Connection, "_carry"),
-    (doh._Http2Connection, "_read"),
-    (doh._Http2Connection, "_write"),
-    (doh._Http2Connection, "_receive"),
-    (doh._Http2Connection, "_release"),
-    (doh._Http2Connection, "tick"),
+    (connections.DohHttp2Connection, "_carry"),
+    (connections.DohHttp2Connection, "_read"),
+    (connections.DohHttp2Connection, "_write"),
+    (connections.DohHttp2Connection, "_receive"),
+    (connections.DohHttp2Connection, "_release"),
+    (connections.DohHttp2Connection, "tick"),
     (http2.Http2Connection, "receive_data"),
 ]
 ONE = [
-    (doh._Http1Connection, "_carry"),
-    (doh._Http1Connection, "_send"),
-    (doh._Http1Connection, "_release"),
-    (doh._Http1Connection, "tick"),
+    (connections.DohHttp1Connection, "_carry"),
+    (connections.DohHttp1Connection, "_send"),
+    (connections.DohHttp1Connection, "_release"),
+    (connections.DohHttp1Connection, "tick"),
     (http1, "request"),
     (http1.ResponseReader, "receive_data"),
 ]
@@ -114,9 +114,9 @@ async def test_a_fault_in_a_connection_fails_its_questions_alone(
 
 async def _cut_connections(transport: Any) -> None:
     """As a resolver does now and then: what ends a connection has its turn."""
-    for endpoint in set(transport._endpoints.values()):
-        for line in list(endpoint._connections):
-            line._end("idle")
+    for resolver in set(transport._endpoints.values()):
+        for connection in list(resolver._connections):
+            connection._end("idle")
     await trio.sleep(0.05)
 
 
@@ -173,7 +173,7 @@ ENGINE = [
     ("mailprobe.engine.dns.deadlines.DeadlineClock.run", "deliverable"),
     ("mailprobe.engine.smtp.dispatcher.ProbeDispatcher.keep_time", "deliverable"),
     ("mailprobe.engine.smtp.dispatcher.ProbeDispatcher._remove", "deliverable"),
-    ("mailprobe.engine.stream.scheduler._compile", "deliverable"),
+    ("mailprobe.engine.stream.engine._compile", "deliverable"),
     ("mailprobe.engine.smtp.replies.rules.Rules.compile_remaining", "deliverable"),
 ]
 

@@ -29,9 +29,9 @@ from mailprobe.api.cli.doctor import (
     check_store,
     examine_with,
 )
-from mailprobe.engine.dns.doh import DohResponse, TransportFailed
+from mailprobe.engine.dns.response import DohResponse, TransportFailed
 from mailprobe.engine.dns.routes import open_routes
-from mailprobe.engine.net.dialer import CannotConnect
+from mailprobe.engine.net.tcp import CannotConnect
 from mailprobe.engine.settings import EngineSettings
 
 NOW = 1_750_000_000.0

@@ -33,11 +33,11 @@ from mailprobe.api.jobs.rules import USER_AGENT, callback_headers, check_webhook
 from mailprobe.engine.dns.doh import tls_context
 from mailprobe.engine.dns.messages import AddressAnswer, Addresses, LookupFailed, NoAddress
 from mailprobe.engine.dns.routes import open_routes
-from mailprobe.engine.net.dialer import CannotConnect
+from mailprobe.engine.net.tcp import CannotConnect
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.testing.fake_network import FakeTransport
 from mailprobe.engine.testing.zone import Zone, ZoneMode
-from tests.engine.net.test_dialer import NO_ADDRESSES, NOT_PUBLIC
+from tests.engine.net.test_public_addresses import NO_ADDRESSES, NOT_PUBLIC
 
 HOST = "hooks.shop.test"
 AT = datetime(2025, 7, 1, 10, tzinfo=UTC)

@@ -12,11 +12,12 @@ import h2.exceptions
 import h2.settings
 import pytest
 import trio
-import trustme
 
-from mailprobe.engine.dns import doh
-from mailprobe.engine.dns.doh import TRIES_MAX, TransportFailed, open_transport
+from mailprobe.engine.dns import connections, endpoint
+from mailprobe.engine.dns.doh import open_transport
+from mailprobe.engine.dns.endpoint import TRIES_MAX
 from mailprobe.engine.dns.messages import encode_query
+from mailprobe.engine.dns.response import TransportFailed
 
 QUESTION = encode_query("shop.test", "MX")
 DNS = "application/dns-message"
@@ -134,18 +135,6 @@ class Server:
             wire.send_data(number, body, end_stream=True)
 
 
-@pytest.fixture(scope="module")
-def authority():
-    return trustme.CA()
-
-
-@pytest.fixture
-def ca_file(authority, tmp_path):
-    path = tmp_path / "authority.pem"
-    authority.cert_pem.write_to_path(path)
-    return str(path)
-
-
 @asynccontextmanager
 async def open_server(authority, *protocols: str, **more):
     server = Server(**more)
@@ -185,26 +174,26 @@ async def ask_many(transport, server, count: int) -> int:
 @pytest.fixture
 def quick_clocks(monkeypatch):
     """The clocks of silence, ten times as fast."""
-    monkeypatch.setattr(doh, "SILENCE_S", 0.3)
-    monkeypatch.setattr(doh, "PING_S", 0.1)
-    monkeypatch.setattr(doh, "TICK_S", 0.02)
+    monkeypatch.setattr(connections, "SILENCE_S", 0.3)
+    monkeypatch.setattr(connections, "PING_S", 0.1)
+    monkeypatch.setattr(endpoint, "TICK_S", 0.02)
 
 
 @pytest.mark.parametrize("protocols", [("http/1.1",), ()])
 async def test_where_tls_agrees_on_no_http_2_some_connections_carry_all(
     authority, ca_file, monkeypatch, protocols
 ):
-    monkeypatch.setattr(doh, "HANDSHAKE_S", 10)  # 32 at once, and both sides of each are ours
+    monkeypatch.setattr(endpoint, "HANDSHAKE_S", 10)  # 32 at once, and both sides of each are ours
     async with (
         open_server(authority, *protocols) as server,
         open_transport(ca_file) as transport,
     ):
         assert await ask_many(transport, server, 1) == 1
         for _ in range(3):
-            assert await ask_many(transport, server, 5 * doh.CONNECTIONS_MAX) == (
-                5 * doh.CONNECTIONS_MAX
+            assert await ask_many(transport, server, 5 * endpoint.CONNECTIONS_MAX) == (
+                5 * endpoint.CONNECTIONS_MAX
             )
-        assert server.connections <= doh.CONNECTIONS_MAX
+        assert server.connections <= endpoint.CONNECTIONS_MAX
 
 
 async def test_one_question_after_the_other_takes_one_connection(authority, ca_file):
@@ -218,7 +207,7 @@ async def test_one_question_after_the_other_takes_one_connection(authority, ca_f
 
 
 async def test_a_connection_that_ended_while_idle_costs_no_try(authority, ca_file, monkeypatch):
-    monkeypatch.setattr(doh, "TRIES_MAX", 1)
+    monkeypatch.setattr(endpoint, "TRIES_MAX", 1)
     async with (
         open_server(authority, "http/1.1", lasts=1) as server,
         open_transport(ca_file) as transport,
@@ -288,7 +277,7 @@ async def test_a_slow_answer_is_no_silence_where_the_connection_lives(
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(transport.exchange, server.url, QUESTION)
-        await trio.sleep(3 * doh.SILENCE_S)
+        await trio.sleep(3 * connections.SILENCE_S)
         slow.set()
         await until(lambda: not nursery.child_tasks)
         assert server.connections == 1
@@ -298,7 +287,7 @@ async def test_a_slow_answer_is_no_silence_where_the_connection_lives(
 async def test_no_question_is_under_way_for_ever(
     authority, ca_file, quick_clocks, monkeypatch, protocol
 ):
-    monkeypatch.setattr(doh, "SILENCE_S", 60)
+    monkeypatch.setattr(connections, "SILENCE_S", 60)
     async with (
         open_server(authority, protocol, slow=trio.Event()) as server,
         open_transport(ca_file) as transport,
@@ -306,7 +295,7 @@ async def test_no_question_is_under_way_for_ever(
         reported: list[object] = []
         transport.begin(server.url, QUESTION, reported.append)
         await until(lambda: server.questions)
-        monkeypatch.setattr(doh, "EXCHANGE_S", 0.2)
+        monkeypatch.setattr(connections, "EXCHANGE_S", 0.2)
         await until(lambda: reported)
         assert isinstance(reported[0], TransportFailed)
         assert "too slow" in str(reported[0])
@@ -320,7 +309,7 @@ async def test_no_question_is_under_way_for_ever(
 
 @pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
 async def test_idle_connections_are_closed(authority, ca_file, quick_clocks, monkeypatch, protocol):
-    monkeypatch.setattr(doh, "IDLE_S", 0.2)
+    monkeypatch.setattr(connections, "IDLE_S", 0.2)
     async with (
         open_server(authority, protocol) as server,
         open_transport(ca_file) as transport,
@@ -338,7 +327,7 @@ async def test_a_question_that_is_given_up_frees_its_place_at_once(authority, ca
         open_server(authority, protocol, slow=slow, streams_max=5) as server,
         open_transport(ca_file) as transport,
     ):
-        most = 5 if protocol == "h2" else doh.CONNECTIONS_MAX
+        most = 5 if protocol == "h2" else endpoint.CONNECTIONS_MAX
         reported: list[object] = []
         hung = [transport.begin(server.url, QUESTION, reported.append) for _ in range(most)]
         await until(lambda: server.questions == most)
@@ -364,8 +353,8 @@ async def test_a_question_that_is_given_up_frees_its_place_at_once(authority, ca
 async def test_a_connection_with_many_resets_is_replaced_before_the_server_hangs_up(
     authority, ca_file, monkeypatch
 ):
-    monkeypatch.setattr(doh, "RESETS_MAX", 3)
-    monkeypatch.setattr(doh, "RETIRE_S", 0.2)
+    monkeypatch.setattr(connections, "RESETS_MAX", 3)
+    monkeypatch.setattr(endpoint, "RETIRE_S", 0.2)
     slow = trio.Event()
     places: list[int] = []
     async with (
@@ -384,7 +373,7 @@ async def test_a_connection_with_many_resets_is_replaced_before_the_server_hangs
         slow.set()
         await until(lambda: len(answered) == 1)
         await until(lambda: server.open_now == 1)  # the others retired
-        assert places[0] == doh.CONNECTIONS_MAX
+        assert places[0] == endpoint.CONNECTIONS_MAX
         assert places[-1] == 8
         assert min(places) < 8  # what is not reset yet takes a place
 
@@ -393,7 +382,7 @@ async def test_an_endpoint_that_ends_all_its_connections_is_left_alone_for_a_whi
     authority, ca_file, monkeypatch
 ):
     """A resolver in a loop of GOAWAYs must not make us shake hands all day."""
-    monkeypatch.setattr(doh, "BARREN_LIFE_S", 20)
+    monkeypatch.setattr(connections, "EARLY_CLOSE_S", 20)
     async with (
         open_server(authority, "h2", leaves=True) as server,
         open_transport(ca_file) as transport,
@@ -402,9 +391,9 @@ async def test_an_endpoint_that_ends_all_its_connections_is_left_alone_for_a_whi
             with pytest.raises(TransportFailed):
                 await transport.exchange(server.url, QUESTION)
         # One more may be begun before the last has ended.
-        assert doh.BARREN_MAX <= server.connections <= doh.BARREN_MAX + 1
+        assert endpoint.EARLY_CLOSES_MAX <= server.connections <= endpoint.EARLY_CLOSES_MAX + 1
         server.leaves = False
-        monkeypatch.setattr(doh, "BARREN_S", 0)
+        monkeypatch.setattr(endpoint, "EARLY_CLOSES_BACKOFF_S", 0)
         assert await transport.exchange(server.url, QUESTION) == QUESTION
 
 
@@ -413,17 +402,17 @@ async def test_an_endpoint_with_many_hung_names_is_not_left_alone(
     authority, ca_file, quick_clocks, monkeypatch, protocol
 ):
     """Connections that we end over names that hang say nothing against the endpoint."""
-    monkeypatch.setattr(doh, "BARREN_LIFE_S", 20)
+    monkeypatch.setattr(connections, "EARLY_CLOSE_S", 20)
     slow = trio.Event()
     async with (
         open_server(authority, protocol, slow=slow) as server,
         open_transport(ca_file) as transport,
     ):
         failed: list[object] = []
-        for _ in range(2 * doh.BARREN_MAX):
+        for _ in range(2 * endpoint.EARLY_CLOSES_MAX):
             transport.begin(server.url, QUESTION, failed.append)
         if protocol == "http/1.1":
-            await until(lambda: len(failed) == 2 * doh.BARREN_MAX)  # silent, each time
+            await until(lambda: len(failed) == 2 * endpoint.EARLY_CLOSES_MAX)  # silent, each time
         slow.set()
         assert await transport.exchange(server.url, QUESTION) == QUESTION
 
@@ -477,7 +466,7 @@ async def test_a_connection_half_made_serves_the_next_question(authority, ca_fil
 
 
 async def test_an_endpoint_that_never_shakes_hands_fails_all_who_wait(ca_file, monkeypatch):
-    monkeypatch.setattr(doh, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(endpoint, "HANDSHAKE_S", 0.1)
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener, open_transport(ca_file) as transport:
         url = f"https://127.0.0.1:{listener.socket.getsockname()[1]}/q"

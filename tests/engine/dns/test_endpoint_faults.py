@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from mailprobe.engine import EngineSettings, in_order, open_answers, open_engine
-from mailprobe.engine.dns.doh import TransportFailed
 from mailprobe.engine.dns.messages import ROOT_QUESTION, LookupFailed, Route
-from mailprobe.engine.dns.resolver import CHECK_S, LOOKUP_S
+from mailprobe.engine.dns.resolver_endpoint import CHECK_S, LOOKUP_S
+from mailprobe.engine.dns.response import TransportFailed
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode

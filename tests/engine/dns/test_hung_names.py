@@ -9,7 +9,7 @@ import trio
 
 from mailprobe.engine import EngineSettings, in_order, open_answers, open_engine
 from mailprobe.engine.dns.query_queue import LATE_S
-from mailprobe.engine.dns.resolver import LOOKUPS_MAX
+from mailprobe.engine.dns.resolver_endpoint import LOOKUPS_MAX
 from mailprobe.engine.smtp.address_lookups import EXCHANGE_S
 from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host

@@ -139,7 +139,7 @@ def test_who_wants_what_another_has_queued_gets_the_better_of_both_turns():
     for number in range(5):
         queue.ask(f"a{number}.test", "a")
     wanted = queue.names["a4.test"]
-    wanted.deadline["b"] = Priority.REQUEST
+    wanted.wanted_by["b"] = Priority.REQUEST
     queue.claim(wanted, "b", Priority.REQUEST)
     for name in ("a0.test", "a1.test", "a4.test"):
         queue.answer(name)

@@ -9,7 +9,7 @@ import trio
 
 from mailprobe.engine import EngineSettings, open_engine
 from mailprobe.engine.smtp.replies.rules import Pattern, Rules, load_rules
-from mailprobe.engine.stream import scheduler
+from mailprobe.engine.stream import engine as engine_module
 
 
 def left_to_compile(rules: Rules) -> int:
@@ -29,10 +29,10 @@ class Silence:
 
 async def test_an_engine_compiles_its_rules_soon_after_it_opened(autojump_clock, monkeypatch):
     rules = load_rules()
-    monkeypatch.setattr(scheduler, "_rules", lambda: rules)
+    monkeypatch.setattr(engine_module, "_rules", lambda: rules)
     async with open_engine(EngineSettings(), transport=Silence()):
         assert left_to_compile(rules) > 50
-        await trio.sleep(2 * scheduler.COMPILE_AFTER_S)
+        await trio.sleep(2 * engine_module.COMPILE_AFTER_S)
         await trio.testing.wait_all_tasks_blocked()
         assert left_to_compile(rules) == 0
 
@@ -40,7 +40,7 @@ async def test_an_engine_compiles_its_rules_soon_after_it_opened(autojump_clock,
 async def test_nothing_waits_for_more_than_one_pattern(autojump_clock, monkeypatch):
     """Between two of them everybody else has a turn."""
     rules = load_rules()
-    monkeypatch.setattr(scheduler, "_rules", lambda: rules)
+    monkeypatch.setattr(engine_module, "_rules", lambda: rules)
     compiled: list[str] = []
     seen: list[int] = []
     compile_one = Pattern.compile
@@ -51,7 +51,7 @@ async def test_nothing_waits_for_more_than_one_pattern(autojump_clock, monkeypat
 
     monkeypatch.setattr(Pattern, "compile", compile_)
     async with open_engine(EngineSettings(), transport=Silence()):
-        await trio.sleep(scheduler.COMPILE_AFTER_S)
+        await trio.sleep(engine_module.COMPILE_AFTER_S)
         while left_to_compile(rules):
             seen.append(len(compiled))
             await trio.lowlevel.checkpoint()
@@ -62,7 +62,7 @@ async def test_nothing_waits_for_more_than_one_pattern(autojump_clock, monkeypat
 
 async def test_an_engine_that_closes_at_once_compiles_nothing(autojump_clock, monkeypatch):
     rules = load_rules()
-    monkeypatch.setattr(scheduler, "_rules", lambda: rules)
+    monkeypatch.setattr(engine_module, "_rules", lambda: rules)
     async with open_engine(EngineSettings(), transport=Silence()):
         pass
     assert left_to_compile(rules) > 50
@@ -70,10 +70,10 @@ async def test_an_engine_that_closes_at_once_compiles_nothing(autojump_clock, mo
 
 def test_before_workers_fork_everything_is_made(monkeypatch: pytest.MonkeyPatch):
     rules = load_rules()
-    monkeypatch.setattr(scheduler, "_rules", lambda: rules)
-    scheduler.load_rules_and_lists()
+    monkeypatch.setattr(engine_module, "_rules", lambda: rules)
+    engine_module.load_rules_and_lists()
     assert left_to_compile(rules) == 0
-    assert scheduler._lists().disposable._names is not None
+    assert engine_module._lists().disposable._names is not None
 
 
 def test_the_package_alone_imports_no_layer():

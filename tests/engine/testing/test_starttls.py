@@ -59,7 +59,7 @@ async def test_after_the_handshake_ehlo_comes_first(autojump_clock):
     ("profile", "mistake"),
     [
         ("friendly", "STARTTLS where it is not offered"),
-        ("starttls offered", "STARTTLS where nobody demanded it"),
+        ("starttls offered", "STARTTLS where it is not demanded"),
     ],
 )
 async def test_starttls_unasked_is_a_probers_mistake(autojump_clock, profile, mistake):

@@ -1,0 +1,69 @@
+"""Answers that need no network: bad syntax, disposable domains, and cached routes.
+
+They take the same steps as in the stream, so both give the same verdicts.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import trio
+
+from mailprobe.engine.dns.routes import Routes
+from mailprobe.engine.observer import Observer
+from mailprobe.engine.pipeline import Verification, read_route, read_text
+from mailprobe.engine.smtp.probe import ProbeNotes
+from mailprobe.engine.stream.answers import Answer
+from mailprobe.engine.stream.engine import Engine
+
+
+class KnownAnswers(msgspec.Struct, frozen=True):
+    """Answers that were known at once. They count as given only when `notify` is called."""
+
+    answers: list[Answer]
+    verifications: list[Verification]
+
+    def notify(self, observer: Observer) -> None:
+        """Report these answers to the observer as the stream would have done."""
+        for verification in self.verifications:
+            assert verification.outcome is not None
+            observer.text_read(verification.began)
+            if verification.needs_route:
+                observer.recalled("mx")
+                observer.route_read(verification.began)
+            observer.answer_emitted(verification.outcome, verification.rule, 1)
+
+
+def known_answers(
+    engine: Engine, texts: Sequence[str], *, explain: bool = False
+) -> KnownAnswers | None:
+    """Return the answers to all these texts, in their order, if none needs a query or a probe.
+
+    Stops at the first text that would have to wait, and returns None.
+    """
+    now = trio.current_time()
+    answers: list[Answer] = []
+    verifications: list[Verification] = []
+    for position, text in enumerate(texts):
+        verification = Verification(text, position, now)
+        if explain:
+            verification.notes = ProbeNotes()
+        read_text(verification, engine.lists)
+        if verification.needs_route:
+            _read_cached_route(verification, engine.routes)
+        if verification.outcome is None:
+            return None
+        verifications.append(verification)
+    reported_at = trio.current_time()
+    for verification in verifications:
+        verdict = verification.verdict(verification.text, reported_at)
+        answers.append(Answer(verification.position, verdict, verification.evidence()))
+    return KnownAnswers(answers, verifications)
+
+
+def _read_cached_route(verification: Verification, routes: Routes) -> None:
+    assert verification.address is not None
+    route = routes.cached_route(verification.address.domain)
+    if route is not None:
+        if verification.notes is not None:
+            verification.notes.cached.append("mx")
+        read_route(verification, route)

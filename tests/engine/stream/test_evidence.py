@@ -1,0 +1,206 @@
+"""What a stream gives as evidence for a verdict."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import trio
+
+from mailprobe.engine import (
+    Answer,
+    Engine,
+    EngineSettings,
+    in_order,
+    open_answers,
+    open_engine,
+)
+from mailprobe.engine.testing.fake_network import open_fake_network
+from mailprobe.engine.testing.faults import Late
+from mailprobe.engine.testing.host_profiles import new_host
+from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.stream.streams import collect, engine_over
+from tests.engine.test_outcomes import DELIVERABLE, TIMED_OUT, told
+
+
+async def explain(engine: Engine, text: str) -> Answer:
+    [answer] = await collect(engine, text, explain=True)
+    assert answer.evidence is not None
+    return answer
+
+
+async def test_evidence_is_given_only_where_it_is_wanted(autojump_clock):
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
+        async with engine_over(network) as engine:
+            [answer] = await collect(engine, "known@shop.test")
+        assert answer.evidence is None
+
+
+async def test_the_evidence_of_a_plain_case(autojump_clock):
+    async with open_fake_network() as network:
+        host = MailHost(latency_s=0.1, connect_s=0.1)
+        address = network.add("shop.test", host)
+        async with engine_over(network) as engine:
+            answer = await explain(engine, "nobody@shop.test")
+        evidence = answer.evidence
+        assert [(t.exchange, t.address, t.result) for t in evidence.exchanges] == [
+            ("mx.shop.test", address, "answered")
+        ]
+        assert evidence.cached == []
+        assert evidence.rule
+        said = [line.text for line in evidence.conversation if line.who == "client"]
+        assert [line.split(":")[0].split(" ")[0] for line in said] == [
+            "(connect)",
+            "EHLO",
+            "MAIL",
+            "RCPT",
+        ]
+        assert said[-1] == "RCPT TO:<nobody@shop.test>"
+        received = [line.text for line in evidence.conversation if line.who == "server"]
+        assert received[0].startswith("220 ")
+        assert received[-1].startswith("550 5.1.1 <nobody@shop.test>")
+        times = [line.at_ms for line in evidence.conversation]
+        assert all(0 <= at_ms <= answer.verdict.latency_ms for at_ms in times)
+        assert evidence.conversation[-1].at_ms == 400
+        assert answer.verdict.latency_ms == 400
+
+
+async def test_the_evidence_of_a_reused_connection(autojump_clock):
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
+        async with engine_over(network) as engine:
+            await collect(engine, "known1@shop.test")
+            await trio.sleep(1)
+            answer = await explain(engine, "known2@shop.test")
+        assert set(answer.evidence.cached) == {"mx", "addresses", "connection", "catch_all"}
+        said = [line.text for line in answer.evidence.conversation if line.who == "client"]
+        assert said[-1] == "RCPT TO:<known2@shop.test>"
+        assert not any("known1" in line for line in said)
+
+
+async def test_the_evidence_of_what_is_remembered_on_a_new_connection(autojump_clock):
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost())
+        async with engine_over(network) as engine:
+            await collect(engine, "known1@shop.test")
+            await trio.sleep(60)
+            answer = await explain(engine, "known2@shop.test")
+        assert set(answer.evidence.cached) == {"mx", "addresses", "catch_all"}
+
+
+async def test_the_evidence_shows_the_random_address(autojump_clock):
+    async with open_fake_network() as network:
+        network.add("shop.test", MailHost(catch_all=True))
+        async with engine_over(network) as engine:
+            answer = await explain(engine, "ann@shop.test")
+        said = [line.text for line in answer.evidence.conversation if line.who == "client"]
+        assert len([line for line in said if line.startswith("RCPT")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ("refused", "nobody listens"),
+        ("silent", "silent for 0.25 s"),
+        ("unanswered", "silent for 0.25 s"),
+        ("blocked at banner", "554"),
+        ("garbage", "not a reply"),
+    ],
+)
+async def test_the_evidence_of_a_failover(autojump_clock, first, words):
+    async with open_fake_network() as network:
+        bad = network.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
+        good = network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
+        async with engine_over(network) as engine:
+            answer = await explain(engine, "known@shop.test")
+        assert told(answer.verdict) == DELIVERABLE
+        tried = answer.evidence.exchanges
+        assert [(t.exchange, t.address) for t in tried] == [
+            ("mx1.shop.test", bad),
+            ("mx2.shop.test", good),
+        ]
+        assert words in tried[0].result
+        assert tried[1].result == "answered"
+
+
+async def test_the_evidence_of_a_host_that_rests(autojump_clock):
+    async with open_fake_network() as network:
+        network.add("shop.test", new_host("blocked at banner"))
+        async with engine_over(network) as engine:
+            for number in range(3):
+                await collect(engine, f"a{number}@shop.test")
+            answer = await explain(engine, "ann@shop.test")
+        assert "rest" in answer.evidence.cached
+        assert "resting" in answer.evidence.exchanges[-1].result
+        assert answer.evidence.conversation == []
+        assert answer.verdict.latency_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("nobody at all", "syntax: "),
+        ("ann@mailinator.com", "disposable"),
+        ("ann@nowhere.test", "no_mx: "),
+    ],
+)
+async def test_the_evidence_of_what_never_reached_a_host(autojump_clock, text, rule):
+    async with open_fake_network() as network, engine_over(network) as engine:
+        answer = await explain(engine, text)
+    assert answer.evidence.rule.startswith(rule)
+    assert (answer.evidence.exchanges, answer.evidence.conversation) == ([], [])
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_an_explanation_changes_no_verdict(autojump_clock, seed):
+    """The same world from the same seed, with and without."""
+    reported_of: list[list[tuple[object, ...]]] = []
+    for explained in (False, True):
+        rng = random.Random(seed)
+        async with open_fake_network(seed=seed) as network:
+            for number in range(4):
+                name = rng.choice(["friendly", "catch all", "exim", "greylisting", "no pipelining"])
+                host = new_host(name, latency_s=rng.choice([0.0, 0.05]))
+                host = replace(host, faults={"nobody3": Late(rng.choice([0.5, 1.5]))})
+                network.add(f"d{number}.test", host)
+            texts = [
+                f"{kind}{n}@d{d}.test"
+                for d in range(4)
+                for n in range(6)
+                for kind in ("known", "nobody")
+            ]
+            async with engine_over(network) as engine:
+                answers = await collect(engine, *texts, explain=explained)
+        reported_of.append(sorted((a.position, *told(a.verdict)) for a in answers))
+    assert reported_of[0] == reported_of[1]
+
+
+async def test_evidence_is_not_changed_after_it_was_given(autojump_clock):
+    """What is learned later, for others, is not written into it."""
+    async with open_fake_network() as network:
+        addresses = [
+            network.add(f"other{number}.test", new_host("unanswered")) for number in range(5)
+        ]
+        network.zone.mx("shop.test", "mx.shop.test")
+        network.zone.host("mx.shop.test", *addresses)
+        async with (
+            open_engine(
+                EngineSettings(read_s=0.9), transport=network.transport, dial=network.dial
+            ) as engine,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def ask_bob() -> None:
+                await trio.sleep(1.5)
+                async with open_answers(engine, ["bob@shop.test"], account="bob") as answers:
+                    await in_order(answers, 1)
+
+            nursery.start_soon(ask_bob)
+            async with open_answers(
+                engine, ["ann@shop.test"], account="me", explain=True
+            ) as answers:
+                [answer] = [answer async for answer in answers]
+            assert told(answer.verdict) == TIMED_OUT
+            tried = len(answer.evidence.exchanges)
+            await trio.sleep(5)
+            assert len(answer.evidence.exchanges) == tried
