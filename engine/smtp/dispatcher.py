@@ -8,9 +8,9 @@ settled by then, and the late reply finds nobody.
 """
 
 import random
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -27,18 +27,15 @@ from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.address_lookups import AddressLookups
 from mailprobe.engine.smtp.catchall import Domains
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
+from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.pool import Pool
+from mailprobe.engine.smtp.permits import Permits
+from mailprobe.engine.smtp.pool.pool import Pool
+from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Rules
-from mailprobe.engine.smtp.throttle import HostBackoff
 from mailprobe.engine.verdict import LADDER, Outcome
 
-POOLS_MAX = 10_000  # hosts remembered; those with nothing to do go first
-POOLS_SCANNED = 64  # of them, when one is to be forgotten
-NAMES_MAX = 100_000  # exchanges whose host is remembered, whatever addresses they have now
-NAMES_OF_POOL_MAX = 64  # an operator's host has a name for each customer: these learn its rest
-BACKOFFS_MAX = 10_000  # addresses and names that are left alone
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
@@ -52,30 +49,17 @@ class ProbeDispatcher:
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
-        "_address_backoffs",
         "_admitted",
         "_admitting",
         "_all_done",
         "_answering",
         "_awaiting_proof",
-        "_ceded",
         "_clock_needed",
         "_clocked",
-        "_ended",
-        "_granted",
         "_hedging",
         "_looking_up",
-        "_name_backoffs",
         "_now",
         "_nursery",
-        "_operators",
-        "_over",
-        "_permit_demand",
-        "_permits",
-        "_permits_held",
-        "_pool_of_name",
-        "_pools",
-        "_pools_at",
         "_probes_max",
         "_reactor",
         "_room_at",
@@ -87,7 +71,10 @@ class ProbeDispatcher:
         "closing",
         "dial",
         "domains",
+        "host_memory",
         "observer",
+        "permits",
+        "pools",
         "rules",
         "settings",
     )
@@ -113,7 +100,6 @@ class ProbeDispatcher:
         self.domains = Domains(settings.cache_s, mint)
         self.closing = False
         self._routes = routes
-        self._operators = operators
         self._nursery = nursery
         self._reactor = lines
         self._probes_max = settings.probes_max
@@ -127,22 +113,15 @@ class ProbeDispatcher:
         self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
         self._answering = 0  # rounds whose replies are being given out just now
         self._room_at: dict[Pool | None, None] = {}  # that was made meanwhile
-        self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
-        self._pool_of_name: OrderedDict[str, Pool] = OrderedDict()
-        self._name_backoffs: OrderedDict[str, tuple[HostBackoff, Cause]] = OrderedDict()
-        self._address_backoffs: OrderedDict[str, tuple[float, Cause]] = OrderedDict()
         self._hedging: set[str] = set()  # exchanges that are looked up for it
-        self._pools_at: defaultdict[str, set[Pool]] = defaultdict(set)  # by IP address
-        self._granted: ConnectionBudget = (
-            OwnBudget(settings.host_connections) if permits is None else permits
+        self.host_memory = HostMemory(self._now)
+        self.pools = Pools(operators, self.host_memory, self._new_pool, self._now)
+        self.permits = Permits(
+            settings.host_connections,
+            OwnBudget(settings.host_connections) if permits is None else permits,
+            self.pools.at_address,
+            self.capacity_freed,
         )
-        self._granted.open_for(self)
-        self._permits: Counter[str] = Counter()  # connections, by IP address
-        self._over: set[str] = set()  # addresses with more connections than are granted
-        self._ceded: Counter[str] = Counter()  # connections there that are on their way home
-        self._ended: set[str] = set()  # addresses at which the seats of some were withdrawn
-        self._permits_held: defaultdict[str, dict[trio.CancelScope, None]] = defaultdict(dict)
-        self._permit_demand: defaultdict[str, dict[Pool, None]] = defaultdict(dict)  # in turn
         self._looking_up = AddressLookups(routes, self._found, self._next_exchange)
         self._tasks = 0
         self._all_done = trio.Event()
@@ -170,15 +149,15 @@ class ProbeDispatcher:
 
     def statistics(self) -> EngineStatistics:
         """What is under way just now. Looks at every host: for once a second, not for each address."""
-        now, pools = trio.current_time(), self._pools.values()
+        now, pools = trio.current_time(), self.pools.values()
         return EngineStatistics(
             probes=self.under_way,
             probes_in_flight=len(self._waiting),
             probes_waiting=sum(len(pool.waiting) for pool in pools),
-            connections=self._permits.total(),
+            connections=self.permits.in_use,
             hosts=len(pools),
             hosts_backing_off=sum(pool.backoff.active(now) for pool in pools),
-            hosts_waiting=sum(map(len, self._permit_demand.values())),
+            hosts_waiting=self.permits.demand,
         )
 
     def submit(self, probe: Probe) -> None:
@@ -223,7 +202,7 @@ class ProbeDispatcher:
         known = self._routes.cached_addresses(exchange.name)
         if not isinstance(known, Addresses) or not (usable := self._usable(known.ips)):
             return None
-        return self._pool(usable, exchange.name)
+        return self.pools.find(usable, exchange.name)
 
     def _recall_addresses(self, probe: Probe) -> None:
         self.observer.recalled("addresses")
@@ -392,7 +371,7 @@ class ProbeDispatcher:
         if isinstance(answer, Addresses):
             if usable := self._usable(answer.ips):
                 self._looking_up.drop(probe)
-                self._pool(usable, name).join((probe,), self._now())
+                self.pools.find(usable, name).join((probe,), self._now())
                 return True
             cause = NOT_PUBLIC
         else:
@@ -409,132 +388,6 @@ class ProbeDispatcher:
             return ips
         return tuple(ip for ip in ips if is_public(ip))
 
-    # -- pools and seats ---------------------------------------------------------------------
-
-    def _pool(self, addresses: tuple[str, ...], name: str) -> Pool:
-        """The pool of these addresses, which the exchange of this name has just now."""
-        key = pool_key(addresses)
-        known = self._pool_of_name.get(name)
-        pool = self._pools.get(key)
-        if pool is not None:
-            self._pools.move_to_end(key)
-        elif known is not None and known.names == {name}:
-            pool = self._move(known, key)  # its addresses rotate; what was learnt stays
-        else:
-            pool = self._open_pool(key, name, known)
-        if known is not pool:
-            self._name(pool, name, known)
-        pool.belong_to(self._operators.find(name))
-        if len(self._pools) > POOLS_MAX:
-            self._drop_a_pool()
-        return pool
-
-    def _open_pool(self, key: tuple[str, ...], name: str, known: Pool | None) -> Pool:
-        """A new pool; it knows its domains from the exchange's name, or from a host's address.
-
-        Only domains are shared by address, for a domain's owner chooses its exchanges: what
-        one of them does to us must not be held against whoever else has the address.
-        """
-        sharing = known or next(
-            (next(iter(self._pools_at[each])) for each in key if self._pools_at.get(each)), None
-        )
-        pool = self._pools[key] = Pool(key, name, sharing.host if sharing else name, self)
-        if known is not None:
-            pool.throttle, pool.terms = known.throttle, known.terms
-        self._find_at(pool, key)
-        return pool
-
-    def _move(self, pool: Pool, key: tuple[str, ...]) -> Pool:
-        del self._pools[pool.addresses]
-        self._pools[key] = pool
-        in_use = {session.address for session in pool.sessions}
-        for address in pool.found_at - set(key) - in_use:
-            self._remove_address(pool, address)
-        self._find_at(pool, key)
-        pool.addresses = key
-        return pool
-
-    def _find_at(self, pool: Pool, addresses: Iterable[str]) -> None:
-        for address in addresses:
-            pool.found_at.add(address)
-            self._pools_at[address].add(pool)
-
-    def _remove_address(self, pool: Pool, address: str) -> None:
-        pool.found_at.discard(address)
-        self._pools_at[address].discard(pool)
-        if not self._pools_at[address]:
-            del self._pools_at[address]
-
-    def _name(self, pool: Pool, name: str, known: Pool | None) -> None:
-        """The exchange of this name is at this pool from now on."""
-        if known is not None:
-            known.names.discard(name)
-        pool.names.add(name)
-        self._pool_of_name[name] = pool
-        if len(self._pool_of_name) > NAMES_MAX:
-            oldest, its_pool = self._pool_of_name.popitem(last=False)
-            its_pool.names.discard(oldest)
-        if rest := self._name_backoffs.get(name):
-            pool.names_backoff_until = max(pool.names_backoff_until, rest[0].until)
-
-    def _drop_a_pool(self) -> None:
-        """Forget the oldest that has nothing to do and does not rest; look at few of them."""
-        now = self._now()
-        for _ in range(POOLS_SCANNED):
-            key, pool = next(iter(self._pools.items()))
-            busy = pool.connections or pool.present or pool.any_waiting()
-            rests = pool.backoff.active(now) and len(self._pools) <= 2 * POOLS_MAX
-            if busy or rests:
-                self._pools.move_to_end(key)
-                continue
-            del self._pools[key]
-            for address in list(pool.found_at):
-                self._remove_address(pool, address)
-            for name in pool.names:
-                self._pool_of_name.pop(name, None)
-            return
-
-    # -- back-off, by address and by the exchange's name -------------------------------------
-
-    def backoff_at(self, address: str) -> Cause | None:
-        """Why this address is left alone just now; None where it is not."""
-        until, cause = self._address_backoffs.get(address, (0.0, None))
-        return cause if self._now() < until else None
-
-    def name_backoff(self, name: str, now: float) -> Cause | None:
-        """Why the exchange of this name is left alone, whatever its addresses; None where not."""
-        rest, cause = self._name_backoffs.get(name, (HostBackoff(), None))
-        return cause if now < rest.until else None
-
-    def record_backoff(self, pool: Pool, addresses: Sequence[str], cause: Cause) -> None:
-        """The pool rests after failures at these addresses: so do they, and its names."""
-        now = self._now()
-        for address in addresses:
-            self._address_backoffs[address] = (pool.backoff.until, cause)
-            self._address_backoffs.move_to_end(address)
-        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
-            self._name_backoffs[name] = (
-                self._longer_backoff(name, pool.backoff, now, cause),
-                cause,
-            )
-            self._name_backoffs.move_to_end(name)
-        for rests in (self._address_backoffs, self._name_backoffs):
-            while len(rests) > BACKOFFS_MAX:
-                rests.popitem(last=False)
-
-    def _longer_backoff(
-        self, name: str, rest: HostBackoff, now: float, cause: Cause
-    ) -> HostBackoff:
-        """The pool's rest, or the longer one of a name that failed at other addresses before."""
-        before, _ = self._name_backoffs.get(name, (HostBackoff(), None))
-        longer = before.after_failure(now, refused=cause.about_us)
-        return longer if longer.until > rest.until else rest
-
-    def record_success(self, pool: Pool) -> None:
-        """A recipient was answered: none of the pool's names wants rest any more."""
-        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
-            self._name_backoffs.pop(name, None)
-
     # -- hedges ------------------------------------------------------------------------------
 
     def hedge(self, pool: Pool) -> None:
@@ -550,7 +403,7 @@ class ProbeDispatcher:
             if known is None:
                 self._lookup_for_hedge(name, probe.asker, pool)
             elif isinstance(known, Addresses) and (usable := self._usable(known.ips)):
-                other = self._pool(usable, name)
+                other = self.pools.find(usable, name)
                 if other is not pool:
                     other.hedge(probe, place)
 
@@ -566,150 +419,6 @@ class ProbeDispatcher:
             self._hedging.discard(name)
         if pool.silent and self._routes.cached_addresses(name) is not None:
             self.hedge(pool)
-
-    # -- seats -------------------------------------------------------------------------------
-
-    def permit_available(self, address: str) -> bool:
-        return self._permits[address] < self._granted.at(address)
-
-    def try_acquire_permit(self, address: str, pool: Pool) -> bool:
-        """A seat at the address, where one is free; else the pool is told when one is."""
-        if not self.permit_available(address):
-            self.set_demand(address, pool)
-            return False
-        self._acquire(address)
-        if wanted := self._permit_demand.get(address):
-            wanted.pop(pool, None)
-        return True
-
-    def _acquire(self, address: str) -> None:
-        self._permits[address] += 1
-        self._granted.used(address, self._permits[address])
-
-    def _release(self, address: str) -> None:
-        self._permits[address] -= 1
-        self._granted.used(address, self._permits[address])
-        if self._permits[address] <= self._granted.at(address):
-            self._over.discard(address)
-        if not self._permits[address]:
-            del self._permits[address]
-            self._ended.discard(address)
-            self._ceded.pop(address, None)
-
-    def set_demand(self, address: str, pool: Pool) -> None:
-        """Let the pool wait its turn for a seat here; idle connections of others are sent home."""
-        self._permit_demand[address][pool] = None
-        self._granted.request(address)
-        if self._permits[address] < self.settings.host_connections and not self._granted.short(
-            address
-        ):
-            return  # it is only to be granted yet
-        for other in self._pools_at[address] - {pool}:
-            other.close_idle_session()
-
-    def is_needed_elsewhere(self, address: str, pool: Pool) -> bool:
-        """Does another host's pool wait for a seat at this address, or another process?"""
-        if address in self._over and self._cedes(address):
-            return True
-        wanted = self._permit_demand.get(address)
-        return wanted is not None and any(other is not pool for other in wanted)
-
-    def release_permit(self, address: str) -> None:
-        """The seat goes to the pool that has waited longest, in the same step, if it is ours still."""
-        if self._ceded[address]:
-            self._ceded[address] -= 1
-        if self._permits[address] <= self._granted.at(address):
-            wanted = self._permit_demand.get(address, {})
-            while wanted:
-                pool = next(iter(wanted))
-                del wanted[pool]
-                if not self.closing and pool.adopt(address):
-                    return
-            self._permit_demand.pop(address, None)
-        self._release(address)
-
-    # -- seats that come and go --------------------------------------------------------------
-
-    @contextmanager
-    def holding_permit(self, address: str) -> Iterator[None]:
-        """What is done on a seat at the address; it is cut off where the seat is withdrawn."""
-        with trio.CancelScope() as scope:
-            sitting = self._permits_held[address]
-            sitting[scope] = None
-            if address in self._ended:
-                scope.cancel()
-            try:
-                yield
-            finally:
-                del sitting[scope]
-                if not sitting:
-                    self._permits_held.pop(address, None)
-
-    def permits_changed(self, address: str) -> None:
-        """More are for pools that wait. Fewer: idle connections go home, busy ones in turn."""
-        if self.closing:
-            return
-        granted = self._granted.at(address)
-        if granted:
-            self._ended.discard(address)
-        for pool in list(self._pools_at.get(address, ())):
-            self._allow(pool)
-        over = self._permits[address] - granted
-        if over > 0:
-            self._over.add(address)
-            self._close_sessions(address, over - self._ceded[address])
-        else:
-            self._over.discard(address)
-            self._hand_out_permits(address)
-
-    def permits_revoked(self, address: str) -> None:
-        """Every connection there is closed at once; its questions wait for another seat."""
-        if not self._permits[address]:
-            return
-        self._ended.add(address)
-        for pool in self._pools_at.get(address, ()):
-            pool.revoke_permits(address)
-        for scope in list(self._permits_held.get(address, ())):
-            scope.cancel()
-
-    def _allow(self, pool: Pool) -> None:
-        """Where seats are short, the pool lets in what those that it has can bear."""
-        allowed = self.settings.host_connections
-        if any(map(self._granted.short, pool.addresses)):
-            allowed = min(allowed, max(1, sum(map(self._granted.at, pool.addresses))))
-        grown, pool.allowed = allowed > pool.allowed, allowed
-        if grown:
-            self.capacity_freed(pool)
-
-    def _cedes(self, address: str) -> bool:
-        """Is this connection to go, so that no more stay than are granted?"""
-        if self._permits[address] - self._ceded[address] <= self._granted.at(address):
-            return False
-        self._ceded[address] += 1
-        return True
-
-    def _close_sessions(self, address: str, most: int) -> None:
-        for pool in self._pools_at.get(address, ()):
-            while most > 0 and pool.close_one_session(address):
-                self._ceded[address] += 1
-                most -= 1
-
-    def _hand_out_permits(self, address: str) -> None:
-        """Seats that came go to the pools that wait for them, in turn."""
-        for pool in list(self._permit_demand.get(address, ())):
-            if not pool.any_waiting():
-                self._permit_demand[address].pop(pool, None)
-                continue
-            if not self.permit_available(address):
-                self.set_demand(address, pool)
-                return
-            self._permit_demand[address].pop(pool, None)
-            if not pool.connections:
-                self._acquire(address)
-                if pool.adopt(address):
-                    continue
-                self._release(address)
-            pool.permit_acquired()
 
     # -- tasks and clocks --------------------------------------------------------------------
 
@@ -754,21 +463,23 @@ class ProbeDispatcher:
         else:
             self.settle(probe, Outcome.TIMED_OUT, "clock.overall")
 
+    def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
+        return Pool(addresses, name, host, self)
+
+    def stop(self) -> None:
+        self.closing = True
+        self.permits.close()
+
     async def close(self) -> None:
         """Say QUIT on every connection, within PARTING_S; nothing is asked any more."""
-        self.closing = True
-        for pool in self._pools.values():
+        self.stop()
+        for pool in self.pools.values():
             for session in pool.sessions:
                 session.withdraw()
         with trio.move_on_after(CLOSING_S):
             while self._tasks:
                 self._all_done = trio.Event()
                 await self._all_done.wait()
-
-
-def pool_key(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Exchanges with the same addresses are one mail host, whatever they are called."""
-    return tuple(sorted(addresses))
 
 
 @asynccontextmanager
@@ -799,7 +510,7 @@ async def open_dispatcher(
             yield dispatcher
             await dispatcher.close()
         finally:
-            dispatcher.closing = True
+            dispatcher.stop()
             nursery.cancel_scope.cancel()
 
 

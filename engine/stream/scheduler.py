@@ -30,7 +30,7 @@ from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher, open_dispatcher
 from mailprobe.engine.smtp.operators import load_operators
-from mailprobe.engine.smtp.pool import Pool
+from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.probe import Probe, ProbeNotes
 from mailprobe.engine.smtp.replies.rules import Rules, load_rules
 from mailprobe.engine.verdict import Verdict

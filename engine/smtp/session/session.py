@@ -13,17 +13,14 @@ one at a tarpit does. Whatever is queued behind that recipient is then asked els
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
-import msgspec
 import trio
 
 from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.connection import ConnectionLost, Overdue, ReadTimedOut, SmtpConnection
-from mailprobe.engine.smtp.host_policy import Terms, start_tls
+from mailprobe.engine.smtp.connection import ConnectionLost, Overdue, SmtpConnection
+from mailprobe.engine.smtp.host_policy import start_tls
 from mailprobe.engine.smtp.pairing import (
     EARLY,
     QUIET_MARGIN,
@@ -35,6 +32,17 @@ from mailprobe.engine.smtp.pairing import (
 )
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe, ProbeNotes
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
+from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe, domain_of
+from mailprobe.engine.smtp.session.causes import (
+    CONNECTION_ERRORS,
+    GARBLED_RULE,
+    REROUTED,
+    Rerouted,
+    cause_of,
+    refusal_outcome,
+    refused_command,
+)
+from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.wire import (
     Command,
     CommandReply,
@@ -54,104 +62,10 @@ NOT_IMPLEMENTED = range(500, 505)  # a host that knows no NOOP answers it with o
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 
 
-class Rerouted(Exception):
-    """The late recipient is asked again when the others have been: its connection is over."""
-
-
-CONNECTION_ERRORS = (ReadTimedOut, ConnectionLost, RemoteProtocolError, Rerouted)
-
 _ANOTHER_RECIPIENT = Meaning.ANOTHER_RECIPIENT  # to look each up takes 0.12 µs in Python 3.11
 _NO_MAILBOX = Meaning.NO_MAILBOX
 _TLS_DEMANDED = Meaning.TLS_DEMANDED
 _SENDER_REFUSED = Meaning.SENDER_REFUSED
-
-
-@dataclass(slots=True, eq=False)
-class CatchAllTest:
-    """The random address that goes along to tell whether a domain accepts all."""
-
-    domain: DomainAcceptance
-    mailbox: str
-    objections: int = 0
-    smtputf8: bool = False
-    abandoned: bool = False  # its domain is tested elsewhere
-    sender_refused_by: object = None  # see question.Question
-
-
-PendingProbe = Probe | CatchAllTest
-
-
-class SessionHost(Protocol):
-    """What a session needs of the mail host it talks to; see pool.Pool."""
-
-    name: str
-    one_each: bool  # the host objects to more than one recipient a transaction
-    usual_s: float  # from a recipient's write to its reply
-    late_s: float  # a reply that takes longer is late
-    wary: bool  # its replies were out of step before: each verdict is proven by itself
-    slow_to_answer: bool  # one of its replies was late not long ago: likewise
-    terms: Terms
-
-    @property
-    def helo_name(self) -> str: ...
-    @property
-    def reroute_s(self) -> float: ...
-    def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning: ...
-    def window(self) -> int: ...
-    def any_waiting(self) -> bool: ...
-    def next_probe(self, now: float) -> Probe | None: ...
-    def is_idle(self, session: "SmtpSession") -> None: ...
-    def is_busy(self, session: "SmtpSession", *, woken: bool) -> None: ...
-    def begin_answers(self) -> None: ...
-    def end_answers(self, *, all_of_them: bool) -> None: ...
-    def requeue(self, probe: Probe) -> None: ...
-    def requeue_last(self, probe: Probe) -> None: ...
-    def is_blocked(self, session: "SmtpSession") -> bool: ...
-    def random_mailbox(self, domain: DomainAcceptance) -> str: ...
-    def learn(self, domain: DomainAcceptance, acceptance: Acceptance) -> None: ...
-    def leave_untested(self, domain: DomainAcceptance) -> None: ...
-    def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None: ...
-    def fail_over(self, probe: Probe, cause: Cause) -> None: ...
-    def recipient_read(
-        self, domain: DomainAcceptance, reply: SmtpReply, reading: ReplyMeaning
-    ) -> None: ...
-    def is_needed_elsewhere(self, address: str) -> bool: ...
-    def close_idle_session(self) -> None: ...
-    def session_reused(self) -> None: ...
-    def settle_alone(self, probe: Probe, outcome: Outcome, rule: str, round_s: float) -> None: ...
-    def answered_alone(self, round_s: float) -> None: ...
-    def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None: ...
-    def hold_back(self, count: int) -> None: ...
-    def end_deferral(self, count: int) -> None: ...
-    def learn_fast_reply(self, reply_s: float) -> None: ...
-    def session_late(self, session: "SmtpSession", *, accepted: int) -> None: ...
-    def session_prompt(self, session: "SmtpSession", *, accepted: bool) -> None: ...
-    def session_rerouted(self) -> None: ...
-    def session_barren(self, cause: Cause, domain: DomainAcceptance) -> None: ...
-    def session_failed(
-        self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool
-    ) -> None: ...
-    def distrust(self) -> None: ...
-
-
-def cause_of(error: Exception, step: Step, *, spoke: bool = True) -> Cause:
-    """The cause that an exception of a connection stands for."""
-    where = step.value
-    if isinstance(error, ReadTimedOut):
-        return Cause(Outcome.TIMED_OUT, f"clock.{where}", f"silent at {where}", replied=spoke)
-    if isinstance(error, RemoteProtocolError):
-        return Cause(Outcome.CONVERSATION_FAILED, f"garbage.{where}", str(error), replied=spoke)
-    return Cause(
-        Outcome.CONVERSATION_FAILED,
-        f"closed.{where}",
-        f"{error} at {where}",
-        replied=spoke,
-        hung_up=True,
-    )
-
-
-_GARBLED = "garbage.rcpt"  # the rule of what TheirMistake stands for
-_REROUTED = Cause(Outcome.TIMED_OUT, "clock.rcpt", "silent at RCPT", replied=True)
 
 
 class SmtpSession:
@@ -231,7 +145,7 @@ class SmtpSession:
         self._again: list[PendingProbe] = []  # refused for the terms, to be asked on others
         self._tls_wanted = False  # a reply demanded it
         self._tls_of_all = False  # and that was the reply to MAIL
-        self._received = _BatchReplies([], False, False)  # of the round under way
+        self._received = BatchReplies([], False, False)  # of the round under way
         self._pairing = Pairing()
         self._unproven = UnprovenPairings()
         self._early_s = 0.0  # a reply came sooner than usual, and is not proven yet
@@ -473,10 +387,10 @@ class SmtpSession:
         except CONNECTION_ERRORS as error:
             self._went_wrong(error)
 
-    def _begin(self, asked: list[PendingProbe]) -> "_BatchReplies":
+    def _begin(self, asked: list[PendingProbe]) -> BatchReplies:
         """A round begins: none of its recipients is answered."""
         self._unanswered = deque(asked)
-        self._received = received = _BatchReplies(
+        self._received = received = BatchReplies(
             asked, self._conversation.offer.pipelining, self._batches > 0
         )
         self._batches += 1
@@ -498,7 +412,7 @@ class SmtpSession:
         received.alone = not received.pipelined and len(asked) == 1 and not received.noted
         return received
 
-    async def _open(self, opening: list[Command], received: "_BatchReplies") -> bool:
+    async def _open(self, opening: list[Command], received: BatchReplies) -> bool:
         """Hear the replies to RSET and MAIL; False where the round is over with them."""
         for command in opening:
             if not received.pipelined:
@@ -513,7 +427,7 @@ class SmtpSession:
             if not turn.reply.positive:
                 if received.refusal is None:
                     received.objection = self._host.read(Step.MAIL, turn.reply)
-                    received.refusal = self._read_refusal(turn, received.objection)
+                    received.refusal = refused_command(turn, received.objection)
                 if turn.reply.code == 421 or not received.pipelined:
                     self._refused(received.refusal, received)
                     return False
@@ -573,7 +487,7 @@ class SmtpSession:
         oldest = self._unanswered[answered]
         return isinstance(oldest, CatchAllTest) or not oldest.rerouted
 
-    def _process_replies(self, received: "_BatchReplies", turn: CommandReply | None = None) -> bool:
+    def _process_replies(self, received: BatchReplies, turn: CommandReply | None = None) -> bool:
         """Take what has come of the round's replies; say whether those were all of them.
 
         `turn` is the first, where that was read already.
@@ -585,7 +499,7 @@ class SmtpSession:
             return False
         return self._received_all(received)
 
-    def _received_all(self, received: "_BatchReplies", turn: CommandReply | None = None) -> bool:
+    def _received_all(self, received: BatchReplies, turn: CommandReply | None = None) -> bool:
         """Pair what was read with the recipients; say whether the round is over.
 
         Given out is only what a reply proves that names its recipient; see _round_answered().
@@ -620,14 +534,14 @@ class SmtpSession:
         self._process_proven(received)
         return True
 
-    def _process_proven(self, received: "_BatchReplies") -> None:
+    def _process_proven(self, received: BatchReplies) -> None:
         """Give out what a reply has proven that names its recipient: itself and all before it."""
         count = received.proven - (received.place - len(received.exchanges))
         if count > 0:
             self._release()
             self._process(received, count)
 
-    def _batch_answered(self, received: "_BatchReplies") -> float | None:
+    def _batch_answered(self, received: BatchReplies) -> float | None:
         """All replies of a round are there. What is not proven yet is held back.
 
         From a usual reply only a verdict follows, so the conversation goes on. Anything
@@ -667,7 +581,7 @@ class SmtpSession:
             return self._begin_quiet()
         return self._end_batch(received)
 
-    def _accepts_at_random(self, received: "_BatchReplies") -> bool:
+    def _accepts_at_random(self, received: BatchReplies) -> bool:
         """Was a random address accepted by a host that may only be slow to refuse it?"""
         return not self._refused_promptly and any(
             turn.reply.positive and isinstance(asked, CatchAllTest)
@@ -687,7 +601,7 @@ class SmtpSession:
         if gap_s > QUIET_S / 2:
             self._unproven.expect_surplus(gap_s)
 
-    def _end_batch(self, received: "_BatchReplies") -> float | None:
+    def _end_batch(self, received: BatchReplies) -> float | None:
         if received.refusal is not None:
             self._refused(received.refusal, received)
             return None
@@ -834,7 +748,7 @@ class SmtpSession:
             # One that idles takes what is let in only if it is woken.
             host.end_answers(all_of_them=not (self._unanswered or self._idle))
 
-    def _distrust_pairing(self, received: "_BatchReplies", cause: Cause, error: Exception) -> None:
+    def _distrust_pairing(self, received: BatchReplies, cause: Cause, error: Exception) -> None:
         """What was answered and is not proven is asked once more, one by one; else it is unknown.
 
         Before a late reply that gave way nothing has shown that the host is out of step:
@@ -938,7 +852,7 @@ class SmtpSession:
         return probe, outcome, rule
 
     def _continue_alone(
-        self, received: "_BatchReplies", asked: Probe, outcome: Outcome, rule: str
+        self, received: BatchReplies, asked: Probe, outcome: Outcome, rule: str
     ) -> float | None:
         """Settle or hold the round's verdict and ask the next question; as _go_on() says."""
         host, now, unproven = self._host, self._connection.received_at, self._unproven
@@ -1021,7 +935,7 @@ class SmtpSession:
         received = self._received
         step = Step.RCPT if received.transaction else Step.MAIL
         cause = received.refusal or (
-            _REROUTED if isinstance(error, Rerouted) else cause_of(error, step)
+            REROUTED if isinstance(error, Rerouted) else cause_of(error, step)
         )
         if not (isinstance(error, RemoteProtocolError) or self._pairing_suspect):
             self._release()  # silence, or the end: no surplus reply was on its way
@@ -1067,12 +981,12 @@ class SmtpSession:
             return False
         return len(self._transaction | {domain_of(each) for each in asked}) > offer.domains_max
 
-    def _drop_replies(self, received: "_BatchReplies") -> None:
+    def _drop_replies(self, received: BatchReplies) -> None:
         """They speak of the MAIL that was refused. The server counts them all the same."""
         self._refusals += sum(not turn.reply.positive for turn in received.exchanges)
         received.exchanges.clear()
 
-    def _process(self, received: "_BatchReplies", count: int) -> None:
+    def _process(self, received: BatchReplies, count: int) -> None:
         """Give the oldest `count` questions the replies to their recipients."""
         turns, received.exchanges = received.exchanges[:count], received.exchanges[count:]
         if not turns or not received.transaction:
@@ -1090,15 +1004,6 @@ class SmtpSession:
                     self._host.settle(*usual)
         finally:
             self._host.end_answers(all_of_them=not self._unanswered)
-
-    def _read_refusal(self, turn: CommandReply, reading: ReplyMeaning) -> Cause:
-        return Cause(
-            Outcome.CONVERSATION_FAILED,
-            reading.rule,
-            f"{turn.command.verb} refused: {turn.reply.code} {turn.reply.text[:80]}",
-            about_us=reading.about_us,
-            replied=True,
-        )
 
     # -- other terms: TLS where it is demanded, another sender where this one is refused -----
 
@@ -1122,7 +1027,7 @@ class SmtpSession:
         refused_before, asked.sender_refused_by = asked.sender_refused_by, self._host
         return refused_before is not self._host
 
-    def _refused(self, cause: Cause, received: "_BatchReplies") -> None:
+    def _refused(self, cause: Cause, received: BatchReplies) -> None:
         """The round is refused as a whole: those are asked again for whom other terms are left."""
         if received.objection is not None and not received.goodbye:
             refused, self._unanswered = self._unanswered, deque()
@@ -1152,7 +1057,7 @@ class SmtpSession:
         again, self._again = self._again, []
         self._unanswered = deque(again)
         deadlines = [asked.deadline for asked in again if isinstance(asked, Probe)]
-        received = _BatchReplies([], False, self._received.reused, first=True)
+        received = BatchReplies([], False, self._received.reused, first=True)
         received.until = max(deadlines, default=float("inf"))
         self._resets += self._conversation.stage is Stage.MAIL
         cause, said_before = None, len(self._preamble)
@@ -1171,7 +1076,7 @@ class SmtpSession:
         else:
             if refusal is not None:
                 reading = self._host.read(Step.STARTTLS, refusal.reply)
-                cause = self._read_refusal(refusal, reading)
+                cause = refused_command(refusal, reading)
         if cause is None:
             self._host.terms.tls_works()
             self._again, self._unanswered = again, deque()
@@ -1185,7 +1090,7 @@ class SmtpSession:
     # -- replies to recipients ---------------------------------------------------------------
 
     def _recipient_answered(
-        self, asked: PendingProbe, turn: CommandReply, received: "_BatchReplies"
+        self, asked: PendingProbe, turn: CommandReply, received: BatchReplies
     ) -> None:
         reply, positive = turn.reply, turn.reply.positive
         reading = ACCEPTED if positive else self._host.read(Step.RCPT, reply)
@@ -1271,7 +1176,7 @@ class SmtpSession:
 
     # -- when it goes wrong ------------------------------------------------------------------
 
-    def _fail(self, cause: Cause, received: "_BatchReplies", *, failure: bool = True) -> None:
+    def _fail(self, cause: Cause, received: BatchReplies, *, failure: bool = True) -> None:
         """Give each question of the round that was not answered its way on.
 
         On a reused connection that fails before its first reply all of them are
@@ -1286,7 +1191,7 @@ class SmtpSession:
         self._host.session_failed(
             cause, before_recipients=early, late=self._late, at_recipient=received.goodbye
         )
-        silent_or_garbled = received.transaction and cause.rule in (_REROUTED.rule, _GARBLED)
+        silent_or_garbled = received.transaction and cause.rule in (REROUTED.rule, GARBLED_RULE)
         if (hung_up or silent_or_garbled) and self._unanswered and not self._fruitful:
             oldest = self._unanswered[0]
             domain = oldest.domain_here if isinstance(oldest, Probe) else oldest.domain
@@ -1396,52 +1301,3 @@ class SmtpSession:
         if probe.notes is not None:
             for at, by_us, text in self._connection.lines_of(turn):
                 probe.notes.add_line(at, by_us, text)
-
-
-class _BatchReplies(msgspec.Struct, eq=False):
-    """A round, and what has been heard of it so far."""
-
-    sent: list[PendingProbe]
-    pipelined: bool
-    reused: bool  # the connection has served a round before
-    recipients: list[Command] = []
-    alone: bool = False  # one recipient in step, and nobody wants to know the words
-    noted: bool = False  # somebody does
-    place: int = 0  # the recipient whose reply comes next
-    proven: int = 0  # so many of the replies are surely their recipients'
-    first: bool = False  # any reply at all
-    transaction: bool = False  # MAIL was accepted: replies speak of recipients
-    late: bool = False  # one of them was late
-    goodbye: bool = False  # 421 in answer to a recipient
-    refusal: Cause | None = None
-    objection: ReplyMeaning | None = None  # how the refusal of RSET or MAIL was read
-    exchanges: list[CommandReply] = []  # replies to recipients, not yet given out
-    until: float = 0.0  # the latest of their questions' deadlines: no need to listen longer
-    began: float = 0.0
-    first_at: float = 0.0
-    last_at: float = 0.0
-    gap_s_max: float = 0.0  # between two of its replies
-
-    @property
-    def batch_s(self) -> float:
-        return self.last_at - self.began
-
-    @property
-    def gap_s(self) -> float:
-        """Between two replies of the round; a round of one says nothing and gives -1."""
-        return (self.last_at - self.first_at) / (self.place - 1) if self.place > 1 else -1.0
-
-
-def domain_of(asked: PendingProbe) -> str:
-    return asked.domain if isinstance(asked, Probe) else asked.domain.name
-
-
-def refusal_outcome(reply: SmtpReply, reading: ReplyMeaning) -> Outcome:
-    """What a 4xx (but 421) or 5xx to RCPT makes of an address."""
-    if reading.meaning is Meaning.MAILBOX_FULL:
-        return Outcome.MAILBOX_FULL
-    if reply.code < 500:
-        return Outcome.TEMPORARY
-    if reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
-        return Outcome.UNDELIVERABLE
-    return Outcome.REFUSED_BY_POLICY
