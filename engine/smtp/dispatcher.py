@@ -1,10 +1,8 @@
-"""Layer 4: from a question to what became of it.
+"""Layer 4: takes probes, and settles each of them once.
 
-The desk at which every question is asked and settled. It keeps the overall
-clock of each, finds the pool of its exchange, sends it on to the next exchange
-when one fails, and counts what is under way. Nothing is reported later than
-the overall clock: whatever a connection is still waiting for, its question is
-settled by then, and the late reply finds nobody.
+The dispatcher keeps the overall deadline of each probe, finds the pool of its exchange,
+fails over to the next exchange, and counts the probes under way. A probe is settled by
+its deadline at the latest, whatever its connection still waits for; a later reply is dropped.
 """
 
 import random
@@ -45,7 +43,7 @@ NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had a
 
 
 class ProbeDispatcher:
-    """Every question under way, and the pools that answer them."""
+    """Every probe under way."""
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
@@ -89,31 +87,31 @@ class ProbeDispatcher:
         nursery: trio.Nursery,
         mint: Callable[[], str],
         observer: Observer = NO_OBSERVER,
-        lines: Reactor | None = None,
+        reactor: Reactor | None = None,
         permits: ConnectionBudget | None = None,
     ) -> None:
         self.settings = settings
         self.observer = observer
-        self._watched = observer is not NO_OBSERVER  # whom nothing need be told
+        self._watched = observer is not NO_OBSERVER
         self.rules = rules
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint)
         self.closing = False
         self._routes = routes
         self._nursery = nursery
-        self._reactor = lines
+        self._reactor = reactor
         self._probes_max = settings.probes_max
         self._now = trio.lowlevel.current_clock().current_time
-        self._clocked: OrderedDict[Probe, None] = OrderedDict()  # by their deadlines
+        self._clocked: OrderedDict[Probe, None] = OrderedDict()  # in the order of their deadlines
         self._clock_needed = trio.Event()
         self._admitted: set[Probe] = set()
-        self._awaiting_proof = 0  # admitted questions with a reply that is not proven yet
+        self._awaiting_proof = 0  # admitted probes whose reply is not proven yet
         self._waiting: FairQueue[Probe] = FairQueue()
         self._admitting = False
         self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
-        self._answering = 0  # rounds whose replies are being given out just now
-        self._room_at: dict[Pool | None, None] = {}  # that was made meanwhile
-        self._hedging: set[str] = set()  # exchanges that are looked up for it
+        self._answering = 0  # batches whose replies are being processed
+        self._room_at: dict[Pool | None, None] = {}  # capacity freed meanwhile
+        self._hedging: set[str] = set()  # exchanges being looked up for a hedge
         self.host_memory = HostMemory(self._now)
         self.pools = Pools(operators, self.host_memory, self._new_pool, self._now)
         self.permits = Permits(
@@ -130,7 +128,7 @@ class ProbeDispatcher:
 
     @property
     def under_way(self) -> int:
-        """Questions that are admitted and not answered."""
+        """Probes that are admitted and have no reply yet."""
         return len(self._admitted) - self._awaiting_proof
 
     @property
@@ -139,16 +137,16 @@ class ProbeDispatcher:
 
     @property
     def at_capacity(self) -> bool:
-        """More than half of those who may be admitted are: none should wait in step for long."""
+        """More than half of `probes_max` is in use: queue nothing deep behind lock-step sessions."""
         return 2 * self.under_way > self._probes_max
 
     @property
     def room(self) -> int:
-        """How many more questions may be admitted."""
+        """How many more probes may be admitted."""
         return self._probes_max - self.under_way
 
     def statistics(self) -> EngineStatistics:
-        """What is under way just now. Looks at every host: for once a second, not for each address."""
+        """Counts of the moment. Visits every host: for once a second, not for each address."""
         now, pools = trio.current_time(), self.pools.values()
         return EngineStatistics(
             probes=self.under_way,
@@ -161,13 +159,13 @@ class ProbeDispatcher:
         )
 
     def submit(self, probe: Probe) -> None:
-        """Start the question's clock and let it be answered; `on_settled` is called once."""
+        """Start the probe's deadline and queue it; `on_settled` is called once."""
         self._begin(probe, self._now())
         self._waiting.join(probe.asker, probe)
         self._admit()
 
     def submit_to(self, pool: Pool, probes: Sequence[Probe]) -> None:
-        """Ask all of these, whose first exchange has this pool; `room` says how many may be."""
+        """Submit probes whose first exchange has this pool; at most `room` of them."""
         if self._admitting or self._waiting.count or len(probes) > self.room:
             for probe in probes:
                 self.submit(probe)
@@ -183,7 +181,7 @@ class ProbeDispatcher:
             if self._watched or probe.notes is not None:
                 self._recall_addresses(probe)
             probe.exchange_index = 0
-        self._admitting = True  # what they settle at once lets others in only afterwards
+        self._admitting = True  # probes settled at once admit others only afterwards
         try:
             pool.join(probes, now)
         finally:
@@ -198,7 +196,7 @@ class ProbeDispatcher:
         self._clocked[probe] = None
 
     def pool_of(self, exchange: MailExchange) -> Pool | None:
-        """The exchange's pool; None where its addresses aren't known or aren't for us."""
+        """The exchange's pool; None if its addresses are unknown or not public."""
         known = self._routes.cached_addresses(exchange.name)
         if not isinstance(known, Addresses) or not (usable := self._usable(known.ips)):
             return None
@@ -210,27 +208,27 @@ class ProbeDispatcher:
             probe.notes.cached.append("addresses")
 
     def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None:
-        """The first word on a question is the last; whatever comes later is dropped."""
+        """Settle the probe unless it is settled already."""
         if probe.outcome is not None:
             return
         if probe.accepted and not LADDER[outcome].valid:
-            # Asked once more for the sake of the random address, and not answered as before.
+            # It was sent again only for the catch-all test, and the reply was another.
             outcome, rule = Outcome.DELIVERABLE_UNTESTED, probe.rule
         probe.outcome = outcome
         probe.rule = rule
         try:
             self._remove(probe)
-        except Exception:  # of the books of a host; the asker has an answer all the same
+        except Exception:  # in a host's bookkeeping: the caller gets its answer all the same
             log_fault(self._remove)
         try:
             probe.on_settled(probe)
-        except Exception:  # of its asker's, whose trouble may not be that of all who ask
+        except Exception:  # in the caller's callback: it must not affect other callers
             log_fault(probe.on_settled)
 
     def abandon(self, probes: Iterable[Probe]) -> None:
-        """Their asker has gone: nothing more is asked for them, nothing is reported."""
+        """The caller has gone: drop the probes without a report."""
         abandoned = [probe for probe in probes if not probe.settled]
-        for probe in abandoned:  # all of them first: none is let in for another one's place
+        for probe in abandoned:  # mark all first, so that none is admitted in place of another
             probe.outcome = Outcome.TIMED_OUT
             probe.rule = "abandoned"
         for probe in abandoned:
@@ -250,11 +248,11 @@ class ProbeDispatcher:
         if self._waiting.count:
             self._admit()
         if pool is not None and pool.present - pool.backlog <= pool.room_at:
-            if self._answering:  # as room_made() does, said here for it is done of every answer
+            if self._answering:  # capacity_freed() inlined: this runs once for each answer
                 self._room_at[pool] = None
             else:
-                for tell in self._room_listeners:
-                    tell(pool)
+                for notify in self._room_listeners:
+                    notify(pool)
         if full:
             if self._answering:
                 self._room_at[None] = None
@@ -262,7 +260,7 @@ class ProbeDispatcher:
                 self.capacity_freed(None)
 
     def defer(self, pool: Pool, count: int) -> None:
-        """`count` questions have a reply and wait for its proof: admit others in their places."""
+        """`count` probes have a reply and wait for its proof: admit others in their place."""
         full = len(self._admitted) - self._awaiting_proof >= self._probes_max
         self._awaiting_proof += count
         pool.backlog += count
@@ -274,24 +272,24 @@ class ProbeDispatcher:
             self.capacity_freed(None)
 
     def end_hold(self, pool: Pool, count: int) -> None:
-        """`count` of them are settled or asked again now."""
+        """`count` of them are settled or queued again."""
         self._awaiting_proof -= count
         pool.backlog -= count
 
     def capacity_freed(self, pool: Pool | None) -> None:
-        """Tell who holds questions back that one may be let in: at this pool, or (None) anywhere.
+        """Notify the listeners of capacity freed at `pool`; `None` means global capacity.
 
-        While a round's replies are given out it is only noted: told once, what was
-        held back is let in together, and goes into one write.
+        While replies of a batch are processed, notifications are collected and sent once, so
+        that the probes they admit go into one write.
         """
         if self._answering:
             self._room_at[pool] = None
         else:
-            for tell in self._room_listeners:
-                tell(pool)
+            for notify in self._room_listeners:
+                notify(pool)
 
     def begin_answers(self) -> None:
-        """A round's replies are given out from now on, until end_answers()."""
+        """Collect notifications of freed capacity until end_answers()."""
         self._answering += 1
 
     def end_answers(self) -> None:
@@ -304,14 +302,14 @@ class ProbeDispatcher:
             if None in made and not self.full:
                 self.capacity_freed(None)
 
-    def subscribe_capacity(self, tell: Callable[[Pool | None], None]) -> None:
-        self._room_listeners = (*self._room_listeners, tell)
+    def subscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
+        self._room_listeners = (*self._room_listeners, listener)
 
-    def unsubscribe_capacity(self, tell: Callable[[Pool | None], None]) -> None:
-        self._room_listeners = tuple(each for each in self._room_listeners if each != tell)
+    def unsubscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
+        self._room_listeners = tuple(each for each in self._room_listeners if each != listener)
 
     def _admit(self) -> None:
-        """Let waiting questions in while there is room. What they settle at once lets others in."""
+        """Admit waiting probes while there is room. Those settled at once make room for others."""
         if self._admitting:
             return
         self._admitting = True
@@ -325,7 +323,7 @@ class ProbeDispatcher:
             self._admitting = False
 
     def fail_over(self, probe: Probe, cause: Cause) -> None:
-        """What was tried last came to nothing: the next exchange, or the end."""
+        """The exchange tried last failed: try the next one, or settle."""
         if probe.settled:
             return
         probe.cause = cause
@@ -345,7 +343,7 @@ class ProbeDispatcher:
             probe.exchange_index += 1
             if probe.exchange_index == probe.hedge_index and probe.hedge is None:
                 probe.cause = probe.hedge_cause or probe.cause
-                continue  # it was tried beside the one before it, in vain
+                continue  # the hedge tried it already
             exchange = probe.exchanges[probe.exchange_index]
             known = self._routes.cached_addresses(exchange.name)
             if known is None:
@@ -354,12 +352,12 @@ class ProbeDispatcher:
             self._recall_addresses(probe)
             if self._enter(probe, exchange.name, known):
                 return
-        if not self._looking_up.waits(probe):  # else one that is late may still be found
+        if not self._looking_up.waits(probe):  # else a look-up may still find one
             cause = probe.cause or NO_ADDRESS
             self.settle(probe, cause.outcome, cause.rule)
 
     def _found(self, probe: Probe, place: int, answer: AddressAnswer) -> None:
-        """An exchange's look-up is done: try it, or go on where it was the last one begun."""
+        """The look-up of an exchange is done: try it, or go on if it was the latest one begun."""
         last, probe.exchange_index = probe.exchange_index, place
         if not self._enter(probe, probe.exchanges[place].name, answer):
             probe.exchange_index = last
@@ -367,7 +365,7 @@ class ProbeDispatcher:
                 self._next_exchange(probe)
 
     def _enter(self, probe: Probe, name: str, answer: AddressAnswer) -> bool:
-        """Let the question wait at the exchange's pool; False where it has no address for us."""
+        """Queue the probe at the exchange's pool; False if it has no usable address."""
         if isinstance(answer, Addresses):
             if usable := self._usable(answer.ips):
                 self._looking_up.drop(probe)
@@ -378,7 +376,7 @@ class ProbeDispatcher:
             cause = NO_ADDRESS if isinstance(answer, NoAddress) else LOOKUP_FAILED
         if probe.notes is not None:
             probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
-        # An exchange that was tried says more than one that could not be: its cause stays.
+        # The cause of an exchange that was tried says more than of one that could not be.
         if probe.cause in NEVER_TRIED:
             probe.cause = cause
         return False
@@ -391,21 +389,21 @@ class ProbeDispatcher:
     # -- hedges ------------------------------------------------------------------------------
 
     def hedge(self, pool: Pool) -> None:
-        """The pool's exchange is silent: dial the next one for each question that waits there."""
+        """The pool's exchange is silent: dial the next exchange of each probe that waits there."""
         for probe in list(pool.waiting):
             if probe.settled or probe.pool is not pool or probe.hedge_index >= 0:
                 continue
-            place = probe.exchange_index + 1
-            if place >= len(probe.exchanges):
+            index = probe.exchange_index + 1
+            if index >= len(probe.exchanges):
                 continue
-            name = probe.exchanges[place].name
+            name = probe.exchanges[index].name
             known = self._routes.cached_addresses(name)
             if known is None:
                 self._lookup_for_hedge(name, probe.asker, pool)
             elif isinstance(known, Addresses) and (usable := self._usable(known.ips)):
                 other = self.pools.find(usable, name)
                 if other is not pool:
-                    other.hedge(probe, place)
+                    other.hedge(probe, index)
 
     def _lookup_for_hedge(self, name: str, account: str, pool: Pool) -> None:
         if name not in self._hedging:
@@ -423,7 +421,7 @@ class ProbeDispatcher:
     # -- tasks and clocks --------------------------------------------------------------------
 
     def open_channel(self, stream: trio.abc.Stream) -> ByteChannel:
-        """How a connection is sent to and waited for."""
+        """A byte channel over the stream, on the reactor if there is one."""
         return (
             StreamChannel(stream) if self._reactor is None else self._reactor.open_channel(stream)
         )
@@ -441,7 +439,7 @@ class ProbeDispatcher:
                 self._all_done.set()
 
     async def keep_time(self) -> None:
-        """Settle every question whose overall clock has run out. Runs until cancelled."""
+        """Settle every probe at its deadline. Runs until cancelled."""
         while True:
             first = next(iter(self._clocked), None)
             if first is None:
@@ -471,7 +469,7 @@ class ProbeDispatcher:
         self.permits.close()
 
     async def close(self) -> None:
-        """Say QUIT on every connection, within PARTING_S; nothing is asked any more."""
+        """Send QUIT on every connection, within `CLOSING_S`."""
         self.stop()
         for pool in self.pools.values():
             for session in pool.sessions:
@@ -494,16 +492,15 @@ async def open_dispatcher(
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
 ) -> AsyncIterator[ProbeDispatcher]:
-    """Layer 4, open for questions; leaving it says QUIT and closes every connection.
+    """Layer 4. Leaving the block sends QUIT and closes every connection.
 
-    `mint` makes the local part of the random address; the default's are unguessable.
-    `permits` says how many connections may be held to an address; by default all that
-    the settings allow are ours.
+    `mint` makes the local part of the random address; the default is unguessable.
+    `permits` is the connection budget; by default it is all that the settings allow.
     """
-    async with open_reactor() as lines, trio.open_nursery() as nursery:
+    async with open_reactor() as reactor, trio.open_nursery() as nursery:
         mint = mint or random_local
         dispatcher = ProbeDispatcher(
-            settings, routes, dial, rules, operators, nursery, mint, observer, lines, permits
+            settings, routes, dial, rules, operators, nursery, mint, observer, reactor, permits
         )
         nursery.start_soon(supervised, dispatcher.keep_time)
         try:

@@ -73,7 +73,7 @@ class Permits:
         return self._in_use[address] < self._budget.at(address)
 
     def try_acquire(self, address: str, pool: Pool) -> bool:
-        """A seat at the address, where one is free; else the pool is told when one is."""
+        """Take a permit if one is free; otherwise queue the pool for the next one."""
         if not self.available(address):
             self.set_demand(address, pool)
             return False
@@ -97,23 +97,23 @@ class Permits:
             self._ceded.pop(address, None)
 
     def set_demand(self, address: str, pool: Pool) -> None:
-        """Let the pool wait its turn for a seat here; idle connections of others are sent home."""
+        """Queue the pool for a permit here; other pools' idle connections are closed for it."""
         self._demand[address][pool] = None
         self._budget.request(address)
         if self._in_use[address] < self._limit and not self._budget.short(address):
-            return  # it is only to be granted yet
+            return  # the budget will grant it
         for other in self._pools_at[address] - {pool}:
             other.close_idle_session()
 
     def is_needed_elsewhere(self, address: str, pool: Pool) -> bool:
-        """Does another host's pool wait for a seat at this address, or another process?"""
+        """Does another pool, or another process, wait for a permit of this address?"""
         if address in self._over and self._cedes(address):
             return True
         demand = self._demand.get(address)
         return demand is not None and any(other is not pool for other in demand)
 
     def release(self, address: str) -> None:
-        """The seat goes to the pool that has waited longest, in the same step, if it is ours still."""
+        """Pass the permit to the pool that has waited longest, unless the budget has shrunk."""
         if self._ceded[address]:
             self._ceded[address] -= 1
         if self._in_use[address] <= self._budget.at(address):
@@ -128,7 +128,7 @@ class Permits:
 
     @contextmanager
     def holding(self, address: str) -> Iterator[None]:
-        """What is done on a seat at the address; it is cut off where the seat is withdrawn."""
+        """A block that is cancelled if the permits of the address are revoked."""
         with trio.CancelScope() as scope:
             scopes = self._scopes[address]
             scopes[scope] = None
@@ -142,7 +142,10 @@ class Permits:
                     self._scopes.pop(address, None)
 
     def permits_changed(self, address: str) -> None:
-        """More are for pools that wait. Fewer: idle connections go home, busy ones in turn."""
+        """The budget of an address grew or shrank.
+
+        New permits go to waiting pools. With fewer, idle connections close first.
+        """
         if self._closing:
             return
         granted = self._budget.at(address)
@@ -159,7 +162,7 @@ class Permits:
             self._hand_out(address)
 
     def permits_revoked(self, address: str) -> None:
-        """Every connection there is closed at once; its questions wait for another seat."""
+        """Close every connection to the address at once; their probes wait for another."""
         if not self._in_use[address]:
             return
         self._revoked.add(address)
@@ -169,7 +172,7 @@ class Permits:
             scope.cancel()
 
     def _allow(self, pool: Pool) -> None:
-        """Where seats are short, the pool lets in what those that it has can bear."""
+        """Limit what the pool admits to the permits that it can have."""
         allowed = self._limit
         if any(map(self._budget.short, pool.addresses)):
             allowed = min(allowed, max(1, sum(map(self._budget.at, pool.addresses))))
@@ -178,7 +181,7 @@ class Permits:
             self._capacity_freed(pool)
 
     def _cedes(self, address: str) -> bool:
-        """Is this connection to go, so that no more stay than are granted?"""
+        """Must this connection close to keep the budget?"""
         if self._in_use[address] - self._ceded[address] <= self._budget.at(address):
             return False
         self._ceded[address] += 1
@@ -191,7 +194,7 @@ class Permits:
                 most -= 1
 
     def _hand_out(self, address: str) -> None:
-        """Seats that came go to the pools that wait for them, in turn."""
+        """Give new permits to the waiting pools, in turn."""
         for pool in list(self._demand.get(address, ())):
             if not pool.any_waiting():
                 self._demand[address].pop(pool, None)

@@ -17,7 +17,7 @@ NAMES_MAX = 100_000  # exchanges whose host is remembered, whatever addresses th
 
 
 def pool_key(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Exchanges with the same addresses are one mail host, whatever they are called."""
+    """Exchanges with the same addresses are one mail host, whatever their names."""
     return tuple(sorted(addresses))
 
 
@@ -60,14 +60,14 @@ class Pools:
         return self._by_addresses.values()
 
     def find(self, addresses: tuple[str, ...], name: str) -> Pool:
-        """The pool of these addresses, which the exchange of this name has just now."""
+        """The pool of these addresses, which the exchange of this name has at the moment."""
         key = pool_key(addresses)
         known = self._by_name.get(name)
         pool = self._by_addresses.get(key)
         if pool is not None:
             self._by_addresses.move_to_end(key)
         elif known is not None and known.names == {name}:
-            pool = self._move(known, key)  # its addresses rotate; what was learnt stays
+            pool = self._move(known, key)  # its addresses rotate; what was learned stays
         else:
             pool = self._open_pool(key, name, known)
         if known is not pool:
@@ -78,10 +78,10 @@ class Pools:
         return pool
 
     def _open_pool(self, key: tuple[str, ...], name: str, known: Pool | None) -> Pool:
-        """A new pool; it knows its domains from the exchange's name, or from a host's address.
+        """A new pool. It shares the domain records of a pool of this name or of an address.
 
-        Only domains are shared by address, for a domain's owner chooses its exchanges: what
-        one of them does to us must not be held against whoever else has the address.
+        Only domain records are shared by address: the owner of a domain chooses its
+        exchanges, so back-off caused by one must not affect others at the address.
         """
         sharing = known or next(
             (next(iter(self.at_address[each])) for each in key if self.at_address.get(each)), None
@@ -116,7 +116,7 @@ class Pools:
             del self.at_address[address]
 
     def _name(self, pool: Pool, name: str, known: Pool | None) -> None:
-        """The exchange of this name is at this pool from now on."""
+        """Map the exchange name to this pool."""
         if known is not None:
             known.names.discard(name)
         pool.names.add(name)
@@ -129,7 +129,7 @@ class Pools:
         )
 
     def _drop_one(self) -> None:
-        """Forget the oldest that has nothing to do and does not rest; look at few of them."""
+        """Forget the oldest pool that is idle and not backing off; visits at most POOLS_SCANNED."""
         now = self._now()
         for _ in range(POOLS_SCANNED):
             key, pool = next(iter(self._by_addresses.items()))

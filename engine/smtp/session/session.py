@@ -30,7 +30,7 @@ from mailprobe.engine.smtp.pairing import (
     Pairing,
     UnprovenPairings,
 )
-from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe, ProbeNotes
+from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
 from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe, domain_of
 from mailprobe.engine.smtp.session.causes import (
@@ -43,6 +43,17 @@ from mailprobe.engine.smtp.session.causes import (
     refused_command,
 )
 from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.session.recorder import SessionRecorder
+from mailprobe.engine.smtp.session.requeue import (
+    expire_unanswered,
+    fail_unanswered,
+    leave_untested,
+    requeue_doubted,
+    requeue_rerouted,
+    requeue_unanswered,
+    requeue_uncounted,
+)
+from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, RESETS_MAX, Transaction
 from mailprobe.engine.smtp.wire import (
     Command,
     CommandReply,
@@ -53,8 +64,6 @@ from mailprobe.engine.smtp.wire import (
 from mailprobe.engine.verdict import LADDER, Outcome
 
 REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
-RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: what every server must bear
-RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
 TURN_S = 0.5  # of a connection at an address where another host's questions wait for a seat
 TURN_CHECK_S = 0.1  # after that, between two looks whether any do
 REROUTE_CHECK_S = 0.02  # between two looks whether others wait for a late recipient's place
@@ -94,21 +103,16 @@ class SmtpSession:
         "_pairing",
         "_pairing_suspect",
         "_permit_lost",
-        "_preamble",
         "_quiet_until",
         "_received",
         "_recipients",
+        "_recorder",
         "_refusals",
         "_refused_promptly",
-        "_resets",
         "_tests",
         "_tls_of_all",
         "_tls_wanted",
         "_transaction",
-        "_transaction_recipients",
-        "_transaction_sender",
-        "_transaction_smtputf8",
-        "_transactions",
         "_turn_ends",
         "_unanswered",
         "_unproven",
@@ -127,15 +131,10 @@ class SmtpSession:
         self._host = host
         self._connection = connection
         self._conversation = connection.conversation
-        self._preamble = preamble
+        self._recorder = SessionRecorder(connection, preamble)
         self._tests: deque[CatchAllTest] = deque()  # that an accepted recipient asks for
         self._unanswered: deque[PendingProbe] = deque()  # of the round under way
-        self._transaction: set[str] = set()  # domains named in it
-        self._transaction_smtputf8 = False
-        self._transaction_sender = ""
-        self._transaction_recipients = 0
-        self._transactions = 0
-        self._resets = 0
+        self._transaction = Transaction(connection.conversation, host)
         self._refusals = 0
         self._recipients = 0
         self._batches = 0
@@ -215,7 +214,7 @@ class SmtpSession:
                     continue
                 self._requeue_again()
                 asked, self._next = self._next or self._pick(), []
-                if asked and self._unproven.verdicts and self._needs_transaction(asked):
+                if asked and self._unproven.verdicts and self._transaction.must_open(asked):
                     self._next = asked
                     await self._prove()
                 elif asked:
@@ -234,7 +233,7 @@ class SmtpSession:
             self._requeue_unproven()
             self._requeue_again()
             if self._permit_lost:
-                self._requeue_unanswered()
+                requeue_unanswered(self._host, self._unanswered, self._elsewhere)
             self._abandon_tests()
 
     async def quit(self) -> None:
@@ -298,13 +297,13 @@ class SmtpSession:
                 break
             if probe.smtputf8 and not self._conversation.offer.smtputf8:
                 self._host.settle(probe, Outcome.NEEDS_SMTPUTF8, "smtputf8.not-offered")
-            elif asked and not self._same_transaction(asked, probe):
+            elif asked and not self._transaction.may_share(asked, probe):
                 self._host.requeue(probe)
                 break
             else:
                 asked.append(probe)
         self._add_tests(asked, room, now)
-        if asked and self._needs_transaction(asked) and not self._may_open(asked):
+        if asked and self._transaction.must_open(asked) and not self._transaction.may_open(asked):
             self._return_probes(asked)
             return []
         return asked
@@ -316,16 +315,7 @@ class SmtpSession:
             if isinstance(each, Probe):
                 self._host.requeue(each)
             else:
-                self._leave_untested(each)
-
-    def _may_open(self, asked: Sequence[PendingProbe]) -> bool:
-        """Is one more transaction left to this session? The last reset is kept for a test."""
-        transactions_max = self._conversation.offer.transactions_max
-        if transactions_max is not None and self._transactions >= transactions_max:
-            return False
-        if self._conversation.stage is not Stage.MAIL:
-            return True
-        return self._resets < RESETS_MAX - (not isinstance(asked[0], CatchAllTest))
+                leave_untested(self._host, each)
 
     def _room(self) -> int:
         offer = self._conversation.offer
@@ -334,16 +324,6 @@ class SmtpSession:
             return min(room, 1)
         room = min(room, self._host.window())
         return min(room, offer.recipients_max or room)
-
-    def _same_transaction(self, asked: Sequence[PendingProbe], probe: Probe) -> bool:
-        """May this question go with those, by the host's LIMITS and its need of SMTPUTF8?"""
-        if probe.smtputf8 != asked[-1].smtputf8:  # those are alike
-            return False
-        domains_max = self._conversation.offer.domains_max
-        if domains_max is None:
-            return True
-        domains = {domain_of(each) for each in asked} | {probe.domain}
-        return len(domains) <= domains_max
 
     def _add_tests(self, asked: list[PendingProbe], room: int, now: float) -> None:
         """Let the random address go right behind the real ones where there is a place for it.
@@ -369,7 +349,7 @@ class SmtpSession:
         """Ask these, and as long as nothing happens but replies, what is to be asked next."""
         received = self._begin(asked)
         try:
-            opening = self._opening(asked)
+            opening = self._transaction.open(asked)
             if received.pipelined:
                 await self._connection.send(*opening, *received.recipients)
             if not await self._open(opening, received):
@@ -406,7 +386,8 @@ class SmtpSession:
                     received.until = each.deadline
                 if each.notes is not None:
                     received.noted = True
-                    self._record_start(each.notes, received.reused)
+                    attempt = ConnectionAttempt(self._host.name, self.address, "answered")
+                    self._recorder.record_start(each.notes, attempt, reused=received.reused)
         if not received.until:
             received.until = float("inf")
         received.alone = not received.pipelined and len(asked) == 1 and not received.noted
@@ -421,7 +402,7 @@ class SmtpSession:
             turn = await self._connection.receive_reply(until=received.until)
             self._pairing_suspect = self._pairing_suspect or turn.reply == before
             self._pairing.check_names_none(turn.reply, [each.mailbox for each in received.sent])
-            self._record_opening(turn)
+            self._recorder.record_opening(self._unanswered, turn)
             # Only these tell that the server still talks to us: RSET it accepts of anybody.
             received.first = received.first or (command.verb == "MAIL" and turn.reply.positive)
             if not turn.reply.positive:
@@ -448,7 +429,7 @@ class SmtpSession:
             if turn is not None:
                 asked, reply = received.sent[0], turn.reply
                 self._named = self._pairing.proves(reply, asked.mailbox)
-                if not self._transaction_recipients and reply == self._conversation.opening_reply:
+                if not self._transaction.recipients and reply == self._conversation.opening_reply:
                     self._pairing_suspect = True
                 if (usual := self._usual(asked, reply)) is not None:
                     return self._continue_alone(received, *usual)
@@ -511,7 +492,7 @@ class SmtpSession:
                 self._process_proven(received)
                 return False
             named = self._pairing.proves(turn.reply, asked[received.place].mailbox)
-            if not (self._transaction_recipients or received.place):
+            if not (self._transaction.recipients or received.place):
                 self._pairing_suspect = (
                     self._pairing_suspect or turn.reply == self._conversation.opening_reply
                 )
@@ -628,7 +609,7 @@ class SmtpSession:
         if self._again or not self._may_continue():
             return False
         asked = self._pick()
-        if not asked or self._needs_transaction(asked):
+        if not asked or self._transaction.must_open(asked):
             self._next = asked
             return False
         received = self._begin(asked)
@@ -662,9 +643,11 @@ class SmtpSession:
         comes first. What the host owes would be taken for its reply.
         """
         # One is kept for this: a session asks nothing more after RESETS_MAX.
-        may_check = self._resets <= RESETS_MAX and self._conversation.stage is not Stage.CLOSED
+        may_check = (
+            self._transaction.resets <= RESETS_MAX and self._conversation.stage is not Stage.CLOSED
+        )
         if self._pairing_suspect and may_check:
-            self._resets += 1
+            self._transaction.resets += 1
             self._checking, self._quiet_until = True, float("inf")
             self._unsaid = self._connection.send_now(wire.NOOP)
             return None if self._unsaid else self._connection.deadline(float("inf"))
@@ -681,7 +664,7 @@ class SmtpSession:
             connection.check_clock(float("inf"))
             return False
         self._checking, code = False, turn.reply.code
-        self._record_opening(turn)
+        self._recorder.record_opening(self._unanswered, turn)
         if code == 421:
             raise ConnectionLost(f"closed by the server: 421 {turn.reply.text[:80]}")
         unknown = code in NOT_IMPLEMENTED
@@ -759,32 +742,11 @@ class SmtpSession:
         self._host.end_deferral(len(self._unproven.release_all()))
         doubted += [self._unanswered.popleft() for _ in received.exchanges]
         received.exchanges.clear()
-        gave_way = isinstance(error, Rerouted)
         if doubted and isinstance(error, RemoteProtocolError):
             self._host.distrust()
-        for asked in reversed(doubted):
-            if isinstance(asked, CatchAllTest):
-                self._leave_untested(asked)
-            elif asked.settled or asked in self._elsewhere:
-                pass
-            elif gave_way:
-                self._reroute(asked)
-            elif asked.unproven:
-                self._host.settle(asked, cause.outcome, cause.rule)
-            else:
-                asked.unproven = True
-                self._reroute(asked)
-
-    def _reroute(self, probe: Probe) -> None:
-        """It was answered by nobody, by no fault of its own: this conversation is not counted."""
-        probe.conversations -= 1
-        probe.addresses_tried -= 1
-        self._host.requeue(probe)
-
-    def _leave_untested(self, test: CatchAllTest) -> None:
-        if not test.abandoned:
-            test.abandoned = True
-            self._host.leave_untested(test.domain)
+        requeue_doubted(
+            self._host, doubted, self._elsewhere, cause, gave_way=isinstance(error, Rerouted)
+        )
 
     # -- a late reply ------------------------------------------------------------------------
 
@@ -802,10 +764,10 @@ class SmtpSession:
             if place == answered or asked in self._elsewhere:
                 continue
             if isinstance(asked, CatchAllTest):
-                self._leave_untested(asked)
+                leave_untested(self._host, asked)
             elif not asked.settled:
                 self._elsewhere.add(asked)
-                self._reroute(asked)
+                requeue_uncounted(self._host, asked)
         accepted = sum(turn.reply.positive for turn in self._received.exchanges)
         self._host.session_late(self, accepted=accepted)
 
@@ -846,8 +808,8 @@ class SmtpSession:
             outcome, rule = refusal_outcome(reply, reading), reading.rule
         self._fruitful = True
         self._recipients += 1
-        self._transaction_recipients += 1
-        self._transaction.add(probe.domain)
+        self._transaction.recipients += 1
+        self._transaction.domains.add(probe.domain)
         self._host.recipient_read(probe.domain_here, reply, reading)
         return probe, outcome, rule
 
@@ -915,7 +877,7 @@ class SmtpSession:
             and (now < domain.known_until or domain.testing)
             and not self._host.one_each
             and offer.domains_max is None
-            and self._transaction_recipients < (offer.recipients_max or RECIPIENTS_MAX)
+            and self._transaction.recipients < (offer.recipients_max or RECIPIENTS_MAX)
         )
 
     def _may_continue(self) -> bool:
@@ -949,37 +911,6 @@ class SmtpSession:
             self._expire()
             return
         self._refused(cause, received)
-
-    def _opening(self, asked: Sequence[PendingProbe]) -> list[Command]:
-        """RSET and MAIL where this round can't go on with the transaction there is."""
-        if not self._needs_transaction(asked):
-            return []
-        smtputf8 = asked[0].smtputf8
-        opening = []
-        if self._conversation.stage is Stage.MAIL:
-            self._resets += 1
-            opening = [wire.RSET]
-        self._transactions += 1
-        self._transaction = set()
-        self._transaction_recipients = 0
-        self._transaction_smtputf8 = smtputf8
-        self._transaction_sender = sender = self._host.terms.sender
-        return [*opening, wire.mail(sender, smtputf8=smtputf8)]
-
-    def _needs_transaction(self, asked: Sequence[PendingProbe]) -> bool:
-        """Must MAIL be said before these, because there is none that bears them?"""
-        if self._conversation.stage is not Stage.MAIL or self._host.one_each:
-            return True
-        if asked[0].smtputf8 and not self._transaction_smtputf8:  # those are alike
-            return True
-        if self._transaction_sender != self._host.terms.sender:
-            return True
-        offer = self._conversation.offer
-        if self._transaction_recipients + len(asked) > (offer.recipients_max or RECIPIENTS_MAX):
-            return True
-        if offer.domains_max is None:
-            return False
-        return len(self._transaction | {domain_of(each) for each in asked}) > offer.domains_max
 
     def _drop_replies(self, received: BatchReplies) -> None:
         """They speak of the MAIL that was refused. The server counts them all the same."""
@@ -1022,7 +953,7 @@ class SmtpSession:
             return True
         if reading.meaning is not _SENDER_REFUSED:
             return False
-        if not self._host.terms.refuse(self._transaction_sender):
+        if not self._host.terms.refuse(self._transaction.sender):
             return False
         refused_before, asked.sender_refused_by = asked.sender_refused_by, self._host
         return refused_before is not self._host
@@ -1050,7 +981,7 @@ class SmtpSession:
             elif asked.domain.awaiting:
                 self._tests.appendleft(asked)
             else:  # it comes anew, behind a real one
-                self._leave_untested(asked)
+                leave_untested(self._host, asked)
 
     async def _start_tls(self) -> None:
         """Go on within TLS, as the host demands; where that fails, so do those it was begun for."""
@@ -1059,18 +990,21 @@ class SmtpSession:
         deadlines = [asked.deadline for asked in again if isinstance(asked, Probe)]
         received = BatchReplies([], False, self._received.reused, first=True)
         received.until = max(deadlines, default=float("inf"))
-        self._resets += self._conversation.stage is Stage.MAIL
-        cause, said_before = None, len(self._preamble)
+        self._transaction.resets += self._conversation.stage is Stage.MAIL
+        cause, said_before = None, len(self._recorder.preamble)
         try:
             refusal = await start_tls(
-                self._connection, self._host.helo_name, self._preamble, until=received.until
+                self._connection,
+                self._host.helo_name,
+                self._recorder.preamble,
+                until=received.until,
             )
         except Overdue:
             self._expire()
             return
         except CONNECTION_ERRORS as error:
             cause = cause_of(error, Step.STARTTLS)
-            if isinstance(error, ConnectionLost) and len(self._preamble) == said_before:
+            if isinstance(error, ConnectionLost) and len(self._recorder.preamble) == said_before:
                 # It hung up right after its demand: others are asked on a fresh connection.
                 received.reused, received.first = True, False
         else:
@@ -1083,7 +1017,7 @@ class SmtpSession:
             return
         for asked in again:
             if isinstance(asked, Probe) and asked.notes is not None:
-                self._record_preamble(asked.notes)
+                self._recorder.record_preamble(asked.notes)
         self._host.terms.tls_failed()
         self._fail(cause, received, failure=self._tls_of_all)
 
@@ -1095,8 +1029,8 @@ class SmtpSession:
         reply, positive = turn.reply, turn.reply.positive
         reading = ACCEPTED if positive else self._host.read(Step.RCPT, reply)
         self._recipients += 1
-        self._transaction_recipients += 1
-        self._transaction.add(domain_of(asked))
+        self._transaction.recipients += 1
+        self._transaction.domains.add(domain_of(asked))
         if not positive:
             self._refusals += 1
             self._refused_promptly = self._refused_promptly or not self._received.late
@@ -1110,7 +1044,7 @@ class SmtpSession:
             )
             received.goodbye = True
             if isinstance(asked, Probe):
-                self._record_exchange(asked, turn)
+                self._recorder.record_exchange(asked, turn)
             return
         received.first = self._fruitful = True
         self._unanswered.popleft()
@@ -1119,19 +1053,19 @@ class SmtpSession:
             self._again.append(asked)
         if isinstance(asked, CatchAllTest):
             for probe in asked.domain.awaiting:
-                self._record_exchange(probe, turn)
+                self._recorder.record_exchange(probe, turn)
             if not again:
                 self._test_answered(asked, reply, reading)
         else:
             if asked.notes is not None:
-                self._record_exchange(asked, turn)
+                self._recorder.record_exchange(asked, turn)
             if not again:
                 self._host.recipient_read(asked.domain_here, reply, reading)
                 self._probe_answered(asked, reply, reading)
 
     def _objected(self, asked: PendingProbe, reading: ReplyMeaning) -> bool:
         """Does the host want this recipient by itself, and can it have that?"""
-        if reading.meaning is not Meaning.ANOTHER_RECIPIENT or self._transaction_recipients < 2:
+        if reading.meaning is not Meaning.ANOTHER_RECIPIENT or self._transaction.recipients < 2:
             return False
         self._host.one_each = True
         asked.objections += 1
@@ -1186,7 +1120,7 @@ class SmtpSession:
         """
         self._leaving = True
         reused = received.reused
-        early = failure and not (reused or received.transaction or self._transaction_smtputf8)
+        early = failure and not (reused or received.transaction or self._transaction.smtputf8)
         hung_up = received.goodbye or (received.transaction and cause.hung_up)
         self._host.session_failed(
             cause, before_recipients=early, late=self._late, at_recipient=received.goodbye
@@ -1199,53 +1133,20 @@ class SmtpSession:
         if reused and not received.first:
             self._host.close_idle_session()  # they have been kept as long: hardly any better
         unanswered, self._unanswered = self._unanswered, deque()
-        head = True
-        for asked in unanswered:
-            if isinstance(asked, CatchAllTest):
-                if head and received.transaction and not asked.abandoned:
-                    self._host.learn(asked.domain, Acceptance.UNTOLD)
-                else:
-                    self._leave_untested(asked)
-            elif asked.settled or asked in self._elsewhere:
-                pass
-            elif reused and not received.first and not asked.retried:
-                asked.retried = True
-                asked.conversations -= 1
-                self._host.requeue(asked)
-            elif not received.transaction:
-                self._host.fail_over(asked, cause)
-            elif head and (cause.outcome is Outcome.TIMED_OUT or received.goodbye):
-                self._host.settle(asked, cause.outcome, cause.rule)
-            elif head or asked.exhausted:
-                self._host.fail_over(asked, cause)
-            else:
-                self._host.requeue(asked)
-            head = False
+        fail_unanswered(self._host, unanswered, self._elsewhere, cause, received)
 
     def _reroute_waiting(self) -> None:
         """Let the late recipient be asked again when others have been; those behind it are already."""
         self._leaving = True
         self._host.session_rerouted()
         unanswered, self._unanswered = self._unanswered, deque()
-        for asked in unanswered:
-            if isinstance(asked, CatchAllTest):
-                if not asked.abandoned:
-                    self._host.learn(asked.domain, Acceptance.UNTOLD)
-            elif not asked.settled and asked not in self._elsewhere:
-                asked.rerouted = True
-                asked.conversations -= 1
-                asked.addresses_tried -= 1
-                self._host.requeue_last(asked)
+        requeue_rerouted(self._host, unanswered, self._elsewhere)
 
     def _expire(self) -> None:
         """The clocks of all that were asked have run out: nobody is to blame, nothing is learnt."""
         self._leaving = True
         unanswered, self._unanswered = self._unanswered, deque()
-        for asked in unanswered:
-            if isinstance(asked, Probe):
-                self._host.settle(asked, Outcome.TIMED_OUT, "clock.overall")
-            else:
-                self._leave_untested(asked)
+        expire_unanswered(self._host, unanswered)
 
     def _requeue_unproven(self) -> None:
         """The session was cut before the proof: its questions wait for another connection."""
@@ -1255,49 +1156,12 @@ class SmtpSession:
         self._host.end_deferral(len(verdicts))
         for probe, _, _ in reversed(verdicts):
             if not probe.settled:
-                self._reroute(probe)
-
-    def _requeue_unanswered(self) -> None:
-        """Those whose round was cut wait for another seat; nobody is to blame."""
-        for asked in reversed(self._unanswered):
-            if not isinstance(asked, Probe) or asked.settled or asked in self._elsewhere:
-                continue
-            if asked.exhausted:
-                self._host.settle(asked, Outcome.TIMED_OUT, "clock.overall")
-            else:
-                self._host.requeue(asked)
+                requeue_uncounted(self._host, probe)
 
     def _abandon_tests(self) -> None:
         """The tests that were still to be asked here are nobody's any more."""
         for asked in (*self._unanswered, *self._tests):
             if isinstance(asked, CatchAllTest):
-                self._leave_untested(asked)
+                leave_untested(self._host, asked)
         self._unanswered.clear()
         self._tests.clear()
-
-    # -- what is written down for an explanation ---------------------------------------------
-
-    def _record_start(self, notes: ProbeNotes, reused: bool) -> None:
-        if notes.session is not self:
-            notes.tried.append(ConnectionAttempt(self._host.name, self.address, "answered"))
-            if reused:
-                notes.cached.append("connection")
-        self._record_preamble(notes)
-
-    def _record_preamble(self, notes: ProbeNotes) -> None:
-        """What was said before any question, as far as it isn't written down yet."""
-        if notes.session is not self:
-            notes.session, notes.session_lines = self, 0
-        for at, by_us, text in self._preamble[notes.session_lines :]:
-            notes.add_line(at, by_us, text)
-        notes.session_lines = len(self._preamble)
-
-    def _record_opening(self, turn: CommandReply) -> None:
-        for asked in self._unanswered:
-            if isinstance(asked, Probe):
-                self._record_exchange(asked, turn)
-
-    def _record_exchange(self, probe: Probe, turn: CommandReply) -> None:
-        if probe.notes is not None:
-            for at, by_us, text in self._connection.lines_of(turn):
-                probe.notes.add_line(at, by_us, text)
