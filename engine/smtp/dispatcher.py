@@ -5,7 +5,6 @@ fails over to the next exchange, and counts the probes under way. A probe is set
 its deadline at the latest, whatever its connection still waits for; a later reply is dropped.
 """
 
-import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -22,8 +21,14 @@ from mailprobe.engine.net.dialer import Dial, is_public
 from mailprobe.engine.net.reactor import ByteChannel, Reactor, StreamChannel, open_reactor
 from mailprobe.engine.observer import NO_OBSERVER, EngineStatistics, Observer
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.smtp.address_lookups import AddressLookups
-from mailprobe.engine.smtp.catchall import Domains
+from mailprobe.engine.smtp.address_lookups import (
+    LOOKUP_FAILED,
+    NEVER_TRIED,
+    NO_ADDRESS,
+    NOT_PUBLIC,
+    AddressLookups,
+)
+from mailprobe.engine.smtp.catchall import Domains, random_local
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
@@ -35,11 +40,6 @@ from mailprobe.engine.smtp.replies.rules import Rules
 from mailprobe.engine.verdict import LADDER, Outcome
 
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
-
-NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
-NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
-LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its look-up failed")
-NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had an address for us
 
 
 class ProbeDispatcher:
@@ -509,10 +509,3 @@ async def open_dispatcher(
         finally:
             dispatcher.stop()
             nursery.cancel_scope.cancel()
-
-
-def random_local() -> str:
-    """20 letters and digits that begin with a letter: about 100 random bits."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    system = random.SystemRandom()
-    return system.choice(letters) + "".join(system.choices(letters + "0123456789", k=19))

@@ -1,10 +1,9 @@
-"""The connections to one mail host, and the questions that wait for them.
+"""The connections to one mail host, and the probes that wait for them.
 
-A pool is found by the addresses of an exchange, so thousands of domains that
-share a host share its pool, and the host's limits are kept over all of them.
-Every decision is a synchronous function over what is known; I/O follows in one
-task a connection. What a connection attempt taught is told to everyone who
-waits: a host that can't be reached is asked once, not once for each address.
+A pool is found by the addresses of an exchange, so thousands of domains that share a host
+share its pool and its limits. Every decision is a synchronous function; I/O follows in one
+task per connection. The result of a connection attempt applies to every waiting probe: a host
+that cannot be reached is tried once, not once for each address.
 """
 
 from collections.abc import Sequence
@@ -43,15 +42,15 @@ from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
 BACKLOG_S = 0.5  # work for longer than this is worth one more connection
-BATCH_S = 0.8  # a window's replies, one by one, should not take longer
-DEFERRED_FAILURES_MAX = 3  # an outage longer than this is told, not waited for
-ANSWERED_AT_ONCE = 64  # questions let in at a time while a resting host's old answer is given
-QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few waiting in step, too
-QUEUED_IN_STEP = 2  # for each connection: their clocks run, so no more than that
-VENTURED = 4  # to a host that pipelines, for its first round: it may want each by itself
-IN_STEP_LEAST = 2  # for each connection: who is asked, and who is next
-MANY = 1 << 30  # more questions than there ever are
-REROUTE_S = 0.4  # a host that has not accepted anybody in time may be slow for all: wait longer
+BATCH_S = 0.8  # the replies of one batch should not take longer
+DEFERRED_FAILURES_MAX = 3  # after more, probes are settled instead of deferred
+ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
+QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued in lock-step
+QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
+VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
+IN_STEP_LEAST = 2  # for each connection: one under way and the next
+MANY = 1 << 30  # more probes than there ever are
+REROUTE_S = 0.4  # a host without one timely acceptance may just be slow
 LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is worth a connection
 
 
@@ -59,7 +58,7 @@ _NOT_IDLE = object()
 
 
 class Pool:
-    """One mail host. See session.Host for what its sessions ask of it."""
+    """One mail host. Implements `SessionHost` for its sessions."""
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
@@ -113,47 +112,48 @@ class Pool:
         self.host = host
         self.names: set[str] = set()  # of exchanges that have these addresses
         self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
-        self.names_backoff_until = NEVER  # the latest rest of one of them
+        self.names_backoff_until = NEVER  # the latest back-off of one of them
         self.operator: MailOperator | None = None
         self.one_each = False
         self.terms = first_terms(dispatcher.settings.mail_from)
-        self.present = 0  # questions that wait here or are asked here
+        self.present = 0  # probes waiting or under way here
         self.waiting: FairQueue[Probe] = FairQueue()
         self.sessions: set[SmtpSession] = set()
         self._idle: dict[SmtpSession, None] = {}  # of the sessions
-        self._depth = REFUSALS_MAX  # recipients in one round, fewer after a late reply
-        self._prompt = 0  # rounds without a late reply since it was changed
-        self.backlog = 0  # verdicts that are there, and not proven yet
-        self.room_at = MANY  # with more questions under way, room() has none
+        self._depth = REFUSALS_MAX  # recipients in one batch, fewer after a late reply
+        self._prompt = 0  # batches without a late reply since then
+        self.backlog = 0  # verdicts that are not proven yet
+        self.room_at = MANY  # with more probes under way, room() is 0
         self.usual_s = 0.0
         self.late_s = LATE_S
         self.wary = False
         self.slow_to_answer = False  # a reply was late not long ago
-        self._coming = 0  # sessions that were woken, and have not looked what waits yet
+        self._coming = 0  # woken sessions that have not taken a probe yet
         self.connections = 0  # sessions, and connections being opened
         self.throttle = Throttle(dispatcher.settings.host_connections)
-        self.allowed = (
-            dispatcher.settings.host_connections
-        )  # fewer where other processes want seats
+        self.allowed = dispatcher.settings.host_connections  # fewer if other processes want permits
         self.backoff = HostBackoff()
         self._backoff_cause: Cause | None = None
-        self._behind = 0  # what a patient asker holds back for this host
+        self._behind = 0  # probes that the scheduler holds back for this host
         self.pace = ReplyPace()
         self.lateness = Lateness()
         self.opener = ConnectionOpener(self, dispatcher)
         refusals = RefusalMemory(self, self.lateness)
-        self.recipient_read = refusals.recipient_read  # bound here: no call more for each reply
+        self.recipient_read = refusals.recipient_read  # bound here to save a call for each reply
         self.session_barren = refusals.session_barren
         self._pipelines: bool | None = None
-        self._accepted_several = False  # recipients together, a whole round
+        self._accepted_several = False  # a whole batch of recipients
         self._dispatcher = dispatcher
-        self.settle, self.fail_over = dispatcher.settle, dispatcher.fail_over  # as sessions say it
+        self.settle, self.fail_over = (
+            dispatcher.settle,
+            dispatcher.fail_over,
+        )  # bound here to save a call for each reply
         self._now = trio.lowlevel.current_clock().current_time
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- probes ------------------------------------------------------------------------------
 
     def belong_to(self, site: MailOperator | None) -> None:
-        """One of the host's names is this operator's: its wishes hold for all of them."""
+        """One of the host's names is this operator's: apply its policy to the host."""
         if site is None or site == self.operator:
             return
         self.operator = site
@@ -162,34 +162,34 @@ class Pool:
             self.throttle = Throttle(min(site.connections_max, self.throttle.limit_max))
 
     def join(self, probes: Sequence[Probe], now: float) -> None:
-        """Let questions wait for a seat; a resting host gives them its old answer at once."""
+        """Queue probes; during a back-off they fail over with its cause at once."""
         waiting, find_domain = self.waiting, self._dispatcher.domains.find
         for probe in probes:
             probe.pool = self
             domain = probe.domain_here = find_domain(self.host, probe.domain)
             self.present += 1
-            if probe.hedge is self:  # it waits here already
+            if probe.hedge is self:  # it is queued here already
                 probe.hedge = None
                 continue
-            rests = (
+            backing_off = (
                 now < self.backoff.until
                 or now < domain.backoff_until
                 or now < self.names_backoff_until
             )
-            if rests and (cause := self._backing_off(probe, now)) is not None:
+            if backing_off and (cause := self._backing_off(probe, now)) is not None:
                 self._reject_waiting(probe, cause)
             else:
                 self._behind = probe.behind
                 waiting.join(probe.asker, probe)
         before = -1
-        while waiting.count > self._coming != before:  # one more was woken: is another needed?
+        while waiting.count > self._coming != before:  # until no further session is woken
             before = self._coming
             self.staff()
         if self.opener.hedged and not self.sessions:
             self._dispatcher.hedge(self)
 
     def _backing_off(self, probe: Probe, now: float) -> Cause | None:
-        """The old answer, where the host or the question's domain here is left alone."""
+        """The cause of the back-off of the host, the domain or the name; None without one."""
         domain: DomainAcceptance = probe.domain_here
         if now < self.backoff.until:
             return self._backoff_cause
@@ -209,22 +209,21 @@ class Pool:
         self.fail_over(probe, cause)
 
     def room(self, held: int) -> int:
-        """How many more questions may come without waiting long for a seat, or for a rest to end.
+        """How many more probes would soon be sent, of the `held` that the scheduler holds back.
 
-        Where some wait in step behind those that are asked, they come a few at a time, of
-        the `held` that would: to let one in costs hardly less. A round of a pipelined host
-        is a few by itself, and the first one is small: should the host want each recipient
-        by itself, those behind it are not to wait out their clocks.
+        In lock-step, probes are admitted a few at a time, because admitting one costs hardly
+        less. The first batch of a host with PIPELINING is small: if the host wants each
+        recipient by itself, the probes behind it must not wait until their deadlines.
         """
-        self.room_at = MANY  # but where it is known how many are too many
+        self.room_at = MANY  # unless a limit is computed below
         if self.backoff.failures:
             if self.worth_waiting_for():
                 return 0
             if self.backoff.active(self._now()):
                 return ANSWERED_AT_ONCE - self.present
         if self._pipelines is None:
-            return 1 - self.present  # see first how it greets
-        # Who waits for a late reply takes no part, and nothing is put behind it.
+            return 1 - self.present  # wait for its greeting
+        # Late sessions do not count: nothing is queued behind them.
         capacity, present = self.throttle.limit, self.present - self.backlog
         if self.lateness.sessions:
             late = len(self.lateness.sessions)
@@ -236,7 +235,7 @@ class Pool:
             return 0
         careful = self._depth < REFUSALS_MAX
         if self._pipelines and not self.one_each:
-            if not self._accepted_several and not careful:  # see first whether it does
+            if not self._accepted_several and not careful:  # wait for its first batch
                 return VENTURED - present
             return capacity * self._window() - present
         if careful:
@@ -251,24 +250,24 @@ class Pool:
 
     @property
     def under_way(self) -> int:
-        """Questions here whose reply is still to come."""
+        """Probes here without a reply."""
         return self.present - self.backlog
 
     def worth_waiting_for(self) -> bool:
-        """The host could not be reached a moment ago, and who has time had better wait."""
+        """The host could not be reached a moment ago: a caller with time should defer its probes."""
         if not self.backoff.failures:
             return False
         refused = self._backoff_cause is not None and self._backoff_cause.about_us
-        patient = not refused and self.backoff.failures < DEFERRED_FAILURES_MAX
-        return patient and self.backoff.doubtful(self._now())
+        may_defer = not refused and self.backoff.failures < DEFERRED_FAILURES_MAX
+        return may_defer and self.backoff.doubtful(self._now())
 
     def staff(self, *, hurried: bool = False) -> None:
-        """Wake who is idle, or open a connection where what waits is worth one."""
+        """Wake an idle session, or open a connection if the queue is worth one."""
         if not self._idle:
             if self.connections >= self.throttle.limit and not self.lateness.sessions:
                 return
-            # _worth_one_more() in short, for it is asked of almost every reply: no, where the
-            # sessions soon get through even if each takes one question at a time.
+            # A cheap part of _worth_one_more(), since this runs for almost every reply: no, if
+            # the sessions are soon done even with one probe at a time.
             round_s, backlog = self.pace.batch_s or 0.0, self.waiting.count + self._behind
             prompt = len(self.sessions) - len(self.lateness.sessions)
             backlog_s = BACKLOG_S if self._depth == REFUSALS_MAX else LATE_BACKLOG_S
@@ -297,7 +296,7 @@ class Pool:
             self.staff()
 
     def adopt(self, address: str) -> bool:
-        """A seat at the address is ours if we still want it; False where not."""
+        """Use a permit of the address; False if the pool does not need it any more."""
         prompt = len(self.sessions) - len(self.lateness.sessions)
         if prompt > 0 or not self.any_waiting() or self.connections >= self._connections_max():
             return False
@@ -306,35 +305,35 @@ class Pool:
         return True
 
     def permit_acquired(self) -> None:
-        """There is a seat at one of the addresses: is it still worth a connection?"""
+        """A permit of one of the addresses is free: open a connection if it is still needed."""
         self.staff(hurried=self.opener.slow_greeting)
 
     def any_waiting(self) -> bool:
-        """Is there a question that waits for a connection?"""
+        """Does a probe wait for a connection?"""
         return self.waiting.prune(self.session_ended)
 
     def session_ended(self, probe: Probe) -> bool:
-        """It is settled, or asked at another exchange."""
+        """The probe is settled, or under way at another exchange."""
         return probe.outcome is not None or (probe.pool is not self and probe.hedge is not self)
 
     def _needs_connection(self, hurried: bool) -> bool:
         if self.connections >= self._connections_max():
             return False
-        if len(self.sessions) < self.connections:  # one is being opened, or closed
+        if len(self.sessions) < self.connections:  # one is opening or closing
             if self.opener.has_enough:
                 return False
-            # Where the way is far, the limit alone says how many: it grows with each greeting.
+            # For a distant host only the limit counts; it grows with each greeting.
             untried = (
                 self.connections >= self.opener.proven_parallelism and self.pace.reply_s < FAR_S
             )
             if untried and not hurried:
-                return False  # see first how the host takes it
+                return False  # wait for the host's reaction first
         another_address = hurried and self.connections < len(self.addresses) and not self.sessions
         wanted = self.connections == 0 or another_address or self._worth_one_more()
         return wanted and self._free_address()
 
     def _connections_max(self) -> int:
-        """How many connections may be open just now."""
+        """How many connections may be open at the moment."""
         if not self.lateness.sessions:
             return self.throttle.limit
         return self.throttle.with_late(len(self.lateness.sessions), self._now())
@@ -343,27 +342,27 @@ class Pool:
         return BACKLOG_S if self._depth == REFUSALS_MAX else LATE_BACKLOG_S
 
     def _worth_one_more(self) -> bool:
-        """Is what waits more than the connections there are get through soon?"""
+        """Is there more in the queue than the present connections soon complete?"""
         prompt = len(self.sessions) - len(self.lateness.sessions)
         if prompt <= 0:
             opening = self.connections - len(self.sessions)
             return len(self.waiting) > self._width() * opening
         width = self._width()
         if self.pace.reply_s >= FAR_S and not (self._accepted_several or self.lateness.sessions):
-            width = 1  # a connection takes long to open, and any of the first round may be late
+            width = 1  # opening takes long, and any of the first batch may be late
         rounds = (len(self.waiting) + self._behind) / (prompt * width)
         return rounds * (self.pace.batch_s or 0.0) > self._backlog_s()
 
     def _width(self) -> int:
-        """How many questions a session takes at a time."""
+        """How many probes a session sends at a time."""
         return 1 if self._pipelines is False or self.one_each else self._window()
 
     def _window(self) -> int:
         if not self._accepted_several and self.pace.reply_s >= FAR_S and not self.lateness.sessions:
-            return min(self._depth, VENTURED)  # that may be the way, or work for each of them
+            return min(self._depth, VENTURED)  # network latency, or work for each recipient
         gap_s = self.pace.gap_s
-        # Told by a product: where replies come together the mean gap falls below all
-        # that a quotient may be made of.
+        # Compared as a product: the mean gap of replies that come together can underflow
+        # a division.
         if gap_s * REFUSALS_MAX <= BATCH_S:
             return self._depth
         return min(self._depth, max(1, int(BATCH_S / gap_s)))
@@ -371,7 +370,7 @@ class Pool:
     # -- one connection's task ---------------------------------------------------------------
 
     async def _work(self, permit_at: str | None) -> None:
-        """One connection's life; `permit_at` is an address at which it has a seat already."""
+        """Run one connection; `permit_at` is an address whose permit it holds already."""
         session = None
         try:
             session = await self.opener.open(permit_at)
@@ -409,9 +408,9 @@ class Pool:
         return self.opener.silent
 
     def hedge(self, probe: Probe, place: int) -> None:
-        """Let a question wait here as well, for its exchange before this one is silent.
+        """Queue the probe here as well, because the exchange before this one is silent.
 
-        The first of the two that greets us takes it.
+        The first of the two that greets takes it.
         """
         now = self._now()
         if now < self.backoff.until or now < self.names_backoff_until:
@@ -421,7 +420,7 @@ class Pool:
         self.staff()
 
     def _claim(self, probe: Probe) -> None:
-        """This host greeted us first: the question is asked here, and no more where it waited."""
+        """This host greeted first: move the probe here from the pool where it waited."""
         silent: Pool = probe.pool
         silent.present -= 1
         self._dispatcher.capacity_freed(silent)
@@ -434,7 +433,7 @@ class Pool:
         self.present += 1
 
     def send_on(self, cause: Cause) -> None:
-        """Whoever waits here is not asked here."""
+        """Fail over every probe that waits here."""
         for probe in self.waiting.pop_all():
             if probe.pool is self:
                 self.fail_over(probe, cause)
@@ -448,7 +447,7 @@ class Pool:
         self.throttle = throttle
 
     def _free_address(self) -> bool:
-        """Is there an address to connect to? Where not, we are told when a seat is given back."""
+        """Is a permit free at an address? If not, queue for one at each of them."""
         now = self._now()
         good = [
             address
@@ -471,7 +470,7 @@ class Pool:
             self.pace.reply_s = turnaround_s
             self._replied(turnaround_s)
 
-    # -- rest --------------------------------------------------------------------------------
+    # -- back-off ----------------------------------------------------------------------------
 
     def end_backoff(self) -> None:
         """A recipient was answered: the host and its names are not left alone any more."""
@@ -503,7 +502,7 @@ class Pool:
                 session.withdraw()
             self.send_on(cause)
 
-    # -- what a session asks of its host -----------------------------------------------------
+    # -- SessionHost -------------------------------------------------------------------------
 
     @property
     def helo_name(self) -> str:
@@ -521,11 +520,11 @@ class Pool:
                 continue
             if probe.pool is not self:
                 if probe.hedge is not self:
-                    continue  # it is asked elsewhere
+                    continue  # it is under way elsewhere
                 self._claim(probe)
             probe.hedge = None
-            rests = now < self.backoff.until or now < probe.domain_here.backoff_until
-            if not rests or (cause := self._backing_off(probe, now)) is None:
+            backing_off = now < self.backoff.until or now < probe.domain_here.backoff_until
+            if not backing_off or (cause := self._backing_off(probe, now)) is None:
                 return probe
             self._reject_waiting(probe, cause)
         return None
@@ -539,13 +538,13 @@ class Pool:
             self.waiting.push_front(probe.asker, probe)
 
     def requeue_last(self, probe: Probe) -> None:
-        """Let it wait behind all others of its asker."""
+        """Queue it behind all others of its account."""
         self.waiting.join(probe.asker, probe)
 
     def is_blocked(self, session: SmtpSession) -> bool:
-        """Is the place of a late connection wanted for others, for longer than a new one takes?
+        """Do other probes need the place of this late session, for longer than opening takes?
 
-        Those whose own reply was late before are no reason.
+        Probes whose own reply was late before do not count.
         """
         if not self.any_waiting():
             return False
@@ -556,7 +555,7 @@ class Pool:
         if all(self.session_ended(each) or each.rerouted for each in self.waiting.heads()):
             return False
         prompt = self.connections - len(self.lateness.sessions)
-        if self.lateness.slow_for_all:  # perhaps: one at a time
+        if self.lateness.slow_for_all:  # perhaps: give up one at a time
             now, patience_s = self._now(), max(REROUTE_S, 2 * LATE_REPLIES * self.pace.reply_s)
             since = min(self.lateness.sessions.get(session, now), self.lateness.rerouted_at)
             return prompt <= 0 and now - since >= patience_s
@@ -573,7 +572,7 @@ class Pool:
             session.withdraw()
 
     def close_one_session(self, address: str) -> bool:
-        """Tell an idle connection to this address to say QUIT; False where there is none."""
+        """Close an idle connection to this address; False if there is none."""
         for session in self._idle:
             if session.address == address and not session.leaving:
                 session.withdraw()
@@ -581,7 +580,7 @@ class Pool:
         return False
 
     def revoke_permits(self, address: str) -> None:
-        """The connections to this address are about to be cut, by no fault of the host's."""
+        """The connections to this address are about to be cancelled, through no fault of the host."""
         for session in self.sessions:
             if session.address == address:
                 session.revoke_permit()
@@ -597,7 +596,7 @@ class Pool:
         self._dispatcher.begin_answers()
 
     def end_answers(self, *, all_of_them: bool) -> None:
-        self._coming += all_of_them  # it takes of what is now let in
+        self._coming += all_of_them  # it takes one of the probes now admitted
         self._dispatcher.end_answers()
         self._coming -= all_of_them
 
@@ -617,10 +616,10 @@ class Pool:
             self.settle(probe, acceptance.value, rule)
 
     def leave_untested(self, domain: DomainAcceptance) -> None:
-        """The random address was not asked, by no fault of its own: ask once more.
+        """The catch-all test was not sent: repeat it.
 
-        One of those who wait for it is asked again, on another connection and with
-        the test behind it; where none has a conversation left, all go without.
+        One of the accepted probes is sent again on another connection with the test behind
+        it. If none has a conversation left, all are settled as untested.
         """
         domain.testing = False
         domain.awaiting = [probe for probe in domain.awaiting if not probe.settled]
@@ -635,7 +634,7 @@ class Pool:
 
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:
         if gap_s >= 0 and not self._accepted_several:
-            self.pace.gap_s = gap_s  # so far it was a guess
+            self.pace.gap_s = gap_s  # until now it was a guess
         self.pace.measured(round_s, gap_s)
         self._replied(first_s)
         self.throttle = self.throttle.after_success(self._now())
@@ -643,19 +642,19 @@ class Pool:
             self._accepted_several = True
             self._dispatcher.capacity_freed(self)
         if len(self.waiting):
-            self._coming += 1  # it looks what waits as soon as it is done here
+            self._coming += 1  # it takes a waiting probe after this
             self.staff()
             self._coming -= 1
 
     def settle_alone(self, probe: Probe, outcome: Outcome, rule: str, round_s: float) -> None:
-        """A round of one is over: as settle() between begin_answers() and end_answers(), then round_done()."""
-        self._coming += 1  # it takes of what is now let in
+        """A batch of one is done: like settle() between begin_answers() and end_answers()."""
+        self._coming += 1  # it takes one of the probes now admitted
         self.settle(probe, outcome, rule)
         self._coming -= 1
         self.answered_alone(round_s)
 
     def answered_alone(self, round_s: float) -> None:
-        """A round of one is over, and its verdict is still to be proven."""
+        """A batch of one is done; its verdict is settled or still to be proven."""
         self.pace.measured(round_s, -1)
         self._replied(round_s)
         throttle = self.throttle
@@ -667,13 +666,13 @@ class Pool:
             self._coming -= 1
 
     def learn_fast_reply(self, reply_s: float) -> None:
-        """A reply that came sooner than usual was the right one: the host is that quick."""
+        """A reply that came sooner than usual was the right one."""
         self.usual_s = self.pace.replied(reply_s)
 
     def _replied(self, reply_s: float) -> None:
         pace = self.pace
         usual_s = pace.reply_s
-        if reply_s >= EARLY * usual_s:  # else see learn_quick()
+        if reply_s >= EARLY * usual_s:  # otherwise learn_fast_reply() counts it once it is proven
             usual_s = pace.replied(reply_s)
         self.usual_s = usual_s
         if usual_s < QUICK_REPLY_S and self.lateness.late_reply_s is None:
@@ -702,27 +701,27 @@ class Pool:
         self.late_s = self.lateness.late_after_s(self.pace)
 
     def hold_back(self, count: int) -> None:
-        """So many replies are there, and their verdicts wait for the proof: their places are free.
+        """`count` verdicts wait for their proof: admit other probes in their place.
 
-        Whoever is let in for them is asked by the session that calls.
+        The session that calls takes the probes admitted for them.
         """
         self._coming += 1
         self._dispatcher.defer(self, count)
         self._coming -= 1
 
     def end_deferral(self, count: int) -> None:
-        """So many verdicts are given out or doubted now."""
+        """`count` verdicts are settled or doubted now."""
         self._dispatcher.end_hold(self, count)
 
     def distrust(self) -> None:
-        """A reply too many, or one too few: from now on each verdict is proven by itself."""
+        """A reply too many, or one too few: from now on prove each verdict by itself."""
         self.wary = True
         self._depth = 1
 
     def session_late(self, session: SmtpSession, *, accepted: int) -> None:
-        """Its oldest recipient takes long: what waits is worth another connection.
+        """The oldest recipient of the session is late: open another connection if needed.
 
-        So many before it were accepted in time, which is not proven yet.
+        `accepted` recipients before it were accepted in time, which is not proven yet.
         """
         self.lateness.session_late(session, self._now() - self.late_s, accepted)
         gap_s = self.pace.gap_s if self._accepted_several else 0.0
@@ -734,7 +733,7 @@ class Pool:
         self._dispatcher.capacity_freed(self)
 
     def session_prompt(self, session: SmtpSession, *, accepted: bool) -> None:
-        """The late reply has come: is it a tarpit, or does the host accept late as well?"""
+        """The late reply has come; `accepted` if it was positive."""
         since = self.lateness.sessions.pop(session, None)
         if since is not None:
             late_reply_s = self._now() - since
@@ -746,9 +745,9 @@ class Pool:
     def session_failed(
         self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool
     ) -> None:
-        """`late`: while others were answered in time, so a connection less would not help.
+        """`late`: others were answered in time, so fewer connections would not help.
 
-        What was said to a recipient speaks of its domain: see session_barren().
+        A reply to a recipient is counted for its domain instead: see session_barren().
         """
         if not (late and cause.outcome is Outcome.TIMED_OUT):
             self.reduce_limit(self.throttle.after_failure())

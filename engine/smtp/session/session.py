@@ -1,14 +1,14 @@
-"""One greeted connection with a mail host: rounds of questions, and QUIT.
+"""One greeted connection with a mail host: batches of recipients, and QUIT.
 
-A round is what may be written at once: one recipient in step, up to the window
-where PIPELINING is offered. The window never lets the refusals of one session
-pass `REFUSALS_MAX`, were every recipient under way refused: mail servers slow
-down at ten refusals and hang up at twenty. Every reply is taken for the oldest
-unanswered command, verdicts are held back until the replies are proven in step (see
-mailprobe.engine.smtp.pairing), and a session that failed in any way is never asked again.
+A batch is what may be written at once: one recipient in lock-step, up to the window with
+PIPELINING. The window keeps the refusals of one session below `REFUSALS_MAX` even if every
+recipient under way is refused: mail servers slow down at ten refusals and hang up at
+twenty. Every reply belongs to the oldest unanswered command, verdicts are held back until the
+pairing of the replies is proven (see mailprobe.engine.smtp.pairing), and a session that failed
+in any way is never used again.
 
-A session is late while its oldest unanswered recipient takes much longer than usual, as
-one at a tarpit does. Whatever is queued behind that recipient is then asked elsewhere.
+A session is late while its oldest unanswered recipient takes much longer than usual, as at a
+tarpit. The recipients behind it are then sent on other connections as well.
 """
 
 from collections import deque
@@ -64,10 +64,10 @@ from mailprobe.engine.smtp.wire import (
 from mailprobe.engine.verdict import LADDER, Outcome
 
 REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
-TURN_S = 0.5  # of a connection at an address where another host's questions wait for a seat
-TURN_CHECK_S = 0.1  # after that, between two looks whether any do
-REROUTE_CHECK_S = 0.02  # between two looks whether others wait for a late recipient's place
-NOT_IMPLEMENTED = range(500, 505)  # a host that knows no NOOP answers it with one of these
+TURN_S = 0.5  # of a connection while another pool waits for a permit of its address
+TURN_CHECK_S = 0.1  # after that, between two checks whether any does
+REROUTE_CHECK_S = 0.02  # between two checks whether others need a late session's place
+NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement NOOP
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 
 
@@ -78,7 +78,7 @@ _SENDER_REFUSED = Meaning.SENDER_REFUSED
 
 
 class SmtpSession:
-    """A greeted connection and what has been asked on it."""
+    """A greeted connection and the recipients sent on it."""
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
@@ -132,34 +132,32 @@ class SmtpSession:
         self._connection = connection
         self._conversation = connection.conversation
         self._recorder = SessionRecorder(connection, preamble)
-        self._tests: deque[CatchAllTest] = deque()  # that an accepted recipient asks for
-        self._unanswered: deque[PendingProbe] = deque()  # of the round under way
+        self._tests: deque[CatchAllTest] = deque()  # due because a recipient was accepted
+        self._unanswered: deque[PendingProbe] = deque()  # of the batch under way
         self._transaction = Transaction(connection.conversation, host)
         self._refusals = 0
         self._recipients = 0
         self._batches = 0
         self._leaving = False
         self._permit_lost = False
-        self._next: list[PendingProbe] = []  # picked already, for a transaction of its own
-        self._again: list[PendingProbe] = []  # refused for the terms, to be asked on others
+        self._next: list[PendingProbe] = []  # picked for a transaction of their own
+        self._again: list[PendingProbe] = []  # refused for the terms, to be sent on others
         self._tls_wanted = False  # a reply demanded it
         self._tls_of_all = False  # and that was the reply to MAIL
-        self._received = BatchReplies([], False, False)  # of the round under way
+        self._received = BatchReplies([], False, False)  # of the batch under way
         self._pairing = Pairing()
         self._unproven = UnprovenPairings()
         self._early_s = 0.0  # a reply came sooner than usual, and is not proven yet
-        self._pairing_suspect = (
-            False  # silence proves nothing before a reply to NOOP has: see pairing
-        )
-        self._checking = False  # that reply is to come
+        self._pairing_suspect = False  # silence proves nothing before a reply to NOOP: see pairing
+        self._checking = False  # that reply is awaited
         self._refused_promptly = False  # the host is not slow to refuse
-        self._quiet_until = 0.0  # of the silence that is to prove them; 0: none
+        self._quiet_until = 0.0  # end of the silence that proves them; 0: none
         self._idle_until = 0.0
         self._late = False
-        self._named = False  # the latest reply of a round of one names its recipient
-        self._elsewhere: set[Probe] = set()  # of the unanswered: asked elsewhere, too
+        self._named = False  # the latest reply of a batch of one names its recipient
+        self._elsewhere: set[Probe] = set()  # of the unanswered: sent elsewhere, too
         self._fruitful = False  # a recipient was answered, and not with 421
-        self._unsaid = b""  # of its commands: what the system did not take at once
+        self._unsaid = b""  # bytes that the socket did not accept at once
         self._error: Exception | None = None  # that ended the connection
         self._turn_ends = 0.0
         self._idle = False
@@ -168,7 +166,7 @@ class SmtpSession:
 
     @property
     def spent(self) -> bool:
-        """Nothing more may be asked on this connection."""
+        """No more recipients may be sent on this connection."""
         return (
             self._refusals >= REFUSALS_MAX
             or self._recipients >= RECIPIENTS_MAX - (not self._tests)  # the last is a test's
@@ -185,24 +183,24 @@ class SmtpSession:
         return self._late
 
     def interrupt(self) -> None:
-        """There may be something to ask."""
+        """Wake the session: a probe may be waiting."""
         if self._idle:
             self._interrupted = True
             self._connection.interrupt()
 
     def withdraw(self) -> None:
-        """Say QUIT as soon as nothing is unanswered."""
+        """Send QUIT as soon as nothing is unanswered."""
         self._leaving = True
         self.interrupt()
 
     def revoke_permit(self) -> None:
-        """Whoever serves is about to be cancelled: what is unanswered is asked elsewhere."""
+        """serve() is about to be cancelled: requeue what is unanswered."""
         self._leaving = self._permit_lost = True
 
     async def serve(self) -> None:
-        """Ask what waits until nothing comes any more or nothing may be asked.
+        """Send waiting probes until the session is idle for too long or spent.
 
-        The connection is still to be parted with afterwards: see `quit`.
+        The caller still has to `quit` and `close` afterwards.
         """
         self._turn_ends = self._now() + TURN_S
         try:
@@ -237,7 +235,7 @@ class SmtpSession:
             self._abandon_tests()
 
     async def quit(self) -> None:
-        """Say QUIT where that may be said, and close."""
+        """Send QUIT if the stage allows it, and close."""
         await self._connection.quit()
 
     async def close(self) -> None:
@@ -245,7 +243,7 @@ class SmtpSession:
         await self._connection.close()
 
     async def _wait(self) -> bool:
-        """Idle until woken; False when the time is up or the server spoke or closed."""
+        """Idle until woken; False if the time is up or the server spoke or closed."""
         self._idle, self._interrupted = True, False
         self._idle_until = until = self._now() + IDLE_S
         if self._unproven.verdicts:
@@ -262,7 +260,7 @@ class SmtpSession:
         return woken
 
     def _while_idle(self) -> float | None:
-        """Until when to idle on, None where that is over. Silence proves what is held."""
+        """Until when to idle; None when that is over. Silence proves the held verdicts."""
         if self._interrupted or self._connection.replied():
             return None
         now = self._now()
@@ -270,21 +268,21 @@ class SmtpSession:
             if now < self._quiet_until:
                 return self._quiet_until
             self._release()
-            if self._interrupted:  # for what was let in
+            if self._interrupted:  # for a probe just admitted
                 return None
         return self._idle_until if now < self._idle_until else None
 
-    # -- what is asked next ------------------------------------------------------------------
+    # -- choosing the next batch -------------------------------------------------------------
 
     def _pick(self) -> list[PendingProbe]:
-        """The recipients of the next round; tests that are due go first."""
+        """The recipients of the next batch; tests that are due go first."""
         if not self._tests and not self._host.any_waiting():
             return []
         now, room = self._now(), self._room()
         asked: list[PendingProbe] = []
         while self._tests and len(asked) < room:
             asked.append(self._tests.popleft())
-        # Where transactions are counted, the test must find a place in this one.
+        # If the host limits transactions, the test must fit into this one.
         spare = int(self._conversation.offer.transactions_max is not None and room > 1)
         untested: set[str] = set()
         while len(asked) < room - spare and (probe := self._host.next_probe(now)) is not None:
@@ -292,7 +290,7 @@ class SmtpSession:
             if now >= domain.known_until and domain.needs_test(now):
                 untested.add(probe.domain)
             if self._recipients + len(asked) + 1 + len(untested) > RECIPIENTS_MAX:
-                self._host.requeue(probe)  # its domain's test would find no place here
+                self._host.requeue(probe)  # its domain's test would not fit here
                 self._leaving = self._leaving or not asked
                 break
             if probe.smtputf8 and not self._conversation.offer.smtputf8:
@@ -309,7 +307,7 @@ class SmtpSession:
         return asked
 
     def _return_probes(self, asked: Sequence[PendingProbe]) -> None:
-        """The session can't ask these: it ends, and another one will."""
+        """This session can't send these: it ends, and another one will."""
         self._leaving = self._leaving or bool(asked)
         for each in reversed(asked):
             if isinstance(each, Probe):
@@ -326,10 +324,9 @@ class SmtpSession:
         return min(room, offer.recipients_max or room)
 
     def _add_tests(self, asked: list[PendingProbe], room: int, now: float) -> None:
-        """Let the random address go right behind the real ones where there is a place for it.
+        """Append the random address behind the real ones if there is room.
 
-        A round that is full leaves it to the next one: it is asked then only
-        if a real address was accepted.
+        If the batch is full, a test follows only once a real address was accepted.
         """
         if len(asked) >= room:
             return
@@ -343,10 +340,10 @@ class SmtpSession:
         domain.testing = True
         return CatchAllTest(domain, self._host.random_mailbox(domain))
 
-    # -- a round -----------------------------------------------------------------------------
+    # -- a batch -----------------------------------------------------------------------------
 
     async def _send_batch(self, asked: list[PendingProbe]) -> None:
-        """Ask these, and as long as nothing happens but replies, what is to be asked next."""
+        """Send a batch, and then further batches in the same transaction while all goes well."""
         received = self._begin(asked)
         try:
             opening = self._transaction.open(asked)
@@ -368,7 +365,7 @@ class SmtpSession:
             self._went_wrong(error)
 
     def _begin(self, asked: list[PendingProbe]) -> BatchReplies:
-        """A round begins: none of its recipients is answered."""
+        """Begin a batch: none of its recipients is answered."""
         self._unanswered = deque(asked)
         self._received = received = BatchReplies(
             asked, self._conversation.offer.pipelining, self._batches > 0
@@ -394,7 +391,7 @@ class SmtpSession:
         return received
 
     async def _open(self, opening: list[Command], received: BatchReplies) -> bool:
-        """Hear the replies to RSET and MAIL; False where the round is over with them."""
+        """Receive the replies to RSET and MAIL; False if the batch ends with them."""
         for command in opening:
             if not received.pipelined:
                 await self._connection.send(command)
@@ -403,7 +400,7 @@ class SmtpSession:
             self._pairing_suspect = self._pairing_suspect or turn.reply == before
             self._pairing.check_names_none(turn.reply, [each.mailbox for each in received.sent])
             self._recorder.record_opening(self._unanswered, turn)
-            # Only these tell that the server still talks to us: RSET it accepts of anybody.
+            # Only these show that the server still serves us; it accepts RSET from any client.
             received.first = received.first or (command.verb == "MAIL" and turn.reply.positive)
             if not turn.reply.positive:
                 if received.refusal is None:
@@ -416,10 +413,9 @@ class SmtpSession:
         return True
 
     def _resume(self) -> float | None:
-        """Take the replies that have come: until when to wait for more, None where that is over.
+        """Process the replies received. Returns until when to wait for more, or None at the end.
 
-        Where a round ends well and the next one goes into the same transaction, it
-        is begun here and now.
+        If the next batch goes into the same transaction, it is sent from here.
         """
         try:
             received = self._received
@@ -441,17 +437,17 @@ class SmtpSession:
             if self._late and now >= self._reroutes_at() and self._host.is_blocked(self):
                 raise Rerouted
             return self._receive_until()
-        except Exception as error:  # a bug, too, ends this session alone: see _ask()
+        except Exception as error:  # a bug, too, ends only this session: see _send_batch()
             self._error = error
             return None
 
     def _receive_until(self) -> float:
-        """The read clock's end; before that, the moment at which the session becomes late."""
+        """The read deadline, or before that the moment at which the session becomes late."""
         deadline = self._connection.deadline(self._received.until)
         if not self._late:
             late_at = self._connection.since + self._host.late_s
             return late_at if late_at < deadline else deadline
-        # Others may want its place later, and more be known of this host's late replies.
+        # Later, others may need its place, or more be known of this host's late replies.
         look_at = self._now() + REROUTE_CHECK_S
         return look_at if look_at < deadline and self._may_reroute() else deadline
 
@@ -461,7 +457,7 @@ class SmtpSession:
         return self._connection.since + self._host.reroute_s
 
     def _may_reroute(self) -> bool:
-        """Once for each question; a test is not asked again."""
+        """Once for each probe; a test is not sent again."""
         answered = len(self._received.exchanges)
         if answered >= len(self._unanswered):
             return False
@@ -469,9 +465,9 @@ class SmtpSession:
         return isinstance(oldest, CatchAllTest) or not oldest.rerouted
 
     def _process_replies(self, received: BatchReplies, turn: CommandReply | None = None) -> bool:
-        """Take what has come of the round's replies; say whether those were all of them.
+        """Process the batch's replies received so far; True if those were all of them.
 
-        `turn` is the first, where that was read already.
+        `turn` is the first, if it was read already.
         """
         if self._received_all(received, turn):
             return True
@@ -481,9 +477,9 @@ class SmtpSession:
         return self._received_all(received)
 
     def _received_all(self, received: BatchReplies, turn: CommandReply | None = None) -> bool:
-        """Pair what was read with the recipients; say whether the round is over.
+        """Pair replies with recipients; True if the batch is complete.
 
-        Given out is only what a reply proves that names its recipient; see _round_answered().
+        Processes only what is proven by a reply that names its recipient; see _batch_answered().
         """
         connection, asked, turns = self._connection, received.sent, received.exchanges
         while received.place < len(asked):
@@ -516,17 +512,17 @@ class SmtpSession:
         return True
 
     def _process_proven(self, received: BatchReplies) -> None:
-        """Give out what a reply has proven that names its recipient: itself and all before it."""
+        """Process what a reply that names its recipient proves: itself and all before it."""
         count = received.proven - (received.place - len(received.exchanges))
         if count > 0:
             self._release()
             self._process(received, count)
 
     def _batch_answered(self, received: BatchReplies) -> float | None:
-        """All replies of a round are there. What is not proven yet is held back.
+        """All replies of a batch are there. Hold back what is not proven yet.
 
-        From a usual reply only a verdict follows, so the conversation goes on. Anything
-        else decides what is said next: then a silence has to prove the replies first.
+        A usual reply means only a verdict, so the conversation goes on. Any other reply decides
+        which command is next: then a silence has to prove the replies first.
         """
         if not received.transaction:
             self._drop_replies(received)
@@ -590,16 +586,16 @@ class SmtpSession:
         return self._continue()
 
     def _continue(self) -> float | None:
-        """Begin the next round in this transaction, if there is anything to ask and it can be.
+        """Send the next batch in this transaction, if there is one.
 
-        What is held is proven where it must be; else while the session idles.
+        Held verdicts are proven first if necessary, otherwise while the session idles.
         """
         if self._unproven.verdicts and self._must_prove(self._now()):
             return self._begin_quiet()
         return self._receive_until() if self._begin_next() else None
 
     def _must_prove(self, now: float) -> bool:
-        """Is what is held to be proven before anything else is asked?"""
+        """Must the held verdicts be proven before the next command?"""
         host = self._host
         return (
             self._pairing_suspect or host.wary or host.slow_to_answer or now >= self._unproven.until
@@ -620,7 +616,7 @@ class SmtpSession:
     # -- proof -------------------------------------------------------------------------------
 
     async def _prove(self) -> bool:
-        """Prove what is held by a silence, before anything else is said; False where it fails."""
+        """Prove the held verdicts by a silence before the next command; False if that fails."""
         if self._unproven.verdicts:
             try:
                 until = self._begin_quiet()
@@ -637,7 +633,7 @@ class SmtpSession:
         return True
 
     def _begin_quiet(self) -> float | None:
-        """Say nothing for a moment: a surplus reply would come now. As _go_on() says.
+        """Say nothing for a moment: a surplus reply would come now. Returns as _resume().
 
         A host that is slow with the reply it owes is silent, too: where that may be, NOOP
         comes first. What the host owes would be taken for its reply.
@@ -679,7 +675,7 @@ class SmtpSession:
         return True
 
     def _while_silent(self) -> float | None:
-        """Until when to say nothing, None where the silence is over: see _prove()."""
+        """Until when to stay silent, or None at the end: see _prove()."""
         try:
             return self._silent_until()
         except Exception as error:
@@ -714,7 +710,7 @@ class SmtpSession:
         return self._continue()
 
     def _release(self) -> None:
-        """The replies are proven to be in step: what was held back is given out."""
+        """The pairing is proven: settle the held verdicts."""
         if self._early_s:
             self._host.learn_fast_reply(self._early_s)
             self._early_s = 0.0
@@ -728,7 +724,7 @@ class SmtpSession:
             for probe, outcome, rule in verdicts:
                 host.settle(probe, outcome, rule)
         finally:
-            # One that idles takes what is let in only if it is woken.
+            # An idle session takes admitted probes only once it is woken.
             host.end_answers(all_of_them=not (self._unanswered or self._idle))
 
     def _distrust_pairing(self, received: BatchReplies, cause: Cause, error: Exception) -> None:
@@ -816,7 +812,7 @@ class SmtpSession:
     def _continue_alone(
         self, received: BatchReplies, asked: Probe, outcome: Outcome, rule: str
     ) -> float | None:
-        """Settle or hold the round's verdict and ask the next question; as _go_on() says."""
+        """Settle or hold the round's verdict and ask the next question; returns as _resume()."""
         host, now, unproven = self._host, self._connection.received_at, self._unproven
         round_s = now - received.began
         received.first = True
@@ -868,7 +864,7 @@ class SmtpSession:
         return late_at if late_at < deadline else deadline
 
     def _is_single(self, probe: Probe, now: float) -> bool:
-        """May this be asked next just so: in the transaction there is, without a test?"""
+        """May this probe go next by itself, in the present transaction and without a test?"""
         offer = self._conversation.offer
         domain: DomainAcceptance = probe.domain_here
         return (
@@ -887,13 +883,13 @@ class SmtpSession:
         return not self._leaving and not self.spent
 
     def _yield_if_needed(self, now: float) -> None:
-        """Leave if the seat is wanted elsewhere; else go on, and look again in TURN_LOOK_S."""
+        """Leave if the permit is needed elsewhere; else go on, and check again in TURN_CHECK_S."""
         self._turn_ends = now + TURN_CHECK_S
         if not self._leaving:
             self._leaving = self._host.is_needed_elsewhere(self.address)
 
     def _went_wrong(self, error: Exception) -> None:
-        """Each of the round's questions goes on its way after an error of GONE_WRONG."""
+        """Each of the round's questions goes on its way after one of `CONNECTION_ERRORS`."""
         received = self._received
         step = Step.RCPT if received.transaction else Step.MAIL
         cause = received.refusal or (
@@ -913,12 +909,12 @@ class SmtpSession:
         self._refused(cause, received)
 
     def _drop_replies(self, received: BatchReplies) -> None:
-        """They speak of the MAIL that was refused. The server counts them all the same."""
+        """Drop replies that follow a refused MAIL. The server counts their refusals all the same."""
         self._refusals += sum(not turn.reply.positive for turn in received.exchanges)
         received.exchanges.clear()
 
     def _process(self, received: BatchReplies, count: int) -> None:
-        """Give the oldest `count` questions the replies to their recipients."""
+        """Process the replies to the oldest `count` recipients."""
         turns, received.exchanges = received.exchanges[:count], received.exchanges[count:]
         if not turns or not received.transaction:
             return
@@ -1064,7 +1060,7 @@ class SmtpSession:
                 self._probe_answered(asked, reply, reading)
 
     def _objected(self, asked: PendingProbe, reading: ReplyMeaning) -> bool:
-        """Does the host want this recipient by itself, and can it have that?"""
+        """Does the host want this recipient in a transaction of its own, and may it be sent so?"""
         if reading.meaning is not Meaning.ANOTHER_RECIPIENT or self._transaction.recipients < 2:
             return False
         self._host.one_each = True
@@ -1108,7 +1104,7 @@ class SmtpSession:
         if not domain.testing:
             self._tests.append(self._new_test(domain))
 
-    # -- when it goes wrong ------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------
 
     def _fail(self, cause: Cause, received: BatchReplies, *, failure: bool = True) -> None:
         """Give each question of the round that was not answered its way on.
@@ -1136,20 +1132,20 @@ class SmtpSession:
         fail_unanswered(self._host, unanswered, self._elsewhere, cause, received)
 
     def _reroute_waiting(self) -> None:
-        """Let the late recipient be asked again when others have been; those behind it are already."""
+        """Give up the late reply: queue its probe again, behind all others."""
         self._leaving = True
         self._host.session_rerouted()
         unanswered, self._unanswered = self._unanswered, deque()
         requeue_rerouted(self._host, unanswered, self._elsewhere)
 
     def _expire(self) -> None:
-        """The clocks of all that were asked have run out: nobody is to blame, nothing is learnt."""
+        """The deadlines of the whole batch have passed."""
         self._leaving = True
         unanswered, self._unanswered = self._unanswered, deque()
         expire_unanswered(self._host, unanswered)
 
     def _requeue_unproven(self) -> None:
-        """The session was cut before the proof: its questions wait for another connection."""
+        """The session ended before the proof: queue the held probes for another connection."""
         if not self._unproven.verdicts:
             return
         verdicts = self._unproven.release_all()
@@ -1159,7 +1155,7 @@ class SmtpSession:
                 requeue_uncounted(self._host, probe)
 
     def _abandon_tests(self) -> None:
-        """The tests that were still to be asked here are nobody's any more."""
+        """Hand back the tests that were not sent."""
         for asked in (*self._unanswered, *self._tests):
             if isinstance(asked, CatchAllTest):
                 leave_untested(self._host, asked)
