@@ -145,9 +145,9 @@ def test_nothing_of_ours_imports_in_a_circle():
 
 def test_the_parser_of_imports_sees_them_all():
     """A test of the tests: imports of every kind that there is in the code."""
-    assert "trio" in tops("mailprobe.engine.smtp.pool")
-    assert "mailprobe.engine.smtp.wire" in ours("mailprobe.engine.smtp.pool")
-    assert "mailprobe.engine.smtp.throttle" in ours("mailprobe.engine.smtp.pool")
+    assert "trio" in tops("mailprobe.engine.smtp.pool.pool")
+    assert "mailprobe.engine.smtp.wire" in ours("mailprobe.engine.smtp.pool.pool")
+    assert "mailprobe.engine.smtp.throttle" in ours("mailprobe.engine.smtp.pool.pool")
     assert "ssl" in tops("mailprobe.engine.dns.doh")  # within a function
     assert "mailprobe.engine.testing.mail_host" not in ours(
         "mailprobe.engine.testing.smtp_script"

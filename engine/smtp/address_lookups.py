@@ -13,9 +13,15 @@ from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed
 from mailprobe.engine.dns.query_queue import Priority
 from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.dns.single_flight import Interest
-from mailprobe.engine.smtp.probe import Probe
+from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.verdict import Outcome
 
 EXCHANGE_S = 1.0  # of layer 4's three seconds, for one exchange's name
+
+NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
+NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
+LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its look-up failed")
+NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had an address for us
 
 
 class AddressLookups:

@@ -7,6 +7,7 @@ primary that does not. A test that told nothing is forgotten soon, so that a
 short trouble does not colour a whole list.
 """
 
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -103,3 +104,10 @@ class Domains:
     def random_mailbox(self, domain: DomainAcceptance) -> str:
         """A local part that can't be guessed, so nobody can have made a mailbox of it."""
         return f"{self._mint()}@{domain.name}"
+
+
+def random_local() -> str:
+    """20 letters and digits that begin with a letter: about 100 random bits."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    system = random.SystemRandom()
+    return system.choice(letters) + "".join(system.choices(letters + "0123456789", k=19))

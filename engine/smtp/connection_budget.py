@@ -1,52 +1,51 @@
 """How many connections may be open to one IP address, where others may hold some of them.
 
-A prober asks for seats and is told how many it has. By default all of them are its
-own. Where several processes keep one limit between them, each holds what it has been
-granted: later there may be more of them, or fewer (after the rounds under way), or
-none from one moment to the next.
+By default all permits belong to this process. If several processes share one limit, each
+holds what it was granted. That may grow, shrink (connections close after their batch), or
+be revoked at once.
 """
 
 from typing import Protocol
 
 
 class PermitHolder(Protocol):
-    """Who is told what becomes of its seats; see probe.Prober."""
+    """Receives the changes of the budget; see `permits.Permits`."""
 
     def permits_changed(self, address: str) -> None:
-        """More connections may be held here than before, or fewer: after the rounds under way."""
+        """More or fewer connections may be open here; fewer once their batches are done."""
         ...
 
     def permits_revoked(self, address: str) -> None:
-        """No connection may be held here any more: close those that there are at once."""
+        """No connection may be open here any more: close all of them at once."""
         ...
 
 
 class ConnectionBudget(Protocol):
-    """The seats of one process. Synchronous; its sitter is never told from within a call."""
+    """The permits of one process. Synchronous; never notifies from within a call."""
 
     def open_for(self, permit_holder: PermitHolder) -> None:
-        """Tell this one from now on."""
+        """Notify this holder from now on."""
         ...
 
     def at(self, address: str) -> int:
-        """How many connections may be held here just now."""
+        """How many connections may be open here at the moment."""
         ...
 
     def short(self, address: str) -> bool:
-        """Are more wanted here, over all who share them, than there are?"""
+        """Do the processes that share the limit want more than there is?"""
         ...
 
     def request(self, address: str) -> None:
-        """One more than there are would be taken, if it came within a question's clock."""
+        """One more permit would be used if it came within a probe's deadline."""
         ...
 
     def used(self, address: str, count: int) -> None:
-        """So many connections are open here, or being opened, from now on."""
+        """`count` connections are open here, or being opened."""
         ...
 
 
 class OwnBudget:
-    """All seats are this process's own, and nobody else wants them."""
+    """All permits belong to this process."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -1,16 +1,13 @@
-"""Layer 4: from a question to what became of it.
+"""Layer 4: takes probes, and settles each of them once.
 
-The desk at which every question is asked and settled. It keeps the overall
-clock of each, finds the pool of its exchange, sends it on to the next exchange
-when one fails, and counts what is under way. Nothing is reported later than
-the overall clock: whatever a connection is still waiting for, its question is
-settled by then, and the late reply finds nobody.
+The dispatcher keeps the overall deadline of each probe, finds the pool of its exchange,
+fails over to the next exchange, and counts the probes under way. A probe is settled by
+its deadline at the latest, whatever its connection still waits for; a later reply is dropped.
 """
 
-import random
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -25,58 +22,43 @@ from mailprobe.engine.net.public_addresses import is_public
 from mailprobe.engine.net.reactor import ByteChannel, Reactor, StreamChannel, open_reactor
 from mailprobe.engine.observer import NO_OBSERVER, EngineStatistics, Observer
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.smtp.address_lookups import AddressLookups
-from mailprobe.engine.smtp.catchall import Domains
+from mailprobe.engine.smtp.address_lookups import (
+    LOOKUP_FAILED,
+    NEVER_TRIED,
+    NO_ADDRESS,
+    NOT_PUBLIC,
+    AddressLookups,
+)
+from mailprobe.engine.smtp.catchall import Domains, random_local
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
+from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.pool import Pool
+from mailprobe.engine.smtp.permits import Permits
+from mailprobe.engine.smtp.pool.pool import Pool
+from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Rules
-from mailprobe.engine.smtp.throttle import HostBackoff
 from mailprobe.engine.verdict import LADDER, Outcome
 
-POOLS_MAX = 10_000  # hosts remembered; those with nothing to do go first
-POOLS_SCANNED = 64  # of them, when one is to be forgotten
-NAMES_MAX = 100_000  # exchanges whose host is remembered, whatever addresses they have now
-NAMES_OF_POOL_MAX = 64  # an operator's host has a name for each customer: these learn its rest
-BACKOFFS_MAX = 10_000  # addresses and names that are left alone
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
-
-NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
-NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
-LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its look-up failed")
-NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had an address for us
 
 
 class ProbeDispatcher:
-    """Every question under way, and the pools that answer them."""
+    """Every probe under way."""
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
-        "_address_backoffs",
         "_admitted",
         "_admitting",
         "_all_done",
         "_answering",
         "_awaiting_proof",
-        "_ceded",
         "_clock_needed",
         "_clocked",
-        "_ended",
-        "_granted",
         "_hedging",
         "_looking_up",
-        "_name_backoffs",
         "_now",
         "_nursery",
-        "_operators",
-        "_over",
-        "_permit_demand",
-        "_permits",
-        "_permits_held",
-        "_pool_of_name",
-        "_pools",
-        "_pools_at",
         "_probes_max",
         "_reactor",
         "_room_at",
@@ -88,7 +70,10 @@ class ProbeDispatcher:
         "closing",
         "dial",
         "domains",
+        "host_memory",
         "observer",
+        "permits",
+        "pools",
         "rules",
         "settings",
     )
@@ -103,47 +88,39 @@ class ProbeDispatcher:
         nursery: trio.Nursery,
         mint: Callable[[], str],
         observer: Observer = NO_OBSERVER,
-        lines: Reactor | None = None,
+        reactor: Reactor | None = None,
         permits: ConnectionBudget | None = None,
     ) -> None:
         self.settings = settings
         self.observer = observer
-        self._watched = observer is not NO_OBSERVER  # whom nothing need be told
+        self._watched = observer is not NO_OBSERVER
         self.rules = rules
         self.dial = dial
         self.domains = Domains(settings.cache_s, mint)
         self.closing = False
         self._routes = routes
-        self._operators = operators
         self._nursery = nursery
-        self._reactor = lines
+        self._reactor = reactor
         self._probes_max = settings.probes_max
         self._now = trio.lowlevel.current_clock().current_time
-        self._clocked: OrderedDict[Probe, None] = OrderedDict()  # by their deadlines
+        self._clocked: OrderedDict[Probe, None] = OrderedDict()  # in the order of their deadlines
         self._clock_needed = trio.Event()
         self._admitted: set[Probe] = set()
-        self._awaiting_proof = 0  # admitted questions with a reply that is not proven yet
+        self._awaiting_proof = 0  # admitted probes whose reply is not proven yet
         self._waiting: FairQueue[Probe] = FairQueue()
         self._admitting = False
         self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
-        self._answering = 0  # rounds whose replies are being given out just now
-        self._room_at: dict[Pool | None, None] = {}  # that was made meanwhile
-        self._pools: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
-        self._pool_of_name: OrderedDict[str, Pool] = OrderedDict()
-        self._name_backoffs: OrderedDict[str, tuple[HostBackoff, Cause]] = OrderedDict()
-        self._address_backoffs: OrderedDict[str, tuple[float, Cause]] = OrderedDict()
-        self._hedging: set[str] = set()  # exchanges that are looked up for it
-        self._pools_at: defaultdict[str, set[Pool]] = defaultdict(set)  # by IP address
-        self._granted: ConnectionBudget = (
-            OwnBudget(settings.host_connections) if permits is None else permits
+        self._answering = 0  # batches whose replies are being processed
+        self._room_at: dict[Pool | None, None] = {}  # capacity freed meanwhile
+        self._hedging: set[str] = set()  # exchanges being looked up for a hedge
+        self.host_memory = HostMemory(self._now)
+        self.pools = Pools(operators, self.host_memory, self._new_pool, self._now)
+        self.permits = Permits(
+            settings.host_connections,
+            OwnBudget(settings.host_connections) if permits is None else permits,
+            self.pools.at_address,
+            self.capacity_freed,
         )
-        self._granted.open_for(self)
-        self._permits: Counter[str] = Counter()  # connections, by IP address
-        self._over: set[str] = set()  # addresses with more connections than are granted
-        self._ceded: Counter[str] = Counter()  # connections there that are on their way home
-        self._ended: set[str] = set()  # addresses at which the seats of some were withdrawn
-        self._permits_held: defaultdict[str, dict[trio.CancelScope, None]] = defaultdict(dict)
-        self._permit_demand: defaultdict[str, dict[Pool, None]] = defaultdict(dict)  # in turn
         self._looking_up = AddressLookups(routes, self._found, self._next_exchange)
         self._tasks = 0
         self._all_done = trio.Event()
@@ -152,7 +129,7 @@ class ProbeDispatcher:
 
     @property
     def under_way(self) -> int:
-        """Questions that are admitted and not answered."""
+        """Probes that are admitted and have no reply yet."""
         return len(self._admitted) - self._awaiting_proof
 
     @property
@@ -161,35 +138,35 @@ class ProbeDispatcher:
 
     @property
     def at_capacity(self) -> bool:
-        """More than half of those who may be admitted are: none should wait in step for long."""
+        """More than half of `probes_max` is in use: queue nothing deep behind lock-step sessions."""
         return 2 * self.under_way > self._probes_max
 
     @property
     def room(self) -> int:
-        """How many more questions may be admitted."""
+        """How many more probes may be admitted."""
         return self._probes_max - self.under_way
 
     def statistics(self) -> EngineStatistics:
-        """What is under way just now. Looks at every host: for once a second, not for each address."""
-        now, pools = trio.current_time(), self._pools.values()
+        """Counts of the moment. Visits every host: for once a second, not for each address."""
+        now, pools = trio.current_time(), self.pools.values()
         return EngineStatistics(
             probes=self.under_way,
             probes_in_flight=len(self._waiting),
             probes_waiting=sum(len(pool.waiting) for pool in pools),
-            connections=self._permits.total(),
+            connections=self.permits.in_use,
             hosts=len(pools),
             hosts_backing_off=sum(pool.backoff.active(now) for pool in pools),
-            hosts_waiting=sum(map(len, self._permit_demand.values())),
+            hosts_waiting=self.permits.demand,
         )
 
     def submit(self, probe: Probe) -> None:
-        """Start the question's clock and let it be answered; `on_settled` is called once."""
+        """Start the probe's deadline and queue it; `on_settled` is called once."""
         self._begin(probe, self._now())
         self._waiting.join(probe.asker, probe)
         self._admit()
 
     def submit_to(self, pool: Pool, probes: Sequence[Probe]) -> None:
-        """Ask all of these, whose first exchange has this pool; `room` says how many may be."""
+        """Submit probes whose first exchange has this pool; at most `room` of them."""
         if self._admitting or self._waiting.count or len(probes) > self.room:
             for probe in probes:
                 self.submit(probe)
@@ -205,7 +182,7 @@ class ProbeDispatcher:
             if self._watched or probe.notes is not None:
                 self._recall_addresses(probe)
             probe.exchange_index = 0
-        self._admitting = True  # what they settle at once lets others in only afterwards
+        self._admitting = True  # probes settled at once admit others only afterwards
         try:
             pool.join(probes, now)
         finally:
@@ -220,11 +197,11 @@ class ProbeDispatcher:
         self._clocked[probe] = None
 
     def pool_of(self, exchange: MailExchange) -> Pool | None:
-        """The exchange's pool; None where its addresses aren't known or aren't for us."""
+        """The exchange's pool; None if its addresses are unknown or not public."""
         known = self._routes.cached_addresses(exchange.name)
         if not isinstance(known, Addresses) or not (usable := self._usable(known.ips)):
             return None
-        return self._pool(usable, exchange.name)
+        return self.pools.find(usable, exchange.name)
 
     def _recall_addresses(self, probe: Probe) -> None:
         self.observer.recalled("addresses")
@@ -232,27 +209,27 @@ class ProbeDispatcher:
             probe.notes.cached.append("addresses")
 
     def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None:
-        """The first word on a question is the last; whatever comes later is dropped."""
+        """Settle the probe unless it is settled already."""
         if probe.outcome is not None:
             return
         if probe.accepted and not LADDER[outcome].valid:
-            # Asked once more for the sake of the random address, and not answered as before.
+            # It was sent again only for the catch-all test, and the reply was another.
             outcome, rule = Outcome.DELIVERABLE_UNTESTED, probe.rule
         probe.outcome = outcome
         probe.rule = rule
         try:
             self._remove(probe)
-        except Exception:  # of the books of a host; the asker has an answer all the same
+        except Exception:  # in a host's bookkeeping: the caller gets its answer all the same
             log_fault(self._remove)
         try:
             probe.on_settled(probe)
-        except Exception:  # of its asker's, whose trouble may not be that of all who ask
+        except Exception:  # in the caller's callback: it must not affect other callers
             log_fault(probe.on_settled)
 
     def abandon(self, probes: Iterable[Probe]) -> None:
-        """Their asker has gone: nothing more is asked for them, nothing is reported."""
+        """The caller has gone: drop the probes without a report."""
         abandoned = [probe for probe in probes if not probe.settled]
-        for probe in abandoned:  # all of them first: none is let in for another one's place
+        for probe in abandoned:  # mark all first, so that none is admitted in place of another
             probe.outcome = Outcome.TIMED_OUT
             probe.rule = "abandoned"
         for probe in abandoned:
@@ -272,11 +249,11 @@ class ProbeDispatcher:
         if self._waiting.count:
             self._admit()
         if pool is not None and pool.present - pool.backlog <= pool.room_at:
-            if self._answering:  # as room_made() does, said here for it is done of every answer
+            if self._answering:  # capacity_freed() inlined: this runs once for each answer
                 self._room_at[pool] = None
             else:
-                for tell in self._room_listeners:
-                    tell(pool)
+                for notify in self._room_listeners:
+                    notify(pool)
         if full:
             if self._answering:
                 self._room_at[None] = None
@@ -284,7 +261,7 @@ class ProbeDispatcher:
                 self.capacity_freed(None)
 
     def defer(self, pool: Pool, count: int) -> None:
-        """`count` questions have a reply and wait for its proof: admit others in their places."""
+        """`count` probes have a reply and wait for its proof: admit others in their place."""
         full = len(self._admitted) - self._awaiting_proof >= self._probes_max
         self._awaiting_proof += count
         pool.backlog += count
@@ -296,24 +273,24 @@ class ProbeDispatcher:
             self.capacity_freed(None)
 
     def end_hold(self, pool: Pool, count: int) -> None:
-        """`count` of them are settled or asked again now."""
+        """`count` of them are settled or queued again."""
         self._awaiting_proof -= count
         pool.backlog -= count
 
     def capacity_freed(self, pool: Pool | None) -> None:
-        """Tell who holds questions back that one may be let in: at this pool, or (None) anywhere.
+        """Notify the listeners of capacity freed at `pool`; `None` means global capacity.
 
-        While a round's replies are given out it is only noted: told once, what was
-        held back is let in together, and goes into one write.
+        While replies of a batch are processed, notifications are collected and sent once, so
+        that the probes they admit go into one write.
         """
         if self._answering:
             self._room_at[pool] = None
         else:
-            for tell in self._room_listeners:
-                tell(pool)
+            for notify in self._room_listeners:
+                notify(pool)
 
     def begin_answers(self) -> None:
-        """A round's replies are given out from now on, until end_answers()."""
+        """Collect notifications of freed capacity until end_answers()."""
         self._answering += 1
 
     def end_answers(self) -> None:
@@ -326,14 +303,14 @@ class ProbeDispatcher:
             if None in made and not self.full:
                 self.capacity_freed(None)
 
-    def subscribe_capacity(self, tell: Callable[[Pool | None], None]) -> None:
-        self._room_listeners = (*self._room_listeners, tell)
+    def subscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
+        self._room_listeners = (*self._room_listeners, listener)
 
-    def unsubscribe_capacity(self, tell: Callable[[Pool | None], None]) -> None:
-        self._room_listeners = tuple(each for each in self._room_listeners if each != tell)
+    def unsubscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
+        self._room_listeners = tuple(each for each in self._room_listeners if each != listener)
 
     def _admit(self) -> None:
-        """Let waiting questions in while there is room. What they settle at once lets others in."""
+        """Admit waiting probes while there is room. Those settled at once make room for others."""
         if self._admitting:
             return
         self._admitting = True
@@ -347,7 +324,7 @@ class ProbeDispatcher:
             self._admitting = False
 
     def fail_over(self, probe: Probe, cause: Cause) -> None:
-        """What was tried last came to nothing: the next exchange, or the end."""
+        """The exchange tried last failed: try the next one, or settle."""
         if probe.settled:
             return
         probe.cause = cause
@@ -367,7 +344,7 @@ class ProbeDispatcher:
             probe.exchange_index += 1
             if probe.exchange_index == probe.hedge_index and probe.hedge is None:
                 probe.cause = probe.hedge_cause or probe.cause
-                continue  # it was tried beside the one before it, in vain
+                continue  # the hedge tried it already
             exchange = probe.exchanges[probe.exchange_index]
             known = self._routes.cached_addresses(exchange.name)
             if known is None:
@@ -376,12 +353,12 @@ class ProbeDispatcher:
             self._recall_addresses(probe)
             if self._enter(probe, exchange.name, known):
                 return
-        if not self._looking_up.waits(probe):  # else one that is late may still be found
+        if not self._looking_up.waits(probe):  # else a look-up may still find one
             cause = probe.cause or NO_ADDRESS
             self.settle(probe, cause.outcome, cause.rule)
 
     def _found(self, probe: Probe, place: int, answer: AddressAnswer) -> None:
-        """An exchange's look-up is done: try it, or go on where it was the last one begun."""
+        """The look-up of an exchange is done: try it, or go on if it was the latest one begun."""
         last, probe.exchange_index = probe.exchange_index, place
         if not self._enter(probe, probe.exchanges[place].name, answer):
             probe.exchange_index = last
@@ -389,18 +366,18 @@ class ProbeDispatcher:
                 self._next_exchange(probe)
 
     def _enter(self, probe: Probe, name: str, answer: AddressAnswer) -> bool:
-        """Let the question wait at the exchange's pool; False where it has no address for us."""
+        """Queue the probe at the exchange's pool; False if it has no usable address."""
         if isinstance(answer, Addresses):
             if usable := self._usable(answer.ips):
                 self._looking_up.drop(probe)
-                self._pool(usable, name).join((probe,), self._now())
+                self.pools.find(usable, name).join((probe,), self._now())
                 return True
             cause = NOT_PUBLIC
         else:
             cause = NO_ADDRESS if isinstance(answer, NoAddress) else LOOKUP_FAILED
         if probe.notes is not None:
             probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
-        # An exchange that was tried says more than one that could not be: its cause stays.
+        # The cause of an exchange that was tried says more than of one that could not be.
         if probe.cause in NEVER_TRIED:
             probe.cause = cause
         return False
@@ -410,150 +387,24 @@ class ProbeDispatcher:
             return ips
         return tuple(ip for ip in ips if is_public(ip))
 
-    # -- pools and seats ---------------------------------------------------------------------
-
-    def _pool(self, addresses: tuple[str, ...], name: str) -> Pool:
-        """The pool of these addresses, which the exchange of this name has just now."""
-        key = pool_key(addresses)
-        known = self._pool_of_name.get(name)
-        pool = self._pools.get(key)
-        if pool is not None:
-            self._pools.move_to_end(key)
-        elif known is not None and known.names == {name}:
-            pool = self._move(known, key)  # its addresses rotate; what was learnt stays
-        else:
-            pool = self._open_pool(key, name, known)
-        if known is not pool:
-            self._name(pool, name, known)
-        pool.belong_to(self._operators.find(name))
-        if len(self._pools) > POOLS_MAX:
-            self._drop_a_pool()
-        return pool
-
-    def _open_pool(self, key: tuple[str, ...], name: str, known: Pool | None) -> Pool:
-        """A new pool; it knows its domains from the exchange's name, or from a host's address.
-
-        Only domains are shared by address, for a domain's owner chooses its exchanges: what
-        one of them does to us must not be held against whoever else has the address.
-        """
-        sharing = known or next(
-            (next(iter(self._pools_at[each])) for each in key if self._pools_at.get(each)), None
-        )
-        pool = self._pools[key] = Pool(key, name, sharing.host if sharing else name, self)
-        if known is not None:
-            pool.throttle, pool.terms = known.throttle, known.terms
-        self._find_at(pool, key)
-        return pool
-
-    def _move(self, pool: Pool, key: tuple[str, ...]) -> Pool:
-        del self._pools[pool.addresses]
-        self._pools[key] = pool
-        in_use = {session.address for session in pool.sessions}
-        for address in pool.found_at - set(key) - in_use:
-            self._remove_address(pool, address)
-        self._find_at(pool, key)
-        pool.addresses = key
-        return pool
-
-    def _find_at(self, pool: Pool, addresses: Iterable[str]) -> None:
-        for address in addresses:
-            pool.found_at.add(address)
-            self._pools_at[address].add(pool)
-
-    def _remove_address(self, pool: Pool, address: str) -> None:
-        pool.found_at.discard(address)
-        self._pools_at[address].discard(pool)
-        if not self._pools_at[address]:
-            del self._pools_at[address]
-
-    def _name(self, pool: Pool, name: str, known: Pool | None) -> None:
-        """The exchange of this name is at this pool from now on."""
-        if known is not None:
-            known.names.discard(name)
-        pool.names.add(name)
-        self._pool_of_name[name] = pool
-        if len(self._pool_of_name) > NAMES_MAX:
-            oldest, its_pool = self._pool_of_name.popitem(last=False)
-            its_pool.names.discard(oldest)
-        if rest := self._name_backoffs.get(name):
-            pool.names_backoff_until = max(pool.names_backoff_until, rest[0].until)
-
-    def _drop_a_pool(self) -> None:
-        """Forget the oldest that has nothing to do and does not rest; look at few of them."""
-        now = self._now()
-        for _ in range(POOLS_SCANNED):
-            key, pool = next(iter(self._pools.items()))
-            busy = pool.connections or pool.present or pool.any_waiting()
-            rests = pool.backoff.active(now) and len(self._pools) <= 2 * POOLS_MAX
-            if busy or rests:
-                self._pools.move_to_end(key)
-                continue
-            del self._pools[key]
-            for address in list(pool.found_at):
-                self._remove_address(pool, address)
-            for name in pool.names:
-                self._pool_of_name.pop(name, None)
-            return
-
-    # -- back-off, by address and by the exchange's name -------------------------------------
-
-    def backoff_at(self, address: str) -> Cause | None:
-        """Why this address is left alone just now; None where it is not."""
-        until, cause = self._address_backoffs.get(address, (0.0, None))
-        return cause if self._now() < until else None
-
-    def name_backoff(self, name: str, now: float) -> Cause | None:
-        """Why the exchange of this name is left alone, whatever its addresses; None where not."""
-        rest, cause = self._name_backoffs.get(name, (HostBackoff(), None))
-        return cause if now < rest.until else None
-
-    def record_backoff(self, pool: Pool, addresses: Sequence[str], cause: Cause) -> None:
-        """The pool rests after failures at these addresses: so do they, and its names."""
-        now = self._now()
-        for address in addresses:
-            self._address_backoffs[address] = (pool.backoff.until, cause)
-            self._address_backoffs.move_to_end(address)
-        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
-            self._name_backoffs[name] = (
-                self._longer_backoff(name, pool.backoff, now, cause),
-                cause,
-            )
-            self._name_backoffs.move_to_end(name)
-        for rests in (self._address_backoffs, self._name_backoffs):
-            while len(rests) > BACKOFFS_MAX:
-                rests.popitem(last=False)
-
-    def _longer_backoff(
-        self, name: str, rest: HostBackoff, now: float, cause: Cause
-    ) -> HostBackoff:
-        """The pool's rest, or the longer one of a name that failed at other addresses before."""
-        before, _ = self._name_backoffs.get(name, (HostBackoff(), None))
-        longer = before.after_failure(now, refused=cause.about_us)
-        return longer if longer.until > rest.until else rest
-
-    def record_success(self, pool: Pool) -> None:
-        """A recipient was answered: none of the pool's names wants rest any more."""
-        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
-            self._name_backoffs.pop(name, None)
-
     # -- hedges ------------------------------------------------------------------------------
 
     def hedge(self, pool: Pool) -> None:
-        """The pool's exchange is silent: dial the next one for each question that waits there."""
+        """The pool's exchange is silent: dial the next exchange of each probe that waits there."""
         for probe in list(pool.waiting):
             if probe.settled or probe.pool is not pool or probe.hedge_index >= 0:
                 continue
-            place = probe.exchange_index + 1
-            if place >= len(probe.exchanges):
+            index = probe.exchange_index + 1
+            if index >= len(probe.exchanges):
                 continue
-            name = probe.exchanges[place].name
+            name = probe.exchanges[index].name
             known = self._routes.cached_addresses(name)
             if known is None:
                 self._lookup_for_hedge(name, probe.asker, pool)
             elif isinstance(known, Addresses) and (usable := self._usable(known.ips)):
-                other = self._pool(usable, name)
+                other = self.pools.find(usable, name)
                 if other is not pool:
-                    other.hedge(probe, place)
+                    other.hedge(probe, index)
 
     def _lookup_for_hedge(self, name: str, account: str, pool: Pool) -> None:
         if name not in self._hedging:
@@ -568,154 +419,10 @@ class ProbeDispatcher:
         if pool.silent and self._routes.cached_addresses(name) is not None:
             self.hedge(pool)
 
-    # -- seats -------------------------------------------------------------------------------
-
-    def permit_available(self, address: str) -> bool:
-        return self._permits[address] < self._granted.at(address)
-
-    def try_acquire_permit(self, address: str, pool: Pool) -> bool:
-        """A seat at the address, where one is free; else the pool is told when one is."""
-        if not self.permit_available(address):
-            self.set_demand(address, pool)
-            return False
-        self._acquire(address)
-        if wanted := self._permit_demand.get(address):
-            wanted.pop(pool, None)
-        return True
-
-    def _acquire(self, address: str) -> None:
-        self._permits[address] += 1
-        self._granted.used(address, self._permits[address])
-
-    def _release(self, address: str) -> None:
-        self._permits[address] -= 1
-        self._granted.used(address, self._permits[address])
-        if self._permits[address] <= self._granted.at(address):
-            self._over.discard(address)
-        if not self._permits[address]:
-            del self._permits[address]
-            self._ended.discard(address)
-            self._ceded.pop(address, None)
-
-    def set_demand(self, address: str, pool: Pool) -> None:
-        """Let the pool wait its turn for a seat here; idle connections of others are sent home."""
-        self._permit_demand[address][pool] = None
-        self._granted.request(address)
-        if self._permits[address] < self.settings.host_connections and not self._granted.short(
-            address
-        ):
-            return  # it is only to be granted yet
-        for other in self._pools_at[address] - {pool}:
-            other.close_idle_session()
-
-    def is_needed_elsewhere(self, address: str, pool: Pool) -> bool:
-        """Does another host's pool wait for a seat at this address, or another process?"""
-        if address in self._over and self._cedes(address):
-            return True
-        wanted = self._permit_demand.get(address)
-        return wanted is not None and any(other is not pool for other in wanted)
-
-    def release_permit(self, address: str) -> None:
-        """The seat goes to the pool that has waited longest, in the same step, if it is ours still."""
-        if self._ceded[address]:
-            self._ceded[address] -= 1
-        if self._permits[address] <= self._granted.at(address):
-            wanted = self._permit_demand.get(address, {})
-            while wanted:
-                pool = next(iter(wanted))
-                del wanted[pool]
-                if not self.closing and pool.adopt(address):
-                    return
-            self._permit_demand.pop(address, None)
-        self._release(address)
-
-    # -- seats that come and go --------------------------------------------------------------
-
-    @contextmanager
-    def holding_permit(self, address: str) -> Iterator[None]:
-        """What is done on a seat at the address; it is cut off where the seat is withdrawn."""
-        with trio.CancelScope() as scope:
-            sitting = self._permits_held[address]
-            sitting[scope] = None
-            if address in self._ended:
-                scope.cancel()
-            try:
-                yield
-            finally:
-                del sitting[scope]
-                if not sitting:
-                    self._permits_held.pop(address, None)
-
-    def permits_changed(self, address: str) -> None:
-        """More are for pools that wait. Fewer: idle connections go home, busy ones in turn."""
-        if self.closing:
-            return
-        granted = self._granted.at(address)
-        if granted:
-            self._ended.discard(address)
-        for pool in list(self._pools_at.get(address, ())):
-            self._allow(pool)
-        over = self._permits[address] - granted
-        if over > 0:
-            self._over.add(address)
-            self._close_sessions(address, over - self._ceded[address])
-        else:
-            self._over.discard(address)
-            self._hand_out_permits(address)
-
-    def permits_revoked(self, address: str) -> None:
-        """Every connection there is closed at once; its questions wait for another seat."""
-        if not self._permits[address]:
-            return
-        self._ended.add(address)
-        for pool in self._pools_at.get(address, ()):
-            pool.revoke_permits(address)
-        for scope in list(self._permits_held.get(address, ())):
-            scope.cancel()
-
-    def _allow(self, pool: Pool) -> None:
-        """Where seats are short, the pool lets in what those that it has can bear."""
-        allowed = self.settings.host_connections
-        if any(map(self._granted.short, pool.addresses)):
-            allowed = min(allowed, max(1, sum(map(self._granted.at, pool.addresses))))
-        grown, pool.allowed = allowed > pool.allowed, allowed
-        if grown:
-            self.capacity_freed(pool)
-
-    def _cedes(self, address: str) -> bool:
-        """Is this connection to go, so that no more stay than are granted?"""
-        if self._permits[address] - self._ceded[address] <= self._granted.at(address):
-            return False
-        self._ceded[address] += 1
-        return True
-
-    def _close_sessions(self, address: str, most: int) -> None:
-        for pool in self._pools_at.get(address, ()):
-            while most > 0 and pool.close_one_session(address):
-                self._ceded[address] += 1
-                most -= 1
-
-    def _hand_out_permits(self, address: str) -> None:
-        """Seats that came go to the pools that wait for them, in turn."""
-        for pool in list(self._permit_demand.get(address, ())):
-            if not pool.any_waiting():
-                self._permit_demand[address].pop(pool, None)
-                continue
-            if not self.permit_available(address):
-                self.set_demand(address, pool)
-                return
-            self._permit_demand[address].pop(pool, None)
-            if not pool.connections:
-                self._acquire(address)
-                if pool.adopt(address):
-                    continue
-                self._release(address)
-            pool.permit_acquired()
-
     # -- tasks and clocks --------------------------------------------------------------------
 
     def open_channel(self, stream: trio.abc.Stream) -> ByteChannel:
-        """How a connection is sent to and waited for."""
+        """A byte channel over the stream, on the reactor if there is one."""
         return (
             StreamChannel(stream) if self._reactor is None else self._reactor.open_channel(stream)
         )
@@ -733,7 +440,7 @@ class ProbeDispatcher:
                 self._all_done.set()
 
     async def keep_time(self) -> None:
-        """Settle every question whose overall clock has run out. Runs until cancelled."""
+        """Settle every probe at its deadline. Runs until cancelled."""
         while True:
             first = next(iter(self._clocked), None)
             if first is None:
@@ -755,21 +462,23 @@ class ProbeDispatcher:
         else:
             self.settle(probe, Outcome.TIMED_OUT, "clock.overall")
 
-    async def close(self) -> None:
-        """Say QUIT on every connection, within PARTING_S; nothing is asked any more."""
+    def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
+        return Pool(addresses, name, host, self)
+
+    def stop(self) -> None:
         self.closing = True
-        for pool in self._pools.values():
+        self.permits.close()
+
+    async def close(self) -> None:
+        """Send QUIT on every connection, within `CLOSING_S`."""
+        self.stop()
+        for pool in self.pools.values():
             for session in pool.sessions:
                 session.withdraw()
         with trio.move_on_after(CLOSING_S):
             while self._tasks:
                 self._all_done = trio.Event()
                 await self._all_done.wait()
-
-
-def pool_key(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Exchanges with the same addresses are one mail host, whatever they are called."""
-    return tuple(sorted(addresses))
 
 
 @asynccontextmanager
@@ -784,28 +493,20 @@ async def open_dispatcher(
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
 ) -> AsyncIterator[ProbeDispatcher]:
-    """Layer 4, open for questions; leaving it says QUIT and closes every connection.
+    """Layer 4. Leaving the block sends QUIT and closes every connection.
 
-    `mint` makes the local part of the random address; the default's are unguessable.
-    `permits` says how many connections may be held to an address; by default all that
-    the settings allow are ours.
+    `mint` makes the local part of the random address; the default is unguessable.
+    `permits` is the connection budget; by default it is all that the settings allow.
     """
-    async with open_reactor() as lines, trio.open_nursery() as nursery:
+    async with open_reactor() as reactor, trio.open_nursery() as nursery:
         mint = mint or random_local
         dispatcher = ProbeDispatcher(
-            settings, routes, dial, rules, operators, nursery, mint, observer, lines, permits
+            settings, routes, dial, rules, operators, nursery, mint, observer, reactor, permits
         )
         nursery.start_soon(supervised, dispatcher.keep_time)
         try:
             yield dispatcher
             await dispatcher.close()
         finally:
-            dispatcher.closing = True
+            dispatcher.stop()
             nursery.cancel_scope.cancel()
-
-
-def random_local() -> str:
-    """20 letters and digits that begin with a letter: about 100 random bits."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    system = random.SystemRandom()
-    return system.choice(letters) + "".join(system.choices(letters + "0123456789", k=19))

@@ -18,7 +18,7 @@ from mailprobe.engine.background import sole_exception
 from mailprobe.engine.dns.messages import MailExchange, Route, RouteAnswer
 from mailprobe.engine.observer import NO_OBSERVER
 from mailprobe.engine.pipeline import Verification, read_route, read_text
-from mailprobe.engine.smtp.pool import Pool
+from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.probe import Probe, ProbeNotes
 from mailprobe.engine.stream.answers import Answer, Answers
 from mailprobe.engine.stream.engine import Engine

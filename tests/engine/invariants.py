@@ -9,10 +9,10 @@ def assert_whole(engine: Engine) -> None:
     assert dispatcher.under_way == 0
     assert not dispatcher._clocked
     assert not len(dispatcher._waiting)
-    assert not dispatcher._permits
+    assert not dispatcher.permits.in_use
     assert not dispatcher._looking_up.pending
     assert dispatcher._tasks == 0
-    for pool in dispatcher._pools.values():
+    for pool in dispatcher.pools.values():
         assert pool.connections == 0
         assert not pool.sessions
         assert all(question.settled for question in pool.waiting)

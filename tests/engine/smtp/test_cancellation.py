@@ -194,7 +194,7 @@ def may_be_said_still(engine: Engine) -> set[str]:
     """Who is in a round under way: a command of theirs may be on its way."""
     return {
         asked.mailbox
-        for pool in engine.dispatcher._pools.values()
+        for pool in engine.dispatcher.pools.values()
         for session in pool.sessions
         for asked in session._unanswered
         if isinstance(asked, Probe)
@@ -276,9 +276,9 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
             assert trio.current_time() - left_at <= 1.05
         dispatcher = engine.dispatcher
         assert tap.open == 0
-        assert not dispatcher._permits
+        assert not dispatcher.permits.in_use
         assert dispatcher._tasks == 0
-        assert not any(pool.connections or pool.sessions for pool in dispatcher._pools.values())
+        assert not any(pool.connections or pool.sessions for pool in dispatcher.pools.values())
         async with open_engine(
             scenario.settings, transport=network.transport, dial=tap.dial
         ) as another:

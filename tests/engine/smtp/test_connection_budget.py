@@ -220,8 +220,8 @@ async def test_what_ends_is_closed_at_once_and_its_questions_wait(autojump_clock
 
             nursery.start_soon(end)
             check(await ask(engine, ["known0@shop.test", "nobody1@shop.test"]))
-            assert engine.dispatcher._pools[(address,)].throttle.bad == 0
-            assert not engine.dispatcher._pools[(address,)].backoff.failures
+            assert engine.dispatcher.pools[(address,)].throttle.bad == 0
+            assert not engine.dispatcher.pools[(address,)].backoff.failures
     assert host.record.sessions_seen == 3  # the late one gives way once
 
 

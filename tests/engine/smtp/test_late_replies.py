@@ -96,7 +96,7 @@ async def test_one_slow_reply_is_forgotten_in_time(autojump_clock):
         async with engine_over(network) as engine:
             texts = [f"known{n}@shop.test" for n in range(1_000)]
             verdicts = await ask(engine, *texts, patient=True)
-            (pool,) = engine.dispatcher._pools.values()
+            (pool,) = engine.dispatcher.pools.values()
             assert pool.window() == 8
     assert found(verdicts) == 1.0
 

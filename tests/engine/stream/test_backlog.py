@@ -145,7 +145,7 @@ async def test_who_waits_in_step_is_let_in_a_few_at_a_time(autojump_clock):
                 nursery.start_soon(in_order, answers, len(texts))
                 while answers.ready or engine.dispatcher.under_way or not rooms:
                     await trio.sleep(0.003)
-                    for pool in engine.dispatcher._pools.values():
+                    for pool in engine.dispatcher.pools.values():
                         rooms[pool.under_way, len(pool.sessions)] = pool.room(1), pool.room(100)
         for (present, sessions), (for_one, for_many) in rooms.items():
             if present <= 2 * sessions:

@@ -1,29 +1,26 @@
-"""One greeted connection with a mail host: rounds of questions, and QUIT.
+"""One greeted connection with a mail host: batches of recipients, and QUIT.
 
-A round is what may be written at once: one recipient in step, up to the window
-where PIPELINING is offered. The window never lets the refusals of one session
-pass `REFUSALS_MAX`, were every recipient under way refused: mail servers slow
-down at ten refusals and hang up at twenty. Every reply is taken for the oldest
-unanswered command, verdicts are held back until the replies are proven in step (see
-mailprobe.engine.smtp.pairing), and a session that failed in any way is never asked again.
+A batch is what may be written at once: one recipient in lock-step, up to the window with
+PIPELINING. The window keeps the refusals of one session below `REFUSALS_MAX` even if every
+recipient under way is refused: mail servers slow down at ten refusals and hang up at
+twenty. Every reply belongs to the oldest unanswered command, verdicts are held back until the
+pairing of the replies is proven (see mailprobe.engine.smtp.pairing), and a session that failed
+in any way is never used again.
 
-A session is late while its oldest unanswered recipient takes much longer than usual, as
-one at a tarpit does. Whatever is queued behind that recipient is then asked elsewhere.
+A session is late while its oldest unanswered recipient takes much longer than usual, as at a
+tarpit. The recipients behind it are then sent on other connections as well.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
-import msgspec
 import trio
 
 from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.connection import ConnectionLost, Overdue, ReadTimedOut, SmtpConnection
-from mailprobe.engine.smtp.host_policy import Terms, start_tls
+from mailprobe.engine.smtp.connection import ConnectionLost, Overdue, SmtpConnection
+from mailprobe.engine.smtp.host_policy import start_tls
 from mailprobe.engine.smtp.pairing import (
     EARLY,
     QUIET_MARGIN,
@@ -33,8 +30,30 @@ from mailprobe.engine.smtp.pairing import (
     Pairing,
     UnprovenPairings,
 )
-from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe, ProbeNotes
+from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
+from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe, domain_of
+from mailprobe.engine.smtp.session.causes import (
+    CONNECTION_ERRORS,
+    GARBLED_RULE,
+    REROUTED,
+    Rerouted,
+    cause_of,
+    refusal_outcome,
+    refused_command,
+)
+from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.session.recorder import SessionRecorder
+from mailprobe.engine.smtp.session.requeue import (
+    expire_unanswered,
+    fail_unanswered,
+    leave_untested,
+    requeue_doubted,
+    requeue_rerouted,
+    requeue_unanswered,
+    requeue_uncounted,
+)
+from mailprobe.engine.smtp.session.transaction import RECIPIENTS_MAX, RESETS_MAX, Transaction
 from mailprobe.engine.smtp.wire import (
     Command,
     CommandReply,
@@ -45,20 +64,12 @@ from mailprobe.engine.smtp.wire import (
 from mailprobe.engine.verdict import LADDER, Outcome
 
 REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
-RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: what every server must bear
-RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
-TURN_S = 0.5  # of a connection at an address where another host's questions wait for a seat
-TURN_CHECK_S = 0.1  # after that, between two looks whether any do
-REROUTE_CHECK_S = 0.02  # between two looks whether others wait for a late recipient's place
-NOT_IMPLEMENTED = range(500, 505)  # a host that knows no NOOP answers it with one of these
+TURN_S = 0.5  # of a connection while another pool waits for a permit of its address
+TURN_CHECK_S = 0.1  # after that, between two checks whether any does
+REROUTE_CHECK_S = 0.02  # between two checks whether others need a late session's place
+NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement NOOP
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 
-
-class Rerouted(Exception):
-    """The late recipient is asked again when the others have been: its connection is over."""
-
-
-CONNECTION_ERRORS = (ReadTimedOut, ConnectionLost, RemoteProtocolError, Rerouted)
 
 _ANOTHER_RECIPIENT = Meaning.ANOTHER_RECIPIENT  # to look each up takes 0.12 µs in Python 3.11
 _NO_MAILBOX = Meaning.NO_MAILBOX
@@ -66,96 +77,8 @@ _TLS_DEMANDED = Meaning.TLS_DEMANDED
 _SENDER_REFUSED = Meaning.SENDER_REFUSED
 
 
-@dataclass(slots=True, eq=False)
-class CatchAllTest:
-    """The random address that goes along to tell whether a domain accepts all."""
-
-    domain: DomainAcceptance
-    mailbox: str
-    objections: int = 0
-    smtputf8: bool = False
-    abandoned: bool = False  # its domain is tested elsewhere
-    sender_refused_by: object = None  # see question.Question
-
-
-PendingProbe = Probe | CatchAllTest
-
-
-class SessionHost(Protocol):
-    """What a session needs of the mail host it talks to; see pool.Pool."""
-
-    name: str
-    one_each: bool  # the host objects to more than one recipient a transaction
-    usual_s: float  # from a recipient's write to its reply
-    late_s: float  # a reply that takes longer is late
-    wary: bool  # its replies were out of step before: each verdict is proven by itself
-    slow_to_answer: bool  # one of its replies was late not long ago: likewise
-    terms: Terms
-
-    @property
-    def helo_name(self) -> str: ...
-    @property
-    def reroute_s(self) -> float: ...
-    def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning: ...
-    def window(self) -> int: ...
-    def any_waiting(self) -> bool: ...
-    def next_probe(self, now: float) -> Probe | None: ...
-    def is_idle(self, session: "SmtpSession") -> None: ...
-    def is_busy(self, session: "SmtpSession", *, woken: bool) -> None: ...
-    def begin_answers(self) -> None: ...
-    def end_answers(self, *, all_of_them: bool) -> None: ...
-    def requeue(self, probe: Probe) -> None: ...
-    def requeue_last(self, probe: Probe) -> None: ...
-    def is_blocked(self, session: "SmtpSession") -> bool: ...
-    def random_mailbox(self, domain: DomainAcceptance) -> str: ...
-    def learn(self, domain: DomainAcceptance, acceptance: Acceptance) -> None: ...
-    def leave_untested(self, domain: DomainAcceptance) -> None: ...
-    def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None: ...
-    def fail_over(self, probe: Probe, cause: Cause) -> None: ...
-    def recipient_read(
-        self, domain: DomainAcceptance, reply: SmtpReply, reading: ReplyMeaning
-    ) -> None: ...
-    def is_needed_elsewhere(self, address: str) -> bool: ...
-    def close_idle_session(self) -> None: ...
-    def session_reused(self) -> None: ...
-    def settle_alone(self, probe: Probe, outcome: Outcome, rule: str, round_s: float) -> None: ...
-    def answered_alone(self, round_s: float) -> None: ...
-    def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None: ...
-    def hold_back(self, count: int) -> None: ...
-    def end_deferral(self, count: int) -> None: ...
-    def learn_fast_reply(self, reply_s: float) -> None: ...
-    def session_late(self, session: "SmtpSession", *, accepted: int) -> None: ...
-    def session_prompt(self, session: "SmtpSession", *, accepted: bool) -> None: ...
-    def session_rerouted(self) -> None: ...
-    def session_barren(self, cause: Cause, domain: DomainAcceptance) -> None: ...
-    def session_failed(
-        self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool
-    ) -> None: ...
-    def distrust(self) -> None: ...
-
-
-def cause_of(error: Exception, step: Step, *, spoke: bool = True) -> Cause:
-    """The cause that an exception of a connection stands for."""
-    where = step.value
-    if isinstance(error, ReadTimedOut):
-        return Cause(Outcome.TIMED_OUT, f"clock.{where}", f"silent at {where}", replied=spoke)
-    if isinstance(error, RemoteProtocolError):
-        return Cause(Outcome.CONVERSATION_FAILED, f"garbage.{where}", str(error), replied=spoke)
-    return Cause(
-        Outcome.CONVERSATION_FAILED,
-        f"closed.{where}",
-        f"{error} at {where}",
-        replied=spoke,
-        hung_up=True,
-    )
-
-
-_GARBLED = "garbage.rcpt"  # the rule of what TheirMistake stands for
-_REROUTED = Cause(Outcome.TIMED_OUT, "clock.rcpt", "silent at RCPT", replied=True)
-
-
 class SmtpSession:
-    """A greeted connection and what has been asked on it."""
+    """A greeted connection and the recipients sent on it."""
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
@@ -180,21 +103,16 @@ class SmtpSession:
         "_pairing",
         "_pairing_suspect",
         "_permit_lost",
-        "_preamble",
         "_quiet_until",
         "_received",
         "_recipients",
+        "_recorder",
         "_refusals",
         "_refused_promptly",
-        "_resets",
         "_tests",
         "_tls_of_all",
         "_tls_wanted",
         "_transaction",
-        "_transaction_recipients",
-        "_transaction_sender",
-        "_transaction_smtputf8",
-        "_transactions",
         "_turn_ends",
         "_unanswered",
         "_unproven",
@@ -213,40 +131,33 @@ class SmtpSession:
         self._host = host
         self._connection = connection
         self._conversation = connection.conversation
-        self._preamble = preamble
-        self._tests: deque[CatchAllTest] = deque()  # that an accepted recipient asks for
-        self._unanswered: deque[PendingProbe] = deque()  # of the round under way
-        self._transaction: set[str] = set()  # domains named in it
-        self._transaction_smtputf8 = False
-        self._transaction_sender = ""
-        self._transaction_recipients = 0
-        self._transactions = 0
-        self._resets = 0
+        self._recorder = SessionRecorder(connection, preamble)
+        self._tests: deque[CatchAllTest] = deque()  # due because a recipient was accepted
+        self._unanswered: deque[PendingProbe] = deque()  # of the batch under way
+        self._transaction = Transaction(connection.conversation, host)
         self._refusals = 0
         self._recipients = 0
         self._batches = 0
         self._leaving = False
         self._permit_lost = False
-        self._next: list[PendingProbe] = []  # picked already, for a transaction of its own
-        self._again: list[PendingProbe] = []  # refused for the terms, to be asked on others
+        self._next: list[PendingProbe] = []  # picked for a transaction of their own
+        self._again: list[PendingProbe] = []  # refused for the terms, to be sent on others
         self._tls_wanted = False  # a reply demanded it
         self._tls_of_all = False  # and that was the reply to MAIL
-        self._received = _BatchReplies([], False, False)  # of the round under way
+        self._received = BatchReplies([], False, False)  # of the batch under way
         self._pairing = Pairing()
         self._unproven = UnprovenPairings()
         self._early_s = 0.0  # a reply came sooner than usual, and is not proven yet
-        self._pairing_suspect = (
-            False  # silence proves nothing before a reply to NOOP has: see pairing
-        )
-        self._checking = False  # that reply is to come
+        self._pairing_suspect = False  # silence proves nothing before a reply to NOOP: see pairing
+        self._checking = False  # that reply is awaited
         self._refused_promptly = False  # the host is not slow to refuse
-        self._quiet_until = 0.0  # of the silence that is to prove them; 0: none
+        self._quiet_until = 0.0  # end of the silence that proves them; 0: none
         self._idle_until = 0.0
         self._late = False
-        self._named = False  # the latest reply of a round of one names its recipient
-        self._elsewhere: set[Probe] = set()  # of the unanswered: asked elsewhere, too
+        self._named = False  # the latest reply of a batch of one names its recipient
+        self._elsewhere: set[Probe] = set()  # of the unanswered: sent elsewhere, too
         self._fruitful = False  # a recipient was answered, and not with 421
-        self._unsaid = b""  # of its commands: what the system did not take at once
+        self._unsaid = b""  # bytes that the socket did not accept at once
         self._error: Exception | None = None  # that ended the connection
         self._turn_ends = 0.0
         self._idle = False
@@ -255,7 +166,7 @@ class SmtpSession:
 
     @property
     def spent(self) -> bool:
-        """Nothing more may be asked on this connection."""
+        """No more recipients may be sent on this connection."""
         return (
             self._refusals >= REFUSALS_MAX
             or self._recipients >= RECIPIENTS_MAX - (not self._tests)  # the last is a test's
@@ -272,24 +183,24 @@ class SmtpSession:
         return self._late
 
     def interrupt(self) -> None:
-        """There may be something to ask."""
+        """Wake the session: a probe may be waiting."""
         if self._idle:
             self._interrupted = True
             self._connection.interrupt()
 
     def withdraw(self) -> None:
-        """Say QUIT as soon as nothing is unanswered."""
+        """Send QUIT as soon as nothing is unanswered."""
         self._leaving = True
         self.interrupt()
 
     def revoke_permit(self) -> None:
-        """Whoever serves is about to be cancelled: what is unanswered is asked elsewhere."""
+        """serve() is about to be cancelled: requeue what is unanswered."""
         self._leaving = self._permit_lost = True
 
     async def serve(self) -> None:
-        """Ask what waits until nothing comes any more or nothing may be asked.
+        """Send waiting probes until the session is idle for too long or spent.
 
-        The connection is still to be parted with afterwards: see `quit`.
+        The caller still has to `quit` and `close` afterwards.
         """
         self._turn_ends = self._now() + TURN_S
         try:
@@ -301,7 +212,7 @@ class SmtpSession:
                     continue
                 self._requeue_again()
                 asked, self._next = self._next or self._pick(), []
-                if asked and self._unproven.verdicts and self._needs_transaction(asked):
+                if asked and self._unproven.verdicts and self._transaction.must_open(asked):
                     self._next = asked
                     await self._prove()
                 elif asked:
@@ -320,11 +231,11 @@ class SmtpSession:
             self._requeue_unproven()
             self._requeue_again()
             if self._permit_lost:
-                self._requeue_unanswered()
+                requeue_unanswered(self._host, self._unanswered, self._elsewhere)
             self._abandon_tests()
 
     async def quit(self) -> None:
-        """Say QUIT where that may be said, and close."""
+        """Send QUIT if the stage allows it, and close."""
         await self._connection.quit()
 
     async def close(self) -> None:
@@ -332,7 +243,7 @@ class SmtpSession:
         await self._connection.close()
 
     async def _wait(self) -> bool:
-        """Idle until woken; False when the time is up or the server spoke or closed."""
+        """Idle until woken; False if the time is up or the server spoke or closed."""
         self._idle, self._interrupted = True, False
         self._idle_until = until = self._now() + IDLE_S
         if self._unproven.verdicts:
@@ -349,7 +260,7 @@ class SmtpSession:
         return woken
 
     def _while_idle(self) -> float | None:
-        """Until when to idle on, None where that is over. Silence proves what is held."""
+        """Until when to idle; None when that is over. Silence proves the held verdicts."""
         if self._interrupted or self._connection.replied():
             return None
         now = self._now()
@@ -357,21 +268,21 @@ class SmtpSession:
             if now < self._quiet_until:
                 return self._quiet_until
             self._release()
-            if self._interrupted:  # for what was let in
+            if self._interrupted:  # for a probe just admitted
                 return None
         return self._idle_until if now < self._idle_until else None
 
-    # -- what is asked next ------------------------------------------------------------------
+    # -- choosing the next batch -------------------------------------------------------------
 
     def _pick(self) -> list[PendingProbe]:
-        """The recipients of the next round; tests that are due go first."""
+        """The recipients of the next batch; tests that are due go first."""
         if not self._tests and not self._host.any_waiting():
             return []
         now, room = self._now(), self._room()
         asked: list[PendingProbe] = []
         while self._tests and len(asked) < room:
             asked.append(self._tests.popleft())
-        # Where transactions are counted, the test must find a place in this one.
+        # If the host limits transactions, the test must fit into this one.
         spare = int(self._conversation.offer.transactions_max is not None and room > 1)
         untested: set[str] = set()
         while len(asked) < room - spare and (probe := self._host.next_probe(now)) is not None:
@@ -379,39 +290,30 @@ class SmtpSession:
             if now >= domain.known_until and domain.needs_test(now):
                 untested.add(probe.domain)
             if self._recipients + len(asked) + 1 + len(untested) > RECIPIENTS_MAX:
-                self._host.requeue(probe)  # its domain's test would find no place here
+                self._host.requeue(probe)  # its domain's test would not fit here
                 self._leaving = self._leaving or not asked
                 break
             if probe.smtputf8 and not self._conversation.offer.smtputf8:
                 self._host.settle(probe, Outcome.NEEDS_SMTPUTF8, "smtputf8.not-offered")
-            elif asked and not self._same_transaction(asked, probe):
+            elif asked and not self._transaction.may_share(asked, probe):
                 self._host.requeue(probe)
                 break
             else:
                 asked.append(probe)
         self._add_tests(asked, room, now)
-        if asked and self._needs_transaction(asked) and not self._may_open(asked):
+        if asked and self._transaction.must_open(asked) and not self._transaction.may_open(asked):
             self._return_probes(asked)
             return []
         return asked
 
     def _return_probes(self, asked: Sequence[PendingProbe]) -> None:
-        """The session can't ask these: it ends, and another one will."""
+        """This session can't send these: it ends, and another one will."""
         self._leaving = self._leaving or bool(asked)
         for each in reversed(asked):
             if isinstance(each, Probe):
                 self._host.requeue(each)
             else:
-                self._leave_untested(each)
-
-    def _may_open(self, asked: Sequence[PendingProbe]) -> bool:
-        """Is one more transaction left to this session? The last reset is kept for a test."""
-        transactions_max = self._conversation.offer.transactions_max
-        if transactions_max is not None and self._transactions >= transactions_max:
-            return False
-        if self._conversation.stage is not Stage.MAIL:
-            return True
-        return self._resets < RESETS_MAX - (not isinstance(asked[0], CatchAllTest))
+                leave_untested(self._host, each)
 
     def _room(self) -> int:
         offer = self._conversation.offer
@@ -421,21 +323,10 @@ class SmtpSession:
         room = min(room, self._host.window())
         return min(room, offer.recipients_max or room)
 
-    def _same_transaction(self, asked: Sequence[PendingProbe], probe: Probe) -> bool:
-        """May this question go with those, by the host's LIMITS and its need of SMTPUTF8?"""
-        if probe.smtputf8 != asked[-1].smtputf8:  # those are alike
-            return False
-        domains_max = self._conversation.offer.domains_max
-        if domains_max is None:
-            return True
-        domains = {domain_of(each) for each in asked} | {probe.domain}
-        return len(domains) <= domains_max
-
     def _add_tests(self, asked: list[PendingProbe], room: int, now: float) -> None:
-        """Let the random address go right behind the real ones where there is a place for it.
+        """Append the random address behind the real ones if there is room.
 
-        A round that is full leaves it to the next one: it is asked then only
-        if a real address was accepted.
+        If the batch is full, a test follows only once a real address was accepted.
         """
         if len(asked) >= room:
             return
@@ -449,13 +340,13 @@ class SmtpSession:
         domain.testing = True
         return CatchAllTest(domain, self._host.random_mailbox(domain))
 
-    # -- a round -----------------------------------------------------------------------------
+    # -- a batch -----------------------------------------------------------------------------
 
     async def _send_batch(self, asked: list[PendingProbe]) -> None:
-        """Ask these, and as long as nothing happens but replies, what is to be asked next."""
+        """Send a batch, and then further batches in the same transaction while all goes well."""
         received = self._begin(asked)
         try:
-            opening = self._opening(asked)
+            opening = self._transaction.open(asked)
             if received.pipelined:
                 await self._connection.send(*opening, *received.recipients)
             if not await self._open(opening, received):
@@ -473,10 +364,10 @@ class SmtpSession:
         except CONNECTION_ERRORS as error:
             self._went_wrong(error)
 
-    def _begin(self, asked: list[PendingProbe]) -> "_BatchReplies":
-        """A round begins: none of its recipients is answered."""
+    def _begin(self, asked: list[PendingProbe]) -> BatchReplies:
+        """Begin a batch: none of its recipients is answered."""
         self._unanswered = deque(asked)
-        self._received = received = _BatchReplies(
+        self._received = received = BatchReplies(
             asked, self._conversation.offer.pipelining, self._batches > 0
         )
         self._batches += 1
@@ -492,14 +383,15 @@ class SmtpSession:
                     received.until = each.deadline
                 if each.notes is not None:
                     received.noted = True
-                    self._record_start(each.notes, received.reused)
+                    attempt = ConnectionAttempt(self._host.name, self.address, "answered")
+                    self._recorder.record_start(each.notes, attempt, reused=received.reused)
         if not received.until:
             received.until = float("inf")
         received.alone = not received.pipelined and len(asked) == 1 and not received.noted
         return received
 
-    async def _open(self, opening: list[Command], received: "_BatchReplies") -> bool:
-        """Hear the replies to RSET and MAIL; False where the round is over with them."""
+    async def _open(self, opening: list[Command], received: BatchReplies) -> bool:
+        """Receive the replies to RSET and MAIL; False if the batch ends with them."""
         for command in opening:
             if not received.pipelined:
                 await self._connection.send(command)
@@ -507,13 +399,13 @@ class SmtpSession:
             turn = await self._connection.receive_reply(until=received.until)
             self._pairing_suspect = self._pairing_suspect or turn.reply == before
             self._pairing.check_names_none(turn.reply, [each.mailbox for each in received.sent])
-            self._record_opening(turn)
-            # Only these tell that the server still talks to us: RSET it accepts of anybody.
+            self._recorder.record_opening(self._unanswered, turn)
+            # Only these show that the server still serves us; it accepts RSET from any client.
             received.first = received.first or (command.verb == "MAIL" and turn.reply.positive)
             if not turn.reply.positive:
                 if received.refusal is None:
                     received.objection = self._host.read(Step.MAIL, turn.reply)
-                    received.refusal = self._read_refusal(turn, received.objection)
+                    received.refusal = refused_command(turn, received.objection)
                 if turn.reply.code == 421 or not received.pipelined:
                     self._refused(received.refusal, received)
                     return False
@@ -521,10 +413,9 @@ class SmtpSession:
         return True
 
     def _resume(self) -> float | None:
-        """Take the replies that have come: until when to wait for more, None where that is over.
+        """Process the replies received. Returns until when to wait for more, or None at the end.
 
-        Where a round ends well and the next one goes into the same transaction, it
-        is begun here and now.
+        If the next batch goes into the same transaction, it is sent from here.
         """
         try:
             received = self._received
@@ -534,7 +425,7 @@ class SmtpSession:
             if turn is not None:
                 asked, reply = received.sent[0], turn.reply
                 self._named = self._pairing.proves(reply, asked.mailbox)
-                if not self._transaction_recipients and reply == self._conversation.opening_reply:
+                if not self._transaction.recipients and reply == self._conversation.opening_reply:
                     self._pairing_suspect = True
                 if (usual := self._usual(asked, reply)) is not None:
                     return self._continue_alone(received, *usual)
@@ -546,17 +437,17 @@ class SmtpSession:
             if self._late and now >= self._reroutes_at() and self._host.is_blocked(self):
                 raise Rerouted
             return self._receive_until()
-        except Exception as error:  # a bug, too, ends this session alone: see _ask()
+        except Exception as error:  # a bug, too, ends only this session: see _send_batch()
             self._error = error
             return None
 
     def _receive_until(self) -> float:
-        """The read clock's end; before that, the moment at which the session becomes late."""
+        """The read deadline, or before that the moment at which the session becomes late."""
         deadline = self._connection.deadline(self._received.until)
         if not self._late:
             late_at = self._connection.since + self._host.late_s
             return late_at if late_at < deadline else deadline
-        # Others may want its place later, and more be known of this host's late replies.
+        # Later, others may need its place, or more be known of this host's late replies.
         look_at = self._now() + REROUTE_CHECK_S
         return look_at if look_at < deadline and self._may_reroute() else deadline
 
@@ -566,17 +457,17 @@ class SmtpSession:
         return self._connection.since + self._host.reroute_s
 
     def _may_reroute(self) -> bool:
-        """Once for each question; a test is not asked again."""
+        """Once for each probe; a test is not sent again."""
         answered = len(self._received.exchanges)
         if answered >= len(self._unanswered):
             return False
         oldest = self._unanswered[answered]
         return isinstance(oldest, CatchAllTest) or not oldest.rerouted
 
-    def _process_replies(self, received: "_BatchReplies", turn: CommandReply | None = None) -> bool:
-        """Take what has come of the round's replies; say whether those were all of them.
+    def _process_replies(self, received: BatchReplies, turn: CommandReply | None = None) -> bool:
+        """Process the batch's replies received so far; True if those were all of them.
 
-        `turn` is the first, where that was read already.
+        `turn` is the first, if it was read already.
         """
         if self._received_all(received, turn):
             return True
@@ -585,10 +476,10 @@ class SmtpSession:
             return False
         return self._received_all(received)
 
-    def _received_all(self, received: "_BatchReplies", turn: CommandReply | None = None) -> bool:
-        """Pair what was read with the recipients; say whether the round is over.
+    def _received_all(self, received: BatchReplies, turn: CommandReply | None = None) -> bool:
+        """Pair replies with recipients; True if the batch is complete.
 
-        Given out is only what a reply proves that names its recipient; see _round_answered().
+        Processes only what is proven by a reply that names its recipient; see _batch_answered().
         """
         connection, asked, turns = self._connection, received.sent, received.exchanges
         while received.place < len(asked):
@@ -597,7 +488,7 @@ class SmtpSession:
                 self._process_proven(received)
                 return False
             named = self._pairing.proves(turn.reply, asked[received.place].mailbox)
-            if not (self._transaction_recipients or received.place):
+            if not (self._transaction.recipients or received.place):
                 self._pairing_suspect = (
                     self._pairing_suspect or turn.reply == self._conversation.opening_reply
                 )
@@ -620,18 +511,18 @@ class SmtpSession:
         self._process_proven(received)
         return True
 
-    def _process_proven(self, received: "_BatchReplies") -> None:
-        """Give out what a reply has proven that names its recipient: itself and all before it."""
+    def _process_proven(self, received: BatchReplies) -> None:
+        """Process what a reply that names its recipient proves: itself and all before it."""
         count = received.proven - (received.place - len(received.exchanges))
         if count > 0:
             self._release()
             self._process(received, count)
 
-    def _batch_answered(self, received: "_BatchReplies") -> float | None:
-        """All replies of a round are there. What is not proven yet is held back.
+    def _batch_answered(self, received: BatchReplies) -> float | None:
+        """All replies of a batch are there. Hold back what is not proven yet.
 
-        From a usual reply only a verdict follows, so the conversation goes on. Anything
-        else decides what is said next: then a silence has to prove the replies first.
+        A usual reply means only a verdict, so the conversation goes on. Any other reply decides
+        which command is next: then a silence has to prove the replies first.
         """
         if not received.transaction:
             self._drop_replies(received)
@@ -667,7 +558,7 @@ class SmtpSession:
             return self._begin_quiet()
         return self._end_batch(received)
 
-    def _accepts_at_random(self, received: "_BatchReplies") -> bool:
+    def _accepts_at_random(self, received: BatchReplies) -> bool:
         """Was a random address accepted by a host that may only be slow to refuse it?"""
         return not self._refused_promptly and any(
             turn.reply.positive and isinstance(asked, CatchAllTest)
@@ -687,7 +578,7 @@ class SmtpSession:
         if gap_s > QUIET_S / 2:
             self._unproven.expect_surplus(gap_s)
 
-    def _end_batch(self, received: "_BatchReplies") -> float | None:
+    def _end_batch(self, received: BatchReplies) -> float | None:
         if received.refusal is not None:
             self._refused(received.refusal, received)
             return None
@@ -695,16 +586,16 @@ class SmtpSession:
         return self._continue()
 
     def _continue(self) -> float | None:
-        """Begin the next round in this transaction, if there is anything to ask and it can be.
+        """Send the next batch in this transaction, if there is one.
 
-        What is held is proven where it must be; else while the session idles.
+        Held verdicts are proven first if necessary, otherwise while the session idles.
         """
         if self._unproven.verdicts and self._must_prove(self._now()):
             return self._begin_quiet()
         return self._receive_until() if self._begin_next() else None
 
     def _must_prove(self, now: float) -> bool:
-        """Is what is held to be proven before anything else is asked?"""
+        """Must the held verdicts be proven before the next command?"""
         host = self._host
         return (
             self._pairing_suspect or host.wary or host.slow_to_answer or now >= self._unproven.until
@@ -714,7 +605,7 @@ class SmtpSession:
         if self._again or not self._may_continue():
             return False
         asked = self._pick()
-        if not asked or self._needs_transaction(asked):
+        if not asked or self._transaction.must_open(asked):
             self._next = asked
             return False
         received = self._begin(asked)
@@ -725,7 +616,7 @@ class SmtpSession:
     # -- proof -------------------------------------------------------------------------------
 
     async def _prove(self) -> bool:
-        """Prove what is held by a silence, before anything else is said; False where it fails."""
+        """Prove the held verdicts by a silence before the next command; False if that fails."""
         if self._unproven.verdicts:
             try:
                 until = self._begin_quiet()
@@ -742,15 +633,17 @@ class SmtpSession:
         return True
 
     def _begin_quiet(self) -> float | None:
-        """Say nothing for a moment: a surplus reply would come now. As _go_on() says.
+        """Say nothing for a moment: a surplus reply would come now. Returns as _resume().
 
         A host that is slow with the reply it owes is silent, too: where that may be, NOOP
         comes first. What the host owes would be taken for its reply.
         """
         # One is kept for this: a session asks nothing more after RESETS_MAX.
-        may_check = self._resets <= RESETS_MAX and self._conversation.stage is not Stage.CLOSED
+        may_check = (
+            self._transaction.resets <= RESETS_MAX and self._conversation.stage is not Stage.CLOSED
+        )
         if self._pairing_suspect and may_check:
-            self._resets += 1
+            self._transaction.resets += 1
             self._checking, self._quiet_until = True, float("inf")
             self._unsaid = self._connection.send_now(wire.NOOP)
             return None if self._unsaid else self._connection.deadline(float("inf"))
@@ -767,7 +660,7 @@ class SmtpSession:
             connection.check_clock(float("inf"))
             return False
         self._checking, code = False, turn.reply.code
-        self._record_opening(turn)
+        self._recorder.record_opening(self._unanswered, turn)
         if code == 421:
             raise ConnectionLost(f"closed by the server: 421 {turn.reply.text[:80]}")
         unknown = code in NOT_IMPLEMENTED
@@ -782,7 +675,7 @@ class SmtpSession:
         return True
 
     def _while_silent(self) -> float | None:
-        """Until when to say nothing, None where the silence is over: see _prove()."""
+        """Until when to stay silent, or None at the end: see _prove()."""
         try:
             return self._silent_until()
         except Exception as error:
@@ -817,7 +710,7 @@ class SmtpSession:
         return self._continue()
 
     def _release(self) -> None:
-        """The replies are proven to be in step: what was held back is given out."""
+        """The pairing is proven: settle the held verdicts."""
         if self._early_s:
             self._host.learn_fast_reply(self._early_s)
             self._early_s = 0.0
@@ -831,10 +724,10 @@ class SmtpSession:
             for probe, outcome, rule in verdicts:
                 host.settle(probe, outcome, rule)
         finally:
-            # One that idles takes what is let in only if it is woken.
+            # An idle session takes admitted probes only once it is woken.
             host.end_answers(all_of_them=not (self._unanswered or self._idle))
 
-    def _distrust_pairing(self, received: "_BatchReplies", cause: Cause, error: Exception) -> None:
+    def _distrust_pairing(self, received: BatchReplies, cause: Cause, error: Exception) -> None:
         """What was answered and is not proven is asked once more, one by one; else it is unknown.
 
         Before a late reply that gave way nothing has shown that the host is out of step:
@@ -845,32 +738,11 @@ class SmtpSession:
         self._host.end_deferral(len(self._unproven.release_all()))
         doubted += [self._unanswered.popleft() for _ in received.exchanges]
         received.exchanges.clear()
-        gave_way = isinstance(error, Rerouted)
         if doubted and isinstance(error, RemoteProtocolError):
             self._host.distrust()
-        for asked in reversed(doubted):
-            if isinstance(asked, CatchAllTest):
-                self._leave_untested(asked)
-            elif asked.settled or asked in self._elsewhere:
-                pass
-            elif gave_way:
-                self._reroute(asked)
-            elif asked.unproven:
-                self._host.settle(asked, cause.outcome, cause.rule)
-            else:
-                asked.unproven = True
-                self._reroute(asked)
-
-    def _reroute(self, probe: Probe) -> None:
-        """It was answered by nobody, by no fault of its own: this conversation is not counted."""
-        probe.conversations -= 1
-        probe.addresses_tried -= 1
-        self._host.requeue(probe)
-
-    def _leave_untested(self, test: CatchAllTest) -> None:
-        if not test.abandoned:
-            test.abandoned = True
-            self._host.leave_untested(test.domain)
+        requeue_doubted(
+            self._host, doubted, self._elsewhere, cause, gave_way=isinstance(error, Rerouted)
+        )
 
     # -- a late reply ------------------------------------------------------------------------
 
@@ -888,10 +760,10 @@ class SmtpSession:
             if place == answered or asked in self._elsewhere:
                 continue
             if isinstance(asked, CatchAllTest):
-                self._leave_untested(asked)
+                leave_untested(self._host, asked)
             elif not asked.settled:
                 self._elsewhere.add(asked)
-                self._reroute(asked)
+                requeue_uncounted(self._host, asked)
         accepted = sum(turn.reply.positive for turn in self._received.exchanges)
         self._host.session_late(self, accepted=accepted)
 
@@ -932,15 +804,15 @@ class SmtpSession:
             outcome, rule = refusal_outcome(reply, reading), reading.rule
         self._fruitful = True
         self._recipients += 1
-        self._transaction_recipients += 1
-        self._transaction.add(probe.domain)
+        self._transaction.recipients += 1
+        self._transaction.domains.add(probe.domain)
         self._host.recipient_read(probe.domain_here, reply, reading)
         return probe, outcome, rule
 
     def _continue_alone(
-        self, received: "_BatchReplies", asked: Probe, outcome: Outcome, rule: str
+        self, received: BatchReplies, asked: Probe, outcome: Outcome, rule: str
     ) -> float | None:
-        """Settle or hold the round's verdict and ask the next question; as _go_on() says."""
+        """Settle or hold the round's verdict and ask the next question; returns as _resume()."""
         host, now, unproven = self._host, self._connection.received_at, self._unproven
         round_s = now - received.began
         received.first = True
@@ -992,7 +864,7 @@ class SmtpSession:
         return late_at if late_at < deadline else deadline
 
     def _is_single(self, probe: Probe, now: float) -> bool:
-        """May this be asked next just so: in the transaction there is, without a test?"""
+        """May this probe go next by itself, in the present transaction and without a test?"""
         offer = self._conversation.offer
         domain: DomainAcceptance = probe.domain_here
         return (
@@ -1001,7 +873,7 @@ class SmtpSession:
             and (now < domain.known_until or domain.testing)
             and not self._host.one_each
             and offer.domains_max is None
-            and self._transaction_recipients < (offer.recipients_max or RECIPIENTS_MAX)
+            and self._transaction.recipients < (offer.recipients_max or RECIPIENTS_MAX)
         )
 
     def _may_continue(self) -> bool:
@@ -1011,17 +883,17 @@ class SmtpSession:
         return not self._leaving and not self.spent
 
     def _yield_if_needed(self, now: float) -> None:
-        """Leave if the seat is wanted elsewhere; else go on, and look again in TURN_LOOK_S."""
+        """Leave if the permit is needed elsewhere; else go on, and check again in TURN_CHECK_S."""
         self._turn_ends = now + TURN_CHECK_S
         if not self._leaving:
             self._leaving = self._host.is_needed_elsewhere(self.address)
 
     def _went_wrong(self, error: Exception) -> None:
-        """Each of the round's questions goes on its way after an error of GONE_WRONG."""
+        """Each of the round's questions goes on its way after one of `CONNECTION_ERRORS`."""
         received = self._received
         step = Step.RCPT if received.transaction else Step.MAIL
         cause = received.refusal or (
-            _REROUTED if isinstance(error, Rerouted) else cause_of(error, step)
+            REROUTED if isinstance(error, Rerouted) else cause_of(error, step)
         )
         if not (isinstance(error, RemoteProtocolError) or self._pairing_suspect):
             self._release()  # silence, or the end: no surplus reply was on its way
@@ -1036,44 +908,13 @@ class SmtpSession:
             return
         self._refused(cause, received)
 
-    def _opening(self, asked: Sequence[PendingProbe]) -> list[Command]:
-        """RSET and MAIL where this round can't go on with the transaction there is."""
-        if not self._needs_transaction(asked):
-            return []
-        smtputf8 = asked[0].smtputf8
-        opening = []
-        if self._conversation.stage is Stage.MAIL:
-            self._resets += 1
-            opening = [wire.RSET]
-        self._transactions += 1
-        self._transaction = set()
-        self._transaction_recipients = 0
-        self._transaction_smtputf8 = smtputf8
-        self._transaction_sender = sender = self._host.terms.sender
-        return [*opening, wire.mail(sender, smtputf8=smtputf8)]
-
-    def _needs_transaction(self, asked: Sequence[PendingProbe]) -> bool:
-        """Must MAIL be said before these, because there is none that bears them?"""
-        if self._conversation.stage is not Stage.MAIL or self._host.one_each:
-            return True
-        if asked[0].smtputf8 and not self._transaction_smtputf8:  # those are alike
-            return True
-        if self._transaction_sender != self._host.terms.sender:
-            return True
-        offer = self._conversation.offer
-        if self._transaction_recipients + len(asked) > (offer.recipients_max or RECIPIENTS_MAX):
-            return True
-        if offer.domains_max is None:
-            return False
-        return len(self._transaction | {domain_of(each) for each in asked}) > offer.domains_max
-
-    def _drop_replies(self, received: "_BatchReplies") -> None:
-        """They speak of the MAIL that was refused. The server counts them all the same."""
+    def _drop_replies(self, received: BatchReplies) -> None:
+        """Drop replies that follow a refused MAIL. The server counts their refusals all the same."""
         self._refusals += sum(not turn.reply.positive for turn in received.exchanges)
         received.exchanges.clear()
 
-    def _process(self, received: "_BatchReplies", count: int) -> None:
-        """Give the oldest `count` questions the replies to their recipients."""
+    def _process(self, received: BatchReplies, count: int) -> None:
+        """Process the replies to the oldest `count` recipients."""
         turns, received.exchanges = received.exchanges[:count], received.exchanges[count:]
         if not turns or not received.transaction:
             return
@@ -1090,15 +931,6 @@ class SmtpSession:
                     self._host.settle(*usual)
         finally:
             self._host.end_answers(all_of_them=not self._unanswered)
-
-    def _read_refusal(self, turn: CommandReply, reading: ReplyMeaning) -> Cause:
-        return Cause(
-            Outcome.CONVERSATION_FAILED,
-            reading.rule,
-            f"{turn.command.verb} refused: {turn.reply.code} {turn.reply.text[:80]}",
-            about_us=reading.about_us,
-            replied=True,
-        )
 
     # -- other terms: TLS where it is demanded, another sender where this one is refused -----
 
@@ -1117,12 +949,12 @@ class SmtpSession:
             return True
         if reading.meaning is not _SENDER_REFUSED:
             return False
-        if not self._host.terms.refuse(self._transaction_sender):
+        if not self._host.terms.refuse(self._transaction.sender):
             return False
         refused_before, asked.sender_refused_by = asked.sender_refused_by, self._host
         return refused_before is not self._host
 
-    def _refused(self, cause: Cause, received: "_BatchReplies") -> None:
+    def _refused(self, cause: Cause, received: BatchReplies) -> None:
         """The round is refused as a whole: those are asked again for whom other terms are left."""
         if received.objection is not None and not received.goodbye:
             refused, self._unanswered = self._unanswered, deque()
@@ -1145,53 +977,56 @@ class SmtpSession:
             elif asked.domain.awaiting:
                 self._tests.appendleft(asked)
             else:  # it comes anew, behind a real one
-                self._leave_untested(asked)
+                leave_untested(self._host, asked)
 
     async def _start_tls(self) -> None:
         """Go on within TLS, as the host demands; where that fails, so do those it was begun for."""
         again, self._again = self._again, []
         self._unanswered = deque(again)
         deadlines = [asked.deadline for asked in again if isinstance(asked, Probe)]
-        received = _BatchReplies([], False, self._received.reused, first=True)
+        received = BatchReplies([], False, self._received.reused, first=True)
         received.until = max(deadlines, default=float("inf"))
-        self._resets += self._conversation.stage is Stage.MAIL
-        cause, said_before = None, len(self._preamble)
+        self._transaction.resets += self._conversation.stage is Stage.MAIL
+        cause, said_before = None, len(self._recorder.preamble)
         try:
             refusal = await start_tls(
-                self._connection, self._host.helo_name, self._preamble, until=received.until
+                self._connection,
+                self._host.helo_name,
+                self._recorder.preamble,
+                until=received.until,
             )
         except Overdue:
             self._expire()
             return
         except CONNECTION_ERRORS as error:
             cause = cause_of(error, Step.STARTTLS)
-            if isinstance(error, ConnectionLost) and len(self._preamble) == said_before:
+            if isinstance(error, ConnectionLost) and len(self._recorder.preamble) == said_before:
                 # It hung up right after its demand: others are asked on a fresh connection.
                 received.reused, received.first = True, False
         else:
             if refusal is not None:
                 reading = self._host.read(Step.STARTTLS, refusal.reply)
-                cause = self._read_refusal(refusal, reading)
+                cause = refused_command(refusal, reading)
         if cause is None:
             self._host.terms.tls_works()
             self._again, self._unanswered = again, deque()
             return
         for asked in again:
             if isinstance(asked, Probe) and asked.notes is not None:
-                self._record_preamble(asked.notes)
+                self._recorder.record_preamble(asked.notes)
         self._host.terms.tls_failed()
         self._fail(cause, received, failure=self._tls_of_all)
 
     # -- replies to recipients ---------------------------------------------------------------
 
     def _recipient_answered(
-        self, asked: PendingProbe, turn: CommandReply, received: "_BatchReplies"
+        self, asked: PendingProbe, turn: CommandReply, received: BatchReplies
     ) -> None:
         reply, positive = turn.reply, turn.reply.positive
         reading = ACCEPTED if positive else self._host.read(Step.RCPT, reply)
         self._recipients += 1
-        self._transaction_recipients += 1
-        self._transaction.add(domain_of(asked))
+        self._transaction.recipients += 1
+        self._transaction.domains.add(domain_of(asked))
         if not positive:
             self._refusals += 1
             self._refused_promptly = self._refused_promptly or not self._received.late
@@ -1205,7 +1040,7 @@ class SmtpSession:
             )
             received.goodbye = True
             if isinstance(asked, Probe):
-                self._record_exchange(asked, turn)
+                self._recorder.record_exchange(asked, turn)
             return
         received.first = self._fruitful = True
         self._unanswered.popleft()
@@ -1214,19 +1049,19 @@ class SmtpSession:
             self._again.append(asked)
         if isinstance(asked, CatchAllTest):
             for probe in asked.domain.awaiting:
-                self._record_exchange(probe, turn)
+                self._recorder.record_exchange(probe, turn)
             if not again:
                 self._test_answered(asked, reply, reading)
         else:
             if asked.notes is not None:
-                self._record_exchange(asked, turn)
+                self._recorder.record_exchange(asked, turn)
             if not again:
                 self._host.recipient_read(asked.domain_here, reply, reading)
                 self._probe_answered(asked, reply, reading)
 
     def _objected(self, asked: PendingProbe, reading: ReplyMeaning) -> bool:
-        """Does the host want this recipient by itself, and can it have that?"""
-        if reading.meaning is not Meaning.ANOTHER_RECIPIENT or self._transaction_recipients < 2:
+        """Does the host want this recipient in a transaction of its own, and may it be sent so?"""
+        if reading.meaning is not Meaning.ANOTHER_RECIPIENT or self._transaction.recipients < 2:
             return False
         self._host.one_each = True
         asked.objections += 1
@@ -1269,9 +1104,9 @@ class SmtpSession:
         if not domain.testing:
             self._tests.append(self._new_test(domain))
 
-    # -- when it goes wrong ------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------
 
-    def _fail(self, cause: Cause, received: "_BatchReplies", *, failure: bool = True) -> None:
+    def _fail(self, cause: Cause, received: BatchReplies, *, failure: bool = True) -> None:
         """Give each question of the round that was not answered its way on.
 
         On a reused connection that fails before its first reply all of them are
@@ -1281,12 +1116,12 @@ class SmtpSession:
         """
         self._leaving = True
         reused = received.reused
-        early = failure and not (reused or received.transaction or self._transaction_smtputf8)
+        early = failure and not (reused or received.transaction or self._transaction.smtputf8)
         hung_up = received.goodbye or (received.transaction and cause.hung_up)
         self._host.session_failed(
             cause, before_recipients=early, late=self._late, at_recipient=received.goodbye
         )
-        silent_or_garbled = received.transaction and cause.rule in (_REROUTED.rule, _GARBLED)
+        silent_or_garbled = received.transaction and cause.rule in (REROUTED.rule, GARBLED_RULE)
         if (hung_up or silent_or_garbled) and self._unanswered and not self._fruitful:
             oldest = self._unanswered[0]
             domain = oldest.domain_here if isinstance(oldest, Probe) else oldest.domain
@@ -1294,154 +1129,35 @@ class SmtpSession:
         if reused and not received.first:
             self._host.close_idle_session()  # they have been kept as long: hardly any better
         unanswered, self._unanswered = self._unanswered, deque()
-        head = True
-        for asked in unanswered:
-            if isinstance(asked, CatchAllTest):
-                if head and received.transaction and not asked.abandoned:
-                    self._host.learn(asked.domain, Acceptance.UNTOLD)
-                else:
-                    self._leave_untested(asked)
-            elif asked.settled or asked in self._elsewhere:
-                pass
-            elif reused and not received.first and not asked.retried:
-                asked.retried = True
-                asked.conversations -= 1
-                self._host.requeue(asked)
-            elif not received.transaction:
-                self._host.fail_over(asked, cause)
-            elif head and (cause.outcome is Outcome.TIMED_OUT or received.goodbye):
-                self._host.settle(asked, cause.outcome, cause.rule)
-            elif head or asked.exhausted:
-                self._host.fail_over(asked, cause)
-            else:
-                self._host.requeue(asked)
-            head = False
+        fail_unanswered(self._host, unanswered, self._elsewhere, cause, received)
 
     def _reroute_waiting(self) -> None:
-        """Let the late recipient be asked again when others have been; those behind it are already."""
+        """Give up the late reply: queue its probe again, behind all others."""
         self._leaving = True
         self._host.session_rerouted()
         unanswered, self._unanswered = self._unanswered, deque()
-        for asked in unanswered:
-            if isinstance(asked, CatchAllTest):
-                if not asked.abandoned:
-                    self._host.learn(asked.domain, Acceptance.UNTOLD)
-            elif not asked.settled and asked not in self._elsewhere:
-                asked.rerouted = True
-                asked.conversations -= 1
-                asked.addresses_tried -= 1
-                self._host.requeue_last(asked)
+        requeue_rerouted(self._host, unanswered, self._elsewhere)
 
     def _expire(self) -> None:
-        """The clocks of all that were asked have run out: nobody is to blame, nothing is learnt."""
+        """The deadlines of the whole batch have passed."""
         self._leaving = True
         unanswered, self._unanswered = self._unanswered, deque()
-        for asked in unanswered:
-            if isinstance(asked, Probe):
-                self._host.settle(asked, Outcome.TIMED_OUT, "clock.overall")
-            else:
-                self._leave_untested(asked)
+        expire_unanswered(self._host, unanswered)
 
     def _requeue_unproven(self) -> None:
-        """The session was cut before the proof: its questions wait for another connection."""
+        """The session ended before the proof: queue the held probes for another connection."""
         if not self._unproven.verdicts:
             return
         verdicts = self._unproven.release_all()
         self._host.end_deferral(len(verdicts))
         for probe, _, _ in reversed(verdicts):
             if not probe.settled:
-                self._reroute(probe)
-
-    def _requeue_unanswered(self) -> None:
-        """Those whose round was cut wait for another seat; nobody is to blame."""
-        for asked in reversed(self._unanswered):
-            if not isinstance(asked, Probe) or asked.settled or asked in self._elsewhere:
-                continue
-            if asked.exhausted:
-                self._host.settle(asked, Outcome.TIMED_OUT, "clock.overall")
-            else:
-                self._host.requeue(asked)
+                requeue_uncounted(self._host, probe)
 
     def _abandon_tests(self) -> None:
-        """The tests that were still to be asked here are nobody's any more."""
+        """Hand back the tests that were not sent."""
         for asked in (*self._unanswered, *self._tests):
             if isinstance(asked, CatchAllTest):
-                self._leave_untested(asked)
+                leave_untested(self._host, asked)
         self._unanswered.clear()
         self._tests.clear()
-
-    # -- what is written down for an explanation ---------------------------------------------
-
-    def _record_start(self, notes: ProbeNotes, reused: bool) -> None:
-        if notes.session is not self:
-            notes.tried.append(ConnectionAttempt(self._host.name, self.address, "answered"))
-            if reused:
-                notes.cached.append("connection")
-        self._record_preamble(notes)
-
-    def _record_preamble(self, notes: ProbeNotes) -> None:
-        """What was said before any question, as far as it isn't written down yet."""
-        if notes.session is not self:
-            notes.session, notes.session_lines = self, 0
-        for at, by_us, text in self._preamble[notes.session_lines :]:
-            notes.add_line(at, by_us, text)
-        notes.session_lines = len(self._preamble)
-
-    def _record_opening(self, turn: CommandReply) -> None:
-        for asked in self._unanswered:
-            if isinstance(asked, Probe):
-                self._record_exchange(asked, turn)
-
-    def _record_exchange(self, probe: Probe, turn: CommandReply) -> None:
-        if probe.notes is not None:
-            for at, by_us, text in self._connection.lines_of(turn):
-                probe.notes.add_line(at, by_us, text)
-
-
-class _BatchReplies(msgspec.Struct, eq=False):
-    """A round, and what has been heard of it so far."""
-
-    sent: list[PendingProbe]
-    pipelined: bool
-    reused: bool  # the connection has served a round before
-    recipients: list[Command] = []
-    alone: bool = False  # one recipient in step, and nobody wants to know the words
-    noted: bool = False  # somebody does
-    place: int = 0  # the recipient whose reply comes next
-    proven: int = 0  # so many of the replies are surely their recipients'
-    first: bool = False  # any reply at all
-    transaction: bool = False  # MAIL was accepted: replies speak of recipients
-    late: bool = False  # one of them was late
-    goodbye: bool = False  # 421 in answer to a recipient
-    refusal: Cause | None = None
-    objection: ReplyMeaning | None = None  # how the refusal of RSET or MAIL was read
-    exchanges: list[CommandReply] = []  # replies to recipients, not yet given out
-    until: float = 0.0  # the latest of their questions' deadlines: no need to listen longer
-    began: float = 0.0
-    first_at: float = 0.0
-    last_at: float = 0.0
-    gap_s_max: float = 0.0  # between two of its replies
-
-    @property
-    def batch_s(self) -> float:
-        return self.last_at - self.began
-
-    @property
-    def gap_s(self) -> float:
-        """Between two replies of the round; a round of one says nothing and gives -1."""
-        return (self.last_at - self.first_at) / (self.place - 1) if self.place > 1 else -1.0
-
-
-def domain_of(asked: PendingProbe) -> str:
-    return asked.domain if isinstance(asked, Probe) else asked.domain.name
-
-
-def refusal_outcome(reply: SmtpReply, reading: ReplyMeaning) -> Outcome:
-    """What a 4xx (but 421) or 5xx to RCPT makes of an address."""
-    if reading.meaning is Meaning.MAILBOX_FULL:
-        return Outcome.MAILBOX_FULL
-    if reply.code < 500:
-        return Outcome.TEMPORARY
-    if reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
-        return Outcome.UNDELIVERABLE
-    return Outcome.REFUSED_BY_POLICY

@@ -1,0 +1,78 @@
+"""Back-offs remembered by IP address and by exchange name.
+
+A host that failed is left alone under every address that failed and under the names of its
+exchanges, so neither a second pool nor rotating A records start a new series of attempts.
+Both tables are bounded; the oldest entry goes first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mailprobe.engine.smtp.probe import Cause
+from mailprobe.engine.smtp.throttle import NEVER, HostBackoff
+
+NAMES_OF_POOL_MAX = 64  # an operator's host may have a name for each customer
+BACKOFFS_MAX = 10_000  # addresses, and as many names
+
+
+class BackoffSource(Protocol):
+    """The pool whose back-off is recorded."""
+
+    names: set[str]
+    backoff: HostBackoff
+
+
+class HostMemory:
+    """Addresses and exchange names that are not to be connected to for a while."""
+
+    __slots__ = ("_addresses", "_names", "_now")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._addresses: OrderedDict[str, tuple[float, Cause]] = OrderedDict()
+        self._names: OrderedDict[str, tuple[HostBackoff, Cause]] = OrderedDict()
+
+    def name_backoff_until(self, name: str) -> float:
+        """When the back-off of this exchange name ends; `NEVER` if none is remembered."""
+        known = self._names.get(name)
+        return NEVER if known is None else known[0].until
+
+    def address_backoff(self, address: str) -> Cause | None:
+        """The cause of this address's current back-off, or None."""
+        until, cause = self._addresses.get(address, (0.0, None))
+        return cause if self._now() < until else None
+
+    def name_backoff(self, name: str, now: float) -> Cause | None:
+        """The cause of this exchange name's back-off at `now`, whatever its addresses, or None."""
+        backoff, cause = self._names.get(name, (HostBackoff(), None))
+        return cause if now < backoff.until else None
+
+    def record(self, pool: BackoffSource, addresses: Sequence[str], cause: Cause) -> None:
+        """Back off from the addresses that failed and from the names of the pool."""
+        now = self._now()
+        for address in addresses:
+            self._addresses[address] = (pool.backoff.until, cause)
+            self._addresses.move_to_end(address)
+        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
+            self._names[name] = (
+                self._longer_backoff(name, pool.backoff, now, cause),
+                cause,
+            )
+            self._names.move_to_end(name)
+        for table in (self._addresses, self._names):
+            while len(table) > BACKOFFS_MAX:
+                table.popitem(last=False)
+
+    def _longer_backoff(
+        self, name: str, backoff: HostBackoff, now: float, cause: Cause
+    ) -> HostBackoff:
+        """The pool's back-off, or the longer one of a name that failed at other addresses before."""
+        before, _ = self._names.get(name, (HostBackoff(), None))
+        longer = before.after_failure(now, refused=cause.about_us)
+        return longer if longer.until > backoff.until else backoff
+
+    def record_success(self, pool: BackoffSource) -> None:
+        """A recipient was answered: end the back-off of the pool's names."""
+        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
+            self._names.pop(name, None)

@@ -1,0 +1,211 @@
+"""Permits: how many connections this process may have open to each IP address.
+
+Every connection needs a permit of the address before it is dialled. The budget says how
+many permits there are (see `connection_budget`); pools that find none queue for the next
+one and get it in turn. Permits may come and go while connections are open: when there
+are fewer, idle connections close first and busy ones after their batch; when they are
+revoked, connections are cancelled at once.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import trio
+
+from mailprobe.engine.smtp.connection_budget import ConnectionBudget
+from mailprobe.engine.smtp.pool.pool import Pool
+
+
+class Permits:
+    """The permits of all addresses, and the pools that wait for one."""
+
+    __slots__ = (
+        "_budget",
+        "_capacity_freed",
+        "_ceded",
+        "_closing",
+        "_demand",
+        "_in_use",
+        "_limit",
+        "_over",
+        "_pools_at",
+        "_revoked",
+        "_scopes",
+    )
+
+    def __init__(
+        self,
+        limit: int,
+        budget: ConnectionBudget,
+        pools_at: Mapping[str, set[Pool]],
+        capacity_freed: Callable[[Pool], None],
+    ) -> None:
+        """`limit` is the setting: permits of one address, were all of them this process's."""
+        self._limit = limit
+        self._budget = budget
+        self._pools_at = pools_at
+        self._capacity_freed = capacity_freed
+        self._closing = False
+        self._in_use: Counter[str] = Counter()  # connections, by IP address
+        self._over: set[str] = set()  # addresses with more connections than permits
+        self._ceded: Counter[str] = Counter()  # connections there that are about to close
+        self._revoked: set[str] = set()  # addresses at which permits of open connections ended
+        self._scopes: defaultdict[str, dict[trio.CancelScope, None]] = defaultdict(dict)
+        self._demand: defaultdict[str, dict[Pool, None]] = defaultdict(dict)  # in turn
+        budget.open_for(self)
+
+    @property
+    def in_use(self) -> int:
+        """Permits in use."""
+        return self._in_use.total()
+
+    @property
+    def demand(self) -> int:
+        """Pools that wait for a permit, counted once for each address."""
+        return sum(map(len, self._demand.values()))
+
+    def close(self) -> None:
+        """Give no released permit to a waiting pool any more."""
+        self._closing = True
+
+    def available(self, address: str) -> bool:
+        return self._in_use[address] < self._budget.at(address)
+
+    def try_acquire(self, address: str, pool: Pool) -> bool:
+        """Take a permit if one is free; otherwise queue the pool for the next one."""
+        if not self.available(address):
+            self.set_demand(address, pool)
+            return False
+        self._acquire(address)
+        if demand := self._demand.get(address):
+            demand.pop(pool, None)
+        return True
+
+    def _acquire(self, address: str) -> None:
+        self._in_use[address] += 1
+        self._budget.used(address, self._in_use[address])
+
+    def _give_up(self, address: str) -> None:
+        self._in_use[address] -= 1
+        self._budget.used(address, self._in_use[address])
+        if self._in_use[address] <= self._budget.at(address):
+            self._over.discard(address)
+        if not self._in_use[address]:
+            del self._in_use[address]
+            self._revoked.discard(address)
+            self._ceded.pop(address, None)
+
+    def set_demand(self, address: str, pool: Pool) -> None:
+        """Queue the pool for a permit here; other pools' idle connections are closed for it."""
+        self._demand[address][pool] = None
+        self._budget.request(address)
+        if self._in_use[address] < self._limit and not self._budget.short(address):
+            return  # the budget will grant it
+        for other in self._pools_at[address] - {pool}:
+            other.close_idle_session()
+
+    def is_needed_elsewhere(self, address: str, pool: Pool) -> bool:
+        """Does another pool, or another process, wait for a permit of this address?"""
+        if address in self._over and self._cedes(address):
+            return True
+        demand = self._demand.get(address)
+        return demand is not None and any(other is not pool for other in demand)
+
+    def release(self, address: str) -> None:
+        """Pass the permit to the pool that has waited longest, unless the budget has shrunk."""
+        if self._ceded[address]:
+            self._ceded[address] -= 1
+        if self._in_use[address] <= self._budget.at(address):
+            demand = self._demand.get(address, {})
+            while demand:
+                pool = next(iter(demand))
+                del demand[pool]
+                if not self._closing and pool.adopt(address):
+                    return
+            self._demand.pop(address, None)
+        self._give_up(address)
+
+    @contextmanager
+    def holding(self, address: str) -> Iterator[None]:
+        """A block that is cancelled if the permits of the address are revoked."""
+        with trio.CancelScope() as scope:
+            scopes = self._scopes[address]
+            scopes[scope] = None
+            if address in self._revoked:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                del scopes[scope]
+                if not scopes:
+                    self._scopes.pop(address, None)
+
+    def permits_changed(self, address: str) -> None:
+        """The budget of an address grew or shrank.
+
+        New permits go to waiting pools. With fewer, idle connections close first.
+        """
+        if self._closing:
+            return
+        granted = self._budget.at(address)
+        if granted:
+            self._revoked.discard(address)
+        for pool in list(self._pools_at.get(address, ())):
+            self._allow(pool)
+        over = self._in_use[address] - granted
+        if over > 0:
+            self._over.add(address)
+            self._close_sessions(address, over - self._ceded[address])
+        else:
+            self._over.discard(address)
+            self._hand_out(address)
+
+    def permits_revoked(self, address: str) -> None:
+        """Close every connection to the address at once; their probes wait for another."""
+        if not self._in_use[address]:
+            return
+        self._revoked.add(address)
+        for pool in self._pools_at.get(address, ()):
+            pool.revoke_permits(address)
+        for scope in list(self._scopes.get(address, ())):
+            scope.cancel()
+
+    def _allow(self, pool: Pool) -> None:
+        """Limit what the pool admits to the permits that it can have."""
+        allowed = self._limit
+        if any(map(self._budget.short, pool.addresses)):
+            allowed = min(allowed, max(1, sum(map(self._budget.at, pool.addresses))))
+        grown, pool.allowed = allowed > pool.allowed, allowed
+        if grown:
+            self._capacity_freed(pool)
+
+    def _cedes(self, address: str) -> bool:
+        """Must this connection close to keep the budget?"""
+        if self._in_use[address] - self._ceded[address] <= self._budget.at(address):
+            return False
+        self._ceded[address] += 1
+        return True
+
+    def _close_sessions(self, address: str, most: int) -> None:
+        for pool in self._pools_at.get(address, ()):
+            while most > 0 and pool.close_one_session(address):
+                self._ceded[address] += 1
+                most -= 1
+
+    def _hand_out(self, address: str) -> None:
+        """Give new permits to the waiting pools, in turn."""
+        for pool in list(self._demand.get(address, ())):
+            if not pool.any_waiting():
+                self._demand[address].pop(pool, None)
+                continue
+            if not self.available(address):
+                self.set_demand(address, pool)
+                return
+            self._demand[address].pop(pool, None)
+            if not pool.connections:
+                self._acquire(address)
+                if pool.adopt(address):
+                    continue
+                self._give_up(address)
+            pool.permit_acquired()

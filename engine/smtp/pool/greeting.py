@@ -1,0 +1,129 @@
+"""Opening one connection: dial, banner, EHLO, and TLS if the host demands it."""
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from mailprobe.engine.smtp import wire
+from mailprobe.engine.smtp.connection import SmtpConnection
+from mailprobe.engine.smtp.host_policy import start_tls
+from mailprobe.engine.smtp.pool.host import PoolHost
+from mailprobe.engine.smtp.probe import Cause
+from mailprobe.engine.smtp.replies.rules import Step
+from mailprobe.engine.smtp.session.causes import CONNECTION_ERRORS, cause_of
+from mailprobe.engine.smtp.session.session import SmtpSession
+from mailprobe.engine.smtp.wire import RemoteProtocolError
+from mailprobe.engine.verdict import Outcome
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.pool.pool import Pool
+
+
+class Greeter:
+    """Makes the sessions of one pool."""
+
+    __slots__ = ("_dispatcher", "_pool", "_settings")
+
+    def __init__(self, pool: "Pool", dispatcher: PoolHost) -> None:
+        self._pool = pool
+        self._dispatcher = dispatcher
+        self._settings = dispatcher.settings
+
+    async def greet(self, address: str) -> SmtpSession | Cause | None:
+        """Connect, read the banner, send EHLO, or HELO if that is refused.
+
+        The caller holds a permit of the address. The session keeps it; otherwise it is
+        released once the connection is closed. None if the permit was revoked meanwhile.
+        """
+        connection = None
+        greeted: SmtpSession | Cause | None = None
+        began = trio.current_time()
+        try:
+            with self._dispatcher.permits.holding(address):
+                with trio.fail_after(self._settings.read_s):
+                    stream = await self._dispatcher.dial(address, self._settings.smtp_port)
+                connection = SmtpConnection(
+                    self._dispatcher.open_channel(stream), self._settings.read_s
+                )
+                greeted = await self._introduce(connection, address, began)
+        except trio.TooSlowError:
+            greeted = Cause(Outcome.TIMED_OUT, "clock.connect", "no answer to connect")
+        except OSError as error:
+            words = str(error) or "can't connect"
+            greeted = Cause(Outcome.CONVERSATION_FAILED, "connect.failed", words)
+        finally:
+            if isinstance(greeted, Cause) and connection is not None:
+                self._dispatcher.start(self._close, connection, address)
+            elif not isinstance(greeted, SmtpSession):
+                if connection is not None:
+                    with trio.CancelScope(shield=True):
+                        await connection.close()
+                self._dispatcher.permits.release(address)
+        return greeted
+
+    async def _introduce(
+        self, connection: SmtpConnection, address: str, began: float
+    ) -> SmtpSession | Cause:
+        preamble: list[tuple[float, bool, str]] = [(began, True, "(connect)")]
+        step = Step.BANNER
+        try:
+            turn = await connection.receive_reply()
+            preamble += connection.lines_of(turn)
+            if not turn.reply.positive:
+                return self._refused(Step.BANNER, turn)
+            step = Step.HELLO
+            await connection.send(wire.ehlo(self._settings.helo_name))
+            turn = await connection.receive_reply()
+            preamble += connection.lines_of(turn)
+            if turn.reply.code >= 500:
+                await connection.send(wire.helo(self._settings.helo_name))
+                turn = await connection.receive_reply()
+                preamble += connection.lines_of(turn)
+        except CONNECTION_ERRORS as error:
+            return cause_of(error, step, spoke=step is not Step.BANNER)
+        if not turn.reply.positive:
+            return self._refused(Step.HELLO, turn)
+        if (cause := await self._start_tls(connection, preamble)) is not None:
+            return cause
+        if connection.unread():
+            return cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)
+        self._pool.learn_pace(connection)
+        return SmtpSession(self._pool, connection, address, preamble)
+
+    async def _start_tls(
+        self, connection: SmtpConnection, preamble: list[tuple[float, bool, str]]
+    ) -> Cause | None:
+        """Start TLS if the host is known to demand it. Returns the cause of a failure, or None."""
+        if not (self._pool.terms.tls and connection.conversation.offer.starttls):
+            return None
+        try:
+            refusal = await start_tls(connection, self._settings.helo_name, preamble)
+        except CONNECTION_ERRORS as error:
+            self._pool.terms.tls_failed()
+            return cause_of(error, Step.STARTTLS)
+        if refusal is None:
+            return None
+        self._pool.terms.tls_failed()
+        return self._refused(Step.STARTTLS, refusal)
+
+    def _refused(self, step: Step, turn: wire.CommandReply) -> Cause:
+        reading = self._pool.read(step, turn.reply)
+        words = f"{step.value} refused: {turn.reply.code} {turn.reply.text[:80]}"
+        return Cause(
+            Outcome.CONVERSATION_FAILED,
+            reading.rule,
+            words,
+            about_us=reading.about_us,
+            replied=True,
+            temporary=step is Step.BANNER and turn.reply.code < 500,
+        )
+
+    async def _close(self, connection: SmtpConnection, address: str) -> None:
+        """Send QUIT in the background; the probes do not wait for it."""
+        try:
+            with self._dispatcher.permits.holding(address):
+                await connection.quit()
+        finally:
+            with trio.CancelScope(shield=True):
+                await connection.close()
+            self._dispatcher.permits.release(address)

@@ -1,0 +1,46 @@
+"""What a pool needs of the dispatcher that it belongs to."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from mailprobe.engine.net.dialer import Dial
+from mailprobe.engine.net.reactor import ByteChannel
+from mailprobe.engine.observer import Observer
+from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.smtp.catchall import Domains
+from mailprobe.engine.smtp.host_memory import HostMemory
+from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.replies.rules import Rules
+from mailprobe.engine.verdict import Outcome
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.permits import Permits
+    from mailprobe.engine.smtp.pool.pool import Pool
+
+
+class PoolHost(Protocol):
+    """What a pool needs of layer 4 as a whole; see dispatcher.ProbeDispatcher."""
+
+    settings: EngineSettings
+    rules: Rules
+    dial: Dial
+    domains: Domains
+    observer: Observer
+    permits: "Permits"
+    host_memory: HostMemory
+    closing: bool
+
+    @property
+    def at_capacity(self) -> bool: ...
+    def start(self, task: Callable[..., Any], *args: Any) -> None: ...
+    def open_channel(self, stream: trio.abc.Stream) -> ByteChannel: ...
+    def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None: ...
+    def fail_over(self, probe: Probe, cause: Cause) -> None: ...
+    def capacity_freed(self, pool: "Pool") -> None: ...
+    def hedge(self, pool: "Pool") -> None: ...
+    def defer(self, pool: "Pool", count: int) -> None: ...
+    def end_hold(self, pool: "Pool", count: int) -> None: ...
+    def begin_answers(self) -> None: ...
+    def end_answers(self) -> None: ...

@@ -1,0 +1,95 @@
+"""Late replies of one mail host: when a reply is late, and how long to wait for it.
+
+A tarpit delays the replies to some recipients only. From the share of late replies and from how
+long they took follow the size of a batch and the moment at which a recipient gives up its
+connection to others.
+"""
+
+from mailprobe.engine.smtp.pool.reply_pace import ReplyPace
+from mailprobe.engine.smtp.session.session import REFUSALS_MAX, SmtpSession
+from mailprobe.engine.smtp.throttle import NEVER
+
+LATE_SHARE_GUESS = 0.2  # of the recipients at a host that has had one late reply
+LATE_SHARE_EWMA = 0.15  # weight of the newest recipient in that share
+LATE_A_ROUND = 0.8  # so many late replies are expected of one round, at the most
+LATE_S = 0.15  # a reply is late after this long, and
+LATE_REPLIES = 5  # so many usual replies, but no later than LATE_S after the usual one
+TARPIT_LATE_S = 0.1  # where the host has had a late reply it makes more: late after this and
+TARPIT_REPLIES = 1.2  # so many usual replies, and
+JITTERS = 4  # so many times what they differ by (as TCP has it, RFC 6298)
+TARPIT_OVER = 1.25  # times the latest late reply, then this one takes longer still
+TARPIT_DEPTH_S = 0.05  # of the way to a host that pipelines: one recipient a round for each
+PROMPT_BATCHES = 16  # before one more recipient is asked at a time
+QUICK_REPLY_S = LATE_S / LATE_REPLIES
+
+
+class Lateness:
+    """The late sessions and the late replies of one host. Times are seconds of trio's clock."""
+
+    __slots__ = (
+        "_accepted",
+        "_accepted_late",
+        "_accepting_s",
+        "_share",
+        "late_reply_s",
+        "rerouted_at",
+        "sessions",
+    )
+
+    def __init__(self) -> None:
+        self.sessions: dict[SmtpSession, float] = {}  # late just now; since when
+        self.rerouted_at = NEVER  # the latest session that gave up a late reply
+        self.late_reply_s: float | None = None  # how long a late reply takes here, at least
+        self._accepted = 0  # recipients,
+        self._accepted_late = 0  # those of them with a late reply,
+        self._accepting_s = 0.0  # and the longest of these replies
+        self._share = LATE_SHARE_GUESS  # of the recipients: a guess, then a moving average
+
+    def recipient_in_time(self, *, accepted: bool) -> None:
+        self._accepted += accepted
+        self._share -= LATE_SHARE_EWMA * self._share
+
+    def session_late(self, session: SmtpSession, since: float, accepted: int) -> None:
+        """`accepted` recipients before the late one were answered in time."""
+        self._accepted += accepted
+        self._share *= (1 - LATE_SHARE_EWMA) ** accepted
+        self.sessions[session] = since
+        self._share += LATE_SHARE_EWMA * (1 - self._share)
+
+    def accepted_late(self, reply_s: float) -> None:
+        self._accepted_late += 1
+        self._accepting_s = max(self._accepting_s, reply_s)
+
+    def late_after_s(self, pace: ReplyPace) -> float:
+        """How long a reply may take before it is late."""
+        usual_s = pace.reply_s
+        if self.late_reply_s is None or self.slow_for_all:
+            return max(LATE_S, min(LATE_REPLIES * usual_s, usual_s + LATE_S))
+        return max(TARPIT_LATE_S, TARPIT_REPLIES * usual_s, usual_s + JITTERS * pace.jitter_s)
+
+    @property
+    def slow_for_all(self) -> bool:
+        """No recipient was accepted in time: the host may be slow rather than a tarpit."""
+        return self._accepted <= self._accepted_late
+
+    def reroute_s(self, late_s: float, opening_s: float) -> float:
+        """How long to wait for a late reply while other probes need its connection.
+
+        Waiting a little longer costs less than a new connection.
+        """
+        late_reply_s = self.late_reply_s or 0.0
+        give_way_s = max(late_s, TARPIT_OVER * self._accepting_s)
+        if self.slow_for_all or self.late_reply_s is None:
+            return max(give_way_s, TARPIT_OVER * late_s)
+        soon = late_reply_s - late_s <= opening_s
+        return max(give_way_s, TARPIT_OVER * late_reply_s) if soon else give_way_s
+
+    def tarpit_depth(self, pace: ReplyPace, gap_s: float) -> int:
+        """How many recipients one batch may have when any of them may be answered late.
+
+        A late reply delays its whole batch. If few are late and the host is far away, that
+        costs less than a round trip for each recipient.
+        """
+        far = int((pace.reply_s - gap_s) / TARPIT_DEPTH_S)
+        few = int(LATE_A_ROUND / self._share)
+        return max(1, min(far, few, REFUSALS_MAX // 2))

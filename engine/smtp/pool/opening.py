@@ -1,0 +1,193 @@
+"""Opening connections to one mail host: which address, beside which others, and what a failure says.
+
+A connection that fails while others are open says that the host has enough of them. One that
+fails alone speaks for the host: every waiting probe learns of it at once.
+"""
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from mailprobe.engine.evidence import ConnectionAttempt
+from mailprobe.engine.smtp.pool.greeting import Greeter
+from mailprobe.engine.smtp.pool.host import PoolHost
+from mailprobe.engine.smtp.pool.reply_pace import FAR_S
+from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause
+from mailprobe.engine.smtp.session.session import SmtpSession
+from mailprobe.engine.smtp.throttle import NEVER
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.pool.pool import Pool
+
+HEDGE_S = 0.25  # of silence before a greeting, then the next exchange is dialled beside it
+HURRY_S = 0.15  # a greeting that takes longer is not waited for before the next is opened
+RELEASE_S = 0.2  # so long a host may count a connection that is closed, or about to be
+OPENING_S_LEAST = 0.1  # what a new connection costs, however near its host is
+AVOID_S = 5.0  # an address that failed is avoided for so long
+DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one go after no, one, two strikes in a row
+
+
+class ConnectionOpener:
+    """The connection attempts of one pool, and what they taught."""
+
+    __slots__ = (
+        "_dispatcher",
+        "_greeted",
+        "_greeter",
+        "_now",
+        "_pool",
+        "_turn",
+        "closed_at",
+        "failed_at",
+        "has_enough",
+        "hedged",
+        "opening_s",
+        "proven_parallelism",
+        "slow_greeting",
+    )
+
+    def __init__(self, pool: "Pool", dispatcher: PoolHost) -> None:
+        self._pool = pool
+        self._dispatcher = dispatcher
+        self._greeter = Greeter(pool, dispatcher)
+        self._now = trio.lowlevel.current_clock().current_time
+        self._greeted = 0  # connections so far
+        self._turn = 0  # which address is next
+        self.closed_at = NEVER  # trio's clock; the latest session
+        self.failed_at: dict[str, float] = {}  # by address, on trio's clock
+        self.has_enough = False  # one was refused since the latest greeting: one at a time
+        self.hedged = False  # a greeting is so slow that the next exchange is dialled
+        self.slow_greeting = False  # a greeting takes long
+        self.opening_s = OPENING_S_LEAST  # from the dial to a greeting
+        self.proven_parallelism = 0  # sessions at a time, since the host last refused one
+
+    async def open(self, permit_at: str | None) -> SmtpSession | None:
+        """A greeted connection, or None. Others may be opened beside it while a greeting is slow."""
+        greeted = trio.CancelScope()
+        # Within proven parallelism other connections are opened without waiting anyhow.
+        if self._pool.connections > self.proven_parallelism or not self._pool.sessions:
+            self._dispatcher.start(self._hurry, greeted)
+        try:
+            return await self._try_addresses(permit_at)
+        finally:
+            self.slow_greeting = self.hedged = False
+            greeted.cancel()
+
+    async def _hurry(self, greeted: trio.CancelScope) -> None:
+        """While the greeting is slow: open further connections, then hedge with the next exchange."""
+        with greeted:
+            await trio.sleep(HURRY_S)
+            self.slow_greeting = True
+            self._pool.staff(hurried=True)
+            await trio.sleep(HEDGE_S - HURRY_S)
+            if not self._pool.sessions:
+                self.hedged = True
+                self._dispatcher.hedge(self._pool)
+
+    @property
+    def silent(self) -> bool:
+        """Dialled, and without a greeting for HEDGE_S."""
+        return self.hedged and not self._pool.sessions
+
+    async def _try_addresses(self, permit_at: str | None) -> SmtpSession | None:
+        """A session, with its permit, at the first address that answers.
+
+        None if none does: then every waiting probe has failed over, unless the failure
+        is this connection's alone because others are open or being opened.
+        """
+        cause, permits_short, backoff_cause = None, False, None
+        for address in self._addresses_in_turn(permit_at):
+            if address != permit_at:
+                if (known := self._dispatcher.host_memory.address_backoff(address)) is not None:
+                    backoff_cause = known
+                    continue
+                if not self._pool.any_waiting():
+                    break  # what was learned of the host holds for later probes, too
+                if not self._dispatcher.permits.try_acquire(address, self._pool):
+                    permits_short = True
+                    continue
+            greeted = await self._try_address(address)
+            if not isinstance(greeted, Cause):
+                return greeted
+            cause = greeted
+        if cause is not None and not permits_short:
+            self._pool.record_failure(cause)
+            self._pool.send_on(cause)
+        elif (
+            cause is None
+            and backoff_cause is not None
+            and not (permits_short or self._pool.sessions)
+        ):
+            self._pool.send_on(backoff_cause)  # they failed under another name
+        return None
+
+    async def _try_address(self, address: str) -> SmtpSession | Cause | None:
+        """A session at the address, with the permit taken; a cause that holds for all probes; or None."""
+        accompanied, greeted_before, began = bool(self._pool.sessions), self._greeted, self._now()
+        others = self._pool.connections > 1 or began - self.closed_at < RELEASE_S
+        greeted = await self._greeter.greet(address)
+        if greeted is None:  # the permit was revoked: that says nothing about the host
+            return None
+        self._dispatcher.observer.connected(greeted=isinstance(greeted, SmtpSession))
+        if isinstance(greeted, SmtpSession):
+            self._greeted += 1
+            self.has_enough = False
+            self.opening_s = max(OPENING_S_LEAST, self._now() - began)
+            if self._pool.pace.reply_s >= FAR_S:
+                self._pool.throttle = self._pool.throttle.after_greeting(self._now())
+            self.failed_at.pop(address, None)
+            return greeted
+        self.failed_at[address] = self._now()
+        if accompanied or self._pool.sessions or self._greeted > greeted_before:
+            if greeted.replied or any(
+                session.address == address for session in self._pool.sessions
+            ):
+                self._host_at_limit()
+            return None  # else only this address fails
+        if greeted.temporary and (others or self._pool.connections > 1):
+            await self._idle_down()
+            return None
+        if self._pool.connections > 1:
+            self._pool.reduce_limit(self._pool.throttle.after_failure())
+            return None
+        self._record_attempt(address, greeted)
+        return greeted
+
+    def _host_at_limit(self) -> None:
+        """The other connections go on; this one was one too many."""
+        self.proven_parallelism = 0
+        now = self._now()
+        self._pool.reduce_limit(self._pool.throttle.after_crowding(len(self._pool.sessions), now))
+
+    async def _idle_down(self) -> None:
+        """Wait a moment, and open the next connection alone.
+
+        A host still counts connections that are closing, and connections dialled together
+        count each other. Only its reply to a lone connection speaks of the host.
+        """
+        self.has_enough = True
+        self._pool.reduce_limit(self._pool.throttle.after_failure())
+        await trio.sleep(RELEASE_S)
+
+    def _addresses_in_turn(self, first: str | None) -> list[str]:
+        start = self._turn % len(self._pool.addresses)
+        self._turn += 1
+        turn = [*self._pool.addresses[start:], *self._pool.addresses[:start]]
+        if first is not None:
+            turn = [first, *(address for address in turn if address != first)]
+        return turn[
+            : DOUBTFUL_ADDRESSES[min(self._pool.backoff.failures, len(DOUBTFUL_ADDRESSES) - 1)]
+        ]
+
+    def _record_attempt(self, address: str, cause: Cause) -> None:
+        """Count the failed attempt at this address for every waiting probe."""
+        for probe in list(self._pool.waiting):
+            if self._pool.session_ended(probe):
+                continue
+            probe.addresses_tried += 1
+            probe.conversations += cause.replied
+            probe.cause = cause
+            if probe.notes is not None:
+                probe.notes.tried.append(ConnectionAttempt(self._pool.name, address, cause.words))
+            if probe.exhausted and probe.pool is self:
+                self._pool.settle(probe, cause.outcome, cause.rule)

@@ -1,0 +1,130 @@
+"""When refusals and silence make us leave a domain, or the whole host, alone.
+
+A host that refuses recipients because of us is first left alone for that domain only. It is
+backed off as a whole once several domains are treated so and none is answered.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from mailprobe.engine.smtp.catchall import DomainAcceptance
+from mailprobe.engine.smtp.probe import Cause
+from mailprobe.engine.smtp.replies.rules import ReplyMeaning
+from mailprobe.engine.smtp.session.causes import refusal_outcome
+from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, REFUSAL_BACKOFF_S
+from mailprobe.engine.smtp.wire import SmtpReply
+from mailprobe.engine.verdict import Outcome
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.pool.lateness import Lateness
+    from mailprobe.engine.smtp.pool.pool import Pool
+
+COLD_MAX = 3  # recipients in a row refused because of us, then we leave the domain alone here
+COLD_DOMAINS_MAX = 3  # domains in a row left alone, then we leave the host alone,
+RECENT_SUCCESS_DOMAINS_MAX = 8  # or so many if another domain was answered there
+RECENT_SUCCESS_S = 600.0  # within this long
+BARREN_MAX = 2  # sessions in a row that gave a domain's recipients only 421, a close or garbage
+
+
+class RefusalMemory:
+    """Refusals and silence of one host, by domain."""
+
+    __slots__ = (
+        "_backed_off",
+        "_lateness",
+        "_now",
+        "_pool",
+        "_refused",
+        "_silence",
+        "_succeeded",
+        "_succeeded_at",
+    )
+
+    def __init__(self, pool: "Pool", lateness: "Lateness") -> None:
+        self._pool = pool
+        self._lateness = lateness
+        self._now = trio.lowlevel.current_clock().current_time
+        self._backed_off: set[str] = set()  # domains, since a recipient was answered
+        self._refused: dict[str, None] = {}  # domains with a refusal since then
+        self._silence = NO_SILENCE  # of the host as a whole
+        self._succeeded = False  # a recipient was answered since the latest check,
+        self._succeeded_at = NEVER  # which was then
+
+    def recipient_read(
+        self, domain: DomainAcceptance, reply: SmtpReply, reading: ReplyMeaning
+    ) -> None:
+        """Record whether a recipient was refused because of us, or answered.
+
+        A domain may keep a blocklist of its own, so refusals count by domain first.
+        """
+        domain.unanswered_sessions = 0
+        if domain.silence.sessions or self._silence.sessions:
+            domain.silence = self._silence = NO_SILENCE
+        self._lateness.recipient_in_time(accepted=reply.code < 300)
+        if not reading.about_us:
+            domain.cold = 0
+            domain.answered = self._succeeded = True
+            if self._backed_off or self._refused:
+                self._backed_off.clear()
+                self._refused.clear()
+            pool = self._pool
+            if pool.backoff.failures or pool.names_backoff_until != NEVER:
+                pool.end_backoff()
+            return
+        domain.cold += 1
+        self._refused[domain.name] = None
+        spread = len(self._refused) >= COLD_MAX * COLD_DOMAINS_MAX
+        if domain.cold < COLD_MAX and not spread:
+            return
+        domain.cold = 0
+        words = f"{reply.code} {reply.text[:80]}"
+        cause = Cause(refusal_outcome(reply, reading), reading.rule, words, about_us=True)
+        if spread:  # few refusals at each domain, but of many: it is the host
+            self._backed_off.update(self._refused)
+            self._refused.clear()
+        self._back_off_domain(domain, cause)
+
+    def session_barren(self, cause: Cause, domain: DomainAcceptance) -> None:
+        """A session ended at a recipient of this domain without an answer to any recipient."""
+        now = self._now()
+        if self._succeeded:
+            self._succeeded, self._succeeded_at = False, now
+        if domain.answered:
+            domain.answered, domain.answered_at = False, now
+        if cause.outcome is not Outcome.TIMED_OUT:
+            domain.unanswered_sessions += 1
+            if domain.unanswered_sessions >= BARREN_MAX:
+                domain.unanswered_sessions = 0
+                self._back_off_domain(domain, cause)
+            else:
+                self._judge_refusals(domain, cause)
+            return
+        domain.silence = domain.silence.after_session(now)
+        self._silence = self._silence.after_session(now)
+        if domain.silence.lasting(now) and now - domain.answered_at >= RECENT_SUCCESS_S:
+            self._back_off_domain(domain, cause)
+        if self._silence.lasting(now) and now - self._succeeded_at >= RECENT_SUCCESS_S:
+            self._judge_refusals(domain, cause)
+
+    def _back_off_domain(self, domain: DomainAcceptance, cause: Cause) -> None:
+        """Back off from this domain at this host."""
+        domain.backoff_cause = cause
+        domain.backoff_until = self._now() + REFUSAL_BACKOFF_S
+        self._judge_refusals(domain, cause)
+
+    def _judge_refusals(self, domain: DomainAcceptance, cause: Cause) -> None:
+        """Back off from the whole host once it refuses several domains and answers none.
+
+        The owner of a domain decides what the host replies for its recipients, so one or
+        two domains never decide for the others.
+        """
+        now = self._now()
+        self._backed_off.add(domain.name)
+        if self._succeeded:
+            self._succeeded, self._succeeded_at = False, now
+        recently = now - self._succeeded_at < RECENT_SUCCESS_S
+        if len(self._backed_off) >= (RECENT_SUCCESS_DOMAINS_MAX if recently else COLD_DOMAINS_MAX):
+            self._backed_off.clear()
+            self._pool.record_failure(replace(cause, about_us=True), at_once=True)

@@ -1,0 +1,33 @@
+"""How fast a mail host answers: moving averages over its batches and replies."""
+
+from dataclasses import dataclass
+
+FAR_S = 0.075  # a host that needs this long to reply is far away
+EWMA = 0.3  # weight of the newest measurement
+
+
+@dataclass(slots=True)
+class ReplyPace:
+    """How fast the host answers, in seconds; moving averages."""
+
+    batch_s: float | None = None  # from a round's write to its last reply
+    gap_s: float = 0.0  # between two replies of one round
+    reply_s: float = 0.0  # from a round's write to its first reply
+    jitter_s: float = 0.0  # what those differ by
+
+    def measured(self, round_s: float, gap_s: float) -> None:
+        before = self.batch_s if self.batch_s is not None else round_s
+        self.batch_s = before + EWMA * (round_s - before)
+        if gap_s >= 0:
+            self.gap_s += EWMA * (gap_s - self.gap_s)
+
+    def replied(self, reply_s: float) -> float:
+        """What is usual now. A late reply says little of the next ones: it counts twice the usual."""
+        usual_s = self.reply_s
+        if usual_s:
+            if reply_s > 2 * usual_s:
+                reply_s = 2 * usual_s
+            differ_s = reply_s - usual_s if reply_s > usual_s else usual_s - reply_s
+            self.jitter_s += EWMA * (differ_s - self.jitter_s)
+        self.reply_s = usual_s = usual_s + EWMA * (reply_s - usual_s)
+        return usual_s

@@ -1,0 +1,126 @@
+"""Where the unanswered probes go when their batch or their session has ended.
+
+Plain functions over the host and the probes. `elsewhere` holds the probes that are already
+queued for another connection because a reply before theirs was late.
+"""
+
+from collections.abc import Collection, Sequence, Set
+
+from mailprobe.engine.smtp.catchall import Acceptance
+from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.session.batch import BatchReplies, CatchAllTest, PendingProbe
+from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.verdict import Outcome
+
+
+def fail_unanswered(
+    host: SessionHost,
+    unanswered: Collection[PendingProbe],
+    elsewhere: Set[Probe],
+    cause: Cause,
+    received: BatchReplies,
+) -> None:
+    """The batch failed: retry, fail over or settle each of its unanswered probes.
+
+    On a reused connection that fails before its first reply, each probe is sent once more on
+    another one. Otherwise the failure belongs to the oldest; the others only wait behind it.
+    """
+    reused = received.reused
+    head = True
+    for probe in unanswered:
+        if isinstance(probe, CatchAllTest):
+            if head and received.transaction and not probe.abandoned:
+                host.learn(probe.domain, Acceptance.UNTOLD)
+            else:
+                leave_untested(host, probe)
+        elif probe.settled or probe in elsewhere:
+            pass
+        elif reused and not received.first and not probe.retried:
+            probe.retried = True
+            probe.conversations -= 1
+            host.requeue(probe)
+        elif not received.transaction:
+            host.fail_over(probe, cause)
+        elif head and (cause.outcome is Outcome.TIMED_OUT or received.goodbye):
+            host.settle(probe, cause.outcome, cause.rule)
+        elif head or probe.exhausted:
+            host.fail_over(probe, cause)
+        else:
+            host.requeue(probe)
+        head = False
+
+
+def requeue_rerouted(
+    host: SessionHost, unanswered: Collection[PendingProbe], elsewhere: Set[Probe]
+) -> None:
+    """A late reply was given up: its probe is sent again, after all others."""
+    for probe in unanswered:
+        if isinstance(probe, CatchAllTest):
+            if not probe.abandoned:
+                host.learn(probe.domain, Acceptance.UNTOLD)
+        elif not probe.settled and probe not in elsewhere:
+            probe.rerouted = True
+            probe.conversations -= 1
+            probe.addresses_tried -= 1
+            host.requeue_last(probe)
+
+
+def expire_unanswered(host: SessionHost, unanswered: Collection[PendingProbe]) -> None:
+    """The overall clocks have run out. This says nothing about the host."""
+    for probe in unanswered:
+        if isinstance(probe, Probe):
+            host.settle(probe, Outcome.TIMED_OUT, "clock.overall")
+        else:
+            leave_untested(host, probe)
+
+
+def requeue_unanswered(
+    host: SessionHost, unanswered: Sequence[PendingProbe], elsewhere: Set[Probe]
+) -> None:
+    """The permit was revoked: send the probes on another connection."""
+    for probe in reversed(unanswered):
+        if not isinstance(probe, Probe) or probe.settled or probe in elsewhere:
+            continue
+        if probe.exhausted:
+            host.settle(probe, Outcome.TIMED_OUT, "clock.overall")
+        else:
+            host.requeue(probe)
+
+
+def requeue_doubted(
+    host: SessionHost,
+    doubted: Sequence[PendingProbe],
+    elsewhere: Set[Probe],
+    cause: Cause,
+    *,
+    gave_way: bool,
+) -> None:
+    """These have replies that were never proven to be theirs: each is sent once more.
+
+    `gave_way`: only a late reply was given up, so this does not use up the one retry.
+    """
+    for probe in reversed(doubted):
+        if isinstance(probe, CatchAllTest):
+            leave_untested(host, probe)
+        elif probe.settled or probe in elsewhere:
+            pass
+        elif gave_way:
+            requeue_uncounted(host, probe)
+        elif probe.unproven:
+            host.settle(probe, cause.outcome, cause.rule)
+        else:
+            probe.unproven = True
+            requeue_uncounted(host, probe)
+
+
+def requeue_uncounted(host: SessionHost, probe: Probe) -> None:
+    """The probe got no answer by no fault of its own: do not count this conversation."""
+    probe.conversations -= 1
+    probe.addresses_tried -= 1
+    host.requeue(probe)
+
+
+def leave_untested(host: SessionHost, test: CatchAllTest) -> None:
+    if not test.abandoned:
+        test.abandoned = True
+        host.leave_untested(test.domain)

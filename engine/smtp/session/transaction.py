@@ -1,0 +1,89 @@
+"""The mail transaction of a session: which recipients may share it, and when a new one is due.
+
+Limits that the server announces (RFC 9422) are kept; others are those of common servers.
+"""
+
+from collections.abc import Sequence
+
+from mailprobe.engine.smtp import wire
+from mailprobe.engine.smtp.probe import Probe
+from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, domain_of
+from mailprobe.engine.smtp.session.host import SessionHost
+from mailprobe.engine.smtp.wire import Command, Conversation, Stage
+
+RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: every server must accept so many
+RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
+
+
+class Transaction:
+    """The transaction under way, and the count of those before it."""
+
+    __slots__ = (
+        "_conversation",
+        "_count",
+        "_host",
+        "domains",
+        "recipients",
+        "resets",
+        "sender",
+        "smtputf8",
+    )
+
+    def __init__(self, conversation: Conversation, host: SessionHost) -> None:
+        self._conversation = conversation
+        self._host = host
+        self._count = 0  # transactions so far
+        self.domains: set[str] = set()  # of its recipients
+        self.recipients = 0
+        self.resets = 0  # of the session: RSET, NOOP and the like
+        self.sender = ""
+        self.smtputf8 = False
+
+    def open(self, asked: Sequence[PendingProbe]) -> list[Command]:
+        """Begin a new transaction if these need one. Returns RSET and MAIL as needed."""
+        if not self.must_open(asked):
+            return []
+        opening = []
+        if self._conversation.stage is Stage.MAIL:
+            self.resets += 1
+            opening = [wire.RSET]
+        self._count += 1
+        self.domains = set()
+        self.recipients = 0
+        self.smtputf8 = asked[0].smtputf8
+        self.sender = self._host.terms.sender
+        return [*opening, wire.mail(self.sender, smtputf8=self.smtputf8)]
+
+    def must_open(self, asked: Sequence[PendingProbe]) -> bool:
+        """Do these need another transaction than the one under way?"""
+        if self._conversation.stage is not Stage.MAIL or self._host.one_each:
+            return True
+        if asked[0].smtputf8 and not self.smtputf8:  # `asked` are alike
+            return True
+        if self.sender != self._host.terms.sender:
+            return True
+        offer = self._conversation.offer
+        if self.recipients + len(asked) > (offer.recipients_max or RECIPIENTS_MAX):
+            return True
+        if offer.domains_max is None:
+            return False
+        return len(self.domains | {domain_of(each) for each in asked}) > offer.domains_max
+
+    def may_open(self, asked: Sequence[PendingProbe]) -> bool:
+        """Is one more transaction left to this session? The last reset is kept for a test."""
+        transactions_max = self._conversation.offer.transactions_max
+        if transactions_max is not None and self._count >= transactions_max:
+            return False
+        if self._conversation.stage is not Stage.MAIL:
+            return True
+        return self.resets < RESETS_MAX - (not isinstance(asked[0], CatchAllTest))
+
+    def may_share(self, asked: Sequence[PendingProbe], probe: Probe) -> bool:
+        """May the probe join these in one transaction? LIMITS and SMTPUTF8 decide."""
+        if probe.smtputf8 != asked[-1].smtputf8:  # `asked` are alike
+            return False
+        domains_max = self._conversation.offer.domains_max
+        if domains_max is None:
+            return True
+        domains = {domain_of(each) for each in asked} | {probe.domain}
+        return len(domains) <= domains_max
