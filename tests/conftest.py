@@ -29,7 +29,7 @@ LONGEST_FIRST = (
     "tests/simulation/test_interleavings.py",
     "tests/test_readme.py",
     "tests/engine/dns/test_hung_resolver.py",
-    "tests/api/billing/test_provider.py",
+    "tests/api/billing/test_killed_worker.py",
     "tests/simulation/test_out_of_step.py",
     "tests/api/http/test_abuse_operations.py",
     "tests/engine/smtp/test_out_of_step.py",

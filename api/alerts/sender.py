@@ -1,13 +1,13 @@
-"""Alerts on their way: noticed, kept in the outbox, handed to a mail relay.
+"""Alerts: detects reached thresholds, keeps messages in the outbox, sends them to a mail relay.
 
-The meter tells whose usage has changed; a task looks at those accounts and posts a
-letter for each threshold that they have reached. The letter's name is unique in the
-store, so there is one however many processes look, and however often they start.
-Another task hands due letters to the relay. A letter is marked as sent after the
-relay has taken it: it is never lost, and it is sent twice only where a process or a
-connection dies between the relay's yes and the mark. Its Message-ID is the same then.
+The quota service reports accounts whose usage has changed. A task checks them and
+enqueues one message per reached threshold. A message's name is unique in the store,
+so several processes and restarts make only one. Another task sends due messages. A
+message is marked as sent after the relay has accepted it, so it is never lost; it is
+repeated, with the same Message-ID, only if a process or connection fails between the
+relay's 250 and the mark.
 
-Raises what is our own fault out of its nursery, never what the store or the relay does.
+Failures of the store or the relay are retried and never raised.
 """
 
 import logging
@@ -48,20 +48,20 @@ from mailprobe.storage.records import Account, Caller, Key, OutboxMessage, Tier
 
 log = logging.getLogger("mailprobe.alerts")
 
-POLL_EVERY_S = 1.0  # at most so often at an account
+POLL_EVERY_S = 1.0  # at most one check of an account in this time
 SWEEP_PAUSE_S = 0.01  # between two accounts at the start: at most 100 a second
-POSTED_KEPT_MAX = 100_000  # letters known to be in the outbox: 20 MiB; it is asked about others
-POLL_S = 20.0  # between two looks for letters of other processes, and for retries
-STORE_PAUSE_S = 2.0  # where the store cannot be asked
+POSTED_KEPT_MAX = 100_000  # names known to be in the outbox: 20 MiB; others are enqueued again, which does nothing
+POLL_S = 20.0  # between polls for other processes' messages and for retries
+STORE_PAUSE_S = 2.0  # while the store is unavailable
 
-LEASE_S = 180.0  # longer than a hand-over with its yes: no two processes have one letter in hand
-CLOSING_S = 1.0  # as long a stop waits for the mail that is under way; a stop has 10 s in all
+LEASE_S = 180.0  # longer than one SMTP delivery, so no two processes send the same message
+CLOSING_S = 1.0  # a stop waits for the current message; it has 10 s in all
 
 RETRY_S = 60.0  # after the first failure; twice as long after each further one
 RETRY_S_MAX = 6 * 3600.0
 JITTER = 0.25  # of a pause, on top of it
 TRIED_FOR = timedelta(days=3)
-STALE_AFTER = timedelta(days=3)  # a period is over: nobody acts on its thresholds any more
+STALE_AFTER = timedelta(days=3)  # after a period its thresholds no longer matter
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ async def _until_answered(ask: Callable[[], Awaitable[T]], what: str) -> T:
 
 
 class Alerts:
-    """Learns whose usage has changed, and posts what they have reached; `open_alerts()` opens it."""
+    """Checks accounts whose usage changed and enqueues alerts; made by `open_alerts()`."""
 
     def __init__(
         self,
@@ -87,44 +87,46 @@ class Alerts:
         plans: Plans,
         *,
         now: Callable[[], datetime],
-        tell_outbox_worker: Callable[[], None] | None,
+        notify_sender: Callable[[], None] | None,
     ) -> None:
         self._store = store
         self._plans = plans
         self._now = now
-        self._notify_sender = tell_outbox_worker
+        self._notify_sender = notify_sender
         self._changed: dict[str, Key] = {}  # by account; each at most once
-        self._refused: dict[str, tuple[Tier, int | None]] = {}  # on which terms, by account
-        self._stirred = trio.Event()
+        self._refused: dict[
+            str, tuple[Tier, int | None]
+        ] = {}  # tier and hard cap at the refusal, by account
+        self._changed_event = trio.Event()
         self._posted: set[tuple[str, str]] = set()  # by account and name
 
     def watch(self, caller: Caller, capped: bool) -> None:
-        """The meter's Watch: this caller's usage has changed, or the hard cap has refused it."""
+        """The quota service's Watch: the caller's usage changed, or the hard cap refused it."""
         account = caller.account
         self._changed[account.id] = caller.key
         if capped:
             self._refused[account.id] = account.tier, account.hard_cap_micros
-        self._stirred.set()
+        self._changed_event.set()
 
     async def check_changed(self) -> None:
-        """Look at them as they come, in rounds that last a second at least."""
+        """Check changed accounts, in runs at least POLL_EVERY_S apart."""
         while True:
-            await self._stirred.wait()
-            self._stirred = trio.Event()
+            await self._changed_event.wait()
+            self._changed_event = trio.Event()
             changed, self._changed = self._changed, {}
             for account_id, key in changed.items():
                 await contained(self._poll, account_id, key)
             await trio.sleep(POLL_EVERY_S)
 
     async def sweep(self) -> None:
-        """Look at every account once: a process that was killed could not."""
+        """Check every account once, in case an earlier process was killed before its check."""
         for account in await _until_answered(self._store.accounts, "the alerts' first look"):
             if account.alerts:
                 await contained(self._poll_without_key, account.id)
             await trio.sleep(SWEEP_PAUSE_S)
 
     async def _poll_without_key(self, account_id: str) -> None:
-        """By any of its keys; an account that has none uses nothing."""
+        """Check by any key of the account; without a key there is no usage."""
         keys = await _until_answered(lambda: self._store.keys(account_id), "an account's alerts")
         if keys:
             await self._poll(account_id, keys[0])
@@ -138,7 +140,7 @@ class Alerts:
     async def _post_reached(
         self, account_id: str, key: Key, refused: tuple[Tier, int | None] | None
     ) -> None:
-        """By the account as it is now: its caps, its plan and its wish may have changed since."""
+        """Use the current account: its caps, plan and alert setting may have changed."""
         account = await self._store.account(account_id)
         if account is None or not account.alerts:
             return
@@ -171,13 +173,13 @@ class Alerts:
 
 
 def pause_s(tries: int, jitter: float) -> float:
-    """Until the next try, after so many failures before this one; `jitter` is from 0 to 1."""
+    """Seconds until the next attempt after `tries` earlier failures; `jitter` is 0 to 1."""
     pause = min(RETRY_S * 2.0 ** min(tries, 20), RETRY_S_MAX)
     return pause * (1 + JITTER * jitter)
 
 
 class AlertSender:
-    """Sends letters, one at a time."""
+    """Sends alert messages to the relay, one at a time."""
 
     def __init__(
         self,
@@ -200,47 +202,47 @@ class AlertSender:
         self._in_flight: trio.CancelScope | None = None
 
     def wake(self) -> None:
-        """There is a letter."""
+        """A message was enqueued."""
         self._wake_event.set()
         self._wake_event = trio.Event()
 
     def close(self) -> None:
-        """Finish what is in hand within CLOSING_S; whoever calls this cancels the rest."""
+        """Limit the current message to CLOSING_S; the caller then cancels the task."""
         self._closes_at = trio.current_time() + CLOSING_S
         if self._in_flight is not None:
             self._in_flight.deadline = self._closes_at
 
     async def send_due(self) -> None:
         while True:
-            bell = self._wake_event
+            wake_event = self._wake_event
             messages = await _until_answered(self._claim, "letters")
             for message in messages:
                 await contained(self._send, message)
             if not messages:
                 with trio.move_on_after(POLL_S):
-                    await bell.wait()
+                    await wake_event.wait()
 
     async def _claim(self) -> list[OutboxMessage]:
-        # one: the lease of a second would run out while the relay is slow with the first
+        # one: a second lease could expire while the relay is slow with the first
         return await self._store.claim_messages("alert", limit=1, lease_s=LEASE_S)
 
     async def _send(self, message: OutboxMessage) -> None:
-        """Once begun it is finished and marked, a stop or not: half of it would be a second copy."""
+        """Send and mark, shielded from a stop: an unmarked message would be sent again."""
         with trio.CancelScope(shield=True, deadline=self._closes_at) as self._in_flight:
             try:
                 account = await self._store.account(message.account_id)
             except StoreUnavailable as error:
-                # not tried again here: the lease runs, and must not end in the middle of a mail
+                # no retry here: the lease must not expire during a delivery
                 log.warning("alert %s must wait: %s", message.name, error)
                 return
             send_result = await self._try(message, account)
             await self._mark(message, account, send_result)
 
-    async def _try(self, letter: OutboxMessage, account: Account | None) -> SendResult:
+    async def _try(self, outbox_message: OutboxMessage, account: Account | None) -> SendResult:
         if account is None or not account.alerts:
             return SendResult("the account wants none", final=True)
         try:
-            alert = from_body(letter.body)
+            alert = from_body(outbox_message.body)
             if self._now() > alert.figures.period_end + STALE_AFTER:
                 return SendResult("its period is long over", final=True)
             message = compose(
@@ -263,7 +265,7 @@ class AlertSender:
         )
 
     def _next_try(self, message: OutboxMessage) -> datetime | None:
-        """None: it has been tried for long enough."""
+        """When to retry; None after TRIED_FOR."""
         now = self._now()
         due_at = now + timedelta(seconds=pause_s(message.tries, self._rng.random()))
         return due_at if due_at <= (message.first_tried_at or now) + TRIED_FOR else None
@@ -300,10 +302,10 @@ async def open_alerts(
     rng: random.Random,
     mailer: Mailer | None = None,
 ) -> AsyncIterator[Alerts]:
-    """Notice and send as long as the block lasts; its `watch` is the meter's.
+    """Detect and send alerts for the duration of the block; the quota service calls `watch`.
 
-    Without a relay's URL (or a mailer) letters are kept, due, in the outbox. Leaving
-    the block finishes the mail that is under way, within CLOSING_S. Raises WrongSetting.
+    Without a relay's URL (or a mailer) messages stay due in the outbox. Leaving the
+    block waits up to CLOSING_S for the current message. Raises WrongSetting.
     """
     if mailer is None and url is not None:
         mailer = RelayMailer(_relay(url))
@@ -314,7 +316,7 @@ async def open_alerts(
             store, mailer, now=now, rng=rng, dashboard_url=places.dashboard_url, sender=sender
         )
     alerts = Alerts(
-        store, plans, now=now, tell_outbox_worker=outbox_worker.wake if outbox_worker else None
+        store, plans, now=now, notify_sender=outbox_worker.wake if outbox_worker else None
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervised, alerts.check_changed)
@@ -332,12 +334,12 @@ async def open_alerts(
 def _relay(url: str) -> Relay:
     try:
         return read_relay(url, host_name())
-    except ValueError:  # whose words might repeat the password
+    except ValueError:  # its message might contain the password
         raise WrongSetting("MAILPROBE_ALERT_SMTP_URL cannot be read") from None
 
 
 def _checked(sender: str) -> str:
-    """An address that a header can hold."""
+    """The sender, if it is a valid header address; else raises WrongSetting."""
     try:
         address = Address(addr_spec=sender)
         if address.domain:

@@ -1,4 +1,4 @@
-"""Whoever bills: Stripe where its key is known, else nobody but us."""
+"""Opens the billing provider: Stripe if a key is set, else local accounting only."""
 
 import random
 from collections.abc import AsyncIterator, Callable
@@ -22,10 +22,9 @@ async def open_payments(
     now: Callable[[], datetime],
     rng: random.Random,
 ) -> AsyncIterator[Payments]:
-    """The port to whoever bills; with a key Stripe, whose SDK is loaded only then.
+    """Open the billing provider; with a key Stripe, whose SDK is loaded only then.
 
-    Letters to the meter leave as long as this is open. What is a bug in their
-    sending is raised here.
+    Meter messages are sent for the duration of the block.
     """
     if key is None:
         yield Local()
@@ -43,7 +42,7 @@ async def open_payments(
 
 
 class Local:
-    """Nobody else bills: quotas, included volume and caps hold, and no invoice is written."""
+    """No provider: quotas, included volume and caps apply, but no invoices are made."""
 
     receives_events = False
 

@@ -1,10 +1,10 @@
-"""Billing through Stripe: the port, and the postman who empties the outbox.
+"""Billing through Stripe: customers, portal, webhook events, and the outbox worker.
 
-Meter events leave from the outbox, where they were written in one transaction with
-the usage they tell of. What Stripe says about a subscription is fetched when an event
-hints at it, so that events may come twice, late and in any order.
+Meter events are written to the outbox in one transaction with the usage they count.
+An event only triggers a fetch of the customer's subscriptions, so events may arrive
+twice, late and in any order.
 
-No key, no secret and no address of a portal is in what is logged or raised here.
+No log line or exception from here contains a key, a secret or a portal address.
 """
 
 import logging
@@ -24,7 +24,7 @@ from mailprobe.api.billing.rules import (
     NO_SUBSCRIPTION,
     OUTAGE_PAUSE_MAX_S,
     REFUSED_PAUSE_MAX_S,
-    CustomerDeleted,
+    BillingEvent,
     Failure,
     Subscription,
     account_fields,
@@ -45,12 +45,12 @@ log = logging.getLogger("mailprobe.payments")
 
 T = TypeVar("T")
 
-PORTALS_AT_ONCE = 4  # of an account: each waits for Stripe, and is a request in flight as long
+PORTALS_AT_ONCE = 4  # per account: each is a request in flight while it waits for Stripe
 FOLLOWS_MAX = 5  # another process following the same event makes two
 
 
 class AccountLocks:
-    """A lock for each name, as long as somebody holds it or waits for it."""
+    """A lock per name, removed when no task holds it or waits for it."""
 
     def __init__(self) -> None:
         self._locks: dict[str, trio.Lock] = {}
@@ -67,17 +67,17 @@ class AccountLocks:
 
 
 class StripeCustomers:
-    """Who an account is to Stripe."""
+    """Maps accounts to Stripe customers."""
 
     def __init__(self, store: Store, stripe: Stripe) -> None:
         self._store = store
         self._stripe = stripe
-        self.locks = AccountLocks()  # of accounts, for whoever writes who they are
+        self.locks = AccountLocks()  # by account, held while its customer or tier is written
 
     async def of(self, account: Account) -> str:
-        """The account's customer, made where there is none; raises StripeFailed, StoreUnavailable.
+        """The account's customer id; created if missing. Raises StripeFailed, StoreUnavailable.
 
-        A process that dies in between finds the same one by its idempotency key.
+        After a crash the idempotency key returns the same customer.
         """
         if account.customer_id:
             return account.customer_id
@@ -91,7 +91,7 @@ class StripeCustomers:
         return customer_id
 
     async def forget(self, account_id: str, customer_id: str, **more: Any) -> None:
-        """The customer was deleted: the account gets another one when it needs one."""
+        """Unlink a deleted customer; a new one is created when the account needs it."""
         async with self.locks.of(account_id):
             account = await self._store.account(account_id)
             if account is None or account.customer_id != customer_id:
@@ -104,7 +104,7 @@ class StripeCustomers:
 
 
 class StripePayments:
-    """The port to the billing provider, kept by Stripe."""
+    """The `Payments` protocol, implemented with Stripe."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class StripePayments:
         try:
             return await self._open_portal(account, return_url)
         finally:
-            self._portals -= Counter([account.id])  # which forgets those with none
+            self._portals -= Counter([account.id])  # this also removes zero counts
 
     async def _open_portal(self, account: Account, return_url: str | None) -> str:
         async def ask() -> str:
@@ -150,7 +150,9 @@ class StripePayments:
             return await self._stripe.portal(customer_id, return_url or self._dashboard_url)
 
         try:
-            return await self._patiently(ask, f"the portal of account {account.id} was not opened")
+            return await self._with_retries(
+                ask, f"the portal of account {account.id} was not opened"
+            )
         except CustomerMissing:  # the new one too
             raise ProviderUnavailable from None
 
@@ -161,34 +163,34 @@ class StripePayments:
     async def receive_event(self, octets: bytes, signature: str) -> None:
         if self._secret is None:
             raise NoSuchRoute
-        hint = read_event(octets, signature, self._secret, self._now())
-        if hint.is_of_subscriptions and hint.customer_id:
-            async with self._locks.of(hint.customer_id):
-                if hint.is_farewell:
-                    await self._forget(hint.customer_id)
+        event = read_event(octets, signature, self._secret, self._now())
+        if event.is_of_subscriptions and event.customer_id:
+            async with self._locks.of(event.customer_id):
+                if event.is_customer_deleted:
+                    await self._forget(event.customer_id)
                     return
                 try:
-                    await self._follow(hint, hint.customer_id)
-                except CustomerMissing:  # it has been deleted since
-                    await self._forget(hint.customer_id)
+                    await self._follow(event, event.customer_id)
+                except CustomerMissing:  # deleted in the meantime
+                    await self._forget(event.customer_id)
 
     async def _forget(self, customer_id: str) -> None:
-        """The account is free, and gets another customer when it needs one."""
+        """Set the account to the free tier and unlink its customer."""
         account = await self._store.account_of_customer(customer_id)
         if account:
             await self._customers.forget(account.id, customer_id, **NO_SUBSCRIPTION)
 
-    async def _follow(self, hint: CustomerDeleted, customer_id: str) -> None:
-        """Make the account what its subscriptions are now.
+    async def _follow(self, event: BillingEvent, customer_id: str) -> None:
+        """Update the account from its current subscriptions.
 
-        They are fetched again after every change: where two processes follow two
-        events, the later writer may hold the older news. Who changes nothing has
-        seen the store agree with Stripe.
+        Fetches again after every change, because of two processes that handle two
+        events the later writer may have the older state. A pass without a change
+        proves that store and Stripe agree.
         """
-        why = f"{hint.type} of customer {customer_id} was not followed"
+        why = f"{event.type} of customer {customer_id} was not followed"
         for _ in range(FOLLOWS_MAX):
             reported = await self._reported(customer_id, why)
-            account = await self._account_of(hint, customer_id, reported)
+            account = await self._account_of(event, customer_id, reported)
             if account is None:
                 return
             fields = account_fields(reported)
@@ -205,7 +207,7 @@ class StripePayments:
         raise ProviderUnavailable
 
     async def _change(self, account_id: str, fields: dict[str, Any]) -> bool:
-        """False: it is so already."""
+        """Write the fields; return False if nothing changed."""
         async with self._customers.locks.of(account_id):
             account = await self._store.account(account_id)
             if all(getattr(account, name) == value for name, value in fields.items()):
@@ -218,18 +220,18 @@ class StripePayments:
         return True
 
     async def _account_of(
-        self, hint: CustomerDeleted, customer_id: str, reported: Sequence[Subscription]
+        self, event: BillingEvent, customer_id: str, reported: Sequence[Subscription]
     ) -> Account | None:
-        """Whose customer it is, else whom the event or a subscription names."""
+        """The account with this customer, else the one named by the event or a subscription."""
         account = await self._store.account_of_customer(customer_id)
         if account:
             return account
-        named = hint.account_id or next(
+        named = event.account_id or next(
             (one.account_id for one in reported if one.account_id), None
         )
         account = await self._store.account(named) if named else None
         if account is None:
-            log.warning("%s: customer %s is no account of ours", hint.type, customer_id)
+            log.warning("%s: customer %s is no account of ours", event.type, customer_id)
             return None
         if account.customer_id and not await self._may_move(account, account.customer_id, reported):
             log.error(
@@ -243,7 +245,7 @@ class StripePayments:
     async def _may_move(
         self, account: Account, customer_id: str, reported: Sequence[Subscription]
     ) -> bool:
-        """To a customer that pays, from one that does not."""
+        """Only to a customer with a live subscription, from one without."""
         why = f"the subscriptions of account {account.id} are not known"
         try:
             theirs = await self._reported(customer_id, why)
@@ -252,10 +254,10 @@ class StripePayments:
         return any(one.is_live for one in reported) and not any(one.is_live for one in theirs)
 
     async def _reported(self, customer_id: str, why: str) -> list[Subscription]:
-        return await self._patiently(lambda: self._stripe.subscriptions(customer_id), why)
+        return await self._with_retries(lambda: self._stripe.subscriptions(customer_id), why)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]], why: str) -> T:
-        """Ask what may be asked twice, and is, while there is time; raises ProviderUnavailable."""
+    async def _with_retries(self, ask: Callable[[], Awaitable[T]], why: str) -> T:
+        """Retry an idempotent request within `answer_s`. Raises ProviderUnavailable."""
         failure = Failure("Stripe did not answer in time", certain=False)
         with trio.move_on_after(self._pace.answer_s):
             for rest_s in (*self._pace.repeats_s, math.inf):
@@ -278,25 +280,25 @@ class StripePayments:
 
 @dataclass(slots=True)
 class OutboxRun:
-    """What was claimed together, and what came of it so far."""
+    """One batch of claimed messages, and its failures so far."""
 
     claimed: int = 0
     ends_at: float = math.inf
     failures: list[Failure] = field(default_factory=list)
 
     @property
-    def in_the_way(self) -> Failure | None:
-        """What would meet every other letter too: of such, the one that asks to wait longest."""
+    def general_failure(self) -> Failure | None:
+        """The failure that affects all messages, with the longest Retry-After; else None."""
         general = [failure for failure in self.failures if failure.general]
         return max(general, key=lambda failure: failure.retry_after_s, default=None)
 
     @property
     def is_over(self) -> bool:
-        return self.in_the_way is not None or trio.current_time() > self.ends_at
+        return self.general_failure is not None or trio.current_time() > self.ends_at
 
 
 class OutboxWorker:
-    """Takes the meter's letters to Stripe, one round after the other."""
+    """Sends the meter messages of the outbox to Stripe, one run after another."""
 
     def __init__(
         self,
@@ -316,7 +318,7 @@ class OutboxWorker:
         self._pace = pace
 
     async def run(self) -> None:
-        """For ever. Where Stripe as a whole refuses, it rests, and longer each time."""
+        """Run forever, with growing back-off while Stripe refuses everything."""
         failed = 0
         while True:
             try:
@@ -327,8 +329,8 @@ class OutboxWorker:
             except Exception:
                 log_fault(self.deliver)
                 done = OutboxRun()
-            if done.in_the_way is not None:
-                await trio.sleep(self._backoff_s(failed, done.in_the_way))
+            if done.general_failure is not None:
+                await trio.sleep(self._backoff_s(failed, done.general_failure))
                 failed += 1
                 continue
             failed = 0
@@ -340,9 +342,9 @@ class OutboxWorker:
         return pause_s(failed, self._rng, retry_after_s=asked_s, most_s=most_s)
 
     async def deliver(self) -> OutboxRun:
-        """One round. Stripe takes one event of a customer at a time.
+        """Claim and send one batch. Stripe accepts one event per customer at a time.
 
-        Raises StoreUnavailable where nothing was claimed.
+        Raises StoreUnavailable if the claim fails.
         """
         messages = await self._store.claim_messages(
             "meter", limit=self._pace.at_once, lease_s=self._pace.lease_s
@@ -364,7 +366,7 @@ class OutboxWorker:
             for message in messages:
                 await self._deliver(message, done)
         except StoreUnavailable:
-            # Their claims end with their lease: they are sent again, and Stripe knows them.
+            # Sent again after the lease expires; Stripe drops repeated identifiers.
             log.warning("what came of a meter event was not kept: the store cannot be asked")
 
     async def _deliver(self, message: OutboxMessage, done: OutboxRun) -> None:
@@ -387,7 +389,7 @@ class OutboxWorker:
         await self._store.message_attempted(message, sent=True, due_at=None)
 
     async def _customer_of(self, message: OutboxMessage) -> str:
-        """Raises StripeFailed; whatever it was, no meter event has left."""
+        """The customer to count for. Raises StripeFailed, which is certain: nothing was sent."""
         account = await self._store.account(message.account_id)
         if account is None:
             raise StripeFailed(Failure("its account is gone", certain=True, general=False))
@@ -399,7 +401,7 @@ class OutboxWorker:
             raise StripeFailed(Failure(why, True, general, wait_s)) from None
 
     async def _requeue(self, message: OutboxMessage, failure: Failure, tried_at: datetime) -> None:
-        """Due again after a while, longer each time."""
+        """Make the message due again, with growing back-off."""
         most_s = OUTAGE_PAUSE_MAX_S if failure.general else REFUSED_PAUSE_MAX_S
         rest_s = pause_s(
             message.tries, self._rng, retry_after_s=failure.retry_after_s, most_s=most_s
@@ -409,7 +411,7 @@ class OutboxWorker:
         await self._store.message_attempted(message, sent=False, due_at=due_at, error=error)
 
     async def _defer(self, message: OutboxMessage, why: str) -> None:
-        """Not sent again by us: a person looks into Stripe's meter, and sends it there or not."""
+        """Hold the message for an operator, who checks Stripe's meter by hand."""
         log.error(
             "a meter event is held, %s: identifier %s, account %s, %d verifications of %s",
             why, identifier_of(message), message.account_id, message.count, slot_of(message).isoformat(),
@@ -428,7 +430,7 @@ async def open_stripe_payments(
     rng: random.Random,
     pace: StripePace = PACE,
 ) -> AsyncIterator[StripePayments]:
-    """The port, with the postman on his rounds as long as it is open. Closes `stripe`."""
+    """Open payments and run the outbox worker for the duration of the block. Closes `stripe`."""
     customers = StripeCustomers(store, stripe)
     outbox_worker = OutboxWorker(store, stripe, customers, now=now, rng=rng, pace=pace)
     payments = StripePayments(

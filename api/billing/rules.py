@@ -2,7 +2,7 @@
 
 What an event of Stripe's is about, what its subscriptions make of an account, what
 a letter of the outbox says to the meter, and whether it may be sent once more. An
-event is a hint: what is true is fetched.
+event is only a hint: the current state is fetched.
 
 Stripe takes an identifier of a meter event once within 24 hours, and an event for
 35 days (docs.stripe.com/api/billing/meter-event/create). So what may have been
@@ -38,7 +38,7 @@ WHY_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
-class CustomerDeleted:
+class BillingEvent:
     """An event, as far as it is believed: what it is about. `customer_id` None: about no customer."""
 
     type: str
@@ -50,7 +50,7 @@ class CustomerDeleted:
         return self.type.startswith(FOLLOWED)
 
     @property
-    def is_farewell(self) -> bool:
+    def is_customer_deleted(self) -> bool:
         """The customer was deleted, which ends every subscription and cannot be undone."""
         return self.type == "customer.deleted"
 
@@ -65,7 +65,7 @@ FOLLOWED = (
 )
 
 
-def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> CustomerDeleted:
+def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> BillingEvent:
     """What an event is about, once its signature has proved that Stripe sent it.
 
     Raises InvalidRequest, which never says what the signature should have been.
@@ -83,7 +83,7 @@ def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> Cus
     about = event.data.object
     customer_id = about.id if about.object == "customer" else _id_of(about.customer)
     named = about.client_reference_id or _account_named(about.metadata)
-    return CustomerDeleted(event.type, customer_id, named)
+    return BillingEvent(event.type, customer_id, named)
 
 
 def _is_signed(octets: bytes, header: str, secret: str, now: datetime) -> bool:

@@ -1,17 +1,16 @@
-"""One callback, delivered or not: found anew, guarded, over TLS, by one HTTP/1.1 request.
+"""The webhook sender: delivers one callback by one HTTP/1.1 request over TLS (RFC 9112).
 
-    async with open_courier(mailprobe.engine.dns.routes.addresses_now, allow_private=False, ca_file=None) as courier:
-        delivered = await courier.deliver(check_webhook(url), headers, payload)
+    async with open_webhook_sender(routes.addresses_now, allow_private=False, ca_file=None) as sender:
+        delivered = await sender.deliver(check_webhook(url), headers, payload)
 
-A customer's URL makes us connect, so nothing between its host's name and the
-socket is left to anybody else: the name is looked up by the engine at every try,
-all its addresses must be public, and the connection goes to one of those very
-addresses (mailprobe.engine.net.dialer guards it once more). There is no pool that could give a
-host another one's connection, no proxy (the engine's are for probes: a receiver
-should see where it is called from), no cookie and no redirect.
+The customer chooses the URL, so the sender guards against server-side request
+forgery: the engine looks the host up for every attempt, all addresses must be
+public, and the connection goes to one of these addresses (engine.net.dialer checks
+again). There is no connection pool, proxy, cookie or redirect. Proxies are for
+probes only: a receiver should see the real source address.
 
-It logs nothing, and what it tells holds nothing of the URL but the host, nothing of
-the headers and nothing of what the receiver wrote.
+The module logs nothing. Its results contain no part of the URL but the host, no
+header, and no text that the receiver wrote.
 """
 
 import ssl
@@ -32,12 +31,12 @@ from mailprobe.engine.net.public_addresses import is_public
 from mailprobe.engine.net.tcp import CannotConnect
 
 DELIVERY_S = 15.0  # all of it: look-up, connect, TLS, answer
-CONNECT_S = 4.0  # one address, so that a second and a third have their chance
-ADDRESSES_MAX = 4  # tried at a delivery; a name with dozens would make a scanner of us
+CONNECT_S = 4.0  # per address, so that time is left for the next
+ADDRESSES_MAX = 4  # per delivery; a name with dozens would make this a port scanner
 ANSWER_OCTETS_MAX = 64 * 1024  # read, interim answers, head and body together
-HEAD_OCTETS_MAX = 16 * 1024  # of these; h11 reads a head at one go, 10 ms at the worst
+HEAD_OCTETS_MAX = 16 * 1024  # of these; h11 parses a head in one call, at most 10 ms
 INTERIM_MAX = 16  # 1xx answers (RFC 9110 15.2) before the one that counts
-BODY_PARTS_MAX = 500  # chunks of an octet each are as dear to read as long ones
+BODY_PARTS_MAX = 500  # a one-octet chunk costs as much to parse as a long one
 RECEIVE_OCTETS = 16 * 1024  # a TLS record
 ERROR_CHARACTERS_MAX = 200  # several resolvers' reasons are the longest
 
@@ -46,9 +45,9 @@ FindAddresses = Callable[[str], Awaitable[AddressAnswer]]
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What came of a try: the answer's status, or in a few words why there is none.
+    """The result of one attempt: the response's status, or a short error text.
 
-    `retry_after_s` is what the receiver asked for, whatever its status.
+    `retry_after_s` is the receiver's Retry-After, with any status.
     """
 
     status: int | None
@@ -58,7 +57,7 @@ class Delivered:
 
 
 class WebhookSender:
-    """Delivers callbacks, any number at a time; `open_webhook_sender()` opens one."""
+    """Delivers callbacks, any number concurrently; made by `open_webhook_sender()`."""
 
     def __init__(
         self,
@@ -78,44 +77,44 @@ class WebhookSender:
     async def deliver(
         self, target: WebhookTarget, headers: Mapping[str, str], body: bytes
     ) -> Delivered:
-        """Post these very octets once; tells what came of it within DELIVERY_S.
+        """Post `body` unchanged, once, and return the result within DELIVERY_S.
 
-        Raises nothing but Cancelled. The status decides: when the head has come, what
-        becomes of the answer's body changes nothing.
+        Raises only Cancelled. The status decides: an error while reading the
+        response's body is ignored.
         """
         began = trio.current_time()
-        this = _Try()
+        attempt = _Attempt()
         error = None
         with trio.move_on_after(DELIVERY_S) as limit:
             try:
-                await self._post(this, target, headers, body)
+                await self._post(attempt, target, headers, body)
             except Exception as trouble:
-                # All of them: a receiver that finds a hole in h11 or in ssl, or a bug of
-                # ours, is a try that failed, and may not end the other jobs.
+                # Any exception, a bug in h11, ssl or here included, fails this attempt
+                # only; it must not end other jobs.
                 error = _in_words(trouble)
         if limit.cancelled_caught:
-            error = f"{this.doing} took longer than {DELIVERY_S:g} s"
+            error = f"{attempt.doing} took longer than {DELIVERY_S:g} s"
         took_ms = round((trio.current_time() - began) * 1000)
-        if this.status is None:
+        if attempt.status is None:
             return Delivered(None, (error or "no answer")[:ERROR_CHARACTERS_MAX], None, took_ms)
-        return Delivered(this.status, None, this.retry_after_s, took_ms)
+        return Delivered(attempt.status, None, attempt.retry_after_s, took_ms)
 
     async def _post(
-        self, this: "_Try", target: WebhookTarget, headers: Mapping[str, str], body: bytes
+        self, attempt: "_Attempt", target: WebhookTarget, headers: Mapping[str, str], body: bytes
     ) -> None:
         addresses = await self._find(target.host)
-        this.doing = "connecting"
+        attempt.doing = "connecting"
         async with await self._connect(addresses, target) as stream:
-            this.doing = "the TLS handshake"
+            attempt.doing = "the TLS handshake"
             await stream.do_handshake()
-            this.doing = "the answer"
-            conversation = _Conversation(stream)
-            await conversation.request(target, headers, body)
-            head = await conversation.receive_head()
-            this.status = head.status_code
-            this.retry_after_s = self._retry_after_s(head)
-            # To its end where it is short: a receiver that still writes would see a reset.
-            await conversation.receive_body()
+            attempt.doing = "the answer"
+            exchange = _Exchange(stream)
+            await exchange.request(target, headers, body)
+            head = await exchange.receive_head()
+            attempt.status = head.status_code
+            attempt.retry_after_s = self._retry_after_s(head)
+            # Read a short body to its end: closing earlier would reset the connection.
+            await exchange.receive_body()
 
     def _retry_after_s(self, head: h11.Response) -> float | None:
         reported = next((value for name, value in head.headers if name == b"retry-after"), None)
@@ -124,7 +123,7 @@ class WebhookSender:
         )
 
     async def _find(self, host: str) -> Sequence[str]:
-        """The addresses to try, all of the host's being public; else raises _Undelivered."""
+        """The addresses to try. Raises _Undelivered unless all of the host's are public."""
         found = await self._find_addresses(host)
         if isinstance(found, LookupFailed):
             raise _Undelivered(f"the look-up failed: {found.reason}")
@@ -137,7 +136,7 @@ class WebhookSender:
     async def _connect(
         self, addresses: Sequence[str], target: WebhookTarget
     ) -> trio.SSLStream[trio.abc.Stream]:
-        """TLS over the first connection that there is, not yet begun; or raises OSError."""
+        """TLS, before its handshake, over the first connection that opens. Raises OSError."""
         tls = await self._trust.context()  # before there is a connection to lose
         trouble: OSError = CannotConnect("the host has no address")
         for address in addresses:
@@ -149,8 +148,8 @@ class WebhookSender:
             except OSError as error:
                 trouble = error
             else:
-                # https_compatible: HTTP says where an answer ends, so servers that close
-                # without saying so in TLS are borne, and closing never waits.
+                # https_compatible: HTTP marks the end of a response, so a close without
+                # close_notify is accepted, and closing never waits.
                 return trio.SSLStream(
                     stream, tls, server_hostname=target.host, https_compatible=True
                 )
@@ -158,11 +157,10 @@ class WebhookSender:
 
 
 class Trust:
-    """By whose word certificates are accepted: the authorities of a file, or else the system's.
+    """The trusted certificate authorities: those of a file, or else the system's.
 
-    A file is read at once, and raises OSError where it cannot be. The system's, more than
-    a hundred, are read when the first receiver is called, in a thread: those 60 ms are the
-    start's no more, nor of whoever is being served.
+    A file is read at once; raises OSError if that fails. The system's are read in a
+    thread at the first delivery: this takes 60 ms, which would delay start-up or requests.
     """
 
     def __init__(self, ca_file: str | None) -> None:
@@ -183,8 +181,8 @@ def _http_context(ca_file: str | None) -> ssl.SSLContext:
 
 
 @dataclass(slots=True)
-class _Try:
-    """A delivery under way: what it is at, and what the answer's head said when it has come."""
+class _Attempt:
+    """A delivery in progress: its current step, and what the response's head contained."""
 
     doing: str = "the look-up"
     status: int | None = None
@@ -192,10 +190,10 @@ class _Try:
 
 
 class _Undelivered(Exception):
-    """Why there is no answer; the message is a few words of ours."""
+    """No response arrived; the message is our own text."""
 
 
-class _Conversation:
+class _Exchange:
     """One request and its answer over a stream, bounded (RFC 9112)."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
@@ -218,7 +216,7 @@ class _Conversation:
         await self._stream.send_all(b"".join(self._http.send(part) or b"" for part in parts))
 
     async def receive_head(self) -> h11.Response:
-        """The answer's head, interim answers passed over."""
+        """The response's head; interim responses are skipped."""
         for _ in range(INTERIM_MAX + 1):
             event = await self._next_event()
             if isinstance(event, h11.Response):
@@ -226,7 +224,7 @@ class _Conversation:
         raise _Undelivered(f"more than {INTERIM_MAX} interim answers")
 
     async def receive_body(self) -> None:
-        """All of the body, or as much as we read; may raise where it breaks off."""
+        """Read the body up to its limit; raises if the connection breaks."""
         for _ in range(BODY_PARTS_MAX):
             if not self._left or not isinstance(await self._next_event(), h11.Data):
                 return
@@ -244,7 +242,7 @@ class _Conversation:
 
 
 def _by_family(ips: Sequence[str]) -> Sequence[str]:
-    """IPv4 and IPv6 by turns (RFC 8305 4): where one of them leads nowhere, it costs one try."""
+    """IPv4 and IPv6 alternately (RFC 8305 4), so a broken family costs one attempt."""
     fours = [ip for ip in ips if ":" not in ip]
     sixes = [ip for ip in ips if ":" in ip]
     mixed = chain.from_iterable(zip_longest(fours, sixes))
@@ -252,7 +250,7 @@ def _by_family(ips: Sequence[str]) -> Sequence[str]:
 
 
 def _in_words(error: Exception) -> str:
-    """Why a try failed, in words of ours, OpenSSL's or the system's; never the receiver's."""
+    """Why an attempt failed, in our, OpenSSL's or the system's words; never the receiver's."""
     if isinstance(error, _Undelivered | CannotConnect):
         return str(error)
     if isinstance(error, h11.RemoteProtocolError):  # its message quotes what came
@@ -281,12 +279,11 @@ async def open_webhook_sender(
     dial: Dial | None = None,
     now: Callable[[], datetime] = _utc_now,
 ) -> AsyncIterator[WebhookSender]:
-    """A courier for as long as the block lasts.
+    """Open a webhook sender for the duration of the block.
 
-    `find_addresses` gives all addresses that a name has at this moment. Receivers must
-    show a certificate for their host by an authority of `ca_file`, or else of the
-    system; raises OSError where that cannot be read. `dial` and `now` are the world;
-    left out, they are the real one.
+    `find_addresses` returns a name's current addresses. A receiver's certificate must
+    be issued by an authority of `ca_file`, or else of the system. `dial` and `now` are
+    for tests. Raises OSError if `ca_file` cannot be read.
     """
     yield WebhookSender(
         find_addresses,

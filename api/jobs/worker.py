@@ -1,13 +1,13 @@
-"""Asynchronous verification: what was promised with a 202 is verified, counted and delivered.
+"""The job worker: verifies, counts and delivers what a request submitted with a 202.
 
-A job is in the store before its 202 is sent, and everything that happens to it is
-one transaction there: verified and counted at once, each callback's outcome as it
-comes. Workers of all processes share the queue by claims that end with their lease,
-so a job whose process was killed goes on in another within LEASE_S. A callback may
-be delivered twice where a process dies after the delivery and before it is logged, or
-the store can't be asked for longer than a lease; it is never lost, and a verification is never counted twice.
+A job is in the store before its 202 is sent. Each later step is one transaction:
+verify and count, then the result of each callback attempt. The workers of all
+processes share the queue by claims with a lease, so after a crash another process
+continues a job within LEASE_S. Delivery is at least once: a callback is repeated if
+a process dies after delivery and before its record, or if the store is unavailable
+for longer than a lease. It is never lost, and a verification is never counted twice.
 
-A fault of ours in the work on one job is logged, and ends the work on no other.
+A bug met in one job is logged and does not stop the others.
 """
 
 import logging
@@ -33,23 +33,23 @@ from mailprobe.storage.records import Attempt, Caller, Claim, FirstAnswer, Job, 
 
 log = logging.getLogger("mailprobe.jobs")
 
-LEASE_S = 15.0  # a job whose process died goes on elsewhere after so long
+LEASE_S = 15.0  # after a crash, another process may claim the job
 EXTEND_EVERY_S = 4.0
-POLL_S = 5.0  # between two looks for what other processes were promised, or left behind
-PAUSE_S = 1.0  # where the store cannot be asked
-DRAIN_S = 4.0  # as long a stop waits for what is under way; a stop has 10 s in all
-# told by `mailprobe job show`
+POLL_S = 5.0  # between polls for other processes' jobs
+PAUSE_S = 1.0  # while the store is unavailable
+DRAIN_S = 4.0  # a stop waits for unfinished work; it has 10 s in all
+# printed by `mailprobe job show`
 ENCRYPTED = (
     "its secret was sealed with another key: put back the database's key file"
     " or MAILPROBE_SECRET_KEY, restart, then run 'mailprobe job resend'"
 )
-OUR_TRIES_MAX = 5  # claims of a job that fails by a fault of ours
-REMEMBERED_MAX = 10_000  # retries of ours whose instant is known; others wait for the next look
+INTERNAL_TRIES_MAX = 5  # claims of a job that fails because of a bug
+REMEMBERED_MAX = 10_000  # retries with a wake-up of their own; others wait for the next poll
 
 
 @dataclass(frozen=True, slots=True)
 class JobBounds:
-    """How many jobs are worked on at a time: by this process, and by all of one account or host."""
+    """Concurrency limits: of this process, and of one account or host."""
 
     at_a_time: int
     each_max: int  # of an account (verify), of an account's host (deliver)
@@ -57,9 +57,9 @@ class JobBounds:
 
 
 BOUNDS: dict[Work, JobBounds] = {
-    # one account with a long queue leaves the others room
+    # an account with a long queue leaves capacity for others
     "verify": JobBounds(100, each_max=25, account_max=25),
-    # a host that hangs holds four tries, and an account whose hosts all hang a quarter of them
+    # a host that hangs holds 4 slots; an account whose hosts all hang holds a quarter
     "deliver": JobBounds(200, each_max=4, account_max=50),
 }
 
@@ -67,7 +67,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JobQueue:
-    """Takes promises; `open_jobs()` opens one, and works them off as long as it is open."""
+    """Accepts and runs jobs; made by `open_jobs()`."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class JobQueue:
         self._now = now
         self._rng = rng
         self._wake_events = {work: trio.Event() for work in BOUNDS}
-        self._dues: list[float] = []  # a heap: when retries of ours fall due, by trio's clock
+        self._dues: list[float] = []  # a heap of this process's retry times, trio clock
         self._stopping = False
         self.under_way = dict.fromkeys(BOUNDS, 0)
 
@@ -97,7 +97,7 @@ class JobQueue:
         headers: MutableMapping[str, str],
         first: FirstAnswer | None = None,
     ) -> Job:
-        """Grant one unit and keep the job, and `first`; raises a Refusal or StoreUnavailable."""
+        """Reserve one unit and store the job, and `first`. Raises Refusal, StoreUnavailable."""
         job = await self._quota.reserve_job(caller, order, headers, first)
         self._wake("verify")
         return job
@@ -105,16 +105,16 @@ class JobQueue:
     # working
 
     async def work_off(self, work: Work) -> None:
-        """Claim what is due and do it, until told to stop; then finish what is under way."""
+        """Claim and run due jobs until `stop()`; then finish those in progress, within DRAIN_S."""
         act = {"verify": self._verify, "deliver": self._deliver}[work]
         async with trio.open_nursery() as nursery:
             while not self._stopping:
-                bell = self._wake_events[work]
+                wake_event = self._wake_events[work]
                 for claim in await self._claim(work):
                     self.under_way[work] += 1
                     nursery.start_soon(contained, self._do, work, act, claim)
                 with trio.move_on_at(self._next_poll(work)):
-                    await bell.wait()
+                    await wake_event.wait()
             nursery.cancel_scope.deadline = trio.current_time() + DRAIN_S
 
     def _next_poll(self, work: Work) -> float:
@@ -136,25 +136,25 @@ class JobQueue:
 
     async def _claim(self, work: Work) -> list[Claim]:
         bounds = BOUNDS[work]
-        room = bounds.at_a_time - self.under_way[work]
-        if room <= 0:
+        capacity = bounds.at_a_time - self.under_way[work]
+        if capacity <= 0:
             return []
         try:
             return await self._store.claim_jobs(
                 work,
-                limit=room,
+                limit=capacity,
                 each_max=bounds.each_max,
                 account_max=bounds.account_max,
                 lease_s=LEASE_S,
             )
         except StoreUnavailable as error:
             log.warning("no job can be claimed: %s", error)
-        except Exception:  # of one row that cannot be read; the others' claims end with their lease
+        except Exception:  # a row that cannot be read; the other claims end with their lease
             log_fault(self._claim)
         return []
 
     async def _do(self, work: Work, act: Callable[[Claim], Awaitable[None]], claim: Claim) -> None:
-        """One job, its claim kept alive; a bug of ours is logged, and tried a few times."""
+        """Run one job and keep its lease; after a bug it is retried INTERNAL_TRIES_MAX times."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_claim, claim)
@@ -162,7 +162,7 @@ class JobQueue:
                 nursery.cancel_scope.cancel()
         except Exception:
             log.exception("a bug of ours", extra={"job": claim.job.id})
-            if work == "verify" and claim.fence >= OUR_TRIES_MAX:
+            if work == "verify" and claim.fence >= INTERNAL_TRIES_MAX:
                 await self._until_kept(lambda: self._store.abandon_job(claim))
         finally:
             self.under_way[work] -= 1
@@ -177,7 +177,7 @@ class JobQueue:
                 log.warning("a claim was not extended: the store cannot be asked")
 
     async def _until_kept(self, write: Callable[[], Awaitable[bool]]) -> bool:
-        """Write what came of a job, until it is written; the fence refuses what is stale by then."""
+        """Retry the write until the store accepts it; the fence rejects a stale one."""
         while True:
             try:
                 return await write()
@@ -200,7 +200,7 @@ class JobQueue:
             self._wake("deliver")
 
     async def _verify_all(self, job: Job) -> Answer:
-        """By the same stream as every other door; it weighs on what this process bears."""
+        """Verify by the same stream as all clients; it counts towards this process's capacity."""
         capacity = self._quota.capacity
         capacity.enter(1)
         try:
@@ -216,7 +216,7 @@ class JobQueue:
     async def _deliver(self, claim: Claim) -> None:
         job = claim.job
         at = self._now()
-        attempt, retry_after_s = await self._call_back(claim, at)
+        attempt, retry_after_s = await self._send_callback(claim, at)
         state, wait_s = verdict_on(
             attempt.status,
             tries=attempt.number,
@@ -237,14 +237,14 @@ class JobQueue:
             extra={"job": job.id, "host": job.host.rpartition(" ")[2], "state": state},
         )  # fmt: skip
 
-    async def _call_back(self, claim: Claim, at: datetime) -> tuple[Attempt, float | None]:
+    async def _send_callback(self, claim: Claim, at: datetime) -> tuple[Attempt, float | None]:
         job, number = claim.job, claim.job.tries + 1
         if claim.sealed:
             log.error("a job's secret was sealed with another key", extra={"job": job.id})
             return Attempt(number, at, 0, None, ENCRYPTED), None
         try:
             target = check_webhook(job.webhook)
-        except NotAWebhook as error:  # the rules have become stricter since it was taken
+        except NotAWebhook as error:  # the rules have become stricter since it was accepted
             return Attempt(number, at, 0, None, str(error)), None
         payload = job.payload or b""
         headers = callback_headers(job.id, payload, claim.secret, at)
@@ -263,7 +263,7 @@ async def open_jobs(
     now: Callable[[], datetime],
     rng: random.Random,
 ) -> AsyncIterator[JobQueue]:
-    """Work jobs off as long as the block lasts; leaving it finishes what can be finished soon."""
+    """Run jobs for the duration of the block; leaving it waits up to DRAIN_S for unfinished ones."""
     queue = JobQueue(store, quota, webhook_sender, retry_s=retry_s, now=now, rng=rng)
     async with trio.open_nursery() as nursery:
         for work in BOUNDS:

@@ -20,7 +20,7 @@ import trustme
 from mailprobe.api.alerts.smtp_relay import ACCEPTED, Relay, RelayMailer, SendResult
 from mailprobe.api.alerts.thresholds import compose, crossed
 from mailprobe.storage.records import Account, Ledger
-from tests.api.alerts.test_sender import FEW, Office
+from tests.api.alerts.alerts_fixture import FEW, AlertsSetup
 from tests.api.service_fixture import START
 
 AUTHORITY = trustme.CA()
@@ -176,7 +176,7 @@ async def test_the_relay_gets_the_mail_byte_for_byte():
 
 async def test_from_the_use_to_the_relay():
     """In real time, with the URL that an operator writes."""
-    office = Office()
+    office = AlertsSetup()
     account = await office.account()
     async with open_relay() as relay:
         url = f"smtp://127.0.0.1:{relay.port}"
@@ -428,7 +428,7 @@ def reached(relay: FakeRelay, stage: str) -> bool:
 
 
 async def test_no_line_of_the_log_holds_the_password(caplog):
-    office = Office()
+    office = AlertsSetup()
     caplog.set_level(logging.DEBUG)
     account = await office.account()
     says = {"AUTH": "535 5.7.8 secret is wrong"}

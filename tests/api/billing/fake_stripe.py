@@ -1,4 +1,4 @@
-"""A Stripe on loopback, with the real one's paths, rules and moods; real sockets.
+"""A Stripe on loopback, with the real one's paths, rules and modes; real sockets.
 
 It keeps customers, meter events, portal sessions and subscriptions. What becomes of
 the next requests to a path can be told (`fake.next("meter_events", "hangs")`), or
@@ -6,7 +6,7 @@ left to a seeded chance. As a program it says its address and serves until it is
 
     python -m tests.api.billing.fake_stripe [--port N] [--trouble 0.3] [--seed N]
 
-GET /fake tells its state, and POST /fake sets subscriptions and moods in JSON.
+GET /fake tells its state, and POST /fake sets subscriptions and modes in JSON.
 """
 
 import argparse
@@ -34,7 +34,7 @@ OLDEST, NEWEST = timedelta(days=35), timedelta(minutes=5)  # timestamps of meter
 
 
 @dataclass(frozen=True)
-class Mood:
+class Mode:
     """What becomes of a request: is it done, and what is said of it."""
 
     takes: bool = True
@@ -43,26 +43,26 @@ class Mood:
     late_s: float = 0.0
     hangs: bool = False
     drops: bool = False
-    says: bytes = b'{"error":{"type":"api_error","message":"not in the mood"}}'
+    says: bytes = b'{"error":{"type":"api_error","message":"not in the mode"}}'
 
 
-MOODS = {
-    "fine": Mood(),
-    "late": Mood(late_s=0.05),
-    "fails": Mood(takes=False, status=500),
-    "fails after": Mood(status=500),
-    "hangs": Mood(takes=False, hangs=True),
-    "hangs after": Mood(hangs=True),
-    "drops": Mood(takes=False, drops=True),
-    "drops after": Mood(drops=True),
-    "refuses": Mood(takes=False, status=400),
-    "knows no key": Mood(takes=False, status=401),
-    "forbids": Mood(takes=False, status=403),
-    "is busy": Mood(takes=False, status=429, retry_after="7"),
-    "is crowded": Mood(takes=False, status=429),
-    "babbles": Mood(status=200, says=b"<html>Welcome to the hotel"),
+MODES = {
+    "fine": Mode(),
+    "late": Mode(late_s=0.05),
+    "fails": Mode(takes=False, status=500),
+    "fails after": Mode(status=500),
+    "hangs": Mode(takes=False, hangs=True),
+    "hangs after": Mode(hangs=True),
+    "drops": Mode(takes=False, drops=True),
+    "drops after": Mode(drops=True),
+    "refuses": Mode(takes=False, status=400),
+    "knows no key": Mode(takes=False, status=401),
+    "forbids": Mode(takes=False, status=403),
+    "is busy": Mode(takes=False, status=429, retry_after="7"),
+    "is crowded": Mode(takes=False, status=429),
+    "babbles": Mode(status=200, says=b"<html>Welcome to the hotel"),
 }
-FAULTS = sorted(MOODS.keys() - {"fine", "is busy"})  # seven seconds are long in a test
+FAULTS = sorted(MODES.keys() - {"fine", "is busy"})  # seven seconds are long in a test
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class FakeStripe:
 
     now: Callable[[], datetime] = wall
     key: str = KEY
-    trouble: float = 0.0  # the share of requests in a bad mood
+    trouble: float = 0.0  # the share of requests in a bad mode
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
@@ -101,7 +101,7 @@ class FakeStripe:
     events: list[dict[str, Any]] = field(default_factory=list)
     subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)
     products: dict[str, dict[str, Any]] = field(default_factory=dict)
-    moods: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    modes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     keys: dict[str, tuple[datetime, Any, bytes, int]] = field(default_factory=dict)
     busy: Counter[str] = field(default_factory=Counter)
     on_ask: Callable[[Asked], None] = lambda asked: None
@@ -109,9 +109,9 @@ class FakeStripe:
 
     # what a test says
 
-    def next(self, word: str, *moods: str) -> None:
+    def next(self, word: str, *modes: str) -> None:
         """So the next requests fare whose path ends with this word."""
-        self.moods[word] += moods
+        self.modes[word] += modes
 
     def put(self, *subscriptions: dict[str, Any]) -> None:
         for one in subscriptions:
@@ -128,13 +128,13 @@ class FakeStripe:
 
     # answering
 
-    def mood(self, path: str) -> Mood:
-        for word, moods in self.moods.items():
-            if path.endswith(word) and moods:
-                return MOODS[moods.pop(0)]
+    def mode(self, path: str) -> Mode:
+        for word, modes in self.modes.items():
+            if path.endswith(word) and modes:
+                return MODES[modes.pop(0)]
         if self.rng.random() < self.trouble:
-            return MOODS[self.rng.choice(FAULTS)]
-        return MOODS["fine"]
+            return MODES[self.rng.choice(FAULTS)]
+        return MODES["fine"]
 
     def answer(self, asked: Asked) -> tuple[int, bytes]:
         try:
@@ -256,7 +256,7 @@ class FakeStripe:
             return True
         self.asked.append(asked)
         self.on_ask(asked)
-        mood = self.mood(asked.path)
+        mode = self.mode(asked.path)
         customer = asked.form.get("payload[stripe_customer_id]")
         if customer and self.busy[customer]:
             busy = Refused(429, "one at a time", type="rate_limit_error", code="lock_timeout")
@@ -265,30 +265,30 @@ class FakeStripe:
         if customer:
             self.busy[customer] += 1
         try:
-            return await self._fare(stream, connection, asked, mood)
+            return await self._fare(stream, connection, asked, mode)
         finally:
             if customer:
                 self.busy[customer] -= 1
 
     async def _fare(
-        self, stream: trio.SocketStream, connection: h11.Connection, asked: Asked, mood: Mood
+        self, stream: trio.SocketStream, connection: h11.Connection, asked: Asked, mode: Mode
     ) -> bool:
         status, body = 0, b""
-        if mood.takes:
+        if mode.takes:
             status, body = self.answer(asked)
             self.on_done(asked)
-        if mood.hangs:  # until the other side gives up
+        if mode.hangs:  # until the other side gives up
             with trio.move_on_after(60):
                 while await stream.receive_some():
                     pass
             return False
-        if mood.drops:
+        if mode.drops:
             return False
-        if mood.late_s:
-            await trio.sleep(mood.late_s)
-        if mood.status is not None:
-            status, body = mood.status, mood.says
-        await _send(stream, connection, status, body, mood.retry_after)
+        if mode.late_s:
+            await trio.sleep(mode.late_s)
+        if mode.status is not None:
+            status, body = mode.status, mode.says
+        await _send(stream, connection, status, body, mode.retry_after)
         return True
 
     def _steer(self, asked: Asked, octets: bytes) -> bytes:
@@ -296,8 +296,8 @@ class FakeStripe:
             reported = json.loads(octets)
             self.put(*reported.get("subscriptions", []))
             self.trouble = reported.get("trouble", self.trouble)
-            for word, moods in reported.get("moods", {}).items():
-                self.next(word, *moods)
+            for word, modes in reported.get("modes", {}).items():
+                self.next(word, *modes)
         return json.dumps(
             {
                 "counted": self.counted,

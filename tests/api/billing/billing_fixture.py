@@ -1,0 +1,137 @@
+"""Shared set-up of the billing tests: a store, a fake Stripe and the product's parts between them."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mailprobe.api.billing.client import Stripe, StripePace
+from mailprobe.api.billing.provider import (
+    OutboxWorker,
+    StripeCustomers,
+    StripePayments,
+    open_stripe_payments,
+)
+from mailprobe.api.billing.rules import (
+    OUTAGE_PAUSE_MAX_S,
+    Failure,
+)
+from mailprobe.api.rest.app import create_app
+from mailprobe.storage.memory.store import MemoryStore
+from mailprobe.storage.records import Caller, OutboxMessage, Reservation
+from tests.api.billing.fake_stripe import (
+    KEY,
+    SECRET,
+    FakeStripe,
+    open_fake_stripe,
+    signed,
+)
+from tests.api.service_fixture import Unsteady, open_shop
+from tests.storage.fixed_clock import NOON, Clock, granted, make_caller, row
+
+ROOT = Path(__file__).parents[3]
+DASHBOARD = "https://dash.test"
+SLOT = int(NOON.timestamp())
+QUICK = StripePace(
+    timeout_s=0.3, answer_s=2, repeats_s=(0.01, 0.02), poll_s=0.01, backoff_max_s=0.02
+)
+
+LOST = Failure("lost", certain=False)
+REFUSED = Failure("refused", certain=True)
+
+
+@dataclass
+class BillingSetup:
+    """A store, a fake Stripe, and what stands between them; the clock stands still until told."""
+
+    store: Any
+    fake: FakeStripe
+    clock: Clock
+    stripe: Stripe
+    outbox_worker: OutboxWorker
+    payments: StripePayments
+    caller: Caller
+
+    async def use(self, count: int, caller: Caller | None = None) -> None:
+        """Settle so many billable verifications, and one that is not."""
+        caller = caller or self.caller
+        reservation = await self.store.reserve(caller, count + 1, granted, lease_s=60)
+        assert isinstance(reservation, Reservation)
+        rows = [row(self.clock())] * count + [row(self.clock(), billable=False)]
+        await self.store.settle(reservation, rows, metered=True)
+
+    async def deliver(self, rounds: int = 1) -> None:
+        """Rounds so far apart that whatever is to be sent is due."""
+        for _ in range(rounds):
+            self.clock.pass_(12 + 2 * OUTAGE_PAUSE_MAX_S)
+            await self.outbox_worker.deliver()
+
+    async def messages(self) -> list[OutboxMessage]:
+        messages: list[OutboxMessage] = await self.store.messages("meter", limit=1000)
+        return messages
+
+    async def message(self) -> OutboxMessage:
+        (message,) = await self.messages()
+        return message
+
+
+@asynccontextmanager
+async def open_billing(tier: str = "builder") -> AsyncIterator[BillingSetup]:
+    clock = Clock()
+    store: Any = Unsteady(MemoryStore(clock))
+    caller = await make_caller(store, tier)
+    async with open_fake_stripe(now=clock) as fake:
+        stripe = Stripe(KEY, fake.url, QUICK)
+        customers = StripeCustomers(store, stripe)
+        rng = random.Random(0)
+        yield BillingSetup(
+            store,
+            fake,
+            clock,
+            stripe,
+            OutboxWorker(store, stripe, customers, now=clock, rng=rng, pace=QUICK),
+            StripePayments(
+                store,
+                stripe,
+                customers,
+                webhook_secret=SECRET,
+                dashboard_url=DASHBOARD,
+                now=clock,
+                pace=QUICK,
+            ),
+            caller,
+        )
+        await stripe.close()
+
+
+async def send_event(
+    billing: BillingSetup, kind: str = "customer.subscription.updated", **about: Any
+) -> Any:
+    """Have Stripe tell of it; the account as it is then."""
+    about = {"object": "subscription", "customer": "cus_1"} | about
+    octets, header = signed(kind, about, billing.clock())
+    await billing.payments.receive_event(octets, header)
+    return await billing.store.account(billing.caller.account.id)
+
+
+async def become(billing: BillingSetup, customer_id: str = "cus_1") -> None:
+    await billing.store.change_account(billing.caller.account.id, customer_id=customer_id)
+
+
+@asynccontextmanager
+async def open_billed(tier: Any = "free", secret: str | None = SECRET) -> AsyncIterator[Any]:
+    """A service that bills through the fake; the sender is at work."""
+    async with open_shop(tier, metered=True) as shop, open_fake_stripe(now=shop.clock) as fake:
+        stripe = Stripe(KEY, fake.url, QUICK)
+        async with open_stripe_payments(
+            shop.store, stripe, webhook_secret=secret, dashboard_url=DASHBOARD, now=shop.clock,
+            rng=random.Random(0), pace=QUICK,
+        ) as payments:  # fmt: skip
+            shop.app = create_app(replace(shop.service, payments=payments))
+            yield shop, fake
+
+
+async def throw(*arguments: Any) -> Any:
+    raise ZeroDivisionError

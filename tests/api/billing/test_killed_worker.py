@@ -1,0 +1,125 @@
+"""Killed at any moment, the service counts each verification once at the meter."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mailprobe.api.billing.client import Stripe
+from mailprobe.api.billing.provider import (
+    OutboxWorker,
+    StripeCustomers,
+)
+from mailprobe.storage import open_store
+from tests.api.billing.billing_child import NAMES, fast_clock
+from tests.api.billing.billing_fixture import (
+    ROOT,
+)
+from tests.api.billing.fake_stripe import (
+    KEY,
+    FakeStripe,
+    open_fake_stripe,
+)
+from tests.storage.fixed_clock import SECRET as STORE_SECRET
+from tests.storage.fixed_clock import make_caller
+
+# httpx leaves the body's generator behind where a request is cancelled
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
+
+KILLS = 20
+TIERS = ("builder", "scale", "free")  # of the child's three accounts
+
+
+async def test_killed_at_any_moment_the_meter_counts_each_verification_once(tmp_path: Path):
+    """The sum at Stripe is the sum in the database, whatever was under way at each of the kills."""
+    rng = random.Random(11)
+    path, began = tmp_path / "mailprobe.db", time.time()
+    now = fast_clock(began)
+    async with open_store(path, secret_key=STORE_SECRET, now=now) as store:
+        callers = [
+            await make_caller(store, tier, name) for tier, name in zip(TIERS, NAMES, strict=True)
+        ]
+    async with open_fake_stripe(now=now, trouble=0.3, rng=rng) as fake:
+        for kill in range(KILLS):
+            command = [
+                "tests.api.billing.billing_child",
+                str(path),
+                fake.url,
+                str(began),
+                str(kill),
+            ]
+            await live_and_die([sys.executable, "-m", *command], fake, rng)
+        fake.trouble = 0.0
+        clock = Later(now)  # all leases and pauses are over
+        async with open_store(path, secret_key=STORE_SECRET, now=clock) as store:
+            await deliver_all(store, fake, clock)
+            used = [(await store.ledger(caller)).month_billable for caller in callers]
+            messages = await store.messages("meter", limit=1000)
+            customers = [await store.account(caller.account.id) for caller in callers]
+    billed = Counter[str]()
+    for event in fake.events:
+        billed[event["customer"]] += event["value"]
+    assert all(message.sent_at for message in messages)
+    assert [account.customer_id is None for account in customers if account] == [False, False, True]
+    assert [billed[account.customer_id or ""] for account in customers if account] == [*used[:2], 0]
+    assert min(used) > 0
+    identifiers = [event["identifier"] for event in fake.events]
+    assert len(identifiers) == len(set(identifiers)) == len(messages)
+    sent = Counter(asked.form["identifier"] for asked in fake.asked if "identifier" in asked.form)
+    assert max(sent.values()) > 1, "nothing was ever sent twice: this proved nothing"
+
+
+async def live_and_die(command: list[str], fake: FakeStripe, rng: random.Random) -> None:
+    """Run it, and kill it after so many settlements, or while it waits for so manieth answer."""
+    settlements, events = rng.randint(1, 150), rng.randint(1, 6)
+    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, cwd=ROOT)
+
+    def look(asked: Any) -> None:
+        nonlocal events
+        events -= asked.path.endswith("meter_events")
+        if not events:
+            process.kill()
+
+    fake.on_done = look
+    assert process.stdout
+    async for octets in process.stdout:
+        settlements -= octets.count(b"\n")
+        if settlements <= 0:
+            process.kill()
+    assert await process.wait() == -signal.SIGKILL
+    fake.on_done = lambda asked: None
+
+
+class Later:
+    """A clock that is ahead, and can be put further ahead."""
+
+    def __init__(self, now: Any) -> None:
+        self._now = now
+        self.ahead = timedelta(hours=2)
+
+    def __call__(self) -> datetime:
+        later: datetime = self._now() + self.ahead
+        return later
+
+
+async def deliver_all(store: Any, fake: FakeStripe, clock: Later) -> None:
+    """What the fake refuses while it still answers one who was killed is due again later."""
+    stripe = Stripe(KEY, fake.url)
+    outbox_worker = OutboxWorker(
+        store, stripe, StripeCustomers(store, stripe), now=clock, rng=random.Random(0)
+    )
+    for _ in range(20):
+        while (await outbox_worker.deliver()).claimed:
+            pass
+        if all(message.sent_at for message in await store.messages("meter", limit=1000)):
+            break
+        clock.ahead += timedelta(minutes=30)
+    await stripe.close()

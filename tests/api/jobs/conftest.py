@@ -1,0 +1,29 @@
+"""Fixtures of the job and callback tests."""
+
+import socket
+
+import pytest
+import trustme
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def ca_file(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("authority") / "authority.pem"
+    authority.cert_pem.write_to_path(path)
+    return str(path)
+
+
+@pytest.fixture
+def names_are_never_resolved(monkeypatch):
+    """The system's resolver may turn digits into bytes, and nothing else."""
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host, port, family=0, type=0, proto=0, flags=0):
+        return real(host, port, family, type, proto, flags | socket.AI_NUMERICHOST)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)

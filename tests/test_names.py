@@ -1,0 +1,214 @@
+"""No identifier, table or column uses a word of the first version that a standard term replaced.
+
+docs/glossary.md has the terms. A word counts in the sense that was replaced, so
+`ALLOWED` holds standard uses with their reasons. `REMAINING` holds what is still to
+be renamed; it only ever gets shorter.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("engine", "api", "storage", "bench", "tests")
+
+OLD_WORDS = frozenset(
+    [
+        "house",
+        "doors",
+        "errand",
+        "errands",
+        "desk",
+        "desks",
+        "clerk",
+        "clerks",
+        "turnstile",
+        "seats",
+        "sitter",
+        "sitters",
+        "courier",
+        "couriers",
+        "postman",
+        "postmen",
+        "letters",
+        "border",
+        "borders",
+        "farewell",
+        "farewells",
+        "anteroom",
+        "anterooms",
+        "prober",
+        "probers",
+        "census",
+        "tally",
+        "tallies",
+        "glance",
+        "glances",
+        "onces",
+        "lanes",
+        "tidying",
+        "town",
+        "towns",
+        "hammer",
+        "hammers",
+        "porter",
+        "shedding",
+        "deeds",
+        "wishes",
+        "inquiry",
+        "inquiries",
+        "twins",
+        "bells",
+        "borne",
+        "mouth",
+        "moods",
+        "personalities",
+        "troubles",
+        "patient",
+        "told",
+        "heard",
+        "stirred",
+    ]
+)
+
+VERBS = frozenset(
+    {"told", "heard", "patient", "letters", "borne", "doors", "tidying", "house"}
+)  # sentences of tests
+
+ALLOWED: dict[str, str] = {
+    # name: reason
+    "COLUMN_LETTERS": "letters of the alphabet",
+    "DOUBLED_LETTERS_MIN": "letters of the alphabet",
+    "FIRST_LETTER_LETTERS_MIN": "letters of the alphabet",
+    "FUZZY_LETTERS_MIN": "letters of the alphabet",
+    "FUZZY_WORD_LETTERS_MIN": "letters of the alphabet",
+    "LETTERS": "letters of the alphabet",
+    "NO_ENDING_LETTERS_MAX": "letters of the alphabet",
+    "REMARK_LETTERS_MAX": "letters of the alphabet",
+    "SQUEEZED_LETTERS_MIN": "letters of the alphabet",
+    "SWAPPED_LETTERS_MIN": "letters of the alphabet",
+    "TWO_SLIPS_LETTERS_MIN": "letters of the alphabet",
+    "WESTERN_LETTERS": "letters of the alphabet",
+    "_letters": "letters of the alphabet",
+    "column_letters": "letters of the alphabet",
+    "first_letters": "letters of the alphabet",
+    "letters": "letters of the alphabet",
+    "letters_min": "letters of the alphabet",
+}
+
+# file: names still to be renamed
+REMAINING: dict[str, frozenset[str]] = {
+    "api/cli/cleaning/run.py": frozenset({"tally"}),
+    "bench/harness/engine_runs.py": frozenset({"patient"}),
+    "bench/harness/tune.py": frozenset({"borne"}),
+    "bench/lab/run.py": frozenset({"doors"}),
+    "bench/peers/in_namespace.py": frozenset({"doors", "errand", "told"}),
+    "bench/suites/hostile_rows.py": frozenset({"patient"}),
+    "bench/suites/truth.py": frozenset({"patient"}),
+    "engine/dns/routes.py": frozenset({"patient"}),
+    "engine/dns/single_flight.py": frozenset({"patient"}),
+    "engine/stream/scheduler.py": frozenset({"patient"}),
+    "tests/api/cli/test_verify.py": frozenset({"tally"}),
+    "tests/api/observability/test_logs.py": frozenset({"Told"}),
+    "tests/api/quota/test_connection_leases.py": frozenset({"_whatever_is_told", "patient"}),
+    "tests/api/quota/test_killed.py": frozenset({"assert_told"}),
+    "tests/bench/lab/test_scenarios.py": frozenset({"clerk"}),
+    "tests/engine/dns/test_addresses.py": frozenset({"patient"}),
+    "tests/engine/dns/test_doh.py": frozenset({"patient"}),
+    "tests/engine/dns/test_endpoint_faults.py": frozenset({"patient"}),
+    "tests/engine/dns/test_hung_names.py": frozenset({"patient", "told"}),
+    "tests/engine/dns/test_hung_resolver.py": frozenset({"open_town", "patient"}),
+    "tests/engine/dns/test_routes.py": frozenset({"patient"}),
+    "tests/engine/smtp/replies/test_reply_cost.py": frozenset({"patient"}),
+    "tests/engine/smtp/test_cancellation.py": frozenset({"patient"}),
+    "tests/engine/smtp/test_connection_budget.py": frozenset({"patient"}),
+    "tests/engine/smtp/test_out_of_step.py": frozenset({"patient"}),
+    "tests/engine/smtp/test_pool.py": frozenset({"patient"}),
+    "tests/engine/stream/streams.py": frozenset({"wishes"}),
+    "tests/engine/stream/test_bounds.py": frozenset({"patient"}),
+    "tests/engine/test_fair_queue.py": frozenset({"lanes"}),
+    "tests/engine/test_observer.py": frozenset({"patient"}),
+    "tests/engine/test_outcomes.py": frozenset({"told"}),
+    "tests/engine/test_real_sockets.py": frozenset({"assert_told"}),
+    "tests/engine/testing/test_mail_hosts.py": frozenset(
+        {"test_troubles_can_end_with_the_first_session"}
+    ),
+    "tests/engine/testing/test_starttls.py": frozenset(
+        {"test_starttls_unasked_is_a_probers_mistake"}
+    ),
+    "tests/peers/engine_runs.py": frozenset({"Told", "assert_told", "patient"}),
+    "tests/peers/test_migrate.py": frozenset({"patient"}),
+    "tests/simulation/test_bad_neighbours.py": frozenset({"Town", "make_town", "patient", "town"}),
+    "tests/simulation/test_interleavings.py": frozenset({"patient"}),
+    "tests/simulation/test_out_of_step.py": frozenset({"patient"}),
+    "tests/storage/child_processes.py": frozenset({"partitions_told"}),
+    "tests/storage/migrate/test_migrate.py": frozenset({"told_of_postgres"}),
+    "tests/storage/stores.py": frozenset({"be_patient", "patient"}),
+    "tests/storage/two_stores.py": frozenset({"TOLD"}),
+}
+
+
+def words_of(name: str) -> set[str]:
+    """The words of an identifier, split at underscores and capitals, in lower case."""
+    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
+    return {part.lower() for part in parts}
+
+
+def names_defined(tree: ast.AST) -> Iterator[str]:
+    """Names of functions, classes, arguments, variables and attributes that the code defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def names_of_schema(sql: str) -> Iterator[str]:
+    """Identifiers of an SQL script; its comments and texts are no names."""
+    yield from re.findall(r"[a-z_]+", re.sub(r"--.*|'[^']*'", "", sql.lower()))
+
+
+def has_old_word(name: str) -> bool:
+    """Whether it has one; a test's name is a sentence, in which a verb may stand."""
+    return bool(words_of(name) & (OLD_WORDS - VERBS if name.startswith("test_") else OLD_WORDS))
+
+
+def hits() -> dict[str, set[str]]:
+    """The names with an old word, by file."""
+    found: dict[str, set[str]] = {}
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            names = names_defined(ast.parse(path.read_text("utf-8")))
+            found[path.relative_to(ROOT).as_posix()] = {n for n in names if has_old_word(n)}
+    for path in sorted((ROOT / "storage/schema").rglob("*.sql")):
+        names = names_of_schema(path.read_text("utf-8"))
+        found[path.relative_to(ROOT).as_posix()] = {n for n in names if has_old_word(n)}
+    return {file: names - ALLOWED.keys() for file, names in found.items() if names - ALLOWED.keys()}
+
+
+def test_no_identifier_uses_an_old_word():
+    unexpected = {
+        file: sorted(names - REMAINING.get(file, frozenset()))
+        for file, names in hits().items()
+        if names - REMAINING.get(file, frozenset())
+    }
+    assert unexpected == {}
+
+
+def test_names_split_at_underscores_and_capitals():
+    assert words_of("_OldDesk_v2") == {"old", "desk", "v"}
+    assert words_of("SMTPDesk") == {"smtp", "desk"}
+    assert "clerk" not in names_of_schema("CREATE TABLE desk (seat INTEGER) -- a clerk")
+    assert "desk" in names_of_schema("CREATE TABLE desk (seat INTEGER)")
+
+
+def test_remaining_names_shrink_with_the_code():
+    found = hits()
+    assert {
+        file: names for file, names in REMAINING.items() if names - found.get(file, set())
+    } == {}
