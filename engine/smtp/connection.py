@@ -1,9 +1,9 @@
-"""A Conversation over a line, with the read clock.
+"""Runs one SMTP conversation over a byte channel, with a read deadline for each reply.
 
-Each reply, complete, has `read_s` from its command's write or from the reply
-before it, whichever is later; octets that drip in do not extend it. After any
-failure the connection is good for nothing but closing: `usable` is false and
-stays so, so that a late reply can't be taken for another question's answer.
+A reply must be complete within `read_s` seconds of its command's write or of the reply
+before it, whichever is later. Octets that arrive slowly do not extend this. After any
+failure the connection can only be closed: `usable` stays false, so that a late reply
+is never paired with another command.
 """
 
 import ssl
@@ -23,20 +23,20 @@ from mailprobe.engine.smtp.wire import (
     rcpt,
 )
 
-HANG_UP_S = 0.05  # a server that listens sees our end within a round trip
-QUIT_S = 0.3  # a seat is held meanwhile; a server that has read QUIT needs no more of us
+HANG_UP_S = 0.05  # a reading server sees the end of the stream within a round trip
+QUIT_S = 0.3  # the permit is held meanwhile; a server that has read QUIT closes by itself
 
 
 class ReadTimedOut(Exception):
-    """The read clock ran out before the reply was complete."""
+    """The read deadline passed before the reply was complete."""
 
 
 class Overdue(ReadTimedOut):
-    """Nobody waits for the reply any more; the host is not to blame."""
+    """The caller's own deadline passed; the host is not at fault."""
 
 
 class ConnectionLost(Exception):
-    """The server closed or reset the connection, in a few words."""
+    """The server closed or reset the connection; the message says which."""
 
 
 class SmtpConnection:
@@ -47,31 +47,31 @@ class SmtpConnection:
         self._now = trio.lowlevel.current_clock().current_time
         self._channel = StreamChannel(line) if isinstance(line, trio.abc.Stream) else line
         self._read_s = read_s
-        # For how long, at the least, nothing more has come after what was received last.
+        # Seconds, at least, for which nothing has come since the last octets received.
         self.silent_s = self._channel.silent_s
-        self.sent_at = self.received_at = self._now()  # the last write, the last reply
-        self._arrived_at = self.received_at  # what was read last
+        self.sent_at = self.received_at = self._now()  # of the last write and of the last reply
+        self._arrived_at = self.received_at  # of the last octets read
         self._failed = False
 
     @property
     def usable(self) -> bool:
-        """Another command may be said: nothing failed, nothing is unanswered or unread."""
+        """True if another command may be sent: nothing failed, nothing is unanswered or unread."""
         conversation = self.conversation
         return not self._failed and conversation.quiet and conversation.stage is not Stage.CLOSED
 
     async def send(self, *commands: Command) -> None:
         """Write a group of commands in one go.
 
-        Raises ReadTimedOut where the server does not take them in time, ConnectionLost,
-        and TheirMistake where it spoke without being asked.
+        Raises ReadTimedOut if the server does not read them in time, ConnectionLost,
+        and RemoteProtocolError if it sent a reply without a command.
         """
         if rest := self.send_now(*commands):
             await self.flush(rest)
 
     def send_now(self, *commands: Command) -> bytes:
-        """Write a group of commands as far as that goes at once; the rest is for say_rest().
+        """Write what the system takes of these commands at once; return the rest for flush().
 
-        Raises TheirMistake where the server spoke without being asked.
+        Raises RemoteProtocolError if the server sent a reply without a command.
         """
         if self.conversation.unread and not self.conversation.unanswered:
             self._failed = True
@@ -79,7 +79,7 @@ class SmtpConnection:
         return self._write(self.conversation.send(*commands))
 
     def send_rcpt_now(self, mailbox: str) -> bytes:
-        """As say_now() does with one RCPT."""
+        """Do what send_now() does for one RCPT."""
         octets = self.conversation.send_rcpt(mailbox)
         return self.send_now(rcpt(mailbox)) if octets is None else self._write(octets)
 
@@ -88,7 +88,7 @@ class SmtpConnection:
         try:
             sent = self._channel.send_now(octets)
         except GONE:
-            return octets  # say_rest() meets it again
+            return octets  # flush() meets the error again
         return b"" if sent == len(octets) else octets[sent:]
 
     async def flush(self, octets: bytes) -> None:
@@ -99,13 +99,13 @@ class SmtpConnection:
             self._failed = True
             raise ReadTimedOut from None
         except GONE as error:
-            # The server may have said why before it closed: hear() will tell.
+            # The server may have replied before it closed: receive_reply() returns that reply.
             if not await self._reads_last_reply():
                 self._failed = True
                 raise ConnectionLost("closed by the server") from error
 
     async def _reads_last_reply(self) -> bool:
-        """After a failed write: is there a reply of 421 or the like to be read?"""
+        """After a failed write: has a reply come, such as 421, that explains it?"""
         try:
             await self._channel.wait(self._now() + LATE_GRACE_S)
             octets = self._channel.receive()
@@ -115,7 +115,7 @@ class SmtpConnection:
         return bool(octets)
 
     def already_received(self) -> CommandReply | None:
-        """The next reply where it has come already. Raises TheirMistake."""
+        """Return the next reply if it was read already, else None. Raises RemoteProtocolError."""
         try:
             turn = self.conversation.next_exchange()
         except RemoteProtocolError:
@@ -126,10 +126,10 @@ class SmtpConnection:
         return turn
 
     async def receive_reply(self, *, until: float = float("inf")) -> CommandReply:
-        """The reply to the oldest unanswered command, with that command.
+        """Return the oldest unanswered command with its reply.
 
-        `until` (trio's clock) ends the wait earlier than the read clock does.
-        Raises ReadTimedOut, or Overdue where it was `until`; ConnectionLost, TheirMistake.
+        `until` (trio's clock) ends the wait earlier than the read deadline does. Raises
+        ReadTimedOut, or Overdue if `until` passed first; ConnectionLost, RemoteProtocolError.
         """
         try:
             while (turn := self.already_received()) is None:
@@ -143,24 +143,24 @@ class SmtpConnection:
 
     @property
     def since(self) -> float:
-        """Since when the oldest unanswered command waits: its write, or the reply before its own."""
+        """When the oldest unanswered command began to wait: its write, or the reply before its own."""
         return self.sent_at if self.sent_at > self.received_at else self.received_at
 
     def deadline(self, until: float) -> float:
-        """When the reply to the oldest unanswered command is to be complete."""
+        """Return when the reply to the oldest unanswered command must be complete."""
         latest = self.sent_at if self.sent_at > self.received_at else self.received_at
         deadline = latest + self._read_s
         return deadline if deadline < until else until
 
     def check_clock(self, until: float) -> None:
-        """Raise ReadTimedOut where the deadline has passed, or Overdue where it was `until`."""
+        """Raise ReadTimedOut if the deadline has passed, or Overdue if the deadline was `until`."""
         deadline = self.deadline(until)
         if self._now() >= deadline:
             self._failed = True
             raise Overdue if deadline == until else ReadTimedOut
 
     def receive(self) -> bool:
-        """Read what has come; say whether anything has. Raises ConnectionLost."""
+        """Read what has come; return whether anything has. Raises ConnectionLost."""
         octets = self._octets()
         if octets is None:
             return False
@@ -168,10 +168,10 @@ class SmtpConnection:
         return True
 
     def receive_exchange(self) -> CommandReply | None:
-        """Read what has come: the next turn, where that is one whole reply and nothing else.
+        """Read what has come; return the command and its reply if that is exactly one reply.
 
-        None where nothing has come, or more or less than that: heard_already() goes on
-        with it. Raises ConnectionLost, TheirMistake.
+        None if nothing, or more or less than one reply has come: then already_received()
+        continues. Raises ConnectionLost, RemoteProtocolError.
         """
         try:
             octets = self._channel.receive()
@@ -190,7 +190,7 @@ class SmtpConnection:
         return turn
 
     def _octets(self) -> bytes | None:
-        """What has come, None where nothing has. Raises ConnectionLost."""
+        """Return what has come, None if nothing has. Raises ConnectionLost."""
         try:
             octets = self._channel.receive()
         except GONE as error:
@@ -202,7 +202,7 @@ class SmtpConnection:
         return octets
 
     def _check_open(self, octets: bytes | None) -> None:
-        """Nothing has come: yet, or ever, which the empty octets say. Raises ConnectionLost."""
+        """Raise ConnectionLost for empty octets, which mean the end; None means nothing yet."""
         if octets is not None:
             raise self._lost("closed by the server")
 
@@ -215,9 +215,10 @@ class SmtpConnection:
         return self.conversation.unread
 
     async def follow(self, go_on: OnOctets, until: float) -> None:
-        """Let `go_on` take what comes, first until `until`, until it says that the wait is over.
+        """Call `go_on` when octets come or `until` passes; it returns the next deadline or None to end.
 
-        It may be called from another task; it raises nothing.
+        `go_on` may be called from another task and must not raise. Unlike after
+        receive_until(), a cancelled wait leaves the connection unusable.
         """
         try:
             await self.receive_until(go_on, until)
@@ -226,7 +227,7 @@ class SmtpConnection:
             raise
 
     async def receive_until(self, go_on: OnOctets, until: float) -> None:
-        """As follow() does, while nothing is unanswered: a wait that is cancelled does no harm."""
+        """Do what follow() does while nothing is unanswered; cancelling leaves the connection usable."""
         self._channel.on_octets = go_on
         try:
             further = go_on() if self.conversation.unread else until
@@ -236,7 +237,7 @@ class SmtpConnection:
             self._channel.on_octets = None
 
     def replied(self) -> bool:
-        """Did the server speak or close, of whom nothing was asked? Then nothing may be any more."""
+        """Did the server send or close while nothing was unanswered? Then it is unusable."""
         try:
             octets = self._channel.receive()
         except GONE:
@@ -248,14 +249,14 @@ class SmtpConnection:
         return True
 
     def interrupt(self) -> None:
-        """End the wait: what it was given is called, and says whether to go on."""
+        """End the wait. The waiter's `go_on` is called and returns whether to continue."""
         self._channel.interrupt()
 
     async def start_tls(self, *, until: float = float("inf")) -> str:
-        """Speak TLS from now on, as the server has agreed to; its version. The certificate
-        is not judged.
+        """Start TLS after STARTTLS was accepted; return its version.
 
-        The handshake has the time of one reply. Raises what hear() raises.
+        The certificate is not checked. The handshake has the time of one reply. Raises
+        what receive_reply() raises.
         """
         try:
             self.conversation.secured()
@@ -263,7 +264,7 @@ class SmtpConnection:
             await self._shake_hands(line, self.deadline(until), until)
             self._channel, self.silent_s = line, line.silent_s
             self.received_at = self._now()
-            self.receive()  # what was said together with the handshake's end was not asked for
+            self.receive()  # octets that came with the handshake's end answer no command
         except BaseException:
             self._failed = True
             raise
@@ -283,17 +284,17 @@ class SmtpConnection:
             raise ConnectionLost("closed by the server") from error
 
     def lines_of(self, turn: CommandReply) -> list[tuple[float, bool, str]]:
-        """The turn as an explanation has it: when, by us?, text."""
+        """Return the exchange as lines for an explanation: (time, sent by us, text)."""
         lines = [(self.received_at, False, line) for line in str(turn.reply).split("\n")]
         if turn.command is not CONNECT:
             lines.insert(0, (self.sent_at, True, turn.command.line))
         return lines
 
     async def quit(self) -> None:
-        """Say QUIT where that may be said, hear the answer within QUIT_S, close.
+        """Send QUIT if the connection is usable, wait at most QUIT_S for the reply, close.
 
-        Elsewhere the server is given a moment to see the end, so that it does not count
-        this connection and the next one at the same time.
+        Otherwise wait at most HANG_UP_S for the server to see the end, so that it does
+        not count this connection and the next one at the same time.
         """
         try:
             if self.usable:

@@ -1,15 +1,15 @@
-"""Are replies still paired with the right recipients? And the verdicts that await the proof.
+"""Proves that replies are paired with the right recipients, and holds verdicts until then.
 
-SMTP numbers nothing: a reply belongs to the oldest unanswered command (RFC 5321 4.5.2,
-RFC 2920 3.1). A host or a middlebox that answers one command twice, or swallows an
-answer, shifts every later reply to another recipient. Two things prove that no reply
-was shifted: a reply that names the recipient it was given to, and silence while no
-command is unanswered, for a surplus reply would break it. But a host that owes a reply and
-is slow with it is silent, too. Where that may be (a reply was late, or is word for word the
-one before it, or a random address was accepted), NOOP is asked first: what the host owes
-would be taken for its reply, and a refusal is none. Until the proof has come,
-a verdict is held back. The conversation goes on meanwhile, so the proof costs
-`QUIET_S` once in many recipients, and nothing where the host names recipients.
+SMTP replies have no numbers: a reply belongs to the oldest unanswered command (RFC 5321
+4.5.2, RFC 2920 3.1). If a host or a middlebox answers one command twice or drops a
+reply, every later reply shifts to another recipient. Two things prove that no reply
+shifted: a reply that names its recipient, and silence while no command is unanswered,
+because a surplus reply would come then. A host that is late with a missing reply is also
+silent. If that is possible (a reply was late, or repeats the one before it word for word,
+or a random address was accepted), the session sends NOOP first: the missing reply would
+be taken for the reply to NOOP, and a refusal can't be one. The session holds a verdict
+until the proof comes and probes on meanwhile. So the proof costs `QUIET_S` once in many
+recipients, and nothing if the host names recipients.
 """
 
 import re
@@ -19,38 +19,42 @@ from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply
 from mailprobe.engine.verdict import Outcome
 
-HELD_S = 0.5  # a verdict is not kept from its caller for longer, if more can be asked
-QUIET_S = 0.01  # a doubled reply follows at once; networks between reorder within 10 ms
+HELD_S = 0.5  # a verdict is held no longer than this while more can be sent
+QUIET_S = 0.01  # a doubled reply follows at once; networks delay it by up to 10 ms
 QUIET_S_MAX = 0.3
-QUIET_MARGIN = 1.5  # times as long as this host takes for one more reply
-DEADLINE_MARGIN_S = 0.3  # a held verdict is proven so long before its address's clock ends
-EARLY = 0.5  # of the usual time: a reply that comes sooner may answer an earlier command
+QUIET_MARGIN = 1.5  # times the host's usual time for one more reply
+DEADLINE_MARGIN_S = 0.3  # a held verdict is proven this long before its address's deadline
+EARLY = 0.5  # of the usual time; a reply sooner than that may answer an earlier command
 
-# Each octet is looked at for one "<" at the most, so the search is linear.
+# Each octet is scanned for at most one "<", so the search is linear.
 _IN_BRACKETS = re.compile(r"<([^<>\s@]{1,64}@[^<>\s@]{1,255})>")
-_APART = re.compile(r'[\s<>()\[\],;:"]+')  # none of them is in a local part that isn't quoted
+_APART = re.compile(r'[\s<>()\[\],;:"]+')  # an unquoted local part contains none of them
 
 
 class OutOfStep(RemoteProtocolError):
-    """Replies and commands can't be paired any more: what is not proven is not to be trusted."""
+    """Replies no longer match commands: unproven verdicts must not be trusted."""
 
 
 class Pairing:
-    """All recipients of one session, to tell whose a reply is by the names in it."""
+    """All recipients of one session, to check the names in a reply against them."""
 
     __slots__ = ("_new", "_quoted", "_sent", "add")
 
     def __init__(self) -> None:
         self._sent: set[str] = set()  # lower case
-        self._new: list[str] = []  # not among them yet: few replies name anybody
-        self._quoted = False  # a local part is: it may contain another one's whole address
-        self.add = self._new.append  # a mailbox that is asked about
+        self._new: list[
+            str
+        ] = []  # not added yet: few replies contain a name, so adding is deferred
+        self._quoted = (
+            False  # a quoted local part was sent; it may contain another recipient's address
+        )
+        self.add = self._new.append  # call it with each mailbox sent in RCPT
 
     def proves(self, reply: SmtpReply, mailbox: str) -> bool:
-        """Say whether the reply to RCPT names the recipient that it is taken for, and no other.
+        """Return whether the reply to RCPT names its recipient and no other.
 
-        Raises TheirMistake for a code that can't answer RCPT, and OutOfStep where the reply
-        names another recipient of the session in angle brackets, and not this one.
+        Raises RemoteProtocolError for a code that can't answer RCPT, and OutOfStep if the
+        reply names another recipient of the session in angle brackets and not this one.
         """
         if 300 <= reply.code < 400:
             raise RemoteProtocolError(f"{reply.code} in answer to RCPT")
@@ -69,9 +73,9 @@ class Pairing:
         return False
 
     def check_names_none(self, reply: SmtpReply, but: Iterable[str]) -> None:
-        """Raise OutOfStep where a reply to RSET or MAIL names a recipient of the session.
+        """Raise OutOfStep if a reply to RSET or MAIL names a recipient of the session.
 
-        Those in `but` are yet to be asked about, if they weren't before.
+        Recipients in `but` are allowed: their RCPT comes next.
         """
         text = " ".join(reply.lines)
         if "<" not in text or "@" not in text:
@@ -89,19 +93,19 @@ class Pairing:
 
 
 def _words(text: str) -> list[str]:
-    """What may be an address in the text: whole words, so that none is part of a longer one."""
+    """Return the words that may be addresses. Whole words, so that none is part of a longer address."""
     return [word.rstrip(".") for word in _APART.split(text) if "@" in word]
 
 
 class UnprovenPairings:
-    """Verdicts of one session that are held back until its replies are proven in step."""
+    """Verdicts of one session, held until its replies are proven to match their commands."""
 
     __slots__ = ("quiet_s", "until", "verdicts")
 
     def __init__(self) -> None:
         self.verdicts: list[tuple[Probe, Outcome, str]] = []
-        self.until = float("inf")  # then it is time for a silence
-        self.quiet_s = QUIET_S  # how long a silence proves what is held
+        self.until = float("inf")  # when the session must wait in silence
+        self.quiet_s = QUIET_S  # how long a silence must last to prove the held verdicts
 
     def hold(self, verdict: tuple[Probe, Outcome, str], now: float) -> None:
         until = self.until if self.verdicts else now + HELD_S
@@ -110,7 +114,7 @@ class UnprovenPairings:
         self.verdicts.append(verdict)
 
     def expect_surplus(self, within_s: float) -> None:
-        """A surplus reply would come so long after the one before it."""
+        """Lengthen the silence: a surplus reply may come `within_s` seconds after the one before it."""
         self.quiet_s = max(self.quiet_s, min(QUIET_MARGIN * within_s, QUIET_S_MAX))
 
     def release_all(self) -> list[tuple[Probe, Outcome, str]]:

@@ -1,11 +1,10 @@
 """The client's half of SMTP without a socket (RFC 5321, 2034, 2920, 3207, 6531, 9422).
 
 `Conversation` knows which command may follow which, how replies are framed and
-which commands are still unanswered. It promises that a reply is paired with the
-oldest unanswered command and with nothing else, and that no octet outside
-printable ASCII (or UTF-8 where SMTPUTF8 was declared) is ever written. It never
-waits, never reads a clock and never repairs: whatever does not parse is
-`RemoteProtocolError`, whatever we should not have said is `LocalProtocolError`.
+which commands are still unanswered. It pairs a reply only with the oldest
+unanswered command, and never writes control characters. It never waits, never
+reads a clock and never repairs: a reply that does not parse raises
+`RemoteProtocolError`, a command that is not allowed raises `LocalProtocolError`.
 """
 
 import re
@@ -16,35 +15,37 @@ from functools import cached_property
 
 import msgspec
 
-REPLY_LINES_MAX = 100  # an EHLO answer of the wordiest host has about 30
+REPLY_LINES_MAX = 100  # the longest EHLO reply seen has about 30
 REPLY_OCTETS_MAX = 16 * 1024
 COMMAND_OCTETS_MAX = 512 + 16  # RFC 5321 4.5.3.1.4, and room for SMTPUTF8 (RFC 6531 3.4)
 
 
 class RemoteProtocolError(Exception):
-    """The server said something that is no SMTP, or spoke out of turn."""
+    """The server sent something that is not SMTP, or a reply without a command."""
 
 
 class LocalProtocolError(Exception):
-    """A command that may not be said here: a bug of ours."""
+    """A command that is not allowed at this stage: a bug of ours."""
 
 
 class Stage(Enum):
-    """How far a session has come."""
+    """The state of a session."""
 
-    BANNER = auto()  # connected, not yet greeted
-    HELLO = auto()  # greeted, not yet introduced
-    READY = auto()  # introduced, no transaction
-    MAIL = auto()  # in a transaction: recipients may be named
-    HANDSHAKE = auto()  # STARTTLS was accepted: TLS comes next, and no command before it
+    BANNER = auto()  # connected, the banner has not come
+    HELLO = auto()  # the banner came, EHLO is next
+    READY = auto()  # EHLO or HELO accepted, no transaction
+    MAIL = auto()  # in a transaction: RCPT is allowed
+    HANDSHAKE = auto()  # STARTTLS accepted: no command before TLS is established
     CLOSED = auto()
 
-    __hash__ = object.__hash__  # a member is itself alone; Enum's own is Python code
+    __hash__ = (
+        object.__hash__
+    )  # members are compared by identity; Enum's own hash is slow Python code
 
 
-_IN_MAIL = Stage.MAIL  # to look it up takes 0.12 µs in Python 3.11
+_IN_MAIL = Stage.MAIL  # Stage.MAIL takes 0.12 µs in Python 3.11
 
-# stage -> what we may say there -> where a positive reply takes us
+# stage -> allowed verbs -> the stage after a positive reply
 TALK: dict[Stage, dict[str, Stage]] = {
     Stage.BANNER: {"CONNECT": Stage.HELLO, "QUIT": Stage.CLOSED},  # after a 554 (3.1)
     Stage.HELLO: {"EHLO": Stage.READY, "HELO": Stage.READY, "QUIT": Stage.CLOSED},
@@ -62,7 +63,7 @@ TALK: dict[Stage, dict[str, Stage]] = {
         "NOOP": Stage.MAIL,
         "QUIT": Stage.CLOSED,
     },
-    Stage.HANDSHAKE: {},  # left by Conversation.secured() alone
+    Stage.HANDSHAKE: {},  # only Conversation.secured() leaves it
     Stage.CLOSED: {},
 }
 
@@ -71,17 +72,19 @@ PIPELINED = ("MAIL", "RCPT", "RSET")
 IN_ONE_GROUP = frozenset((verb, next_) for verb in PIPELINED for next_ in (*PIPELINED, "QUIT"))
 
 
-class Command(msgspec.Struct, frozen=True, gc=False):  # one for each recipient: built in 0.1 µs
-    """One line of ours: its verb, and the whole line without its CRLF."""
+class Command(
+    msgspec.Struct, frozen=True, gc=False
+):  # a Struct: one is built for each recipient, in 0.1 µs
+    """A command: its verb, and the whole line without CRLF."""
 
     verb: str
     line: str
 
 
-# These codes answer nothing else (RFC 5321 4.2.2, RFC 3207 4).
+# Codes that answer only these commands (RFC 5321 4.2.2, RFC 3207 4).
 ANSWERED_BY = {220: ("CONNECT", "STARTTLS"), 221: ("QUIT",)}
 
-CONNECT = Command("CONNECT", "")  # stands for the connection, which the banner answers
+CONNECT = Command("CONNECT", "")  # stands for opening the connection; the banner answers it
 RSET = Command("RSET", "RSET")
 NOOP = Command("NOOP", "NOOP")
 STARTTLS = Command("STARTTLS", "STARTTLS")
@@ -120,12 +123,12 @@ class SmtpReply(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def text(self) -> str:
-        """All lines' words in one, the enhanced code left out where it leads a line."""
+        """All lines joined by spaces, without the enhanced code at the beginning of a line."""
         return " ".join(_without_enhanced(line) for line in self.lines)
 
     @cached_property
     def enhanced(self) -> str | None:
-        """The enhanced status code that leads a line (RFC 2034), `5.1.1`, or None."""
+        """The first enhanced status code that begins a line (RFC 2034), such as `5.1.1`, or None."""
         for line in self.lines:
             if found := _ENHANCED.match(line):
                 return found[1]
@@ -145,21 +148,21 @@ def _without_enhanced(line: str) -> str:
 
 
 class ReplyReader:
-    """Octets in, whole replies out; bounded."""
+    """Splits octets into whole replies. Raises RemoteProtocolError beyond its limits."""
 
     def __init__(self) -> None:
         self._buffer = b""
-        self._at = 0  # what is before has been read
+        self._at = 0  # everything before it has been read
         self._lines: list[str] = []
         self._code = 0
-        self._octets = 0  # of the reply under way, complete lines alone
-        self._latest_line: bytes | None = None  # of a reply of one line; hosts repeat themselves
-        self._latest_octets: bytes | None = None  # of the latest, where they came by themselves
+        self._octets = 0  # of the incomplete reply, whole lines only
+        self._latest_line: bytes | None = None  # of a one-line reply; hosts repeat their replies
+        self._latest_octets: bytes | None = None  # of the latest reply, if they came in one read
         self._latest = SmtpReply(0)
 
     @property
     def empty(self) -> bool:
-        """Nothing is buffered, not even a part of a line."""
+        """True if nothing is buffered, not even a part of a line."""
         return self._at >= len(self._buffer) and not self._lines
 
     def feed(self, octets: bytes | bytearray) -> None:
@@ -167,9 +170,10 @@ class ReplyReader:
         self._at = 0
 
     def whole_reply(self, octets: bytes) -> SmtpReply | None:
-        """The reply that these octets are, no less and no more; else None, and they are fed.
+        """Return the reply if the octets are exactly one; else feed them and return None.
 
-        The next_reply() of the usual case, in which nothing is left over before or after.
+        Equals feed() and next_reply() in the usual case, where nothing is left over
+        before or after. Raises RemoteProtocolError as next_reply() does.
         """
         if self._lines or self._at < len(self._buffer):
             self.feed(octets)
@@ -185,7 +189,7 @@ class ReplyReader:
         return reply
 
     def next_reply(self) -> SmtpReply | None:
-        """The next whole reply, None until more octets come, or TheirMistake."""
+        """Return the next whole reply, or None until more octets come. Raises RemoteProtocolError."""
         while (end := self._buffer.find(b"\n", self._at)) >= 0:
             line, octets = self._buffer[self._at : end], end + 1 - self._at
             self._at = end + 1
@@ -212,7 +216,7 @@ class ReplyReader:
         return reply
 
     def _read_line(self, octets: bytes) -> bool:
-        """Add one line to the reply under way; say whether another one follows."""
+        """Add one line to the incomplete reply; return whether another one follows."""
         line = _decode(octets).rstrip("\r")
         code, mark = line[:3], line[3:4]
         if not (_CODE.fullmatch(code) and mark in ("", " ", "-")):
@@ -227,7 +231,7 @@ class ReplyReader:
 
 
 def _decode(octets: bytes) -> str:
-    """Replies are ASCII by the book, UTF-8 by RFC 6531, Latin-1 in the field."""
+    """Decode as UTF-8 (ASCII, or RFC 6531), else as Latin-1, which real hosts send."""
     try:
         return octets.decode("utf-8")
     except UnicodeDecodeError:
@@ -236,21 +240,21 @@ def _decode(octets: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the server's EHLO answer offers."""
+    """The extensions that the server's EHLO reply offers."""
 
     pipelining: bool = False
     smtputf8: bool = False
     starttls: bool = False
-    recipients_max: int | None = None  # LIMITS RCPTMAX, in one transaction (RFC 9422)
-    transactions_max: int | None = None  # LIMITS MAILMAX, in one session
-    domains_max: int | None = None  # LIMITS RCPTDOMAINMAX, in one transaction
+    recipients_max: int | None = None  # LIMITS RCPTMAX, for one transaction (RFC 9422)
+    transactions_max: int | None = None  # LIMITS MAILMAX, for one session
+    domains_max: int | None = None  # LIMITS RCPTDOMAINMAX, for one transaction
 
 
 NO_OFFER = Offer()
 
 
 def read_offer(reply: SmtpReply) -> Offer:
-    """Read an EHLO answer; what it does not spell rightly is not offered."""
+    """Read an EHLO reply. Misspelt keywords and limits count as not offered."""
     words = {}
     for line in reply.lines[1:]:
         keyword, _, rest = line.strip().partition(" ")
@@ -280,29 +284,29 @@ class CommandReply(msgspec.Struct, frozen=True, gc=False):
 class Conversation:
     """One session, from the banner to QUIT, as bytes in and bytes out.
 
-    `send` takes a group of commands and gives the octets to write; `receive`
-    takes octets read; `next_exchange` pairs replies with commands, oldest first.
+    `send` takes a group of commands and returns the octets to write. `receive`
+    takes the octets read. `next_exchange` pairs replies with commands, oldest first.
     """
 
     def __init__(self) -> None:
         self.stage = Stage.BANNER
         self.offer = NO_OFFER
-        self.opening_reply: SmtpReply | None = None  # the latest that accepts a command but RCPT
-        self.secure = False  # TLS is spoken
+        self.opening_reply: SmtpReply | None = None  # the latest positive reply, except to RCPT
+        self.secure = False  # TLS is established
         self.unanswered: deque[Command] = deque([CONNECT])
         self._reader = ReplyReader()
-        self._ahead = Stage.BANNER  # the stage once all that is unanswered is accepted
+        self._ahead = Stage.BANNER  # the stage if every unanswered command is accepted
 
     @property
     def quiet(self) -> bool:
-        """Nothing is unanswered and nothing unread: another question may be asked."""
+        """True if nothing is unanswered and nothing unread: the next command may be sent."""
         return not self.unanswered and self._reader.empty
 
     def send(self, *commands: Command) -> bytes:
-        """The octets of these commands, which are unanswered from now on.
+        """Return the octets of these commands, which are unanswered from now on.
 
-        Raises OurMistake where one may not be said here, where octets of an
-        earlier reply are left, or where a line holds a control character.
+        Raises LocalProtocolError if a command is not allowed here, if octets of an
+        earlier reply are unread, or if a line is too long or contains a control character.
         """
         if not self.unanswered:
             self._ahead = self.stage
@@ -326,9 +330,9 @@ class Conversation:
         return "".join([f"{command.line}\r\n" for command in commands]).encode()
 
     def send_rcpt(self, mailbox: str) -> bytes | None:
-        """As send() does with one RCPT in a transaction, where nothing is unanswered or unread.
+        """Do what send() does for one RCPT, if in a transaction with nothing unanswered or unread.
 
-        None where that isn't so, and nothing was done. Raises OurMistake as send() does.
+        Otherwise does nothing and returns None. Raises LocalProtocolError for a bad line.
         """
         if self.unanswered or self.stage is not _IN_MAIL or not self._reader.empty:
             return None
@@ -347,25 +351,25 @@ class Conversation:
 
     @property
     def unread(self) -> bool:
-        """Octets have come that belong to no reply taken yet."""
+        """True if octets have come that belong to no reply returned so far."""
         return not self._reader.empty
 
     def receive(self, octets: bytes | bytearray) -> None:
         self._reader.feed(octets)
 
     def next_exchange(self) -> CommandReply | None:
-        """The oldest command with its reply, or None until more octets come.
+        """Return the oldest command with its reply, or None until more octets come.
 
-        Raises TheirMistake for what is no reply and for a reply nobody asked for.
+        Raises RemoteProtocolError for a malformed reply, and for a reply without a command.
         """
         reply = self._reader.next_reply()
         return None if reply is None else self._answer(reply)
 
     def complete_exchange(self, octets: bytes) -> CommandReply | None:
-        """The oldest command and its reply, which these octets are, no less and no more.
+        """Return the oldest command with its reply if these octets are exactly one reply.
 
-        As receive() and next_turn() do, where nothing was left over before and nothing is
-        after. None where that isn't so: the octets are received then. Raises TheirMistake.
+        Otherwise receives the octets and returns None. Raises RemoteProtocolError as
+        next_exchange() does.
         """
         reply = self._reader.whole_reply(octets)
         return None if reply is None else self._answer(reply)
@@ -376,20 +380,20 @@ class Conversation:
         command = self.unanswered.popleft()
         if 220 <= reply.code <= 221 and command.verb not in ANSWERED_BY[reply.code]:
             raise RemoteProtocolError(f"{reply.code} in answer to {command.verb}")
-        if reply.code == 421:  # RFC 5321 3.8: the server closes, whatever it was asked
+        if reply.code == 421:  # RFC 5321 3.8: the server closes, whatever the command was
             self.stage = Stage.CLOSED
-        # A RCPT leaves the stage as it is. One accepted after its MAIL was refused is
-        # the server's confusion: the caller sees both replies.
+        # RCPT does not change the stage. If the server accepts one after it refused MAIL,
+        # the caller sees both replies.
         elif command.verb != "RCPT" and reply.positive:
             self._advance(command, reply)
             self.opening_reply = reply
         return CommandReply(command, reply)
 
     def secured(self) -> None:
-        """The TLS handshake follows: forget what was said in plain text (RFC 3207 4.2).
+        """Discard what the server offered in plain text: the TLS handshake follows (RFC 3207 4.2).
 
-        Raises TheirMistake for octets behind the reply to STARTTLS. They were not sent within
-        TLS, and would be read as if they had been (CVE-2011-0411).
+        Raises RemoteProtocolError for octets after the reply to STARTTLS. They were sent in
+        plain text and would be read as if sent within TLS (CVE-2011-0411).
         """
         if self.stage is not Stage.HANDSHAKE:
             raise LocalProtocolError(f"TLS in stage {self.stage.name}")

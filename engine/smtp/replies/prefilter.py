@@ -1,13 +1,13 @@
-"""The letters that a match of a pattern can begin with.
+"""Finds the letters that a match of a pattern can begin with.
 
-An index by them says which patterns are worth a try at a word. Only the part of the
-language that the rules use is known: literals, `\\b`, `^`, classes, `(?:a|b)`, look-arounds
-and quantifiers. What is not known counts as any letter, which costs tries, not matches.
+An index by these letters selects the patterns to try at each word. The parser supports
+only the syntax that the rules use: literals, `\\b`, `^`, classes, `(?:a|b)`, look-arounds
+and quantifiers. Anything else counts as any letter, which costs tries but loses no match.
 """
 
-HEAD_MAX = 5  # letters that are compared
+HEAD_MAX = 5  # letters compared
 
-# A head and whether more may follow it: ("re", False) means just `re` and then anything.
+# Leading letters, and whether further items extend them: after ("re", False) comes anything.
 Head = tuple[str, bool]
 EMPTY: frozenset[Head] = frozenset({("", True)})
 ANYTHING: frozenset[Head] = frozenset({("", False)})
@@ -15,13 +15,13 @@ QUANTIFIERS = "?*+{"
 
 
 def first_letters(pattern: str) -> frozenset[str]:
-    """Beginnings of at most HEAD_MAX letters; every match begins with one of them."""
+    """Return beginnings of at most HEAD_MAX letters. Every match begins with one of them."""
     found, _ = _alternatives(pattern, 0)
     return frozenset(letters for letters, _ in found)
 
 
 def _alternatives(pattern: str, at: int) -> tuple[frozenset[Head], int]:
-    """Of all alternatives up to the end of the group (or of the pattern)."""
+    """Return the heads of all alternatives, and where the group (or the pattern) ends."""
     found: frozenset[Head] = frozenset()
     branch = EMPTY
     while at < len(pattern) and pattern[at] != ")":
@@ -88,7 +88,7 @@ def _quantified(pattern: str, at: int, item: frozenset[Head]) -> tuple[frozenset
 
 
 def _then(first: frozenset[Head], second: frozenset[Head]) -> frozenset[Head]:
-    """The heads of one after the other."""
+    """Return the heads of `first` followed by `second`."""
     found: set[Head] = set()
     for letters, open_ended in first:
         if not open_ended or len(letters) >= HEAD_MAX:

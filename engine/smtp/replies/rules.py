@@ -1,24 +1,23 @@
-"""Reply -> Meaning, by the rules in data/replies.toml.
+"""Maps an SMTP reply to its meaning, by the rules in data/replies.toml.
 
-The first rule that matches wins, and their order is fixed: words about us,
+The first rule that matches wins, and their order is fixed: words about our client,
 greylisting and rate, quota, disabled, relaying, no such mailbox, then the enhanced
-code (RFC 3463), then the bare code. Two things stand above the order: a positive
-reply accepts, and only a reply to RCPT speaks of a mailbox. Whatever a rule says, only
-a code of CONDEMNING lets it say that a mailbox does not exist.
+code (RFC 3463), then the bare code. Two rules precede this order: a positive reply
+always accepts, and only a reply to RCPT can describe a mailbox. A rule can say that a
+mailbox does not exist only for the codes in CONDEMNING.
 
-Rules read words, and names are no words: addresses, host names and links are
-taken out before a pattern sees the text, or `<spam.block@shop.test>: user unknown`
-would be read by its address. What the words are and who is spoken of: wording.py.
+Addresses, host names and links are removed before a pattern is matched. Otherwise the
+address in `<spam.block@shop.test>: user unknown` would match a rule about spam. text.py
+extracts the words and marks their subjects.
 
-The work is bounded. A pattern begins at a word, so an index by first letters says which
-rules are tried at which word, and at most TRIES_MAX are; what has more is not understood.
-A pattern repeats nothing without a bound, and so one try costs microseconds.
+The work is bounded. A pattern begins at a word, so an index by first letters selects
+the rules to try at each word. A reply that needs more than TRIES_MAX tries is not
+understood. Every repetition in a pattern is bounded, so one try costs microseconds.
 Pure: no clock, no network.
 
-To compile all patterns takes as long as a look-up in DNS, and a reply that accepts
-needs none of them. So the table is read and each pattern compiled when it is first
-needed, and whoever has a moment before that (the first question is under way) goes
-through compile_rest().
+Compiling all patterns takes as long as a DNS look-up, and a positive reply needs none
+of them. So the table is read and each pattern compiled on first use. A caller that has
+time before that, while its first command is unanswered, runs compile_remaining().
 """
 
 import re
@@ -34,13 +33,13 @@ from mailprobe.engine.smtp.replies.prefilter import first_letters
 from mailprobe.engine.smtp.replies.text import TEXT_MAX, Lexicon, Names, Subjects, fold, joined
 from mailprobe.engine.smtp.wire import SmtpReply
 
-TRIES_MAX = 500  # of rules at words: of 900 real replies none needs more than 110
-READINGS_MAX = 1024  # kept: hosts repeat themselves, and what they vary is mostly names
+TRIES_MAX = 500  # of rules at words; none of 900 real replies needs more than 110
+READINGS_MAX = 1024  # cached: a host repeats its replies, and mostly only the names in them vary
 RULES = Path(__file__).parents[2] / "data" / "replies.toml"
 
 
 class Step(Enum):
-    """What was asked when the reply came."""
+    """The command that the reply answers."""
 
     BANNER = "banner"
     HELLO = "hello"
@@ -50,7 +49,7 @@ class Step(Enum):
 
 
 class Meaning(Enum):
-    """What a reply says; only NO_MAILBOX and DISABLED of a 5xx make an address undeliverable."""
+    """What a reply says. Only NO_MAILBOX or DISABLED with a 5xx makes an address undeliverable."""
 
     ACCEPTED = "accepted"
     NO_MAILBOX = "no_mailbox"
@@ -63,14 +62,14 @@ class Meaning(Enum):
     BAD_HELO_OR_RDNS = "bad_helo_or_rdns"
     RELAY_DENIED = "relay_denied"
     NEEDS_AUTH = "needs_auth"
-    TLS_DEMANDED = "tls_demanded"  # the host wants STARTTLS before it goes on
-    SENDER_REFUSED = "sender_refused"  # this envelope sender is refused: another one may pass
+    TLS_DEMANDED = "tls_demanded"  # the host requires STARTTLS first
+    SENDER_REFUSED = "sender_refused"  # another envelope sender may be accepted
     SYNTAX = "syntax"
-    ANOTHER_RECIPIENT = "another_recipient"  # objects to one more recipient here: ask it by itself
+    ANOTHER_RECIPIENT = "another_recipient"  # this transaction is full: probe it by itself
     UNKNOWN = "unknown"
 
 
-# What a reply to anything but RCPT never says.
+# Meanings that only a reply to RCPT can have.
 OF_A_RECIPIENT = frozenset(
     {Meaning.NO_MAILBOX, Meaning.DISABLED, Meaning.MAILBOX_FULL, Meaning.ANOTHER_RECIPIENT}
 )
@@ -78,18 +77,18 @@ OF_A_RECIPIENT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReplyMeaning:
-    """What a reply was read as, and by which rule."""
+    """The meaning of a reply, and the rule that found it."""
 
     meaning: Meaning
     rule: str
-    about_us: bool = False  # speaks of our address, name or standing: the host wants rest
+    about_us: bool = False  # it concerns our address, name or reputation: back off from the host
 
 
-# "No such mailbox" needs one of these codes (RFC 5321 4.2.3); a 4xx condemns no address anyway.
+# "No such mailbox" needs one of these codes (RFC 5321 4.2.3). The caller never takes a 4xx as final.
 CONDEMNING = ("4", "550", "551", "552", "553", "554", "555", "556")
 CONDEMNS = frozenset({Meaning.NO_MAILBOX, Meaning.DISABLED})
 
-# These say it themselves, whatever the words (RFC 3463 3.2, 3.3).
+# These codes prove it regardless of the words (RFC 3463 3.2, 3.3).
 STATES_IT = frozenset({"5.1.1", "5.1.6", "5.1.10", "5.2.1", "4.1.1"})
 
 ACCEPTED = ReplyMeaning(Meaning.ACCEPTED, "accepted")
@@ -110,7 +109,7 @@ class Pattern:
     def first_letters(self) -> frozenset[str]:
         return first_letters(self.pattern)
 
-    @cached_property  # once found, as fast as the compiled one's own
+    @cached_property  # after the first access as fast as the compiled pattern's own
     def match(self) -> Callable[[str, int], re.Match[str] | None]:
         return self._compiled.match
 
@@ -123,13 +122,13 @@ class Pattern:
         return self._compiled.fullmatch
 
     def compile(self) -> bool:
-        """Compile it now; False where it was already. Raises re.error for one that is wrong."""
+        """Compile it now; False if it was compiled before. Raises re.error if it is invalid."""
         return "_compiled" not in vars(self) and bool(self._compiled)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyContext:
-    """What a reply came with, besides its words."""
+    """What is known of a reply besides its words."""
 
     step: Step
     code: str
@@ -140,16 +139,16 @@ class ReplyContext:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of the table: everything that is given must match, of the words one pattern."""
+    """One row of the table. All conditions given must match; of the word patterns, one is enough."""
 
     reading: ReplyMeaning
     steps: frozenset[Step]
-    codes: tuple[str, ...]  # beginnings: "5", "55", "550"; none: any
+    codes: tuple[str, ...]  # prefixes: "5", "55", "550"; empty: any code
     enhanced: Pattern | None
-    text: Pattern | None  # of the words
-    subject: Pattern | None  # of the words with their subjects marked
-    also: Pattern | None  # must be among the words too
-    unless: Pattern | None  # must not be
+    text: Pattern | None  # matched against the words
+    subject: Pattern | None  # matched against the words with their subjects marked
+    also: Pattern | None  # must be found in the words too
+    unless: Pattern | None  # must not be found in the words
     link: Pattern | None
     operator: str | None
     source: str
@@ -165,7 +164,7 @@ class Rule:
                 yield pattern
 
     def fits(self, asked: ReplyContext) -> bool:
-        """Could it claim this reply, as far as words do not tell?"""
+        """Does everything match but the words?"""
         return (
             asked.step in self.steps
             and (not self.codes or asked.code.startswith(self.codes))
@@ -175,14 +174,14 @@ class Rule:
         )
 
     def allows(self, words: str) -> bool:
-        """Of a reply with a pattern that matches: is the rest as it must be?"""
+        """Once a word pattern matched: do `also` and `unless` match as well?"""
         return (self.also is None or self.also.search(words) is not None) and (
             self.unless is None or self.unless.search(words) is None
         )
 
 
 class Index:
-    """Which rules are worth a try at a word: by the letters that their patterns begin with."""
+    """The rules to try at a word, by the letters that their patterns begin with."""
 
     def __init__(self, patterns: Iterable[Pattern | None]) -> None:
         found: dict[str, list[tuple[int, Pattern]]] = {}
@@ -195,9 +194,9 @@ class Index:
 
 
 class Rules:
-    """The rules in their order, with the latest readings kept.
+    """The rules in their order, with a cache of at most READINGS_MAX readings.
 
-    They are taken from `table` when they are first needed.
+    The rules are read from `table` on first use.
     """
 
     def __init__(self, table: "RuleTable") -> None:
@@ -209,7 +208,7 @@ class Rules:
         return self._table.rules
 
     def forgetful(self) -> "Rules":
-        """The same rules, nothing kept."""
+        """Return the same rules with an empty cache."""
         return Rules(self._table)
 
     @cached_property
@@ -218,9 +217,9 @@ class Rules:
         return Pattern(links) if links else None
 
     def compile_remaining(self) -> Iterator[None]:
-        """Compile what was not needed yet, a pattern a step: each takes 10 ms at most.
+        """Compile the remaining patterns, one for each step: each takes 10 ms at most.
 
-        Raises re.error for a pattern that is wrong.
+        Raises re.error for an invalid pattern.
         """
         for rule in self.rules:
             for pattern in rule.patterns():
@@ -228,15 +227,15 @@ class Rules:
                     yield
 
     def compile_all(self) -> None:
-        """Compile all that was not needed yet, at once. Raises re.error as well."""
+        """Compile all remaining patterns now. Raises re.error for an invalid one."""
         for _ in self.compile_remaining():
             pass
 
     def read(self, step: Step, reply: SmtpReply, site: str | None = None) -> ReplyMeaning:
-        """Say what the reply to this step means; never fails, whatever the text.
+        """Return what the reply to this step means. Never fails, whatever the text.
 
-        A positive reply is ACCEPTED, whatever its words. A 4xx is read like a 5xx:
-        that it condemns no address is for the caller to know.
+        A positive reply is ACCEPTED, whatever its words. A 4xx is read like a 5xx;
+        the caller must not take a 4xx as final.
         """
         if reply.positive:
             return ACCEPTED
@@ -246,7 +245,7 @@ class Rules:
         text = names.remove_from(" ".join(reply.lines)[:TEXT_MAX])
         links = " ".join(names.links).lower()
         if self._links is None or not self._links.search(links):
-            links = ""  # nothing that a rule would know
+            links = ""  # no rule matches them, so they must not split the cache
         key = (step, reply.code, names.enhanced, text, links, site)
         reading = self._kept.get(key)
         if reading is None:
@@ -271,11 +270,11 @@ class Rules:
 
 
 class TooManyTriesError(Exception):
-    """The words of a reply call for more work than it is worth."""
+    """The words of a reply need more than TRIES_MAX tries."""
 
 
 class Search:
-    """Which rule is the first to claim a reply."""
+    """Finds the first rule that matches a reply."""
 
     def __init__(
         self, rules: tuple[Rule, ...], asked: ReplyContext, words: str, doubt: Pattern | None
@@ -285,7 +284,7 @@ class Search:
         self.tries = 0
         self._rules = rules
         self._context = asked
-        self._first = len(rules)  # the first rule that claims it, so far
+        self._first = len(rules)  # the first rule found to match, so far
         self._fits: dict[int, bool] = {}
 
     @property
@@ -320,7 +319,7 @@ class Search:
                 return
 
     def by_other_rules(self, numbers: Iterable[int]) -> None:
-        """Those that ask for no words."""
+        """Try the rules that need no words."""
         for number in numbers:
             if number < self._first and self._rules[number].fits(self._context):
                 self._claimed(number)
@@ -333,7 +332,7 @@ class Search:
             self._fits[number] = False
 
     def _is_doubtful(self, rule: Rule) -> bool:
-        """Would it condemn by words alone, and is there one that speaks of something else?"""
+        """Does the rule condemn by words alone while another word casts doubt on them?"""
         return (
             self._doubt is not None
             and rule.reading.meaning in CONDEMNS
@@ -343,7 +342,7 @@ class Search:
 
 
 class RuleTable:
-    """The rules of a TOML text and what is derived from them, read when it is first needed."""
+    """The rules of a TOML text and what is derived from them, read on first use."""
 
     def __init__(self, toml: Callable[[], str]) -> None:
         self._toml = toml
@@ -384,14 +383,14 @@ class RuleTable:
 
 
 def parse_rules(toml: str) -> Rules:
-    """Rules from a TOML text; raises KeyError, ValueError or re.error for one that is wrong."""
+    """Read rules from a TOML text. Raises KeyError, ValueError or re.error for an invalid rule."""
     rules = Rules(RuleTable(lambda: toml))
     rules.compile_all()
     return rules
 
 
 def load_rules() -> Rules:
-    """The rules that come with the engine: nothing of them is read before it is needed."""
+    """Return the rules that come with the engine. The file is read on first use."""
     return Rules(RuleTable(lambda: RULES.read_text("utf-8")))
 
 
@@ -432,7 +431,7 @@ def _several(value: str | list[str]) -> list[str]:
 
 
 def _pattern(value: str | list[str] | None, words: Mapping[str, str]) -> Pattern | None:
-    """One pattern of all alternatives; `{name}` stands for one of the table of words."""
+    """Join all alternatives into one pattern; `{name}` stands for an entry of `words`."""
     if value is None:
         return None
     pattern = "|".join(_several(value))

@@ -1,15 +1,15 @@
-"""The words of a reply, in the two forms that the rules read.
+"""Extracts the words of a reply, in the two forms that the rules read.
 
-`fold` gives the words: lower case, no accents, no punctuation but full stops, `@` for
-an address, `%` for a host, and words of other languages as their English ones (the
-lexicon). `mark_subjects` gives the subjects: each phrase that names the recipient's mailbox
-becomes MAILBOX, one that names the sender, the client or the host's own machinery
+`fold` returns the words: lower case, no accents, no punctuation but full stops, `@` for
+an address, `%` for a host, and words of other languages translated to English (the
+lexicon). `mark_subjects` marks the subjects: a phrase that names the recipient's mailbox
+becomes MAILBOX, a phrase that names the sender, the client or a part of the host
 becomes ANOTHER, and auxiliary verbs are left out. `The user's account does not exist` is
 `¤ not exist`, `sender address does not exist` is `‡ not exist`. So a rule that asks for
 MAILBOX has the recipient as its subject, whatever its verb.
 
-All of it is linear in the text, and the text is bounded first: at most WORDS_MAX words
-and TEXT_MAX characters are looked at. Pure: no clock, no network.
+The work is linear in the text, and the text is bounded first: at most WORDS_MAX words
+and TEXT_MAX characters are read. Pure: no clock, no network.
 """
 
 import re
@@ -17,16 +17,16 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-TEXT_MAX = 1200  # characters that are looked at: the longest real reply has about 900
-WORDS_MAX = 60  # words that are judged: a reply says what it means in its first ones
-WORD_MAX = 80  # characters of a word that is searched for names; a longer one is a name
-STEM_MIN, STEM_MAX = 4, 20  # characters of a word's beginning that the lexicon compares
-FAR_EAST_MAX = 300  # characters, where a word has two to five: WORDS_MAX words and some
+TEXT_MAX = 1200  # characters read; the longest real reply has about 900
+WORDS_MAX = 60  # words read; a reply says what it means in the first ones
+WORD_MAX = 80  # characters of a word that is searched for names; a longer word counts as a name
+STEM_MIN, STEM_MAX = 4, 20  # characters of a stem in the lexicon
+FAR_EAST_MAX = 300  # characters: WORDS_MAX words of two to five each
 MAILBOX, ANOTHER = "¤", "‡"
 BREAK = ","  # where a clause ends: `rejected: user unknown`
 OF = frozenset({"of", "for"})
-POSSESSIVES = frozenset({"your", "our", "from"})  # belong to what follows
-OBSCURE = "·"  # stands for what the lexicon does not know, where spaces part no words
+POSSESSIVES = frozenset({"your", "our", "from"})  # belong to the next phrase
+OBSCURE = "·"  # replaces text that the lexicon does not know, in scripts without spaces
 
 _NAME = re.compile(
     r"""(?P<link> (?:https?|ftp)://[^\s<>"]+ | \bwww\.[^\s<>"]+ )
@@ -41,25 +41,25 @@ _NAME = re.compile(
       | \[(?:ipv6:)?[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f.]{0,15}){2,8}\] )""",
     re.VERBOSE,
 )
-_MARKED = re.compile(r"[@./:<\[]")  # a word without any of these holds no name
+_MARKED = re.compile(r"[@./:<\[]")  # a word without any of these contains no name
 _IP_AFTER = re.compile(
     r"\baddress(?= [\[(<]?(?:(?:\d{1,3}\.){3}\d|(?:[0-9a-f]{0,4}:){2}))", re.IGNORECASE
 )
 _QUOTED = re.compile(r'<?"[^"]{1,64}"@[\w.*-]+>?')
 # Sendmail names the user so: `spam... User unknown`.
 _DOTTED = re.compile(r"^(?:[245]\.\d{1,3}\.\d{1,3} )?[^\s<>@]{1,64}\.\.\.(?= )")
-_TICKET = re.compile(r"(?=[\w-]*\d)[\w-]{12,}")  # a queue id: says nothing, never comes again
+_TICKET = re.compile(r"(?=[\w-]*\d)[\w-]{12,}")  # a queue id: unique, so it would defeat the cache
 
 
 @dataclass(slots=True)
 class Names:
-    """The names that a reply holds, once they are taken out of its text."""
+    """The enhanced code, links and host names that were removed from a reply's text."""
 
-    enhanced: str = ""  # the first enhanced code, wherever it stands
+    enhanced: str = ""  # the first enhanced code anywhere in the text
     links: list[str] = field(default_factory=list)  # links and host names
 
     def remove_from(self, text: str) -> str:
-        """The text without them: `@` stands for an address, `%` for a host."""
+        """Return the text without names: `@` stands for an address, `%` for a host."""
         if "..." in text:
             text = _DOTTED.sub(self._dotted, text)
         text = _IP_AFTER.sub("IP address", text)
@@ -78,7 +78,7 @@ class Names:
         return "" if _TICKET.fullmatch(word) else word
 
     def _remove_long(self, word: str) -> str:
-        """An ASCII word of this length is an address, a link or nothing that says anything."""
+        """Replace a long ASCII word: it is a link, an address or meaningless."""
         if "://" in word:
             self.links.append(word)
             return ""
@@ -102,12 +102,12 @@ class Names:
 
 
 def _without_accents() -> dict[int, str | None]:
-    """Latin letters without their accents; in other scripts an accent may be half the letter."""
+    """Map Latin letters to ones without accents. In other scripts an accent may change the letter."""
     latin = [*range(0x80, 0x250), *range(0x1E00, 0x1F00)]
     bare: dict[int, str | None] = {c: unicodedata.normalize("NFKD", chr(c))[0] for c in latin}
     bare |= {ord(c): plain for c, plain in zip("ßæœøłđðþıØŁĐÆŒ", _PLAIN, strict=True)}
     bare |= dict.fromkeys(range(0x300, 0x370))  # combining accents
-    bare |= dict.fromkeys([0xAD, *range(0x200B, 0x2010), 0x2060, 0xFEFF])  # of no width
+    bare |= dict.fromkeys([0xAD, *range(0x200B, 0x2010), 0x2060, 0xFEFF])  # zero width
     bare |= {0xFF01 + n: chr(0x21 + n) for n in range(94)}  # full-width ASCII
     return bare | {0x3000: " ", 0x3001: " ", 0x3002: ".", 0xA4: " ", 0xB7: " ", 0x2021: " "}
 
@@ -129,16 +129,16 @@ _PUNCTUATION = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """Words of other languages and the English ones that they are read as."""
+    """Translates words of other languages to English."""
 
     words: Mapping[str, str]
     stems: Mapping[str, str]  # beginnings of words
-    phrases: re.Pattern[str] | None  # where words are not parted by spaces
+    phrases: re.Pattern[str] | None  # for scripts without spaces between words
     of_phrase: Mapping[str, str]
 
     @classmethod
     def of(cls, table: Mapping[str, str]) -> "Lexicon":
-        """From English -> others, separated by spaces; `*` ends a stem, `_` is a space."""
+        """Build from English -> foreign words, separated by spaces; `*` ends a stem, `_` is a space."""
         words: dict[str, str] = {}
         stems: dict[str, str] = {}
         phrases: dict[str, str] = {}
@@ -165,7 +165,7 @@ class Lexicon:
         return word
 
     def part(self, text: str) -> str:
-        """A text of the far east in English words, and a dot for what is not known."""
+        """Translate Chinese, Japanese or Korean text to English words, unknown text to OBSCURE."""
         if self.phrases is None or not _FAR_EAST.search(text):
             return text
         text = self.phrases.sub(self._phrase, text[:FAR_EAST_MAX])
@@ -179,7 +179,7 @@ NO_LEXICON = Lexicon({}, {}, None, {})
 
 
 def fold(text: str, lexicon: Lexicon = NO_LEXICON) -> list[str]:
-    """The words: `not` for `n't`, with full stops and BREAKs as words of their own."""
+    """Split into words: `n't` becomes `not`, full stops and BREAKs are words of their own."""
     if not text.isascii():
         text = lexicon.part(text.translate(_BARE))
     text = _CLAUSE_END.sub(" \uffff ", text.lower()).translate(_PUNCTUATION)
@@ -188,7 +188,7 @@ def fold(text: str, lexicon: Lexicon = NO_LEXICON) -> list[str]:
         text = _ELISION.sub(" ", text).replace("'", "")
     words: list[str] = []
     count = 0
-    last = "."  # no stop begins a text
+    last = "."  # drops a full stop at the beginning
     for given in _E_MAIL.sub("e", text.replace(".", " . ")).split():
         if given in _MARKS and (given == last or (given in "@%" and last in "@%")):
             continue
@@ -205,14 +205,14 @@ def joined(words: list[str]) -> str:
     return " ".join([word for word in words if word != BREAK]).replace(" .", ".")
 
 
-# ------------------------------------------------ who is spoken of
+# ------------------------------------------------ subjects
 
 SENDER_WORDS = frozenset({"send", "sending", "sent", "use", "using"})
 FROM = frozenset({"from", "as"})
 
 
 def _is_sent_from(clause: list[str], behind: list[str]) -> bool:
-    """Is what `you are sending from` meant, `as`, or `account de envío`? That is the sender."""
+    """Is it the sender: `you are sending from`, `sent as`, or `account de envío`?"""
     sending = False
     for word in clause + behind:
         if sending and word in FROM:
@@ -223,14 +223,14 @@ def _is_sent_from(clause: list[str], behind: list[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """Words by the part they play in naming somebody."""
+    """Words by their role in a phrase that names a mailbox or its owner."""
 
     mailbox: frozenset[str]  # names a mailbox
-    recipient: frozenset[str]  # and surely the recipient's
-    about: frozenset[str]  # stands before a noun and changes nothing: `local user`
-    stores: frozenset[str]  # before a noun: a part of the host that keeps such
-    others: frozenset[str]  # the sender, the client, the host: what they own is not the mailbox
-    machinery: frozenset[str]  # after a noun makes it a part of the host: `user database`
+    recipient: frozenset[str]  # names the recipient, even beside a word of `others`
+    about: frozenset[str]  # adjectives that change nothing: `local user`
+    stores: frozenset[str]  # before a noun: a part of the host: `database user`
+    others: frozenset[str]  # the sender, the client, the host: their mailbox is not the recipient's
+    machinery: frozenset[str]  # after a noun: a part of the host: `user database`
     auxiliary: frozenset[str]  # left out
     clause: frozenset[str]  # after a noun only: `that you tried to reach`
 
@@ -239,7 +239,7 @@ class Subjects:
         return cls(**{name: frozenset(table.get(name, "").split()) for name in cls.__slots__})
 
     def mark_subjects(self, words: list[str]) -> str:
-        """The text with its subjects marked."""
+        """Return the text with its subjects marked."""
         spoken: list[str] = []
         at = 0
         while at < len(words):
@@ -258,7 +258,7 @@ class Subjects:
         return " ".join(spoken)
 
     def _phrase(self, words: list[str], at: int) -> tuple[int, int]:
-        """Behind the last noun of the phrase that begins here (`at`: it has none), and its end."""
+        """Return the place after the phrase's last noun (`at` if it has none), and the phrase's end."""
         noun = place = at
         while place < len(words):
             word = words[place]
@@ -285,7 +285,7 @@ class Subjects:
         return start > 0 and words[start - 1] in self.stores
 
     def _after(self, words: list[str], at: int) -> tuple[int, bool]:
-        """Behind the clauses that follow a phrase, and whether they give it to another."""
+        """Return the place after the clauses that follow a phrase, and whether it belongs to another."""
         if at < len(words) and words[at] in self.machinery:
             return at + 1, True
         begin = at
