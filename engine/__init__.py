@@ -1,11 +1,11 @@
-"""Is this address real? The five layers, from text to verdict, as a stream.
+"""Verifies email addresses in five layers, from text to verdict, as a stream.
 
     async with open_engine(EngineSettings()) as engine:
         async with open_answers(engine, ["ann@example.org"], account="me") as answers:
             async for answer in answers:
                 print(answer.position, answer.verdict.status)
 
-The engine knows no HTTP server, no database and no accounts. The names below are
+The engine depends on no HTTP server, database or accounts. The names below are
 imported on first use: a command that only reads the settings needs none of the layers.
 """
 

@@ -1,4 +1,4 @@
-"""Layer 1: text -> Address, or NotAnAddress (RFC 5321 4.1.2, 5322 3.4.1, 6531 3.3, 5890-5893).
+"""Layer 1: parses text to an Address, or raises NotAnAddress (RFC 5321 4.1.2, 5322 3.4.1, 6531 3.3, 5890-5893).
 
 The text is verified as written: nothing is trimmed, no comment, route or display name
 is removed, and the local part is sent unchanged. Only the domain is converted to the
@@ -28,9 +28,9 @@ _LABEL = r"(?!..--)[A-Za-z0-9][A-Za-z0-9-]{0,62}+(?<!-)"
 _PLAIN = re.compile(
     rf"({_ATOM}(?:\.{_ATOM})*+)@((?:{_LABEL}\.)++(?![0-9]+\Z){_LABEL})",
 )
-_NO_ATEXT = re.compile(r'[\x00-\x20"(),:;<>@\[\\\]\x7f]')  # in ASCII; the dot has its own rules
+_NO_ATEXT = re.compile(r'[\x00-\x20"(),:;<>@\[\\\]\x7f]')  # ASCII only; the dot has its own rules
 _NO_LDH = re.compile(r"[^a-z0-9-]")
-_QUOTED = re.compile(r'"(?:[^"\\]|\\[ -~])*+"')  # a backslash quotes ASCII alone, RFC 6531 too
+_QUOTED = re.compile(r'"(?:[^"\\]|\\[ -~])*+"')  # a backslash quotes ASCII only, also in RFC 6531
 _QUOTED_LOOSELY = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # what makes a domain a Bidi domain, RFC 5893 1.4
 

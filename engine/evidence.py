@@ -14,7 +14,7 @@ import msgspec
 
 LINE_OCTETS_MAX = 512  # RFC 5321 4.5.3.1.5; hosts send longer lines, but no more is needed
 CONVERSATION_LINES_MAX = 100  # as many as a reply may have (RFC 5321 has no bound)
-# 50 results without evidence have some 30 KiB, so the whole response stays within 256 KiB.
+# 50 results without evidence take about 30 KiB, so the whole response stays within 256 KiB.
 ANSWER_OCTETS_MAX = 224 * 1024
 
 _encode = msgspec.json.Encoder().encode

@@ -1,4 +1,4 @@
-"""How the engine reports its work: counts and times, never addresses, domains or hosts.
+"""Reports the engine's work: counts and times, never addresses, domains or hosts.
 
 The engine measures nothing itself. It notifies the `Observer` that open_engine() is given;
 without one, nothing is reported and no extra clock is read.

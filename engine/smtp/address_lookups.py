@@ -1,8 +1,8 @@
-"""The address look-ups that questions of layer 4 wait for, while their clock runs.
+"""Looks up the addresses of exchanges for probes, while their deadline runs.
 
-An exchange's look-up has EXCHANGE_S while the question has another exchange left; then
-the next one is looked up beside it, and whichever is found first is tried. A question
-that still waits when its clock ends has failed by its resolver, not by a mail host.
+If a look-up takes longer than EXCHANGE_S and the probe has another exchange, that
+exchange is looked up as well, and the one found first is tried. A probe that still
+waits for a look-up at its deadline failed because of the resolver, not of a mail host.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from mailprobe.engine.dns.single_flight import Interest
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.verdict import Outcome
 
-EXCHANGE_S = 1.0  # of layer 4's three seconds, for one exchange's name
+EXCHANGE_S = 1.0  # for one exchange's look-up; a probe has three seconds in all
 
 NO_ADDRESS = Cause(Outcome.CONVERSATION_FAILED, "exchange.no-address", "no address to connect to")
 NOT_PUBLIC = Cause(Outcome.CONVERSATION_FAILED, "exchange.not-public", "no public address")
 LOOKUP_FAILED = Cause(Outcome.RESOLVER_FAILED, "exchange.lookup-failed", "its look-up failed")
-NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had an address for us
+NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had a usable address
 
 
 class AddressLookups:
-    """Which names each question waits for. `found` and `late` are called with its place."""
+    """The look-ups each probe waits for. `found` is called with the exchange's place in the probe."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class AddressLookups:
         self._routes = routes
         self._found = found
         self._late = late
-        # Looked at for every address that is settled, so it is no property.
+        # A plain attribute, because it is read for every settled probe.
         self.pending: dict[Probe, dict[int, Interest[AddressAnswer]]] = {}
 
     def waits(self, probe: Probe) -> bool:
-        """Does it wait for any look-up?"""
+        """Does the probe wait for any look-up?"""
         return probe in self.pending
 
     def begin(self, probe: Probe, place: int) -> None:
@@ -66,6 +66,6 @@ class AddressLookups:
         self._routes.subscribe_addresses(probe.exchanges[place].name, interest)
 
     def drop(self, probe: Probe) -> None:
-        """It waits no longer: it is settled, or tries an exchange that was found."""
+        """Cancel its look-ups: it is settled, or tries an exchange that was found."""
         for interest in self.pending.pop(probe, {}).values():
             interest.cancel()

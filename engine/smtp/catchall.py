@@ -1,10 +1,10 @@
-"""What is known of a domain at a mail host: whether it accepts any address there.
+"""Remembers whether a domain accepts any address at a mail host (catch-all).
 
-Asked with an address that nobody can have, once per domain, host and six
-hours, one test at a time; both answers are kept. What one exchange said is
-never used for another: a backup that accepts everything says nothing of a
-primary that does not. A test that told nothing is forgotten soon, so that a
-short trouble does not colour a whole list.
+The test sends RCPT for a random address that can't exist. Each domain is tested once
+per host and six hours, one test at a time, and either result is kept. A result of one
+exchange is never used for another: a backup that accepts everything says nothing about
+a primary that does not. An inconclusive result expires soon, so that a short failure
+does not affect a whole list.
 """
 
 import random
@@ -17,12 +17,12 @@ from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, Silence
 from mailprobe.engine.verdict import Outcome
 
-INCONCLUSIVE_S = 60.0  # long enough for a list to pass, short enough to be asked again
+INCONCLUSIVE_S = 60.0  # long enough for one list, short enough to test again soon
 DOMAINS_MAX = 100_000
 
 
 class Acceptance(Enum):
-    """How a domain treated the random address; its value is the verdict of an accepted one."""
+    """How a domain treated the random address. The value is the outcome of an accepted recipient."""
 
     ALL = Outcome.CATCH_ALL
     SOME = Outcome.DELIVERABLE
@@ -31,14 +31,14 @@ class Acceptance(Enum):
     outcome: Outcome
 
     def __init__(self, outcome: Outcome) -> None:
-        self.outcome = outcome  # as `value`, which is looked up by Python code
+        self.outcome = outcome  # same as `value`, which is slow in Python 3.11
 
 
-_ALL = Acceptance.ALL  # to look it up takes 0.12 µs in Python 3.11
+_ALL = Acceptance.ALL  # Acceptance.ALL takes 0.12 µs in Python 3.11
 
 
 def deciding_rule(acceptance: Acceptance, accepted_by: str) -> str:
-    """The rule that decided an accepted address: its own, unless the domain accepts all."""
+    """Return the rule that decided an accepted address: `accepted_by`, unless the domain accepts all."""
     return "catch-all.random-accepted" if acceptance is _ALL else accepted_by
 
 
@@ -50,11 +50,13 @@ class DomainAcceptance:
     acceptance: Acceptance | None = None
     known_until: float = 0.0  # trio's clock
     testing: bool = False
-    awaiting: list[Probe] = field(default_factory=list)  # accepted, until the test is answered
+    awaiting: list[Probe] = field(
+        default_factory=list
+    )  # accepted probes that wait for the test's result
     cold: int = 0  # recipients in a row that were refused because of us
-    unanswered_sessions: int = 0  # sessions in a row that got no answer for its recipients,
+    unanswered_sessions: int = 0  # sessions in a row without a reply to its recipients
     silence: Silence = NO_SILENCE
-    answered: bool = False  # a recipient, since answered_at was set
+    answered: bool = False  # a recipient was answered since answered_at was set
     answered_at: float = NEVER
     backoff_until: float = 0.0
     backoff_cause: Cause | None = None
@@ -67,7 +69,7 @@ class DomainAcceptance:
 
 
 class Domains:
-    """Every domain that is remembered: bounded, the longest unused goes first."""
+    """The acceptance of each host's domains. Bounded; the longest unused is removed first."""
 
     def __init__(self, keep_s: float, mint: Callable[[], str]) -> None:
         self._keep_s = keep_s
@@ -92,7 +94,7 @@ class Domains:
                 return
 
     def learn(self, domain: DomainAcceptance, acceptance: Acceptance, now: float) -> list[Probe]:
-        """Keep the test's answer; gives the questions that waited for it."""
+        """Store the test's result; return the probes that waited for it."""
         domain.testing = False
         domain.acceptance = acceptance
         domain.known_until = now + (
@@ -102,12 +104,12 @@ class Domains:
         return awaiting
 
     def random_mailbox(self, domain: DomainAcceptance) -> str:
-        """A local part that can't be guessed, so nobody can have made a mailbox of it."""
+        """Return an address that can't be guessed, so that no such mailbox exists."""
         return f"{self._mint()}@{domain.name}"
 
 
 def random_local() -> str:
-    """20 letters and digits that begin with a letter: about 100 random bits."""
+    """Return 20 letters and digits, a letter first: about 100 random bits."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     system = random.SystemRandom()
     return system.choice(letters) + "".join(system.choices(letters + "0123456789", k=19))

@@ -1,8 +1,8 @@
-"""How many connections may be open to one IP address, where others may hold some of them.
+"""Limits how many connections may be open to one IP address, possibly shared by processes.
 
 By default all permits belong to this process. If several processes share one limit, each
-holds what it was granted. That may grow, shrink (connections close after their batch), or
-be revoked at once.
+holds the permits granted to it. Their number may grow or shrink (connections close after
+their batch), and they may be revoked at once.
 """
 
 from typing import Protocol

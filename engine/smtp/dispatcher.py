@@ -1,8 +1,8 @@
-"""Layer 4: takes probes, and settles each of them once.
+"""Layer 4: accepts probes and settles each of them once.
 
 The dispatcher keeps the overall deadline of each probe, finds the pool of its exchange,
 fails over to the next exchange, and counts the probes under way. A probe is settled by
-its deadline at the latest, whatever its connection still waits for; a later reply is dropped.
+its deadline at the latest, even if its connection still waits; a later reply is dropped.
 """
 
 from collections import OrderedDict
@@ -46,7 +46,7 @@ CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 class ProbeDispatcher:
     """Every probe under way."""
 
-    # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
+    # With more than 30 attributes Python keeps a slower dict for each object: 6 µs per address.
     __slots__ = (
         "_admitted",
         "_admitting",
@@ -125,7 +125,7 @@ class ProbeDispatcher:
         self._tasks = 0
         self._all_done = trio.Event()
 
-    # -- asking and settling -----------------------------------------------------------------
+    # -- submitting and settling --------------------------------------------------------------
 
     @property
     def under_way(self) -> int:
@@ -138,7 +138,7 @@ class ProbeDispatcher:
 
     @property
     def at_capacity(self) -> bool:
-        """More than half of `probes_max` is in use: queue nothing deep behind lock-step sessions."""
+        """More than half of `probes_max` is in use: don't queue many probes behind lock-step sessions."""
         return 2 * self.under_way > self._probes_max
 
     @property
@@ -147,7 +147,7 @@ class ProbeDispatcher:
         return self._probes_max - self.under_way
 
     def statistics(self) -> EngineStatistics:
-        """Counts of the moment. Visits every host: for once a second, not for each address."""
+        """Return current counts. Visits every host, so call it once a second, not for each address."""
         now, pools = trio.current_time(), self.pools.values()
         return EngineStatistics(
             probes=self.under_way,
@@ -219,7 +219,7 @@ class ProbeDispatcher:
         probe.rule = rule
         try:
             self._remove(probe)
-        except Exception:  # in a host's bookkeeping: the caller gets its answer all the same
+        except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
             log_fault(self._remove)
         try:
             probe.on_settled(probe)
@@ -334,7 +334,7 @@ class ProbeDispatcher:
         else:
             self._next_exchange(probe)
 
-    # -- the way from exchange to exchange ---------------------------------------------------
+    # -- trying the exchanges in order --------------------------------------------------------
 
     def _next_exchange(self, probe: Probe) -> None:
         if probe.pool is not None:

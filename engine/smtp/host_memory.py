@@ -1,8 +1,8 @@
-"""Back-offs remembered by IP address and by exchange name.
+"""Remembers back-offs by IP address and by exchange name.
 
-A host that failed is left alone under every address that failed and under the names of its
-exchanges, so neither a second pool nor rotating A records start a new series of attempts.
-Both tables are bounded; the oldest entry goes first.
+After a failure the engine backs off from every address that failed and from the names of
+its exchanges, so neither a second pool nor rotating A records start a new series of attempts.
+Both tables are bounded; the oldest entry is removed first.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,7 @@ class BackoffSource(Protocol):
 
 
 class HostMemory:
-    """Addresses and exchange names that are not to be connected to for a while."""
+    """Addresses and exchange names that must not be connected to until their back-off ends."""
 
     __slots__ = ("_addresses", "_names", "_now")
 

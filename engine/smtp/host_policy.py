@@ -1,13 +1,14 @@
-"""The terms on which a mail host takes a transaction: the sender, and TLS.
+"""Learns which envelope sender a mail host accepts and whether it demands TLS.
 
-A reply to MAIL or RCPT may object to the terms and not to the recipient: 530 "Must
-issue a STARTTLS command first", or a refusal of the envelope sender. Then the terms
-are changed and the same recipients are asked again on the same connection; such a
-reply never settles one. What the host wanted in reply to MAIL is kept for all of its
-connections. A demand in reply to RCPT may be one domain's, and TLS that is broken must not
-silence the others there: where it fails, those of whom it is not demanded go on without.
+A reply to MAIL or RCPT may object to these terms and not to the recipient: 530 "Must
+issue a STARTTLS command first", or a refusal of the envelope sender. Then the session
+changes the terms and sends the same recipients again on the same connection. Such a
+reply never settles a probe. What the host demands in reply to MAIL holds for all of its
+connections. A demand in reply to RCPT may come from one domain only, and broken TLS must
+not fail the other domains: if the handshake fails, probes without the demand continue in
+plain text.
 
-Nothing is changed unasked: a host that doesn't demand TLS is spoken to in plain text.
+Terms change only on demand: a host that does not demand TLS is used in plain text.
 """
 
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ from mailprobe.engine.smtp.wire import CommandReply, RemoteProtocolError, Stage
 
 @dataclass(slots=True)
 class Terms:
-    """What one mail host was found to want."""
+    """The sender and the TLS that one mail host demands, as far as known."""
 
-    senders: tuple[str, ...]  # one of each kind that there is; the first is used
-    tls: bool = False  # it is demanded
+    senders: tuple[str, ...]  # one of each kind (an address, the null sender); the first is used
+    tls: bool = False  # the host demands it
     _tls_fails: bool = False
 
     @property
@@ -32,25 +33,25 @@ class Terms:
         return self.senders[0]
 
     def demand_tls(self, *, of_all: bool) -> None:
-        """The host demands TLS `of_all`, or in reply to one recipient: then of all if it works."""
+        """The host demands TLS of all, or in reply to one recipient: then of all unless TLS failed."""
         self.tls = self.tls or of_all or not self._tls_fails
 
     def tls_works(self) -> None:
         self.tls, self._tls_fails = True, False
 
     def tls_failed(self) -> None:
-        """Go on in plain text with those from whom it is not demanded."""
+        """Continue in plain text for probes without the demand."""
         self.tls, self._tls_fails = False, True
 
     def refuse(self, sender: str) -> bool:
-        """The host refused this sender: begin with the other kind. False where there is none."""
+        """The host refused this sender: use the other kind. Returns False if there is none."""
         if sender == self.senders[0]:
             self.senders = (*self.senders[1:], sender)
         return len(self.senders) > 1
 
 
 def first_terms(mail_from: str) -> Terms:
-    """What a host is offered first: the sender of the settings, in plain text."""
+    """Return the terms to begin with: the sender of the settings, in plain text."""
     return Terms((mail_from, "") if mail_from else ("",))
 
 
@@ -61,10 +62,11 @@ async def start_tls(
     *,
     until: float = float("inf"),
 ) -> CommandReply | None:
-    """Change to TLS where the server offers it, and say EHLO again.
+    """Start TLS with STARTTLS, and send EHLO again.
 
-    What is said is added to `written`, as far as it goes. The turn by which the server
-    refused, or None. Raises what Connection.hear() raises.
+    Adds the lines of the exchange to `written`, also before a failure. Returns the
+    exchange in which the server refused, or None. Raises what
+    SmtpConnection.receive_reply() raises.
     """
     conversation = connection.conversation
     opening = [wire.RSET] if conversation.stage is Stage.MAIL else []

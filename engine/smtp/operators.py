@@ -1,10 +1,10 @@
-"""Which mail operator a host belongs to, and how it wants to be treated.
+"""Finds the mail operator of a host, and its limits on connections and recipients.
 
 Thousands of domains share one operator's hosts. `data/operators.toml` names the
-operators by the ending of their exchanges' names; an operator may ask for
-fewer connections, or for one recipient a transaction from the start.
+operators by the ending of their exchanges' names. An operator may have a lower
+limit of connections, or accept only one recipient per transaction.
 
-Microsoft names an exchange after the domain that it serves, and its consumer
+Microsoft names an exchange after the domain that it serves. Its consumer
 mail and its tenants share the ending `mx.microsoft`. So an ending may have
 brands: a host whose first label is a domain of one of them belongs to another
 operator than the rest below that ending.
@@ -24,7 +24,7 @@ OPERATORS_FILE = Path(__file__).parents[1] / "data" / "operators.toml"
 
 @dataclass(frozen=True, slots=True)
 class MailOperator:
-    """One operator: its id in the reply rules, and its wishes."""
+    """One operator: its id in the reply rules, and its limits."""
 
     id: str
     connections_max: int | None = None
@@ -44,7 +44,7 @@ class MailOperators:
         self._by_brand = by_brand or {}
 
     def find(self, host: str) -> MailOperator | None:
-        """The operator of this host name (lower case, no dot at the end), if we know it."""
+        """The operator of this host name (lower case, no dot at the end), or None."""
         labels = host.split(".")
         for place in range(len(labels) - 1):
             ending = ".".join(labels[place:])

@@ -1,4 +1,4 @@
-"""Permits: how many connections this process may have open to each IP address.
+"""Permits: limit how many connections this process may have open to each IP address.
 
 Every connection needs a permit of the address before it is dialled. The budget says how
 many permits there are (see `connection_budget`); pools that find none queue for the next
@@ -41,7 +41,7 @@ class Permits:
         pools_at: Mapping[str, set[Pool]],
         capacity_freed: Callable[[Pool], None],
     ) -> None:
-        """`limit` is the setting: permits of one address, were all of them this process's."""
+        """`limit`: permits of one address that all processes share (a setting)."""
         self._limit = limit
         self._budget = budget
         self._pools_at = pools_at

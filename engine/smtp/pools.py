@@ -1,4 +1,4 @@
-"""The pool of each mail host, found by the addresses of an exchange or by its name.
+"""Finds the pool of a mail host, by the addresses of an exchange or by its name.
 
 Exchanges with the same addresses share one pool. A pool follows its exchange when the
 addresses rotate, so what it learned about the host survives.
@@ -11,8 +11,8 @@ from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.pool.pool import Pool
 
-POOLS_MAX = 10_000  # hosts remembered; those with nothing to do go first
-POOLS_SCANNED = 64  # at most, to find one to forget
+POOLS_MAX = 10_000  # hosts remembered; idle ones are removed first
+POOLS_SCANNED = 64  # pools visited at most, to find one to remove
 NAMES_MAX = 100_000  # exchanges whose host is remembered, whatever addresses they have now
 
 
@@ -22,7 +22,7 @@ def pool_key(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Pools:
-    """All pools; bounded, the longest unused goes first."""
+    """All pools. Bounded; the longest unused is removed first."""
 
     __slots__ = (
         "_by_addresses",

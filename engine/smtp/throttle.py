@@ -1,26 +1,25 @@
-"""How many connections a host will bear, and how long it wants to be left alone.
+"""Learns how many connections a host accepts, and how long to back off after failures.
 
-The feedback rule is Postfix's (SCHEDULER_README): one whole round of good news
-adds a connection, one whole round of bad news takes one away. A connection
-refused while others live says at once how many are borne. A host that refuses
-us again and again is rested, twice as long each time. Frozen values: an event
-gives a new one.
+The feedback rule is Postfix's (SCHEDULER_README): `limit` successes add a connection,
+`limit` failures remove one. If the host refuses a connection while others
+are open, their number is the new limit at once. Each further failure in a row doubles
+the back-off. Values are frozen: an event returns a new one.
 """
 
 from dataclasses import dataclass, replace
 
-LIMIT_AT_FIRST = 2  # as many as a polite stranger opens before it knows better
-HOST_LIMIT_S = 30.0  # after one connection too many, before another one more is tried
+LIMIT_AT_FIRST = 2  # connections to a host before its limit is learned
+HOST_LIMIT_S = 30.0  # after one connection too many, before the limit grows again
 
-BACKOFF_AFTER = 2  # one failure may be chance, the second one in a row is an answer
-FAILURES_APART_S = 1.0  # an outage's failures in the same instant are one failure
+BACKOFF_AFTER = 2  # failures in a row: one may be chance
+FAILURES_APART_S = 1.0  # failures of one outage come together and count once
 UNREACHABLE_BACKOFF_S = 5.0
 UNREACHABLE_BACKOFF_S_MAX = 300.0
 REFUSAL_BACKOFF_S = 60.0
 REFUSAL_BACKOFF_S_MAX = 3600.0
 
-SILENT_SESSIONS_MAX = 5  # in which no recipient is answered. A tarpit is silent to some, so
-SILENT_S = 5.0  # a host is not rested for silence that has lasted less
+SILENT_SESSIONS_MAX = 5  # sessions in a row without a reply to a recipient. A tarpit delays some
+SILENT_S = 5.0  # replies only, so shorter silence causes no back-off
 
 NEVER = float("-inf")
 
@@ -29,12 +28,12 @@ NEVER = float("-inf")
 class Throttle:
     """The connections that may be open at once: 1 <= limit <= limit_max.
 
-    Times are seconds of the clock that the caller keeps.
+    Times are seconds of the caller's clock.
     """
 
     limit_max: int
     limit: int = LIMIT_AT_FIRST
-    good: int = 0  # successes of the round under way
+    good: int = 0  # successes counted towards the next step up
     bad: int = 0
     grow_from: float = NEVER
 
@@ -45,21 +44,21 @@ class Throttle:
     def with_late(self, late: int, now: float) -> int:
         """How many connections may be open while `late` of them wait for a late reply.
 
-        Those cost the host next to nothing, so they do not count, unless it has just
-        refused one connection too many.
+        Late connections cost the host almost nothing, so they do not count, unless the
+        host has just refused one connection too many.
         """
         return self.limit if now < self.grow_from else min(self.limit + late, self.limit_max)
 
     def after_success(self, now: float) -> "Throttle":
         if self.limit == self.limit_max and not self.bad:
-            return self  # nothing to be won: of every reply, so the way there is short
+            return self  # runs for every reply, so the usual case returns first
         if self.good + 1 < self.limit:
             return replace(self, good=self.good + 1)
         grown = self.limit + (now >= self.grow_from)
         return replace(self, limit=min(grown, self.limit_max), good=0, bad=0)
 
     def after_greeting(self, now: float) -> "Throttle":
-        """One more connection was taken: the host bears one more, unless it has had troubles."""
+        """The host greeted a connection: double the limit, unless there were failures recently."""
         if self.bad or now < self.grow_from or self.limit == self.limit_max:
             return self
         return replace(self, limit=min(2 * self.limit, self.limit_max), good=0)
@@ -70,21 +69,21 @@ class Throttle:
         return replace(self, limit=max(self.limit - 1, 1), good=0, bad=0)
 
     def after_crowding(self, others: int, now: float) -> "Throttle":
-        """A connection was refused while `others` were open: so many are borne."""
+        """A connection was refused while `others` were open: their number is the new limit."""
         limit = max(1, min(self.limit, others))
         return replace(self, limit=limit, good=0, bad=0, grow_from=now + HOST_LIMIT_S)
 
 
 @dataclass(frozen=True, slots=True)
 class HostBackoff:
-    """Whether a host is left alone, until when, and after how many refusals."""
+    """A host's failures in a row, and until when to back off. Times are of the caller's clock."""
 
     failures: int = 0
     until: float = NEVER
     struck_at: float = NEVER
 
     def after_failure(self, now: float, *, refused: bool) -> "HostBackoff":
-        """`refused`: the host spoke against us; otherwise it could not be reached."""
+        """`refused`: the host refused because of us; otherwise it could not be reached."""
         if not refused and now - self.struck_at < FAILURES_APART_S:
             return self
         failures = self.failures + 1
@@ -102,13 +101,13 @@ class HostBackoff:
         return now < self.until
 
     def doubtful(self, now: float) -> bool:
-        """Resting, or struck a moment ago: who can wait had better do so."""
+        """True during a back-off, and just after a failure: a caller that can wait should."""
         return now < self.until or now - self.struck_at < FAILURES_APART_S
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Sessions in a row in which no recipient was answered before the read clock ran out."""
+    """Sessions in a row in which no recipient was answered before the read deadline."""
 
     sessions: int = 0
     since: float = NEVER

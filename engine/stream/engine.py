@@ -1,4 +1,4 @@
-"""open_engine(): the lists, caches and connections that all streams of a process share."""
+"""Opens an engine: the lists, caches and connections that all streams of a process share."""
 
 import random
 from collections.abc import AsyncIterator, Callable

@@ -17,7 +17,7 @@ from mailprobe.engine.stream.engine import Engine
 
 
 class KnownAnswers(msgspec.Struct, frozen=True):
-    """Answers that were known at once. They count as given only when `notify` is called."""
+    """Answers that were known at once. They are reported only when `notify` is called."""
 
     answers: list[Answer]
     verifications: list[Verification]

@@ -1,4 +1,4 @@
-"""Opening one connection: dial, banner, EHLO, and TLS if the host demands it."""
+"""Opens one connection: dial, banner, EHLO, and TLS if the host demands it."""
 
 from typing import TYPE_CHECKING
 

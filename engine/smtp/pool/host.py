@@ -1,4 +1,4 @@
-"""What a pool needs of the dispatcher that it belongs to."""
+"""The interface between a pool and the dispatcher that it belongs to."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PoolHost(Protocol):
-    """What a pool needs of layer 4 as a whole; see dispatcher.ProbeDispatcher."""
+    """What a pool needs of layer 4; implemented by dispatcher.ProbeDispatcher."""
 
     settings: EngineSettings
     rules: Rules

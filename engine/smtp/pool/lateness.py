@@ -1,8 +1,8 @@
-"""Late replies of one mail host: when a reply is late, and how long to wait for it.
+"""Decides when a reply of a mail host is late, and how long to wait for it.
 
-A tarpit delays the replies to some recipients only. From the share of late replies and from how
-long they took follow the size of a batch and the moment at which a recipient gives up its
-connection to others.
+A tarpit delays the replies to some recipients only. The share of late replies and their
+duration decide how large a batch may be and when a recipient gives up its connection to
+others.
 """
 
 from mailprobe.engine.smtp.pool.reply_pace import ReplyPace
@@ -11,15 +11,15 @@ from mailprobe.engine.smtp.throttle import NEVER
 
 LATE_SHARE_GUESS = 0.2  # of the recipients at a host that has had one late reply
 LATE_SHARE_EWMA = 0.15  # weight of the newest recipient in that share
-LATE_A_ROUND = 0.8  # so many late replies are expected of one round, at the most
-LATE_S = 0.15  # a reply is late after this long, and
-LATE_REPLIES = 5  # so many usual replies, but no later than LATE_S after the usual one
-TARPIT_LATE_S = 0.1  # where the host has had a late reply it makes more: late after this and
-TARPIT_REPLIES = 1.2  # so many usual replies, and
-JITTERS = 4  # so many times what they differ by (as TCP has it, RFC 6298)
-TARPIT_OVER = 1.25  # times the latest late reply, then this one takes longer still
-TARPIT_DEPTH_S = 0.05  # of the way to a host that pipelines: one recipient a round for each
-PROMPT_BATCHES = 16  # before one more recipient is asked at a time
+LATE_A_ROUND = 0.8  # late replies expected in one batch, at most
+LATE_S = 0.15  # a reply is late after this time and
+LATE_REPLIES = 5  # this many times the usual time, at most LATE_S after the usual time
+TARPIT_LATE_S = 0.1  # after a first late reply more follow: late after this time,
+TARPIT_REPLIES = 1.2  # this many times the usual time, and
+JITTERS = 4  # this many times the jitter (as in TCP, RFC 6298)
+TARPIT_OVER = 1.25  # times the latest late reply; then this one takes longer
+TARPIT_DEPTH_S = 0.05  # of round trip to a host that pipelines, for each recipient of a batch
+PROMPT_BATCHES = 16  # prompt batches before a batch may have one more recipient
 QUICK_REPLY_S = LATE_S / LATE_REPLIES
 
 
@@ -37,9 +37,9 @@ class Lateness:
     )
 
     def __init__(self) -> None:
-        self.sessions: dict[SmtpSession, float] = {}  # late just now; since when
-        self.rerouted_at = NEVER  # the latest session that gave up a late reply
-        self.late_reply_s: float | None = None  # how long a late reply takes here, at least
+        self.sessions: dict[SmtpSession, float] = {}  # late now, and since when
+        self.rerouted_at = NEVER  # when a session last gave up a late reply
+        self.late_reply_s: float | None = None  # how long a late reply takes here, at the least
         self._accepted = 0  # recipients,
         self._accepted_late = 0  # those of them with a late reply,
         self._accepting_s = 0.0  # and the longest of these replies

@@ -1,7 +1,7 @@
-"""Opening connections to one mail host: which address, beside which others, and what a failure says.
+"""Opens connections to one mail host: chooses the address and judges failures.
 
-A connection that fails while others are open says that the host has enough of them. One that
-fails alone speaks for the host: every waiting probe learns of it at once.
+If a connection fails while others are open, the host has reached its limit. If the only
+connection fails, the host failed, and every waiting probe fails over at once.
 """
 
 from typing import TYPE_CHECKING
@@ -19,16 +19,16 @@ from mailprobe.engine.smtp.throttle import NEVER
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
 
-HEDGE_S = 0.25  # of silence before a greeting, then the next exchange is dialled beside it
-HURRY_S = 0.15  # a greeting that takes longer is not waited for before the next is opened
-RELEASE_S = 0.2  # so long a host may count a connection that is closed, or about to be
-OPENING_S_LEAST = 0.1  # what a new connection costs, however near its host is
-AVOID_S = 5.0  # an address that failed is avoided for so long
-DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one go after no, one, two strikes in a row
+HEDGE_S = 0.25  # without a greeting, then the next exchange is dialled as well
+HURRY_S = 0.15  # without a greeting, then further connections are opened
+RELEASE_S = 0.2  # for which a host may still count a connection that is closed or closing
+OPENING_S_LEAST = 0.1  # what a new connection costs even to a near host
+AVOID_S = 5.0  # an address that failed is avoided this long
+DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one attempt after 0, 1, 2 failures in a row
 
 
 class ConnectionOpener:
-    """The connection attempts of one pool, and what they taught."""
+    """The connection attempts of one pool, and what was learned from them."""
 
     __slots__ = (
         "_dispatcher",
@@ -53,16 +53,18 @@ class ConnectionOpener:
         self._now = trio.lowlevel.current_clock().current_time
         self._greeted = 0  # connections so far
         self._turn = 0  # which address is next
-        self.closed_at = NEVER  # trio's clock; the latest session
+        self.closed_at = NEVER  # trio's clock; of the latest session
         self.failed_at: dict[str, float] = {}  # by address, on trio's clock
-        self.has_enough = False  # one was refused since the latest greeting: one at a time
-        self.hedged = False  # a greeting is so slow that the next exchange is dialled
+        self.has_enough = (
+            False  # a connection was refused since the latest greeting: open one at a time
+        )
+        self.hedged = False  # a greeting is so slow that the next exchange was dialled
         self.slow_greeting = False  # a greeting takes long
         self.opening_s = OPENING_S_LEAST  # from the dial to a greeting
-        self.proven_parallelism = 0  # sessions at a time, since the host last refused one
+        self.proven_parallelism = 0  # most sessions at a time since the host last refused one
 
     async def open(self, permit_at: str | None) -> SmtpSession | None:
-        """A greeted connection, or None. Others may be opened beside it while a greeting is slow."""
+        """Return a greeted connection or None. Opens others as well while the greeting is slow."""
         greeted = trio.CancelScope()
         # Within proven parallelism other connections are opened without waiting anyhow.
         if self._pool.connections > self.proven_parallelism or not self._pool.sessions:
@@ -90,7 +92,7 @@ class ConnectionOpener:
         return self.hedged and not self._pool.sessions
 
     async def _try_addresses(self, permit_at: str | None) -> SmtpSession | None:
-        """A session, with its permit, at the first address that answers.
+        """Return a session, with its permit, at the first address that answers.
 
         None if none does: then every waiting probe has failed over, unless the failure
         is this connection's alone because others are open or being opened.
@@ -102,7 +104,7 @@ class ConnectionOpener:
                     backoff_cause = known
                     continue
                 if not self._pool.any_waiting():
-                    break  # what was learned of the host holds for later probes, too
+                    break  # what was learned of the host also holds for later probes
                 if not self._dispatcher.permits.try_acquire(address, self._pool):
                     permits_short = True
                     continue
@@ -122,11 +124,11 @@ class ConnectionOpener:
         return None
 
     async def _try_address(self, address: str) -> SmtpSession | Cause | None:
-        """A session at the address, with the permit taken; a cause that holds for all probes; or None."""
+        """Return a session, which keeps the permit; a cause that holds for all probes; or None."""
         accompanied, greeted_before, began = bool(self._pool.sessions), self._greeted, self._now()
         others = self._pool.connections > 1 or began - self.closed_at < RELEASE_S
         greeted = await self._greeter.greet(address)
-        if greeted is None:  # the permit was revoked: that says nothing about the host
+        if greeted is None:  # the permit was revoked, which says nothing about the host
             return None
         self._dispatcher.observer.connected(greeted=isinstance(greeted, SmtpSession))
         if isinstance(greeted, SmtpSession):
@@ -163,7 +165,7 @@ class ConnectionOpener:
         """Wait a moment, and open the next connection alone.
 
         A host still counts connections that are closing, and connections dialled together
-        count each other. Only its reply to a lone connection speaks of the host.
+        count each other. Only the reply to a lone connection tells whether the host failed.
         """
         self.has_enough = True
         self._pool.reduce_limit(self._pool.throttle.after_failure())

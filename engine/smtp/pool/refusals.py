@@ -1,7 +1,7 @@
-"""When refusals and silence make us leave a domain, or the whole host, alone.
+"""Decides when refusals and silence cause a back-off from a domain or from the whole host.
 
-A host that refuses recipients because of us is first left alone for that domain only. It is
-backed off as a whole once several domains are treated so and none is answered.
+If a host refuses recipients because of us, we first back off from that domain only. We back
+off from the whole host once it treats several domains so and answers none.
 """
 
 from dataclasses import replace
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.lateness import Lateness
     from mailprobe.engine.smtp.pool.pool import Pool
 
-COLD_MAX = 3  # recipients in a row refused because of us, then we leave the domain alone here
-COLD_DOMAINS_MAX = 3  # domains in a row left alone, then we leave the host alone,
-RECENT_SUCCESS_DOMAINS_MAX = 8  # or so many if another domain was answered there
+COLD_MAX = 3  # recipients in a row refused because of us, before a back-off from the domain
+COLD_DOMAINS_MAX = 3  # domains in a row backed off from, before a back-off from the host,
+RECENT_SUCCESS_DOMAINS_MAX = 8  # or this many if another domain was answered there
 RECENT_SUCCESS_S = 600.0  # within this long
 BARREN_MAX = 2  # sessions in a row that gave a domain's recipients only 421, a close or garbage
 
@@ -81,7 +81,7 @@ class RefusalMemory:
         domain.cold = 0
         words = f"{reply.code} {reply.text[:80]}"
         cause = Cause(refusal_outcome(reply, reading), reading.rule, words, about_us=True)
-        if spread:  # few refusals at each domain, but of many: it is the host
+        if spread:  # few refusals at each of many domains: it is the host
             self._backed_off.update(self._refused)
             self._refused.clear()
         self._back_off_domain(domain, cause)

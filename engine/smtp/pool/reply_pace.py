@@ -1,8 +1,8 @@
-"""How fast a mail host answers: moving averages over its batches and replies."""
+"""Measures how fast a mail host replies: moving averages over its batches and replies."""
 
 from dataclasses import dataclass
 
-FAR_S = 0.075  # a host that needs this long to reply is far away
+FAR_S = 0.075  # a host that takes this long to reply is far away
 EWMA = 0.3  # weight of the newest measurement
 
 
@@ -10,10 +10,10 @@ EWMA = 0.3  # weight of the newest measurement
 class ReplyPace:
     """How fast the host answers, in seconds; moving averages."""
 
-    batch_s: float | None = None  # from a round's write to its last reply
-    gap_s: float = 0.0  # between two replies of one round
-    reply_s: float = 0.0  # from a round's write to its first reply
-    jitter_s: float = 0.0  # what those differ by
+    batch_s: float | None = None  # from a batch's write to its last reply
+    gap_s: float = 0.0  # between two replies of one batch
+    reply_s: float = 0.0  # from a batch's write to its first reply
+    jitter_s: float = 0.0  # mean deviation of reply_s
 
     def measured(self, round_s: float, gap_s: float) -> None:
         before = self.batch_s if self.batch_s is not None else round_s
@@ -22,7 +22,7 @@ class ReplyPace:
             self.gap_s += EWMA * (gap_s - self.gap_s)
 
     def replied(self, reply_s: float) -> float:
-        """What is usual now. A late reply says little of the next ones: it counts twice the usual."""
+        """Return the usual time now. A late reply predicts little, so it counts as twice the usual."""
         usual_s = self.reply_s
         if usual_s:
             if reply_s > 2 * usual_s:

@@ -12,42 +12,42 @@ from mailprobe.engine.smtp.wire import Command, CommandReply
 
 @dataclass(slots=True, eq=False)
 class CatchAllTest:
-    """The random address that goes along to tell whether a domain accepts all."""
+    """A random address, sent with the recipients to test whether a domain accepts all."""
 
     domain: DomainAcceptance
     mailbox: str
     objections: int = 0
     smtputf8: bool = False
     abandoned: bool = False  # its domain is tested elsewhere
-    sender_refused_by: object = None  # see question.Question
+    sender_refused_by: object = None  # see probe.Probe
 
 
 PendingProbe = Probe | CatchAllTest
 
 
 class BatchReplies(msgspec.Struct, eq=False):
-    """A round, and what has been heard of it so far."""
+    """A batch and the replies to it so far. Times are seconds of trio's clock."""
 
     sent: list[PendingProbe]
     pipelined: bool
-    reused: bool  # the connection has served a round before
+    reused: bool  # the connection has served a batch before
     recipients: list[Command] = []
-    alone: bool = False  # one recipient in step, and nobody wants to know the words
-    noted: bool = False  # somebody does
+    alone: bool = False  # one recipient in lock-step, and no probe has notes
+    noted: bool = False  # a probe has notes
     place: int = 0  # the recipient whose reply comes next
-    proven: int = 0  # so many of the replies are surely their recipients'
+    proven: int = 0  # so many replies are proven to be their recipients'
     first: bool = False  # any reply at all
-    transaction: bool = False  # MAIL was accepted: replies speak of recipients
+    transaction: bool = False  # MAIL was accepted, so replies are about recipients
     late: bool = False  # one of them was late
     goodbye: bool = False  # 421 in answer to a recipient
     refusal: Cause | None = None
-    objection: ReplyMeaning | None = None  # how the refusal of RSET or MAIL was read
-    exchanges: list[CommandReply] = []  # replies to recipients, not yet given out
-    until: float = 0.0  # the latest of their questions' deadlines: no need to listen longer
+    objection: ReplyMeaning | None = None  # the meaning of the refusal of RSET or MAIL
+    exchanges: list[CommandReply] = []  # replies to recipients, not yet processed
+    until: float = 0.0  # the latest deadline of its probes: the wait for replies ends then
     began: float = 0.0
     first_at: float = 0.0
     last_at: float = 0.0
-    gap_s_max: float = 0.0  # between two of its replies
+    gap_s_max: float = 0.0  # between two replies
 
     @property
     def batch_s(self) -> float:
@@ -55,7 +55,7 @@ class BatchReplies(msgspec.Struct, eq=False):
 
     @property
     def gap_s(self) -> float:
-        """Between two replies of the round; a round of one says nothing and gives -1."""
+        """The mean time between two replies, or -1 with fewer than two replies."""
         return (self.last_at - self.first_at) / (self.place - 1) if self.place > 1 else -1.0
 
 

@@ -8,7 +8,7 @@ from mailprobe.engine.verdict import Outcome
 
 
 class Rerouted(Exception):
-    """A late reply is not waited for any longer: its recipient is asked on another connection."""
+    """The session gave up a late reply; its recipient is sent on another connection."""
 
 
 CONNECTION_ERRORS = (ReadTimedOut, ConnectionLost, RemoteProtocolError, Rerouted)
@@ -18,7 +18,7 @@ GARBLED_RULE = "garbage.rcpt"  # of a `RemoteProtocolError` in answer to a recip
 
 
 def cause_of(error: Exception, step: Step, *, spoke: bool = True) -> Cause:
-    """The cause that an exception of a connection stands for."""
+    """Return the cause for an exception of a connection at this step."""
     where = step.value
     if isinstance(error, ReadTimedOut):
         return Cause(Outcome.TIMED_OUT, f"clock.{where}", f"silent at {where}", replied=spoke)
@@ -34,7 +34,7 @@ def cause_of(error: Exception, step: Step, *, spoke: bool = True) -> Cause:
 
 
 def refused_command(turn: CommandReply, reading: ReplyMeaning) -> Cause:
-    """The cause that the refusal of MAIL, RSET or STARTTLS stands for."""
+    """Return the cause for a refused MAIL, RSET or STARTTLS."""
     return Cause(
         Outcome.CONVERSATION_FAILED,
         reading.rule,
@@ -45,7 +45,7 @@ def refused_command(turn: CommandReply, reading: ReplyMeaning) -> Cause:
 
 
 def refusal_outcome(reply: SmtpReply, reading: ReplyMeaning) -> Outcome:
-    """What a 4xx (but 421) or 5xx to RCPT makes of an address."""
+    """Return the outcome of a 4xx (except 421) or 5xx to RCPT."""
     if reading.meaning is Meaning.MAILBOX_FULL:
         return Outcome.MAILBOX_FULL
     if reply.code < 500:

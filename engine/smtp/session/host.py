@@ -1,4 +1,4 @@
-"""What a session needs of the mail host that it talks to."""
+"""The interface between a session and the pool of its mail host."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class SessionHost(Protocol):
-    """What a session needs of the mail host it talks to; see pool.Pool."""
+    """What a session needs of its mail host; implemented by pool.Pool."""
 
     name: str
-    one_each: bool  # the host objects to more than one recipient a transaction
+    one_each: bool  # the host accepts only one recipient per transaction
     usual_s: float  # from a recipient's write to its reply
     late_s: float  # a reply that takes longer is late
-    wary: bool  # its replies were out of step before: each verdict is proven by itself
-    slow_to_answer: bool  # one of its replies was late not long ago: likewise
+    wary: bool  # its replies did not match commands before: prove each verdict by itself
+    slow_to_answer: bool  # one of its replies was late recently: likewise
     terms: Terms
 
     @property

@@ -1,4 +1,4 @@
-"""The lines of one session, written into the notes of the probes that are to be explained."""
+"""Writes the lines of a session into the notes of the probes that are to be explained."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Where the unanswered probes go when their batch or their session has ended.
+"""Requeues or settles the unanswered probes when their batch or session has ended.
 
 Plain functions over the host and the probes. `elsewhere` holds the probes that are already
 queued for another connection because a reply before theirs was late.
@@ -66,7 +66,7 @@ def requeue_rerouted(
 
 
 def expire_unanswered(host: SessionHost, unanswered: Collection[PendingProbe]) -> None:
-    """The overall clocks have run out. This says nothing about the host."""
+    """The probes' deadlines have passed. This says nothing about the host."""
     for probe in unanswered:
         if isinstance(probe, Probe):
             host.settle(probe, Outcome.TIMED_OUT, "clock.overall")
@@ -114,7 +114,7 @@ def requeue_doubted(
 
 
 def requeue_uncounted(host: SessionHost, probe: Probe) -> None:
-    """The probe got no answer by no fault of its own: do not count this conversation."""
+    """Send it again without counting this conversation, which failed through no fault of its own."""
     probe.conversations -= 1
     probe.addresses_tried -= 1
     host.requeue(probe)

@@ -1,6 +1,6 @@
-"""The mail transaction of a session: which recipients may share it, and when a new one is due.
+"""The mail transaction of a session: which recipients may share it, and when to open a new one.
 
-Limits that the server announces (RFC 9422) are kept; others are those of common servers.
+Limits that the server announces (RFC 9422) are kept; the defaults are those of common servers.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, doma
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.wire import Command, Conversation, Stage
 
-RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: every server must accept so many
-RESETS_MAX = 8  # Exim hangs up after 10 commands that are no mail, RSET among them
+RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: every server must accept this many
+RESETS_MAX = 8  # Exim closes after 10 commands other than mail, RSET included
 
 
 class Transaction:
