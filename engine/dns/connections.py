@@ -30,7 +30,7 @@ from mailprobe.engine.dns.response import (
 if TYPE_CHECKING:
     from mailprobe.engine.dns import http2
 
-EXCHANGE_S = 5.0  # for a body that drips; its caller has long stopped waiting
+EXCHANGE_S = 5.0  # for a body that comes slowly; its caller has long stopped waiting
 SILENCE_S = 1.2  # without a byte while a request is under way; below a look-up's 1.5 s
 PING_S = 0.6  # after this silence an HTTP/2 connection is sent a PING
 IDLE_S = 30.0
@@ -172,7 +172,7 @@ class DohConnection(ABC):
 
     def _end(self, why: str, *, by_us: bool = True) -> None:
         if not (by_us or self._ended or self.answered):
-            # A later close may be due to a query that hangs, and shows nothing of the endpoint.
+            # A later close may be due to a query that hangs, and proves nothing about the endpoint.
             self.closed_early = trio.current_time() - self._opened_at < EARLY_CLOSE_S
         self._ended = self._ended or why
         self._scope.cancel()

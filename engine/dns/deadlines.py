@@ -61,7 +61,7 @@ class DeadlineClock:
             act()
 
     async def run(self) -> None:
-        """Never ends."""
+        """Run until cancelled."""
         while True:
             self._ticking = True
             self._tick(trio.current_time())
@@ -76,7 +76,7 @@ class DeadlineClock:
             with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
                 await trio.sleep_forever()
             if self.now() > self._sleep.deadline + STALL_S:
-                # The process stood still: first let the answers that have come be read.
+                # The process was stopped: read the answers that have come first.
                 await trio.sleep(STALL_GRACE_S)
 
     def _tick(self, now: float) -> None:

@@ -1,6 +1,6 @@
 """The transport of DNS over HTTPS (RFC 8484): the bytes of one query to one endpoint.
 
-The transport knows nothing of DNS but its content type. Endpoints are named by IP
+The transport does not read DNS messages. Endpoints are named by IP
 address, because the system's resolver is never used.
 """
 
@@ -51,7 +51,7 @@ def check_doh_url(url: str) -> str:
         raise ValueError(
             f"name the endpoint by its address, not as {host}: no other resolver is asked"
         ) from None
-    # Python 3.13 calls ::ffff:127.0.0.1 loopback too; no honest configuration has it.
+    # Python 3.13 calls ::ffff:127.0.0.1 loopback too; refuse it in every version.
     mapped = getattr(address, "ipv4_mapped", None) is not None
     if parts.scheme == "http" and (mapped or not address.is_loopback):
         raise ValueError("http:// is taken for loopback addresses alone; use https://")
@@ -75,7 +75,8 @@ class Transport:
     async def enqueue_message(self, url: str, query: bytes) -> DohResponse:
         """Send a query and return the response.
 
-        It is sent again if its connection ends (GOAWAY), TRIES_MAX times in all. Raises TransportFailed, or ValueError for a URL that check_doh_url refuses.
+        It is sent again if its connection ends (GOAWAY), TRIES_MAX times in all. Raises
+        TransportFailed, or ValueError for a URL that check_doh_url refuses.
         """
         task = trio.lowlevel.current_task()
         results: list[DohResponse | TransportFailed] = []
@@ -157,7 +158,7 @@ async def open_transport(ca_file: str | None = None) -> AsyncIterator[Transport]
 
 
 def tls_context(ca_file: str | None) -> "ssl.SSLContext":
-    """A client context that trusts the authorities in this file (PEM) alone, or the system's."""
+    """A client context that trusts only the authorities in this file (PEM), or the system's."""
     import ssl
 
     context = ssl.create_default_context(cafile=ca_file)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HANDSHAKE_S = 0.7  # for TCP, and as much for TLS
 TICK_S = 0.1  # between two checks of the connections' deadlines
-TRIES_MAX = 3  # a resolver that ends its connections often can meet one request twice
+TRIES_MAX = 3  # a resolver that often ends its connections can fail one request twice
 CONNECTIONS_MAX = 32  # of HTTP/1.1 to one endpoint; each carries one request at a time
 EARLY_CLOSES_MAX = 8  # connections in a row that the endpoint closed soon, without an answer
 EARLY_CLOSES_BACKOFF_S = 1.0  # then it is not connected to for this long

@@ -22,7 +22,7 @@ STREAM_LAST = 2**31 - 1
 WINDOW_AT_FIRST = 65_535
 WINDOW_MAX = 2**31 - 1
 WINDOW = 1024 * 1024  # octets that the server may send on all streams before WINDOW_UPDATE
-FRUITLESS_FRAMES_MAX = 2_000  # in a row that complete no response; a response has two to ten
+FRUITLESS_FRAMES_MAX = 2_000  # in a row that complete no response; a response takes two to ten
 OUT_OCTETS_MAX = 1024 * 1024  # that the server causes us to write and does not read
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
@@ -389,7 +389,7 @@ class Http2Connection(Generic[Http2Request]):
         last = _number(payload[:4]) & STREAM_LAST
         for later in [number for number in self._streams if number > last]:
             self._blocked.pop(later, None)
-            stream = self._streams.pop(later, None)  # to settle one may cancel another
+            stream = self._streams.pop(later, None)  # settling one request may cancel another
             if stream is not None:
                 self._settle(stream.request, StreamRefused())
 

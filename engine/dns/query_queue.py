@@ -1,4 +1,4 @@
-"""Which query may be sent to a resolver now: fair by account, and late queries give way.
+"""Decides which query is sent to a resolver next: fair by account, and late queries give way.
 
 A resolver answers a limited number of queries at a time (`capacity`). A query whose
 name server hangs occupies one of these slots until its deadline, and any account can
@@ -24,7 +24,7 @@ from enum import IntEnum
 
 LATE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 ZONE_LATE_MAX = 8  # more of one zone show that its name servers hang
-LATE_SHARE = 4  # late queries may hold a quarter of an account's slots while its others wait
+LATE_SHARE = 4  # late queries may hold a quarter of an account's slots while its other queries wait
 ACCOUNTS_COMPARED = 16  # at each turn: bounds the work
 REVIEW_S = 0.02  # between two searches for late queries while some wait
 

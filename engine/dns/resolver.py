@@ -1,4 +1,4 @@
-"""A look-up over all endpoints: hedged, fair by account, and bounded in time.
+"""Runs a look-up over all endpoints: hedged, fair by account, and bounded in time.
 
 Endpoints are queried in order. The next one is queried as well when the last is silent
 for HEDGE_S, or at once when it fails. The first certain answer wins; the look-up fails
@@ -7,9 +7,9 @@ decides which query is sent. A cancelled query is reset at once. A query that on
 to another endpoint may be answered until it is late: the answer shows whether its
 endpoint works, and saves a reset.
 
-The look-up of a list has time: it fails only when an endpoint answers with a failure, or
+The look-up of a list may take longer: it fails only when an endpoint answers with a failure, or
 has had FAIR_S for it in which it answered other queries promptly. When there is a general
-fault (the endpoint stands still, its connections end, this process lags) it waits, and
+fault (the endpoint hangs, its connections end, this process lags) it waits, and
 is tried again a few times.
 """
 

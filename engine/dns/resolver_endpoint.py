@@ -1,6 +1,6 @@
 """One resolver as look-ups see it: its queue, and whether it works.
 
-A name whose name servers hang and a resolver that stands still look alike: no answer
+A name whose name servers hang and a resolver that hangs look alike: no answer
 comes. So while a list waits, a canary query is sent that any working resolver answers
 at once.
 """
@@ -19,7 +19,7 @@ LOOKUP_S = 1.5  # all endpoints together, from the first query on
 LOOKUPS_MAX = 200  # at an endpoint; names not in its cache take 100 ms: so 2,000 a second
 TRY_S = 2.0  # a list's query waits this long at an endpoint that does not work; 15 s in all tries
 CHECK_S = 0.25  # between two checks whether it works
-GAP_S = 0.6  # between prompt answers; a longer gap may be a standstill
+GAP_S = 0.6  # between prompt answers; in a longer gap the resolver may have hung
 
 OnAnswer = Callable[[DohResponse | TransportFailed], None]
 # Sends a query to a URL, and calls the callback with the result; returns a function that cancels it.

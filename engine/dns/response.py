@@ -1,8 +1,10 @@
-"""What comes of a request, over either version of HTTP."""
+"""The response to a DoH request, or its failure, over either version of HTTP."""
 
 from dataclasses import dataclass
 
-FIELDS_OCTETS_MAX = 32 * 1024  # header fields of one response; a resolver sends some hundred octets
+FIELDS_OCTETS_MAX = (
+    32 * 1024
+)  # header fields of one response; a resolver sends a few hundred octets
 DNS_MESSAGE = "application/dns-message"  # RFC 8484 6
 
 

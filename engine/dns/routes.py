@@ -1,4 +1,4 @@
-"""Layer 3: where a domain's mail goes, looked up over HTTPS (RFC 8484) and cached.
+"""Layer 3: looks up a domain's mail exchanges over HTTPS (RFC 8484) and caches them.
 
     async with open_routes(settings, rng=rng) as routes:
         answer = routes.cached_route("example.org") or await routes.find("example.org", "account")

@@ -74,7 +74,7 @@ class Interest(Generic[Answer]):
         self._lookup = lookup
 
     def cancel(self) -> None:
-        """Give the answer up; `settle` will not be called."""
+        """Stop waiting for the answer; `settle` will not be called."""
         if (lookup := self._lookup) is not None:
             self._lookup = None
             lookup.unsubscribe(self, by_clock=False)
@@ -110,7 +110,7 @@ def _nothing(_: object) -> None:
 
 
 class InFlightLookup(Generic[Answer]):
-    """A look-up under way, with all who wait for its answer."""
+    """A look-up under way, with all callers that wait for its answer."""
 
     __slots__ = ("_began", "_cache", "_counts", "_interests", "_name", "lookup", "wanted_by")
 
@@ -159,7 +159,7 @@ class InFlightLookup(Generic[Answer]):
         return reported
 
     def finish(self, answer: Answer, kept_s: float) -> None:
-        """The look-up is done: all who wait get the answer."""
+        """The look-up is done: all waiting callers get the answer."""
         self._cache.lookup_done(self._name, answer, kept_s)
         self._report(answer)
         interests, self._interests = self._interests, {}
@@ -197,7 +197,7 @@ class SingleFlightCache(Generic[Answer]):
         self._in_flight: dict[str, InFlightLookup[Answer]] = {}
 
     def cached(self, name: str, *, patient: bool = False) -> Answer | None:
-        """The answer that is kept, or None. With `patient`, no failure that a new try may mend."""
+        """The answer that is kept, or None. With `patient`, never a failure that may be temporary."""
         until, answer = self._answers.get(name, _NEVER)
         if self.now() >= until or (patient and isinstance(answer, LookupFailed) and answer.hasty):
             return None

@@ -45,7 +45,7 @@ class ProxyBackoff:
 
 
 NO_BACKOFF = ProxyBackoff()
-SILENCE_S = 0.6  # a dial that is cancelled sooner says nothing of the proxy
+SILENCE_S = 0.6  # a dial that is cancelled sooner does not count against the proxy
 PROXIES_TRIED_MAX = 2  # a target that two proxies fail to reach is not tried by a third
 REFUTED_MAX = 3  # targets in a row that another proxy then reached; then back-off
 SILENT_MAX = (

@@ -1,8 +1,8 @@
-"""Which IP addresses belong to hosts on the public Internet.
+"""Decides which IP addresses belong to hosts on the public Internet.
 
-By the special-purpose address registries of RFC 6890, as of 2025. Not
-ipaddress.is_global: it lets NAT64, multicast, 3fff::/20 and more through, and
-what it says changes with Python's version.
+Uses the special-purpose address registries of RFC 6890, as of 2025. Not
+ipaddress.is_global: it accepts NAT64, multicast, 3fff::/20 and more, and its
+result changes with Python's version.
 """
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address

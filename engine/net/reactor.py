@@ -1,17 +1,16 @@
-"""The octets of one connection: sent at once, waited for until a deadline, or until woken.
+"""Sends and receives the octets of all SMTP connections, with one epoll reactor.
 
-Waiting is what a prober does most. trio's own way asks the kernel anew for each
-wait and opens a cancel scope for each deadline; here every socket is registered
-once (epoll, edge-triggered), one task wakes all whose octets have come, and one
-keeps the deadlines: 34 µs an exchange became 20. A stream that is no socket (the
-world of the tests, a proxy's tunnel of another kind) is waited for in trio's way.
+The engine mostly waits. For each wait, trio makes a system call and opens a cancel scope.
+Here every socket is registered once (epoll, edge-triggered), one task receives for all
+sockets, and another keeps the deadlines. This cut an exchange from 34 to 20 µs. A stream
+that is not a socket (the fake network of the tests) waits as trio does.
 
-A line is used by one task at a time; `interrupt` may come from any. While that task waits,
-`on_octets` may take what comes in its place, so that the usual costs no switch of tasks.
+One task at a time uses a channel; any task may call `interrupt`. While that task waits,
+`on_octets` may process what comes, so that the usual reply needs no task switch.
 
-What has come is read as soon as the kernel reports it, and served in the order of its
-coming, a few lines at a time. So a busy engine knows when a reply came, however late it
-gets to it, and that nothing followed meanwhile: see `silent_s`.
+The reactor reads octets as soon as the kernel reports them, and serves channels in order
+of arrival, a few at a time. So even a busy engine knows when a reply came, and that
+nothing followed it: see `silent_s`.
 """
 
 import select
@@ -26,12 +25,12 @@ import trio
 
 from mailprobe.engine.background import log_fault, supervised
 
-RECEIVE_OCTETS = 8192  # replies are short; a larger buffer is only dearer to allocate
-SERVED_MAX = 64  # lines served before others have their turn: 3 ms of work
-EVENTS_MAX = 64  # taken from the kernel at once
-POLLS_MAX = 16  # before lines are served: 1,024 receives are 3 ms
-UNSERVED_OCTETS_MAX = 32 * 1024  # twice what a reply may have; the rest stays in the kernel
-LATE_GRACE_S = 0.01  # where we came late to listen ourselves: one look at what has arrived
+RECEIVE_OCTETS = 8192  # replies are short; a larger buffer costs more to allocate
+SERVED_MAX = 64  # channels served before other tasks run: 3 ms of work
+EVENTS_MAX = 64  # read from the kernel in one call
+POLLS_MAX = 16  # before channels are served: 1,024 receives take 3 ms
+UNSERVED_OCTETS_MAX = 32 * 1024  # twice the longest reply allowed; the rest stays in the kernel
+LATE_GRACE_S = 0.01  # after the deadline, when we are late ourselves: time for one read
 
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
@@ -40,48 +39,48 @@ OnOctets = Callable[[], float | None]
 
 
 class ByteChannel(Protocol):
-    """One connection's octets. Whatever goes wrong with it raises one of GONE.
+    """One connection's octets. A failure of the connection raises one of GONE.
 
-    `on_octets` is called where octets have come during a wait, or its deadline has, if the
-    line can do that: until when to wait on (trio's clock), or None where the wait is over.
+    If the channel supports it, `on_octets` is called when octets come or the deadline passes
+    during a wait. It returns the next deadline (trio's clock), or None to end the wait.
     """
 
     on_octets: OnOctets | None
 
     @property
     def arrived_at(self) -> float:
-        """What receive() returned last had come by then (trio's clock)."""
+        """When the octets that receive() returned last had come (trio's clock)."""
 
     def silent_s(self) -> float:
-        """For so long after `arrived_at` nothing more has come; 0 where that is not known."""
+        """Seconds after `arrived_at` in which nothing more has come; 0 if that is unknown."""
 
     def send_now(self, octets: bytes) -> int:
-        """Hand the octets to the system; says how many it took, mostly all."""
+        """Pass octets to the system; return how many it took, usually all."""
 
     async def send(self, octets: bytes, within_s: float) -> None:
-        """Hand the octets to the system as it takes them, or raise trio.TooSlowError."""
+        """Pass all octets to the system. Raises trio.TooSlowError after `within_s` seconds."""
 
     async def wait(self, until: float) -> bool:
-        """Return when octets may have come, at `until` (trio's clock), or when woken.
+        """Return when octets may have come, at `until` (trio's clock), or when interrupted.
 
-        True where `on_octets` has taken what came, and said that the wait is over.
+        True if `on_octets` has processed what came and ended the wait.
         """
 
     def receive(self) -> bytes | None:
-        """What has come, empty at the end of the stream; None where nothing has."""
+        """Return what has come, empty at the end of the stream, or None if nothing has."""
 
     def interrupt(self) -> None:
-        """End the wait that there is, if there is one."""
+        """End the current wait, if there is one."""
 
     async def hang_up(self, within_s: float) -> None:
-        """End our half, and return when the server has ended its own, or after so long."""
+        """End our half; return when the server ends its own, or after `within_s` seconds."""
 
     async def close(self) -> None:
         """Close at once. Never blocks."""
 
 
 class StreamChannel:
-    """A line over any stream of trio's."""
+    """A byte channel over any trio stream."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.on_octets: OnOctets | None = None  # never called: a task must receive
@@ -95,7 +94,7 @@ class StreamChannel:
         return 0.0
 
     def send_now(self, octets: bytes) -> int:
-        return 0  # it has no such way
+        return 0  # a stream can't send without waiting
 
     async def send(self, octets: bytes, within_s: float) -> None:
         with trio.fail_after(within_s):
@@ -125,40 +124,38 @@ class StreamChannel:
             self._waiting.cancel()
 
     async def hang_up(self, within_s: float) -> None:
-        await self.close()  # in memory the server sees it at once
+        await self.close()  # a stream in memory: the server sees it at once
 
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)
 
 
 class SocketChannel:
-    """A line over a connected socket, which is its own from now on."""
+    """A byte channel over a connected socket, which it owns."""
 
     def __init__(self, lines: "Reactor", connected: socket.socket) -> None:
         self.fileno = connected.fileno()
         self.on_octets: OnOctets | None = None
-        self.until = float("inf")  # of the wait that there is
-        self.timer_at = float("inf")  # the deadline that is kept for it
+        self.until = float("inf")  # deadline of the current wait
+        self.timer_at = float("inf")  # the earliest timer set for it
         self.arrived_at = lines.now()
         self._reactor = lines
         self._socket = connected
-        self._ready = False  # octets may have come since nothing was there last
-        self._ending = (
-            False  # the server closed or reset it: there is more to be read, if only that
-        )
-        self._received: bytes | None = None  # before anybody asked for it
-        self._trouble: OSError | None = None  # met by that, after those octets
-        self.queued = False  # to be served
+        self._ready = False  # octets may have come since the last read
+        self._ending = False  # the server closed or reset it: at least the end is still to be read
+        self._received: bytes | None = None  # read before receive() was called
+        self._trouble: OSError | None = None  # raised by that read, after those octets
+        self.queued = False  # waits to be served
         self._task: trio.lowlevel.Task | None = None
-        self._over = False  # the wait, by the word of on_octets
+        self._over = False  # on_octets ended the wait
 
     @property
     def unread(self) -> bool:
-        """There is something to receive, or may be."""
+        """True if there is or may be something to receive."""
         return self._ready or self._received is not None or self._trouble is not None
 
     def silent_s(self) -> float:
-        """As two looks at the kernel tell, so it is never too long."""
+        """The time between two polls of the kernel, so it is never too long."""
         if self._ready or self._received is not None:
             return 0.0
         return self._reactor.polled_at - self.arrived_at
@@ -206,7 +203,7 @@ class SocketChannel:
         return octets
 
     def _receive(self) -> None:
-        """Add to what was received before, if anything has come; `arrived_at` is the caller's."""
+        """Read what has come and add it to what was read before; the caller sets `arrived_at`."""
         try:
             octets = self._socket.recv(RECEIVE_OCTETS)
         except BlockingIOError:
@@ -215,17 +212,17 @@ class SocketChannel:
         except OSError as error:
             self._ready, self._trouble = False, error
             return
-        # Fewer than there was room for: the socket is drained (epoll(7)), but for its end.
+        # A short read means that the socket is drained (epoll(7)), except for its end.
         self._ready = len(octets) == RECEIVE_OCTETS or self._ending
         if self._received is None:
             self._received = octets
-        elif octets:  # the end is read once more, by itself
+        elif octets:  # the end is read again, by itself
             self._received += octets
 
     def arrived(self, events: int) -> bool:
-        """Receive at once what the kernel reports; say whether that was done.
+        """Read at once what the kernel reports; return whether that was done.
 
-        `arrived_at` is set, and the line queued to be served, by the caller.
+        The caller then sets `arrived_at` and queues the channel to be served.
         """
         self._ready = True
         if events != select.EPOLLIN:
@@ -240,7 +237,7 @@ class SocketChannel:
         return True
 
     def serve(self) -> None:
-        """Octets have come, or the deadline has: let `on_octets` go on, or else the task."""
+        """Octets have come or the deadline has passed: call `on_octets`, or wake the task."""
         self.queued = False
         while self._task is not None:
             if self.on_octets is None:
@@ -248,9 +245,9 @@ class SocketChannel:
                 return
             try:
                 until = self.on_octets()
-            except Exception:  # a bug ends the one who waits, and not those who wait elsewhere
+            except Exception:  # a bug must end only this wait, not those of other channels
                 log_fault(self.on_octets)
-                self.interrupt()  # it goes on by itself, and meets the bug there
+                self.interrupt()  # the task continues and meets the bug itself
                 return
             if until is None:
                 self._over = True
@@ -282,22 +279,22 @@ class SocketChannel:
 
 
 class Reactor:
-    """All sockets that are waited for: one wait in the kernel, one for the next deadline."""
+    """All registered sockets: one task polls the kernel, one waits for the next deadline."""
 
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
-        self.polled_at = self.now()  # all that had come by then is received
+        self.polled_at = self.now()  # everything that had come by then was read
         self._epoll = select.epoll()
         self._unserved: deque[SocketChannel] = deque()
         self._channels: dict[int, SocketChannel] = {}  # by descriptor
         self._timers: list[
             tuple[float, int, SocketChannel]
-        ] = []  # a heap; one or few for each line
+        ] = []  # a heap; one or a few for each channel
         self._count = 0
         self._sleeping = trio.CancelScope()
 
     def open_channel(self, stream: trio.abc.Stream) -> ByteChannel:
-        """A line over this stream; a socket's descriptor is taken out of it."""
+        """Return a channel over this stream; takes over the descriptor of a socket."""
         if not isinstance(stream, trio.SocketStream):
             return StreamChannel(stream)
         connected = socket.socket(fileno=stream.socket.detach())
@@ -314,7 +311,7 @@ class Reactor:
             line.until = float("inf")
 
     def set_timer(self, line: SocketChannel) -> None:
-        """Keep the line's deadline, which is earlier than the one that is kept."""
+        """Set a timer for the channel's deadline, which is earlier than its present timer."""
         self._count += 1
         line.timer_at = line.until
         heappush(self._timers, (line.until, self._count, line))
@@ -322,7 +319,7 @@ class Reactor:
             self._sleeping.deadline = line.until
 
     async def watch(self) -> None:
-        """Receive what comes, and serve its lines in that order. Runs until cancelled."""
+        """Read what comes, and serve the channels in order of arrival. Runs until cancelled."""
         unserved = self._unserved
         while True:
             if unserved:
@@ -334,7 +331,7 @@ class Reactor:
                 unserved.popleft().serve()
 
     def _poll(self) -> None:
-        """Receive all that has come, as far as POLLS_MAX goes."""
+        """Read all that has come, in at most POLLS_MAX polls."""
         for _ in range(POLLS_MAX):
             now = self.now()
             arrivals = self._epoll.poll(0, EVENTS_MAX)
@@ -343,7 +340,7 @@ class Reactor:
                 for number, events in arrivals
                 if (line := self._channels.get(number)) is not None and line.arrived(events)
             ]
-            arrived_at = self.now()  # by now
+            arrived_at = self.now()  # at the latest
             for line in received:
                 line.arrived_at = arrived_at
                 if not line.queued:
@@ -354,14 +351,14 @@ class Reactor:
                 return
 
     async def keep_time(self) -> None:
-        """Wake lines at their deadlines. Runs until cancelled."""
+        """Serve channels at their deadlines. Runs until cancelled."""
         while True:
             now, called = self.now(), 0
             while self._timers and self._timers[0][0] <= now and called < SERVED_MAX:
                 called += 1
                 rang_at, _, line = heappop(self._timers)
                 if rang_at != line.timer_at:
-                    continue  # an earlier one took its place
+                    continue  # an earlier timer replaced it
                 line.timer_at = float("inf")
                 if line.until <= now:
                     if not line.queued:  # else it is served soon, and sets its next deadline
@@ -381,7 +378,7 @@ class Reactor:
 
 @asynccontextmanager
 async def open_reactor() -> AsyncIterator[Reactor | None]:
-    """The lines of one prober; None where the system has no epoll."""
+    """Open a reactor for the block; None if the system has no epoll."""
     if not hasattr(select, "epoll"):
         yield None
         return

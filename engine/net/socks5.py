@@ -1,4 +1,4 @@
-"""Connections through a SOCKS5 proxy (RFC 1928), always to an IP address."""
+"""Connects through a SOCKS5 proxy (RFC 1928), always to an IP address."""
 
 from dataclasses import dataclass
 from ipaddress import ip_address

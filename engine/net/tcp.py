@@ -1,4 +1,4 @@
-"""A TCP connection to an IP address, and how its failure is worded."""
+"""Opens a TCP connection to an IP address, and words its failure."""
 
 import errno
 import os

@@ -1,13 +1,12 @@
-"""TLS over a line, without judging the certificate.
+"""TLS over a byte channel, without checking the certificate.
 
-A prober has nothing to hide: it speaks TLS only because a host demands it, and no
-answer depends on who signed the host's certificate. So whatever a host can do is
-good enough: no name is checked, old versions and weak keys are taken. Only finite-field
-Diffie-Hellman is not: the server chooses the group, and one of 8192 bits would hold up
-everybody else for half a second.
+The engine uses TLS only because a host demands it. It sends no secrets, and no verdict
+depends on the host's certificate. So no name is checked, and old versions and weak keys
+are accepted. Only finite-field Diffie-Hellman is refused: the server chooses the group,
+and a group of 8192 bits would block the event loop for half a second.
 
-OpenSSL works on two buffers here; the octets travel over the line underneath, with
-its clocks. So nothing changes for a connection in plain text.
+OpenSSL works on two memory buffers. The octets go through the channel underneath, with
+its deadlines. So nothing changes for connections in plain text.
 """
 
 import ssl
@@ -17,15 +16,17 @@ import trio
 
 from mailprobe.engine.net.reactor import ByteChannel, OnOctets
 
-OP_LEGACY_SERVER_CONNECT = 0x4  # of servers before RFC 5746; ssl has its name since Python 3.12
-READ_OCTETS = 16 * 1024  # the most that one TLS record holds
-# Without a word in plain text: OpenSSL takes certificates of 100 KB, and session tickets without end.
+OP_LEGACY_SERVER_CONNECT = (
+    0x4  # for servers older than RFC 5746; the ssl module names it since Python 3.12
+)
+READ_OCTETS = 16 * 1024  # the largest TLS record
+# Received without any plain text: OpenSSL accepts certificates of 100 KB, and endless session tickets.
 SILENT_OCTETS_MAX = 128 * 1024
 
 
 @cache
 def client_context() -> ssl.SSLContext:
-    """How we speak TLS to a host that demands it."""
+    """Return the TLS context for hosts that demand TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -36,18 +37,18 @@ def client_context() -> ssl.SSLContext:
 
 
 class TlsChannel:
-    """A line over another line, which is its own from now on."""
+    """A byte channel that encrypts over another channel, which it owns."""
 
     def __init__(self, line: ByteChannel) -> None:
         self._channel = line
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        # No server name is sent: a prober knows a host by its addresses, and most senders
-        # of mail send none.
+        # No server name is sent: the engine connects to addresses, and most mail clients
+        # send none.
         self._tls = client_context().wrap_bio(self._incoming, self._outgoing)
-        self._early = b""  # what was said together with the end of the handshake
-        self._ended = False  # the server said that it will say no more
-        self._silent_octets = 0  # received since the last word in plain text
+        self._early = b""  # plain text that came with the end of the handshake
+        self._ended = False  # the server sent close_notify
+        self._silent_octets = 0  # received since the last plain text
 
     @property
     def on_octets(self) -> OnOctets | None:
@@ -66,14 +67,13 @@ class TlsChannel:
 
     @property
     def version(self) -> str:
-        """The version of the protocol, "TLS 1.3"."""
+        """The protocol version, such as "TLS 1.3"."""
         return (self._tls.version() or "TLS").replace("TLSv", "TLS ")
 
     async def handshake(self, until: float) -> None:
-        """Agree on TLS before `until` (trio's clock), whoever the server is.
+        """Complete the TLS handshake before `until` (trio's clock).
 
-        Raises trio.TooSlowError, ssl.SSLError where the server says something else, and
-        one of GONE.
+        Raises trio.TooSlowError, ssl.SSLError if the handshake fails, or one of GONE.
         """
         while not self._shake():
             await self._send_out(until - trio.current_time())
@@ -90,7 +90,7 @@ class TlsChannel:
         self._early = self._decrypted()
 
     def _shake(self) -> bool:
-        """Go on with the handshake as far as what has come allows; say whether it is done."""
+        """Continue the handshake with what has come; return whether it is complete."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -98,7 +98,7 @@ class TlsChannel:
         return True
 
     def send_now(self, octets: bytes) -> int:
-        return 0  # what is encrypted must be sent whole
+        return 0  # a TLS record must be sent whole
 
     async def send(self, octets: bytes, within_s: float) -> None:
         self._tls.write(octets)
@@ -134,7 +134,7 @@ class TlsChannel:
         self._incoming.write(octets)
 
     def _decrypted(self) -> bytes:
-        """Everything in plain text that what has come makes up."""
+        """Decrypt all complete records that have come."""
         pieces = []
         try:
             while piece := self._tls.read(READ_OCTETS):

@@ -1,9 +1,9 @@
-"""open_answers(): many addresses in, a stream of Answer out, in completion order.
+"""Verifies many addresses at once: a stream of answers in completion order.
 
 All clients read from this stream. Work that several addresses share (a look-up, a
 conversation, the same mailbox) is done once. A list (`patient`) keeps an address in
-the backlog until its mail host has a connection free for it; the clock of any other
-address runs at once. Memory is bounded however many addresses there are. Leaving the
+the backlog until its mail host has a connection free for it; the deadline of any
+other address starts at once. Memory is bounded however many addresses there are. Leaving the
 block cancels what is unfinished.
 """
 
