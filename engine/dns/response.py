@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-FIELDS_OCTETS_MAX = (
-    32 * 1024
-)  # header fields of one response; a resolver sends a few hundred octets
+FIELDS_OCTETS_MAX = 32 * 1024  # header fields of one response; resolvers send a few hundred
 DNS_MESSAGE = "application/dns-message"  # RFC 8484 6
 
 

@@ -16,9 +16,7 @@ import trio
 
 from mailprobe.engine.net.reactor import ByteChannel, OnOctets
 
-OP_LEGACY_SERVER_CONNECT = (
-    0x4  # for servers older than RFC 5746; the ssl module names it since Python 3.12
-)
+OP_LEGACY_SERVER_CONNECT = 0x4  # for servers before RFC 5746; in ssl since Python 3.12
 READ_OCTETS = 16 * 1024  # the largest TLS record
 # Received without any plain text: OpenSSL accepts certificates of 100 KB, and endless session tickets.
 SILENT_OCTETS_MAX = 128 * 1024

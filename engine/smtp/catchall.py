@@ -50,9 +50,7 @@ class DomainAcceptance:
     acceptance: Acceptance | None = None
     known_until: float = 0.0  # trio's clock
     testing: bool = False
-    awaiting: list[Probe] = field(
-        default_factory=list
-    )  # accepted probes that wait for the test's result
+    awaiting: list[Probe] = field(default_factory=list)  # accepted; they wait for the result
     cold: int = 0  # recipients in a row that were refused because of us
     unanswered_sessions: int = 0  # sessions in a row without a reply to its recipients
     silence: Silence = NO_SILENCE

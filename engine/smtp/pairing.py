@@ -42,12 +42,8 @@ class Pairing:
 
     def __init__(self) -> None:
         self._sent: set[str] = set()  # lower case
-        self._new: list[
-            str
-        ] = []  # not added yet: few replies contain a name, so adding is deferred
-        self._quoted = (
-            False  # a quoted local part was sent; it may contain another recipient's address
-        )
+        self._new: list[str] = []  # not added to it yet: few replies contain a name
+        self._quoted = False  # a local part is quoted: it may contain another address
         self.add = self._new.append  # call it with each mailbox sent in RCPT
 
     def proves(self, reply: SmtpReply, mailbox: str) -> bool:

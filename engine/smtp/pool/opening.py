@@ -55,9 +55,7 @@ class ConnectionOpener:
         self._turn = 0  # which address is next
         self.closed_at = NEVER  # trio's clock; of the latest session
         self.failed_at: dict[str, float] = {}  # by address, on trio's clock
-        self.has_enough = (
-            False  # a connection was refused since the latest greeting: open one at a time
-        )
+        self.has_enough = False  # one was refused since the latest greeting: open one at a time
         self.hedged = False  # a greeting is so slow that the next exchange was dialled
         self.slow_greeting = False  # a greeting takes long
         self.opening_s = OPENING_S_LEAST  # from the dial to a greeting
