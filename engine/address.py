@@ -1,4 +1,4 @@
-"""Layer 1: parses text to an Address, or raises NotAnAddress (RFC 5321 4.1.2, 5322 3.4.1, 6531 3.3, 5890-5893).
+"""Layer 1: parses a mail address (RFC 5321 4.1.2, 5322 3.4.1, 6531 3.3, 5890-5893).
 
 The text is verified as written: nothing is trimmed, no comment, route or display name
 is removed, and the local part is sent unchanged. Only the domain is converted to the

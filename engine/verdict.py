@@ -26,7 +26,7 @@ class Outcome(Enum):
     DELIVERABLE_UNTESTED = "deliverable_untested"  # accepted; the random address was inconclusive
     CATCH_ALL = "catch_all"
     UNDELIVERABLE = "undeliverable"
-    REFUSED_BY_POLICY = "refused_by_policy"  # because of our client, by a policy, or in words that are not understood
+    REFUSED_BY_POLICY = "refused_by_policy"  # because of us, by a policy, or unclear
     MAILBOX_FULL = "mailbox_full"
     TEMPORARY = "temporary"  # a 4xx to RCPT, whatever its words
     NEEDS_SMTPUTF8 = "needs_smtputf8"  # the host does not offer it, so no RCPT was sent

@@ -197,7 +197,7 @@ class SingleFlightCache(Generic[Answer]):
         self._in_flight: dict[str, InFlightLookup[Answer]] = {}
 
     def cached(self, name: str, *, patient: bool = False) -> Answer | None:
-        """The answer that is kept, or None. With `patient`, never a failure that may be temporary."""
+        """Return the cached answer, or None. With `patient`, hasty failures are left out."""
         until, answer = self._answers.get(name, _NEVER)
         if self.now() >= until or (patient and isinstance(answer, LookupFailed) and answer.hasty):
             return None

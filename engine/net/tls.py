@@ -18,7 +18,7 @@ from mailprobe.engine.net.reactor import ByteChannel, OnOctets
 
 OP_LEGACY_SERVER_CONNECT = 0x4  # for servers before RFC 5746; in ssl since Python 3.12
 READ_OCTETS = 16 * 1024  # the largest TLS record
-# Received without any plain text: OpenSSL accepts certificates of 100 KB, and endless session tickets.
+# Received without plain text. OpenSSL accepts 100 KB of certificates, and endless session tickets.
 SILENT_OCTETS_MAX = 128 * 1024
 
 

@@ -25,7 +25,7 @@ NEVER_TRIED = (None, NO_ADDRESS, NOT_PUBLIC, LOOKUP_FAILED)  # no exchange had a
 
 
 class AddressLookups:
-    """The look-ups each probe waits for. `found` is called with the exchange's place in the probe."""
+    """The look-ups each probe waits for. `found` gets the exchange's place in the probe."""
 
     def __init__(
         self,

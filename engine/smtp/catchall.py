@@ -22,7 +22,7 @@ DOMAINS_MAX = 100_000
 
 
 class Acceptance(Enum):
-    """How a domain treated the random address. The value is the outcome of an accepted recipient."""
+    """How a domain treated the random address. The value is an accepted recipient's outcome."""
 
     ALL = Outcome.CATCH_ALL
     SOME = Outcome.DELIVERABLE
@@ -38,7 +38,7 @@ _ALL = Acceptance.ALL  # Acceptance.ALL takes 0.12 µs in Python 3.11
 
 
 def deciding_rule(acceptance: Acceptance, accepted_by: str) -> str:
-    """Return the rule that decided an accepted address: `accepted_by`, unless the domain accepts all."""
+    """Return the rule that decided an accepted address; a catch-all has one of its own."""
     return "catch-all.random-accepted" if acceptance is _ALL else accepted_by
 
 

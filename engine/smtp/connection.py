@@ -143,7 +143,7 @@ class SmtpConnection:
 
     @property
     def since(self) -> float:
-        """When the oldest unanswered command began to wait: its write, or the reply before its own."""
+        """When the oldest unanswered command began to wait: at its write, or the reply before."""
         return self.sent_at if self.sent_at > self.received_at else self.received_at
 
     def deadline(self, until: float) -> float:
@@ -215,10 +215,10 @@ class SmtpConnection:
         return self.conversation.unread
 
     async def follow(self, go_on: OnOctets, until: float) -> None:
-        """Call `go_on` when octets come or `until` passes; it returns the next deadline or None to end.
+        """Call `go_on` when octets come or `until` passes, until it ends the wait.
 
-        `go_on` may be called from another task and must not raise. Unlike after
-        receive_until(), a cancelled wait leaves the connection unusable.
+        It returns the next deadline, or None to end the wait. It may be called from another
+        task and must not raise. A cancelled wait leaves the connection unusable.
         """
         try:
             await self.receive_until(go_on, until)
@@ -227,7 +227,7 @@ class SmtpConnection:
             raise
 
     async def receive_until(self, go_on: OnOctets, until: float) -> None:
-        """Do what follow() does while nothing is unanswered; cancelling leaves the connection usable."""
+        """As follow(), while nothing is unanswered; cancelling leaves the connection usable."""
         self._channel.on_octets = go_on
         try:
             further = go_on() if self.conversation.unread else until

@@ -138,7 +138,7 @@ class ProbeDispatcher:
 
     @property
     def at_capacity(self) -> bool:
-        """More than half of `probes_max` is in use: don't queue many probes behind lock-step sessions."""
+        """More than half of `probes_max` is in use: keep queues at lock-step sessions short."""
         return 2 * self.under_way > self._probes_max
 
     @property
@@ -147,7 +147,7 @@ class ProbeDispatcher:
         return self._probes_max - self.under_way
 
     def statistics(self) -> EngineStatistics:
-        """Return current counts. Visits every host, so call it once a second, not for each address."""
+        """Return current counts. Visits every host: call it once a second, not per address."""
         now, pools = trio.current_time(), self.pools.values()
         return EngineStatistics(
             probes=self.under_way,

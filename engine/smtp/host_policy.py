@@ -33,7 +33,7 @@ class Terms:
         return self.senders[0]
 
     def demand_tls(self, *, of_all: bool) -> None:
-        """The host demands TLS of all, or in reply to one recipient: then of all unless TLS failed."""
+        """The host demands TLS: `of_all`, or of one recipient; then of all unless TLS failed."""
         self.tls = self.tls or of_all or not self._tls_fails
 
     def tls_works(self) -> None:

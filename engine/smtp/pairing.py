@@ -89,7 +89,7 @@ class Pairing:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words that may be addresses. Whole words, so that none is part of a longer address."""
+    """Return the words that may be addresses; whole words, never a part of a longer address."""
     return [word.rstrip(".") for word in _APART.split(text) if "@" in word]
 
 
@@ -110,7 +110,7 @@ class UnprovenPairings:
         self.verdicts.append(verdict)
 
     def expect_surplus(self, within_s: float) -> None:
-        """Lengthen the silence: a surplus reply may come `within_s` seconds after the one before it."""
+        """Lengthen the silence: a surplus reply may come `within_s` after the one before it."""
         self.quiet_s = max(self.quiet_s, min(QUIET_MARGIN * within_s, QUIET_S_MAX))
 
     def release_all(self) -> list[tuple[Probe, Outcome, str]]:

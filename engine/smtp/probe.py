@@ -60,7 +60,7 @@ class ProbeNotes:
         self.lines.append((at, by_us, kept))
 
     def lines_since(self, began: float) -> list[ConversationLine]:
-        """Return the conversation by time, in ms since `began`; lines of one write stay together."""
+        """Return the lines by time, in ms since `began`; lines of one write stay together."""
         in_order = sorted(self.lines, key=lambda line: line[0])
         return [
             ConversationLine(round((at - began) * 1000, 1), "client" if by_us else "server", text)

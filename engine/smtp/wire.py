@@ -124,7 +124,7 @@ class SmtpReply(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def enhanced(self) -> str | None:
-        """The first enhanced status code that begins a line (RFC 2034), such as `5.1.1`, or None."""
+        """The first enhanced code that begins a line (RFC 2034), such as `5.1.1`, or None."""
         for line in self.lines:
             if found := _ENHANCED.match(line):
                 return found[1]
@@ -185,7 +185,7 @@ class ReplyReader:
         return reply
 
     def next_reply(self) -> SmtpReply | None:
-        """Return the next whole reply, or None until more octets come. Raises RemoteProtocolError."""
+        """Return the next whole reply; None until more octets come. Raises RemoteProtocolError."""
         while (end := self._buffer.find(b"\n", self._at)) >= 0:
             line, octets = self._buffer[self._at : end], end + 1 - self._at
             self._at = end + 1

@@ -27,7 +27,7 @@ class Answers:
     def __init__(self, on_consumed: Callable[[], None]) -> None:
         self.ready: deque[Answer] = deque()  # not read yet
         self._ended = False
-        # A reader may be parked. Checking this is faster than asking the parking lot for each answer.
+        # A reader may be parked. This flag is faster to check than the parking lot.
         self._awaited = False
         self._arrived = trio.lowlevel.ParkingLot()
         self._on_consumed = on_consumed

@@ -22,7 +22,7 @@ class ReplyPace:
             self.gap_s += EWMA * (gap_s - self.gap_s)
 
     def replied(self, reply_s: float) -> float:
-        """Return the usual time now. A late reply predicts little, so it counts as twice the usual."""
+        """Return the new usual time. A late reply predicts little: it counts as twice the usual."""
         usual_s = self.reply_s
         if usual_s:
             if reply_s > 2 * usual_s:

@@ -84,7 +84,7 @@ class ReplyMeaning:
     about_us: bool = False  # it concerns our address, name or reputation: back off from the host
 
 
-# "No such mailbox" needs one of these codes (RFC 5321 4.2.3). The caller never takes a 4xx as final.
+# "No such mailbox" needs one of these codes (RFC 5321 4.2.3). No caller takes a 4xx as final.
 CONDEMNING = ("4", "550", "551", "552", "553", "554", "555", "556")
 CONDEMNS = frozenset({Meaning.NO_MAILBOX, Meaning.DISABLED})
 
@@ -139,7 +139,7 @@ class ReplyContext:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of the table. All conditions given must match; of the word patterns, one is enough."""
+    """One row of the table. All conditions must match; of `text` and `subject`, one."""
 
     reading: ReplyMeaning
     steps: frozenset[Step]

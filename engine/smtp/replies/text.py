@@ -102,7 +102,7 @@ class Names:
 
 
 def _without_accents() -> dict[int, str | None]:
-    """Map Latin letters to ones without accents. In other scripts an accent may change the letter."""
+    """Map Latin letters to plain ones. In other scripts an accent may change the letter."""
     latin = [*range(0x80, 0x250), *range(0x1E00, 0x1F00)]
     bare: dict[int, str | None] = {c: unicodedata.normalize("NFKD", chr(c))[0] for c in latin}
     bare |= {ord(c): plain for c, plain in zip("ßæœøłđðþıØŁĐÆŒ", _PLAIN, strict=True)}
@@ -138,7 +138,7 @@ class Lexicon:
 
     @classmethod
     def of(cls, table: Mapping[str, str]) -> "Lexicon":
-        """Build from English -> foreign words, separated by spaces; `*` ends a stem, `_` is a space."""
+        """Build from English -> others, separated by spaces; `*` ends a stem, `_` is a space."""
         words: dict[str, str] = {}
         stems: dict[str, str] = {}
         phrases: dict[str, str] = {}
@@ -258,7 +258,7 @@ class Subjects:
         return " ".join(spoken)
 
     def _phrase(self, words: list[str], at: int) -> tuple[int, int]:
-        """Return the place after the phrase's last noun (`at` if it has none), and the phrase's end."""
+        """Return the place after the phrase's last noun (`at` if none), and the phrase's end."""
         noun = place = at
         while place < len(words):
             word = words[place]
@@ -285,7 +285,7 @@ class Subjects:
         return start > 0 and words[start - 1] in self.stores
 
     def _after(self, words: list[str], at: int) -> tuple[int, bool]:
-        """Return the place after the clauses that follow a phrase, and whether it belongs to another."""
+        """Return the place after a phrase's clauses, and whether it belongs to another."""
         if at < len(words) and words[at] in self.machinery:
             return at + 1, True
         begin = at

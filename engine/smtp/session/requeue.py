@@ -114,7 +114,7 @@ def requeue_doubted(
 
 
 def requeue_uncounted(host: SessionHost, probe: Probe) -> None:
-    """Send it again without counting this conversation, which failed through no fault of its own."""
+    """Send it again, and do not count this conversation: the probe did not cause the failure."""
     probe.conversations -= 1
     probe.addresses_tried -= 1
     host.requeue(probe)
