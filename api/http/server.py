@@ -1,6 +1,6 @@
 """The HTTP server: accepts connections, bounds them, admits their requests, and drains.
 
-`serve_app` runs an ASGI application on given listeners until it is told to drain.
+`serve_app` runs an ASGI application on given listeners until `drain` is set.
 One `HttpConnection` serves one client, see `api/http/connection.py`.
 
 A request counts towards `in_flight_max` only from its body's last byte. Until then its
