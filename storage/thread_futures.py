@@ -20,7 +20,7 @@ class ThreadFuture:
     def __init__(self, task: trio.lowlevel.Task) -> None:
         self.task = task
         self.abandoned = False  # under the queue's lock: the caller has given up
-        self.delivered = False  # under the queue's lock: the thread has taken it
+        self.delivered = False  # under the queue's lock: the thread has dequeued it
         self.waiting = False  # this and the next belong to trio's thread
         self.answered = False
 

@@ -1,8 +1,8 @@
-"""A mail relay, by the standard library's client in a thread: one mail, handed over whole.
+"""Sends mails to an SMTP relay, with the standard library's client in a thread.
 
-The mail's octets are out within HAND_OVER_S, kept by a clock of our own that cuts the
-socket, because the client's time-out is for each read and a relay that drips never
-meets it. A password goes out under TLS alone, or to this machine.
+A separate timer closes the socket if a mail is not sent within DELIVERY_S, because the
+client's time-out is per read and a slow relay never exceeds it. A password is sent only
+over TLS or to this machine.
 """
 
 import ipaddress
@@ -21,33 +21,33 @@ from urllib.parse import unquote, urlsplit
 import trio
 
 DELIVERY_S = 30.0  # from the connect to the mail's last octet
-ANSWER_S = 120.0  # then for the yes: who gives up while the relay still files it makes copies
-QUIT_S = 1.0  # for the answer to it; a stop in between would be a copy
-REPLY_SHOWN_MAX = 200  # characters of what a relay says
+ANSWER_S = 120.0  # then for the reply: giving up while the relay stores the mail would cause a copy
+QUIT_S = 1.0  # for the reply to QUIT; a stop during this wait would cause a copy
+REPLY_SHOWN_MAX = 200  # characters of a relay's reply
 PORTS = {"smtp": 25, "smtps": 465}  # RFC 5321, RFC 8314
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What came of one try to send a letter."""
+    """The result of one attempt to send a mail."""
 
-    why: str | None = None  # it was not taken
-    final: bool = False  # and trying again would change nothing
+    why: str | None = None  # why it was not sent; None if it was
+    final: bool = False  # a retry would not help
 
 
 ACCEPTED = SendResult()
 
 
 class Mailer(Protocol):
-    """Who takes mails."""
+    """Sends mails."""
 
     async def send(self, message: EmailMessage) -> SendResult:
-        """Hand it over; a relay's trouble is a Fate. Bounded in time, well below LEASE_S."""
+        """Send it; a relay's failure is a SendResult. Takes less than the sender's LEASE_S."""
         ...
 
 
 def shortened(address: str) -> str:
-    """As much of it as a log may hold."""
+    """Return the address with its local part cut to one character, for logs."""
     local, at, domain = address.rpartition("@")
     return printable(f"{local[:1]}…{at}{domain}")
 
@@ -58,15 +58,15 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Where mails are handed in, and how."""
+    """A mail relay: its address, credentials and time limits."""
 
     host: str
     port: int
-    tls: bool  # from the first octet on
+    tls: bool  # TLS from the first octet on
     user: str | None = None
     password: str = field(default="", repr=False)
-    name: str = "localhost"  # said in EHLO; without one smtplib would ask the resolver
-    context: ssl.SSLContext | None = None  # checks the certificate; None: the system's authorities
+    name: str = "localhost"  # sent in EHLO; without a name smtplib would do a DNS look-up
+    context: ssl.SSLContext | None = None  # None: the system's certificate authorities
     delivery_s: float = DELIVERY_S
     answer_s: float = ANSWER_S
 
@@ -75,7 +75,7 @@ class Relay:
 
 
 def read_relay(url: str, name: str) -> Relay:
-    """`smtp://[user:pass@]host[:port]` or `smtps://`, percent-decoded; raises ValueError."""
+    """Parse `smtp://[user:pass@]host[:port]` or `smtps://…`, percent-decoded; raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in PORTS or not parts.hostname:
         raise ValueError("it is no smtp:// or smtps:// URL")
@@ -90,7 +90,7 @@ def read_relay(url: str, name: str) -> Relay:
 
 
 class RelayMailer:
-    """A Mailer by smtplib, in a thread of its own."""
+    """A Mailer that uses smtplib in a thread; one mail at a time."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -117,10 +117,10 @@ class RelayMailer:
 
 
 class _Exchange:
-    """One conversation with the relay, in a thread, which another thread can end.
+    """One conversation with the relay, in a thread; any other thread can abort it.
 
-    smtplib's time-out is one for each read: a relay that says a letter a second would
-    never meet it. So the clock is kept outside, and cuts the line.
+    smtplib's time-out is per read: a relay that sends an octet a second would never
+    exceed it. So the timer is outside and closes the connection.
     """
 
     def __init__(self, relay: Relay, message: EmailMessage) -> None:
@@ -129,32 +129,35 @@ class _Exchange:
         self._sender = str(message["From"].addresses[0].addr_spec)
         self._recipient = str(message["To"].addresses[0].addr_spec)
         self._lock = threading.Lock()
-        self._line: socket.socket | None = None  # the same connection, whatever TLS lies upon it
+        self._line: socket.socket | None = None  # a duplicate of the socket below TLS
         self._is_cut = False
-        self.delivered = False  # the relay has every octet, and has not said yes
+        self.delivered = False  # all octets were sent; the relay's reply is still missing
 
     def cut(self) -> None:
-        """From any thread: whatever waits for the relay fails now, and no more is sent."""
+        """Abort from any thread: pending reads and writes fail, and nothing more is sent."""
         with self._lock:
             self._is_cut = True
             if self._line is not None:
-                with suppress(OSError):  # the relay has hung up before
+                with suppress(OSError):  # the relay has closed it already
                     self._line.shutdown(socket.SHUT_RDWR)
                 self._line.close()
                 self._line = None
 
-    # from here on in the thread
+    # the methods below run in the thread
 
     def run(self) -> SendResult:
         try:
             with closing(_Client(self._relay, self._dial)) as client:
                 return self._converse(client)
         except smtplib.SMTPAuthenticationError as error:
-            # not its words: they may repeat what was sent
+            # without the relay's text: it may repeat the credentials
             return self._failed(f"the login was refused with {error.smtp_code}")
         except smtplib.SMTPResponseException as error:
             return self._failed(_reply_text(error.smtp_code, error.smtp_error))
-        except (OSError, ValueError) as error:  # all of smtplib's; what it cannot decode or encode
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # OSError: all of smtplib's; ValueError: decoding and encoding
             return self._failed(str(error) or type(error).__name__)
 
     def _failed(self, why: str, *, final: bool = False) -> SendResult:
@@ -176,7 +179,7 @@ class _Exchange:
         client.send(_dotted(self._message.as_bytes()))
         self.delivered = True
         _expect(250, client.getreply())
-        with suppress(OSError):  # a courtesy: the mail is the relay's, whatever it says now
+        with suppress(OSError):  # the relay has accepted the mail, whatever it replies to QUIT
             if client.sock is not None:
                 client.sock.settimeout(QUIT_S)
             client.quit()
@@ -185,7 +188,7 @@ class _Exchange:
     def _dial(self, host: str, port: int) -> socket.socket:
         context = self._relay.tls_context() if self._relay.tls else None
         line = socket.create_connection((host, port), self._relay.delivery_s)
-        line.settimeout(None)  # from here on cut() ends it
+        line.settimeout(None)  # from here on cut() limits the time
         with self._lock:
             if self._is_cut:
                 line.close()
@@ -205,7 +208,7 @@ class _Exchange:
 
 
 class _Client(smtplib.SMTP):
-    """smtplib's client, on a connection that somebody else makes (as its SMTP_SSL does it)."""
+    """smtplib's client on a socket from `dial`; overrides the same method as its SMTP_SSL."""
 
     def __init__(self, relay: Relay, dial: Callable[[str, int], socket.socket]) -> None:
         self._dial = dial
@@ -226,7 +229,7 @@ def _reply_text(code: int, text: bytes | str) -> str:
 
 
 def _dotted(octets: bytes) -> bytes:
-    """As DATA takes it (RFC 5321 4.5.2): a dot that begins a line doubled, a lone one at the end."""
+    """Return DATA's content (RFC 5321 4.5.2): leading dots doubled, a final line with one dot."""
     lines = octets.removesuffix(b"\r\n").split(b"\r\n")
     return b"\r\n".join([*(b"." + line if line[:1] == b"." else line for line in lines), b".", b""])
 

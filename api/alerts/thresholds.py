@@ -1,10 +1,9 @@
-"""Which thresholds an account has reached, and the mail that tells of one.
+"""The rules of alerts: which thresholds an account has reached, and the mail for each.
 
-Pure: what was used stands in the ledger, and time is the ledger's. The law: a mail
-at 75, 90 and 100 % of what the plan includes, one when the overage reaches the soft
-cap, one when the hard cap refuses; each at most once in its period, which is why a
-letter is named by its period and its threshold. The figures are those of the crossing,
-however much later the mail leaves.
+Pure: usage and time come from the ledger. There is one mail at 75, 90 and 100 % of what
+the plan includes, one when the overage reaches the soft cap, and one when the hard cap
+refuses a request. Each is sent at most once per period, so a message is named after its
+period and threshold. The figures are those of the crossing, however late the mail is sent.
 """
 
 import email.policy
@@ -27,18 +26,20 @@ from mailprobe.storage.periods import month_bounds
 from mailprobe.storage.records import Account, Ledger, Tier
 
 Kind = Literal["75", "90", "100", "soft_cap", "hard_cap"]
-Measure = Literal["quota", "volume"]  # the free month's units, a billing period's billable ones
+Measure = Literal[
+    "quota", "volume"
+]  # units of a month (free), billable verifications of a billing period
 
-COLUMNS = 72  # of a line: quoted once or twice, it still stands unbroken in 78 (RFC 5322 2.1.1)
+COLUMNS = 72  # per line: quoted twice, a line still fits in 78 (RFC 5322 2.1.1)
 
 
 class Unwritable(ValueError):
-    """No mail can be made of this letter; the message says why."""
+    """No mail can be made from this outbox message; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How an account stood when a threshold was crossed."""
+    """An account's usage, limits and prices when a threshold was crossed."""
 
     tier: Tier
     measure: Measure
@@ -47,7 +48,7 @@ class Figures:
     period_end: datetime
     used: int
     included: int
-    price_micros: int  # of a billable verification beyond what is included
+    price_micros: int  # micro-euros per billable verification beyond `included`
     spend_micros: int  # the period's overage so far
     soft_cap_micros: int | None
     hard_cap_micros: int | None
@@ -65,12 +66,12 @@ class Alert:
 
 
 def _percent(share: int) -> Callable[[Figures], bool]:
-    # of nothing, nothing is ever used up
+    # a plan that includes nothing has no percentages
     return lambda f: f.included > 0 and f.used * 100 >= f.included * share
 
 
 def _soft_cap(f: Figures) -> bool:
-    """A cap of 0 is reached by the first cent, not before."""
+    """Return whether the soft cap is reached; a cap of 0 is reached by the first micro-euro."""
     return f.soft_cap_micros is not None and f.spend_micros >= max(1, f.soft_cap_micros)
 
 
@@ -83,14 +84,14 @@ REACHED: dict[Kind, Callable[[Figures], bool]] = {
 
 
 def crossed(plan: PricingPlan, ledger: Ledger, account: Account, *, capped: bool) -> list[Alert]:
-    """Every threshold that is at or over now, lowest first.
+    """Return an alert for every threshold reached now, lowest first.
 
-    Settled use alone counts: units that are under way may be given back. `capped`:
-    a request has just been refused for the hard cap that the account has now.
+    Only settled usage counts: reserved units may be given back. `capped` means that
+    a request has just been refused because of the account's current hard cap.
 
-    Where the billing period is over and the provider has not told of the next one,
-    the ledger counts both together. That is no share of either: what is left to
-    tell then is that requests are being refused.
+    If the billing period is over and the provider has not reported the next one, the
+    ledger counts both together. That is a share of neither, so only a hard-cap alert
+    is possible then.
     """
     figures = _figures(plan, ledger, account)
     alerts: list[Alert] = []
@@ -106,7 +107,7 @@ def _figures(plan: PricingPlan, ledger: Ledger, account: Account) -> Figures:
     used, start, end = ledger.period_billable, ledger.period_start, ledger.period_end
     if plan.monthly_quota is not None:
         measure, used = "quota", ledger.month_units - ledger.reserved
-        start, end = month_bounds(ledger.asked_at)  # whatever a former subscription has left
+        start, end = month_bounds(ledger.asked_at)  # not the dates left by a former subscription
     return Figures(
         tier=plan.tier,
         measure=measure,
@@ -126,10 +127,10 @@ def _figures(plan: PricingPlan, ledger: Ledger, account: Account) -> Figures:
 
 
 def message_name(alert: Alert) -> str:
-    """The period's start and the threshold: there is one letter of each.
+    """Return the message's name, unique per account: period start, measure and threshold.
 
-    A month's quota and a billing period that begin together are two things: who
-    goes from free to paid on the 10th is told of both.
+    A month's quota and a billing period may begin together but are separate: an account
+    that goes from free to paid gets alerts for both.
     """
     start = alert.figures.period_start.astimezone(UTC).isoformat().replace("+00:00", "Z")
     measure = "quota " if alert.figures.measure == "quota" else ""
@@ -141,7 +142,7 @@ def to_body(alert: Alert) -> bytes:
 
 
 def from_body(body: bytes) -> Alert:
-    """Raises Unwritable."""
+    """Decode an alert from a message's body. Raises Unwritable."""
     try:
         return msgspec.json.decode(body, type=Alert)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -153,7 +154,7 @@ def from_body(body: bytes) -> Alert:
 
 @dataclass(frozen=True, slots=True)
 class AlertText:
-    """What is said of a threshold; templates over `_facts()`."""
+    """The texts for a threshold; templates filled from `_facts()`."""
 
     subject: str
     happened: str
@@ -289,16 +290,16 @@ The figures
   {command}
 """
 
-# what a line's end must not part: an amount and its unit, a status and its code, a date and its time
+# spaces that must not be wrapped: amount and unit, status and code, date and time
 _TOGETHER = re.compile(r" (?=(?:EUR|UTC|%|[0-9]{2}:[0-9]{2})\b)|(?<=\b402) |(?<=\b429) ")
-_GLUE = "\N{NO-BREAK SPACE}"  # no place for textwrap to break at
+_GLUE = "\N{NO-BREAK SPACE}"  # textwrap does not break at it
 
 
 def compose(alert: Alert, account: Account, *, dashboard_url: str, sender: str) -> EmailMessage:
-    """The mail, the same octets whenever and wherever it is made.
+    """Return the mail; equal arguments always give the same octets.
 
-    A second copy is known by its Message-ID. Plain text and HTML say the same, and
-    nothing in it is loaded from anywhere. Raises Unwritable.
+    Repeated copies have the same Message-ID. Plain text and HTML have the same content,
+    and the HTML loads nothing from the network. Raises Unwritable.
     """
     recipient = _recipient(account)
     words = _texts(alert)
@@ -311,11 +312,11 @@ def compose(alert: Alert, account: Account, *, dashboard_url: str, sender: str) 
     message["Subject"] = words["subject"]
     message["Date"] = alert.figures.at
     message["Message-ID"] = f"<alert.{known_by}@{sender.rpartition('@')[2]}>"
-    message["Auto-Submitted"] = "auto-generated"  # RFC 3834 5: no holiday notice comes back
+    message["Auto-Submitted"] = "auto-generated"  # RFC 3834 5: prevents automatic replies
     rows = _rows(alert, account)
     message.set_content(_text(parts, rows))
     message.add_alternative(_html(parts, rows), subtype="html")
-    message.set_boundary(f"=_{known_by}")  # else it is drawn by lot
+    message.set_boundary(f"=_{known_by}")  # the default is random
     return message
 
 
@@ -340,7 +341,7 @@ def _texts(alert: Alert) -> dict[str, str]:
 
 
 def _facts(alert: Alert) -> dict[str, str]:
-    """Each with its unit."""
+    """Return the values for the templates, each with its unit."""
     f = alert.figures
     hard_cap = _cap(f.hard_cap_micros)
     return {
@@ -361,7 +362,7 @@ def _facts(alert: Alert) -> dict[str, str]:
 
 
 def _frame(alert: Alert, account: Account) -> dict[str, str]:
-    """What stands in every mail."""
+    """Return the texts that are in every mail."""
     return {
         "why": f"You get this mail because alerts are on for account {account.id}. Each "
         f"threshold is told of at most once a {MEASURES[alert.figures.measure]}.",
@@ -424,7 +425,7 @@ def _eur(micros: int) -> str:
 
 
 def _price(micros: int) -> str:
-    """To the last micro-euro, with two decimals at least."""
+    """Format micro-euros as EUR exactly, with at least two decimals."""
     euros, rest = divmod(micros, MICROS_PER_EUR)
     decimals = f"{rest:06}".rstrip("0").ljust(2, "0")
     return f"{euros:,}.{decimals} EUR"

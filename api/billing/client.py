@@ -1,11 +1,11 @@
-"""The border to Stripe's SDK: what we ask it for, and what a failure means.
+"""The provider client: requests to Stripe through its SDK, and the meaning of failures.
 
-The SDK's asynchronous client is handed an HTTP client of ours, as its documentation
-provides: httpx, on trio. Its own one, on httpx too, takes every bug for a lost
-connection, and sends bodies in a way that httpx is about to forget. The SDK makes no
-retries, for only we know what may be sent twice.
+The SDK's asynchronous client gets an HTTP client of ours (httpx on trio), as its
+documentation allows. The SDK's own httpx client treats every bug as a lost connection,
+and sends bodies in a way that httpx has deprecated. The SDK does not retry, because only
+our code knows what may be sent twice.
 
-No key and no address of a portal is in what is logged or raised here.
+No log line or exception from here contains a key or a portal address.
 """
 
 import logging
@@ -33,9 +33,9 @@ log = logging.getLogger("mailprobe.payments")
 T = TypeVar("T")
 
 CONNECT_S = 5.0
-SUBSCRIPTIONS_MAX = 100  # a page, newest first: who has more has ended all but a few
-UNFOLDED_MAX = 10  # of them are asked for their products, where no price tells the tier
-DUPLICATE = "event already exists with identifier"  # Stripe's words; mostly without a code
+SUBSCRIPTIONS_MAX = 100  # one page, newest first; of a longer list only few can be live
+UNFOLDED_MAX = 10  # subscriptions whose products are fetched because no price names the tier
+DUPLICATE = "event already exists with identifier"  # Stripe's message; it mostly has no code
 UNSENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
@@ -43,32 +43,37 @@ UNSENT = (
     httpx.PoolTimeout,
     httpx.ProxyError,
 )
-ONLY_THIS_ONE = (400, 402, 404)  # statuses that say nothing of other requests
+ONLY_THIS_ONE = (400, 402, 404)  # statuses that concern a single request
 CLOSING_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class StripePace:
-    """How long we wait for Stripe, and how fast the outbox is emptied.
+    """Time limits of requests to Stripe, and the rate of the outbox worker.
 
-    A letter is due 12 s after its slot began, and has to leave within 30.
+    A message is due 12 s after its slot began, and must be sent within 30 s.
     """
 
-    timeout_s: float = 15.0  # for one answer of Stripe's
-    answer_s: float = 10.0  # in all while somebody waits for us: an owner, or Stripe with an event
-    repeats_s: tuple[float, ...] = (0.3, 1.0)  # pauses in it before what may be asked twice is
+    timeout_s: float = 15.0  # for one response
+    answer_s: float = (
+        10.0  # in all, while a client waits: an account's owner, or Stripe with an event
+    )
+    repeats_s: tuple[float, ...] = (
+        0.3,
+        1.0,
+    )  # pauses within answer_s before a repeatable request is retried
     poll_s: float = 2.0
-    run_s: float = 25.0  # nothing begins after it, and a customer and an event end in the lease
+    run_s: float = 25.0  # no request starts later, so that those in progress end within the lease
     lease_s: float = 60.0
-    at_once: int = 64  # letters in a round; of one customer one after the other: Stripe's rule
-    backoff_max_s: float = 60.0  # with Stripe away for hours, this long after it is back
+    at_once: int = 64  # messages per run; Stripe accepts one event per customer at a time
+    backoff_max_s: float = 60.0  # after an outage of hours, the longest delay once Stripe is back
 
 
 PACE = StripePace()
 
 
 class StripeFailed(Exception):
-    """Stripe did not do it, or may not have done it."""
+    """A request failed, or its result is unknown (see Failure.certain)."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.why)
@@ -84,7 +89,7 @@ class AlreadyThere(StripeFailed):
 
 
 class StripeTransport(sdk.HTTPClient):
-    """How the SDK reaches Stripe. A failure keeps its cause, which tells how far it got."""
+    """The SDK's HTTP transport. A failure keeps its cause, which says whether it was sent."""
 
     name = "httpx"
 
@@ -108,11 +113,11 @@ class StripeTransport(sdk.HTTPClient):
 
 
 class Stripe:
-    """What we ask Stripe for. Each question is asked once; raises StripeFailed."""
+    """The requests to Stripe. Each is sent once; all raise StripeFailed."""
 
     def __init__(self, key: str, api_base: str | None, pace: StripePace = PACE) -> None:
-        sdk.enable_telemetry = False  # else it writes a file into the home directory
-        logging.getLogger("stripe").setLevel(logging.WARNING)  # below that are whole bodies
+        sdk.enable_telemetry = False  # telemetry writes a file into the home directory
+        logging.getLogger("stripe").setLevel(logging.WARNING)  # lower levels log whole bodies
         self._wire = StripeTransport(pace.timeout_s)
         self._client = sdk.StripeClient(
             key,
@@ -127,10 +132,10 @@ class Stripe:
             await self._wire.close_async()
 
     async def count(self, event: MeterEvent) -> None:
-        """Add to the customer's meter; an identifier that Stripe has already is as good.
+        """Add to the customer's meter; an identifier that Stripe has already counts as success.
 
-        The SDK makes an Idempotency-Key of its own for each try: a fixed one would
-        have Stripe repeat a 500 for a day.
+        The SDK makes a new Idempotency-Key for each attempt: with a fixed one Stripe
+        would repeat a 500 for a day.
         """
         try:
             await self._request(
@@ -150,7 +155,7 @@ class Stripe:
             log.info("Stripe had the meter event %s already", event.identifier)
 
     async def make_customer(self, account: Account) -> str:
-        """One for an account's generation, however often it is asked for within a day."""
+        """Create a customer and return its id; repeated calls within a day return the same one."""
         customer = await self._request(
             lambda: self._client.v1.customers.create_async(
                 {"email": account.email, "metadata": {"account_id": account.id}},
@@ -168,7 +173,7 @@ class Stripe:
         return session.url
 
     async def subscriptions(self, customer_id: str) -> list[Subscription]:
-        """All of a customer's, those that have ended too, as they are now."""
+        """Return the customer's current subscriptions, also ended ones, newest first."""
         found = await self._request(
             lambda: self._client.v1.subscriptions.list_async(
                 {"customer": customer_id, "status": "all", "limit": SUBSCRIPTIONS_MAX}
@@ -181,7 +186,7 @@ class Stripe:
         ]
 
     async def _with_products(self, one: Subscription) -> Subscription:
-        """The same with what its prices' products say; a list cannot be unfolded so deep."""
+        """Return the subscription with its products expanded, which a list request cannot do."""
         found = await self._request(
             lambda: self._client.v1.subscriptions.retrieve_async(
                 one.id, {"expand": ["items.data.price.product"]}
@@ -196,19 +201,19 @@ class Stripe:
         except trio.TooSlowError:
             raise StripeFailed(Failure("Stripe did not answer in time", certain=False)) from None
         except sdk.StripeError as error:
-            raise _failed(error) from None  # it carries bodies and headers
+            raise _failed(error) from None  # the SDK's error contains bodies and headers
         except Exception as error:
             raise error.with_traceback(None)  # noqa: B904  (a bug; the SDK's frames hold the key)
 
 
 def _customer_key(account: Account) -> str:
-    """Another one after each customer that was deleted: else Stripe would repeat that one's making."""
+    """Return the idempotency key, new after each deletion: an old one would return the deleted customer."""
     generation = f"-{account.customer_generation}" if account.customer_generation else ""
     return f"customer-{account.id}{generation}"
 
 
 def _failed(error: sdk.StripeError) -> StripeFailed:
-    """Was it certainly not done, does it concern all, how long do we have to wait?"""
+    """Classify an SDK error: whether it is certain, whether it is general, and its Retry-After."""
     if isinstance(error, sdk.APIConnectionError):
         cause = error.__cause__
         unsent = isinstance(cause, UNSENT)
@@ -221,7 +226,9 @@ def _failed(error: sdk.StripeError) -> StripeFailed:
         return StripeFailed(Failure(f"what answered {status} is not Stripe", certain=False))
     if code == "resource_missing" and "customer" in (error.user_message or "").lower():
         return CustomerMissing(Failure("the customer was deleted", certain=True, general=False))
-    refused = status < 500 and status != 408  # a proxy's time-out: it may have gone through
+    refused = (
+        status < 500 and status != 408
+    )  # 408 is a proxy's time-out: the request may have been executed
     return StripeFailed(
         Failure(
             f"Stripe answered {status}{_words_of(error, status)}",
@@ -233,7 +240,7 @@ def _failed(error: sdk.StripeError) -> StripeFailed:
 
 
 def _words_of(error: sdk.StripeError, status: int) -> str:
-    """Stripe's own, where they tell a person what to mend; those of a 401 show part of the key."""
+    """Return Stripe's message if it helps an operator; a 401's message shows part of the key."""
     words = " ".join((error.user_message or "").split())
     return f": {words}" if words and status in ONLY_THIS_ONE else ""
 

@@ -1,12 +1,12 @@
-"""Billing through Stripe, as far as it can be decided without asking anybody; pure.
+"""The rules of billing through Stripe: pure, without I/O.
 
-What an event of Stripe's is about, what its subscriptions make of an account, what
-a letter of the outbox says to the meter, and whether it may be sent once more. An
-event is only a hint: the current state is fetched.
+They say what a Stripe event is about, which tier and period an account's subscriptions
+give it, what an outbox message reports to the meter, and whether it may be sent again.
+An event is only a hint: the caller fetches the current state.
 
-Stripe takes an identifier of a meter event once within 24 hours, and an event for
-35 days (docs.stripe.com/api/billing/meter-event/create). So what may have been
-taken is sent again for less than a day, what surely was not for less than 35.
+Stripe accepts an identifier of a meter event once within 24 hours, and an event for
+35 days (docs.stripe.com/api/billing/meter-event/create). So an event that may have been
+accepted is repeated for less than a day, one that certainly was not for less than 35.
 """
 
 import hashlib
@@ -24,26 +24,26 @@ from mailprobe.api.rest.refusals import InvalidRequest
 from mailprobe.storage.records import EPOCH, OutboxMessage, Tier
 
 METER_EVENT = "mailprobe_verifications"
-SIGNED_WITHIN_S = 300  # as Stripe's own libraries have it
-UNCERTAIN_MAX = timedelta(hours=23)  # an hour short of Stripe's memory of identifiers
-AGE_MAX = timedelta(days=34)  # a day short of what Stripe takes
+SIGNED_WITHIN_S = 300  # the default of Stripe's own libraries
+UNCERTAIN_MAX = timedelta(hours=23)  # an hour less than Stripe remembers identifiers
+AGE_MAX = timedelta(days=34)  # a day less than Stripe accepts
 FIRST_PAUSE_S = 2.0
-OUTAGE_PAUSE_MAX_S = 900.0  # so long after Stripe is back the last letters leave
-REFUSED_PAUSE_MAX_S = 3600.0  # of what it does not take until somebody mends something
-RETRY_AFTER_MAX_S = 3600.0  # nobody at Stripe can make us silent for longer
+OUTAGE_PAUSE_MAX_S = 900.0  # the longest delay of a message after Stripe recovers
+REFUSED_PAUSE_MAX_S = 3600.0  # while an operator must fix the cause
+RETRY_AFTER_MAX_S = 3600.0  # a longer Retry-After is cut to this
 WHY_CHARACTERS_MAX = 300
 
 
-# -- what Stripe tells --------------------------------------------------------------------------
+# -- events -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BillingEvent:
-    """An event, as far as it is believed: what it is about. `customer_id` None: about no customer."""
+    """The trusted part of an event: what it is about. `customer_id` is None without a customer."""
 
     type: str
     customer_id: str | None
-    account_id: str | None  # where whoever sold the subscription named the account
+    account_id: str | None  # if the checkout or the metadata names the account
 
     @property
     def is_of_subscriptions(self) -> bool:
@@ -55,7 +55,7 @@ class BillingEvent:
         return self.type == "customer.deleted"
 
 
-# after these the account may be another: prefixes of an event's type
+# prefixes of the event types that may change the account
 FOLLOWED = (
     "checkout.session.",
     "customer.deleted",
@@ -66,9 +66,9 @@ FOLLOWED = (
 
 
 def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> BillingEvent:
-    """What an event is about, once its signature has proved that Stripe sent it.
+    """Verify an event's signature and return what the event is about.
 
-    Raises InvalidRequest, which never says what the signature should have been.
+    Raises InvalidRequest, which never contains the expected signature.
     """
     if not _is_signed(octets, signature, secret, now):
         raise InvalidRequest(
@@ -87,9 +87,9 @@ def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> Bil
 
 
 def _is_signed(octets: bytes, header: str, secret: str, now: datetime) -> bool:
-    """Scheme v1: HMAC-SHA256 over the instant and the octets as they came.
+    """Return whether a v1 signature is valid: HMAC-SHA256 over the instant and the received octets.
 
-    There may be several signatures, while a secret is being replaced.
+    There may be several signatures while a secret is being replaced.
     """
     parts = [part.strip().partition("=") for part in header.split(",")]
     instants = [value for name, _, value in parts if name == "t"]
@@ -121,7 +121,7 @@ class _Event(msgspec.Struct):
 
 
 def _id_of(reported: Any) -> str | None:
-    """Stripe gives a thing's id, or where it was asked to the whole thing."""
+    """Return the id of a reference, which is an id or, if expanded, the whole object."""
     named = reported.get("id") if isinstance(reported, dict) else reported
     return named if isinstance(named, str) and named else None
 
@@ -133,12 +133,12 @@ def _account_named(metadata: Any) -> str | None:
 
 # -- subscriptions -> the account ---------------------------------------------------------------
 
-# does a subscription in this status keep its tier? One that we do not know does not.
+# whether a subscription in this status keeps its tier; one in an unknown status does not
 KEEPS_TIER: Mapping[str, bool] = {
     "active": True,
     "trialing": True,
     "past_due": True,  # Stripe still tries to be paid
-    "unpaid": False,  # it has given that up
+    "unpaid": False,  # Stripe has stopped trying
     "incomplete": False,  # the first payment is still to come
     "incomplete_expired": False,
     "paused": False,  # the trial ended without a means of payment
@@ -147,7 +147,7 @@ KEEPS_TIER: Mapping[str, bool] = {
 
 RANK: Mapping[Tier, int] = {"free": 0, "builder": 1, "scale": 2}
 
-# the account of a customer who has none, and never had one
+# the fields of an account that never had a subscription
 NO_SUBSCRIPTION: Mapping[str, Any] = {
     "tier": "free",
     "subscription_status": None,
@@ -183,7 +183,7 @@ class _Items(msgspec.Struct):
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """A subscription, as Stripe has it."""
+    """A subscription as Stripe reports it; instants are seconds since 1970."""
 
     id: str
     status: str
@@ -191,7 +191,7 @@ class Subscription(msgspec.Struct, frozen=True):
     items: _Items
     customer: Any = None
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
-    current_period_start: int | None = None  # of old API versions; since 2025 each item has its own
+    current_period_start: int | None = None  # in old API versions; since 2025 each item has one
     current_period_end: int | None = None
     cancel_at_period_end: bool | None = None
     canceled_at: int | None = None
@@ -202,7 +202,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     @property
     def tier(self) -> Tier | None:
-        """What it sells; None: nothing that we know, or its product is not told."""
+        """The highest tier of its items; None if no price or expanded product names one."""
         tiers = [tier for item in self.items.data if (tier := _tier_of(item.price))]
         return max(tiers, key=RANK.__getitem__, default=None)
 
@@ -216,7 +216,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     @property
     def period(self) -> tuple[int | None, int | None]:
-        """That of the item which makes the tier, for each may have its own."""
+        """Start and end of the tier's item in seconds since 1970; each item may have its own."""
         items = sorted(self.items.data, key=lambda item: _tier_of(item.price) != self.tier)
         periods = [(item.current_period_start, item.current_period_end) for item in items]
         own = (self.current_period_start, self.current_period_end)
@@ -224,7 +224,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 def read_subscription(reported: Mapping[str, Any]) -> Subscription:
-    """Raises msgspec.ValidationError for what is no subscription."""
+    """Decode a subscription. Raises msgspec.ValidationError if it is none."""
     return msgspec.convert(reported, Subscription)
 
 
@@ -235,11 +235,11 @@ def _tier_of(price: _Price) -> Tier | None:
 
 
 def account_fields(subscriptions: Sequence[Subscription]) -> dict[str, Any] | None:
-    """What an account is to be by its customer's subscriptions; None: nobody can tell.
+    """Return the fields of Account that follow from its customer's subscriptions.
 
-    The best of those that keep their tier counts, else the newest that ended and
-    the account is free. What sells no tier of ours is another business's, unless
-    it is all there is and is paid for: then a tier is missing on its price.
+    The highest live tier counts; without one the account is free and shows its newest
+    subscription. Subscriptions without a tier belong to another product. If one of
+    them is live and none has a tier, its price lacks the tier: returns None.
     """
     ours = [one for one in subscriptions if one.tier]
     live = [one for one in ours if one.is_live]
@@ -255,7 +255,7 @@ def account_fields(subscriptions: Sequence[Subscription]) -> dict[str, Any] | No
 
 
 def _fields(one: Subscription) -> dict[str, Any]:
-    """By the names of Account. What has ended has no period: the UTC month counts again."""
+    """Return Account's fields as after the end: free tier and no period, so the UTC month counts."""
     return {
         **NO_SUBSCRIPTION,
         "subscription_status": one.status,
@@ -281,24 +281,24 @@ def _instant(seconds: int | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-# -- letters to the meter -----------------------------------------------------------------------
+# -- meter events -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class MeterEvent:
-    """So many billable verifications of a customer, at an instant; the identifier counts once."""
+    """A number of billable verifications of a customer; Stripe counts each identifier once."""
 
     customer_id: str
     value: int
-    identifier: str  # Stripe takes 100 characters; these are 47
+    identifier: str  # Stripe's limit is 100 characters; these are 47
     at: int  # seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why something was not done. Not `certain`: it may have been done all the same.
+    """Why a request failed. If not `certain`, Stripe may still have executed it.
 
-    `general`: it was about no single letter, all others would fail just so.
+    `general` failures are not about one message: all others would fail too.
     """
 
     why: str
@@ -323,10 +323,10 @@ _UNCERTAIN = re.compile(r"in doubt since (\S+): ")
 
 
 def uncertain_since(message: OutboxMessage) -> datetime | None:
-    """The earliest instant at which Stripe may have taken it; for a letter that is claimed.
+    """Return the earliest instant at which Stripe may have accepted a claimed message, or None.
 
-    A try tells in `error` what it leaves in doubt. A claim whose end nobody told
-    (its process was killed) is a doubt too: it began when the letter was due, or later.
+    An attempt records in `error` since when its result is in doubt. A claim without a
+    result (its process was killed) is in doubt too: it began when the message was due, or later.
     """
     found = _UNCERTAIN.match(message.error or "")
     if found:
@@ -337,7 +337,7 @@ def uncertain_since(message: OutboxMessage) -> datetime | None:
 
 
 def held_for(message: OutboxMessage, now: datetime) -> str | None:
-    """Why it must not be sent any more, and a person has to look; None: it may be sent."""
+    """Return why the message must not be sent and needs an operator; None if it may be sent."""
     doubted = uncertain_since(message)
     if doubted is not None and now - doubted > UNCERTAIN_MAX:
         return f"in doubt since {doubted.isoformat()}: Stripe may have it, or not"
@@ -347,7 +347,7 @@ def held_for(message: OutboxMessage, now: datetime) -> str | None:
 
 
 def reported(message: OutboxMessage, failure: Failure, tried_at: datetime) -> str:
-    """What is kept of a failed try; later tries read from it since when there is a doubt."""
+    """Return the text to store for a failed attempt; `uncertain_since` reads its doubt later."""
     doubted = uncertain_since(message)
     if doubted is None and not failure.certain:
         doubted = tried_at
@@ -356,11 +356,11 @@ def reported(message: OutboxMessage, failure: Failure, tried_at: datetime) -> st
 
 
 def pause_s(tries: int, rng: random.Random, *, retry_after_s: float, most_s: float) -> float:
-    """Twice as long after each try, by chance up to half shorter; never shorter than was asked."""
+    """Seconds until the next attempt: doubled each time, up to half shorter at random, or Retry-After."""
     grown = min(most_s, FIRST_PAUSE_S * 2.0 ** min(tries, 20))
     return max(rng.uniform(0.5, 1.0) * grown, min(retry_after_s, RETRY_AFTER_MAX_S))
 
 
 def read_retry_after(header: str | None) -> float:
-    """Seconds; Stripe sends no dates."""
+    """Return the header's seconds, or 0.0. Stripe sends no dates."""
     return float(header) if header and re.fullmatch(r"[0-9]{1,6}", header, re.ASCII) else 0.0

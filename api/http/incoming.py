@@ -17,7 +17,7 @@ class ReadDeadline:
 
         the head      `head_s`         408 if it has begun
         the body      `body_s`         408, or 413 where it is too large
-        the answer    none             the application's own affair
+        the answer    none             the application has its own limits
         idling        `keep_alive_s`   closed without an answer
     """
 

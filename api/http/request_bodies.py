@@ -1,4 +1,4 @@
-"""Bounds the memory and the number of request bodies that are set_arrival.
+"""Bounds the memory and the number of request bodies that are arriving.
 
 A body is awaited from its request's head to its last byte. Its owner is the client's
 address until the API key is known, then the key. Each owner may have a limited number of

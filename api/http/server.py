@@ -1,6 +1,6 @@
 """The HTTP server: accepts connections, bounds them, admits their requests, and drains.
 
-`serve_app` runs an ASGI application on given listeners until it is told to drain.
+`serve_app` runs an ASGI application on given listeners until `drain` is set.
 One `HttpConnection` serves one client, see `api/http/connection.py`.
 
 A request counts towards `in_flight_max` only from its body's last byte. Until then its
@@ -39,7 +39,7 @@ logger = logging.getLogger("mailprobe.http")
 
 ACCEPTED_MAX = 128  # in one turn of the event loop: some 10 ms
 UNREAD_CHECK_S = 0.005  # between two checks of unread requests; some ten are served in it
-REJECT_WITHIN_S = 0.04  # a rejection is promised within 50 ms, and is of little use later
+REJECT_WITHIN_S = 0.04  # the promise is 50 ms; a later rejection is of little use
 UNREAD_S_MAX = 30.0  # then a request is read under any load
 
 
@@ -224,12 +224,12 @@ class HttpServer:
             connection = HttpConnection(self, wire)
             self.connections.add(connection)
             self.idle[connection] = None
-            if self.draining:  # accepted just before
+            if self.draining:  # accepted just before the drain began
                 connection.drain()
             await connection.run()
         except OSError:
             if connection is not None:
-                raise  # else the client had gone before
+                raise  # without a connection, the client had already gone
         finally:
             wire.socket.close()  # a bug may have left it open
             if connection is not None:

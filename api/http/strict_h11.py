@@ -93,8 +93,8 @@ def admit(request: h11.Request) -> h11.Request | None:
 
     Only HTTP/1.0 and 1.1 are served. HTTP/2 with prior knowledge ("PRI * HTTP/2.0") is
     refused, because in hypercorn's HTTP/2 a DATA frame after an early answer ends the
-    process. A transfer coding in HTTP/1.0 is faulty framing (RFC 9112 6.1). CONNECT, `*` and
-    an invalid host name no resource here. Methods are case-sensitive (RFC 9110 9.1).
+    process. A transfer coding in HTTP/1.0 is faulty framing (RFC 9112 6.1). CONNECT, `*`
+    and an invalid host name match no resource here. Methods are case-sensitive (RFC 9110 9.1).
     """
     if request.http_version not in (b"1.0", b"1.1"):
         return None

@@ -1,10 +1,10 @@
-"""Whom a callback may go to, how it is signed, and when it is tried again.
+"""The rules of callbacks: which URLs are allowed, how a callback is signed, when it is retried.
 
-A webhook is an https URL (RFC 3986) of a host that has a name. The name is read as
-browsers read it (UTS 46, then IDNA 2008) and judged afterwards, so that what only
-becomes an address or `localhost` by that reading is found out too. This keeps
-mistakes out; what a name leads to is checked at every delivery (mailprobe.api.jobs.delivery).
-Pure: no clock, no chance, no network.
+A webhook is an https URL (RFC 3986) whose host is a name. The name is normalised as
+browsers do it (UTS 46, then IDNA 2008) and checked afterwards, so that names that
+normalise to an address or to `localhost` are found too. This prevents mistakes; the
+host's addresses are checked at every delivery (mailprobe.api.jobs.delivery).
+Pure: no clock, no randomness, no network.
 """
 
 import base64
@@ -24,24 +24,24 @@ import idna
 
 SCHEME = "https://"
 URL_CHARACTERS_MAX = 2048
-HOST_OCTETS_MAX = 253  # RFC 1035 2.3.4, as text and without a dot at the end
+HOST_OCTETS_MAX = 253  # RFC 1035 2.3.4, as text without the trailing dot
 USER_AGENT = f"mailprobe/{version('mailprobe')}"
-JITTER = 0.2  # of a wait: jobs that failed together do not all come again together
-RETRY_AFTER_MAX_S = 24 * 3600.0  # whoever asks for longer is asked again all the same
+JITTER = 0.2  # fraction of a wait, so that jobs that failed together are not retried together
+RETRY_AFTER_MAX_S = 24 * 3600.0  # a longer Retry-After is cut to this
 
 _AUTHORITY = re.compile(r"[^/?#]*")
 _PORT = re.compile(r"[0-9]{1,5}")
-# The underscore is forbidden (RFC 1123 2.1) and exists, as it does in the names of mail hosts.
+# Underscores are forbidden (RFC 1123 2.1) but in use, as in the names of mail hosts.
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-# Line ends, tabs and NUL; half characters; spaces of every width
+# control characters, surrogates, and all kinds of spaces
 _NOWHERE = frozenset({"Cc", "Cs", "Zs", "Zl", "Zp"})
-# What RFC 3986 lets stand in a path or a query, and the brackets, which everybody sends
-# as they are. Anything else goes in UTF-8, percent-encoded (RFC 3987 3.1).
+# What RFC 3986 allows in a path or a query, plus brackets, which clients send unencoded.
+# Anything else is sent as percent-encoded UTF-8 (RFC 3987 3.1).
 _SENT_AS_IT_IS = "!$%&'()*+,-./:;=?@[]_~"
 
 
 class NotAWebhook(ValueError):
-    """This URL is none to call back; `why` says it in words for a person, and quotes nothing."""
+    """The URL is not a valid webhook; `why` explains it and quotes nothing of the URL."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -50,24 +50,24 @@ class NotAWebhook(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WebhookTarget:
-    """Where to post. What may hold the caller's secrets is not printed."""
+    """Where to post. Fields that may contain the customer's secrets are not in its repr."""
 
-    url: str = field(repr=False)  # as it was given
-    host: str  # lower case, A-labels, no dot at the end
+    url: str = field(repr=False)  # as given
+    host: str  # lower case, A-labels, no trailing dot
     port: int
-    request_target: str = field(repr=False)  # path and query as they are sent (RFC 9112 3.2.1)
+    request_target: str = field(repr=False)  # path and query as sent (RFC 9112 3.2.1)
 
     @property
     def authority(self) -> str:
-        """What the Host header says (RFC 9110 7.2)."""
+        """The value of the Host header (RFC 9110 7.2)."""
         return self.host if self.port == 443 else f"{self.host}:{self.port}"
 
 
 def check_webhook(url: str) -> WebhookTarget:
-    """Read a URL to call back, or raise NotAWebhook and nothing else.
+    """Parse a webhook URL; raises NotAWebhook and nothing else.
 
-    The scheme is taken in lower case alone, for that is the rule that is published.
-    A fragment is refused: it would never be sent, and whoever wrote it meant something.
+    The scheme must be lower case, as published. A fragment is refused, because it would
+    never be sent although its author may rely on it.
     """
     if not url.startswith(SCHEME):
         raise NotAWebhook(f"it must begin with {SCHEME}, in lower case")
@@ -78,7 +78,7 @@ def check_webhook(url: str) -> WebhookTarget:
     if "#" in url:
         raise NotAWebhook("it has a fragment (#), which would never be sent")
     found = _AUTHORITY.match(url, len(SCHEME))
-    assert found is not None  # it matches nothing too
+    assert found is not None  # the pattern matches the empty string too
     host, port = _read_authority(found[0])
     rest = url[found.end() :]
     path = rest if rest.startswith("/") else f"/{rest}"
@@ -110,12 +110,12 @@ class _HostLabel:
 
 
 def _read_host(text: str) -> str:
-    """The name as DNS knows it; one dot at its end, which says that it is whole, is taken off."""
-    if len(text) > HOST_OCTETS_MAX + 1:  # of characters too: no work beyond it
+    """Return the name as DNS has it, without a trailing dot. Raises NotAWebhook."""
+    if len(text) > HOST_OCTETS_MAX + 1:  # bounds the work on the characters below
         raise NotAWebhook("its host name is too long")
     labels = [_read_label(label) for label in _fold(text).removesuffix(".").split(".")]
     top = labels[-1]
-    # Whatever ends in a number is an IPv4 address to somebody's inet_aton (WHATWG URL 3.5).
+    # Some inet_aton reads any name that ends in a number as an IPv4 address (WHATWG URL 3.5).
     if top.shown.isdigit() or top.sent.startswith("0x"):
         raise NotAWebhook(_AN_ADDRESS)
     if top.sent in ("localhost", "local"):  # RFC 6761 6.3, RFC 6762 3
@@ -129,7 +129,7 @@ def _read_host(text: str) -> str:
 
 
 def _fold(host: str) -> str:
-    """Lower case; in other scripts also what UTS 46 reads it as, full-width dots included."""
+    """Return the host in lower case, or mapped by UTS 46 (also full-width dots) if not ASCII."""
     if host.isascii():
         return host.lower()
     try:
@@ -139,7 +139,7 @@ def _fold(host: str) -> str:
 
 
 def _read_label(label: str) -> _HostLabel:
-    """A label checked, and in both its forms; a percent sign is in none of them."""
+    """Check a label and return both its forms; neither can contain a percent sign."""
     if label.isascii() and not label.startswith("xn--"):
         if not _LABEL.fullmatch(label):
             raise NotAWebhook(_NO_NAME)
@@ -149,7 +149,7 @@ def _read_label(label: str) -> _HostLabel:
         sent = idna.alabel(shown).decode("ascii")
     except UnicodeError:
         raise NotAWebhook(_NO_NAME) from None
-    if label not in (shown, sent):  # an xn-- that another spelling stands for (RFC 5891 5.3)
+    if label not in (shown, sent):  # an xn-- label that is not in canonical form (RFC 5891 5.3)
         raise NotAWebhook(_NO_NAME)
     return _HostLabel(sent, shown)
 
@@ -160,10 +160,10 @@ def _read_label(label: str) -> _HostLabel:
 def callback_headers(
     job_id: str, payload: bytes, secret: str | None, at: datetime
 ) -> dict[str, str]:
-    """The headers of a try that begins at `at` (aware), signed where there is a secret.
+    """Return the headers of an attempt that begins at `at` (aware), signed if there is a secret.
 
-    X-Service-Signature covers the payload, keyed with the secret as it is.
-    webhook-signature is that of Standard Webhooks, and covers id and time as well.
+    X-Service-Signature covers the payload, keyed with the secret's own octets.
+    webhook-signature follows Standard Webhooks and also covers id and time.
     """
     seconds = str(int(at.timestamp()))
     headers = {
@@ -184,15 +184,15 @@ def callback_headers(
 
 
 def _standard_key(secret: str) -> bytes:
-    """What `whsec_` stands before, decoded; of any other secret its own octets."""
+    """Return the decoded base64 after `whsec_`; of any other secret its own octets."""
     if secret.startswith("whsec_"):
-        with suppress(ValueError):  # no base64, or not ASCII: then it is a secret like others
+        with suppress(ValueError):  # not base64, or not ASCII: treated as any other secret
             key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-            return key or secret.encode()  # never the empty key, which everybody knows
+            return key or secret.encode()  # never the empty key, which anyone could use
     return secret.encode()
 
 
-# -- trying again -----------------------------------------------------------------------------
+# -- retries ----------------------------------------------------------------------------------
 
 
 def verdict_on(
@@ -203,10 +203,10 @@ def verdict_on(
     jitter: float,
     retry_after_s: float | None = None,
 ) -> tuple[Literal["done", "failed", "delivering"], float | None]:
-    """What becomes of a job after its `tries`-th try, and how long the next one waits.
+    """Return a job's state after its `tries`-th attempt, and the seconds until the next or None.
 
-    `status` is None where there was no answer. 2xx is done, 410 (Gone) is failed;
-    all else is tried again, redirects too, as long as the plan has waits left.
+    `status` is None without a response. 2xx is done, 410 (Gone) is failed; anything
+    else, also a redirect, is retried while `retry_s` has waits left.
     """
     if status is not None and 200 <= status < 300:
         return "done", None
@@ -220,9 +220,9 @@ def verdict_on(
 def next_try(
     tries: int, retry_s: Sequence[float], jitter: float, retry_after_s: float | None
 ) -> float | None:
-    """Seconds until the next try, after `tries` (from 1); None where there is to be none.
+    """Return the seconds until the next attempt, after `tries` (from 1); None if there is none.
 
-    `jitter`, -1 to 1, is chance. What the receiver asked for is waited out, a day at most.
+    `jitter` is a random number from -1 to 1. `retry_after_s` is respected up to a day.
     """
     if tries > len(retry_s):
         return None
@@ -231,18 +231,18 @@ def next_try(
 
 
 _SECONDS = re.compile(r"[0-9]+")
-DATE_CHARACTERS_MAX = 40  # the longest of RFC 9110 5.6.7 has 33
+DATE_CHARACTERS_MAX = 40  # the longest form of RFC 9110 5.6.7 has 33
 
 
 def read_retry_after(text: str, now: datetime) -> float | None:
-    """The seconds that a Retry-After asks for (RFC 9110 10.2.3); None for what says nothing."""
+    """Return the seconds of a Retry-After (RFC 9110 10.2.3); None if it is invalid."""
     if len(text) > DATE_CHARACTERS_MAX:
         return None
     if _SECONDS.fullmatch(text):
         return float(text)
     try:
         at = parsedate_to_datetime(text)
-        # asctime's form has no zone, and RFC 9110 5.6.7 means UTC by it
+        # the asctime form has no zone; RFC 9110 5.6.7 defines it as UTC
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         return max((at - now).total_seconds(), 0.0)
     except (ValueError, OverflowError):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mailprobe.api.service import Service
     from mailprobe.engine.observer import Recalled
 
-POLL_EVERY_S = 1.0  # so old may the gauges of other workers be in an answer
+POLL_EVERY_S = 1.0  # the maximum age of other workers' gauges in a page
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Moving everything from an SQLite database to a PostgreSQL one, with all services stopped.
+"""Moves everything from an SQLite database to a PostgreSQL one, with all services stopped.
 
-`open_move()` checks both sides and refuses what cannot be moved, before anything is
-written. `step()` moves a batch; whoever is killed between or within steps opens the
-move again and goes on, and no row comes twice. Then both sides are compared.
+`open_move()` checks both sides and refuses what cannot be moved, before any row is
+written. `step()` moves a batch. A move that is killed at any point continues when it is
+opened again, and no row is written twice. At the end both sides are compared.
 """
 
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ __all__ = ["DatabaseInUse", "Move", "Moved", "open_move"]
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A table, as both sides have it in the end."""
+    """The totals of a moved table, equal on both sides."""
 
     table: str
     rows: int
-    units: int | None  # None where it has none
+    units: int | None  # None if the table has no such column
 
 
 @contextmanager
 def open_move(
     source: Path, url: str, secret_key: bytes | None, *, anew: bool = False
 ) -> Iterator["Move"]:
-    """A move, begun or gone on with; `anew` drops what an unfinished one has brought.
+    """Start a move or continue one; `anew` first deletes what an unfinished one has written.
 
     `secret_key` None takes the one in the file beside the source. Raises StoreBroken for
-    what cannot be moved, Served among them, and StoreUnavailable.
+    what cannot be moved (DatabaseInUse if either side is in use), and StoreUnavailable.
     """
     with open_source(source) as read:
         key = read.secret_key(secret_key)
@@ -66,7 +66,7 @@ def _changed(record: MigrationProgress, source: MigrationSource, target: Migrati
 
 
 class Move:
-    """What is to be moved, and how far it is."""
+    """A move in progress: its tables and how far it has come."""
 
     def __init__(
         self,
@@ -85,16 +85,16 @@ class Move:
         self.ended_at = record.ended_at
 
     def count(self) -> int:
-        """The rows of all tables."""
+        """Count the source's rows in all tables."""
         return sum(self._source.count(plan) for plan in self._plans)
 
     @property
     def rows(self) -> dict[str, int]:
-        """Those moved so far, by table."""
+        """The number of rows moved so far, by table."""
         return dict(self._record.rows)
 
     def step(self) -> bool:
-        """Move some rows; false when there are no more."""
+        """Move a batch of rows; False when there are no more. Raises StoreBroken, StoreUnavailable."""
         while self._left:
             plan = self._left[0]
             name = plan.table.name
@@ -112,7 +112,7 @@ class Move:
         return [plan.table.name for plan in self._plans]
 
     def compare(self, table: str) -> Moved:
-        """Rows, units and the sums of all numbers on both sides; raises StoreBroken."""
+        """Compare rows, units and the sums of all numbers; raises StoreBroken if they differ."""
         plan = next(plan for plan in self._plans if plan.table.name == table)
         ours, theirs = self._source.totals(plan), self._target.totals(plan)
         if ours != theirs:
@@ -123,6 +123,6 @@ class Move:
         return Moved(table, *ours[:2])
 
     def end(self) -> None:
-        """Services may use the target from now on; to be called once all tables are compared."""
+        """Release the target to services; call it once all tables are compared."""
         self._target.end(self._record)
         self.ended_at = self._record.ended_at

@@ -1,6 +1,6 @@
-"""The SQLite database that is moved: read only, at one instant, while nobody else has it open.
+"""The SQLite database that is moved: read-only, in one snapshot, with no other process using it.
 
-Its lock file is held for as long, so that no service starts on it and no writer writes.
+Its lock file stays locked meanwhile, so that no service starts on it and no other process writes.
 """
 
 import sqlite3
@@ -15,10 +15,8 @@ from mailprobe.storage.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.migrate.tables import TablePlan
 from mailprobe.storage.sqlite.file import WriterQueue, connect_to_read, explain_error, holder_of
 
-BATCH_ROWS = 20_000  # a tenth of a second's work, so that an interruption is soon heeded
-BATCH_OCTETS = (
-    8 * 1024 * 1024
-)  # of texts and payloads; reached before the rows where these are long
+BATCH_ROWS = 20_000  # about 0.1 s of work, so that an interruption takes effect soon
+BATCH_OCTETS = 8 * 1024 * 1024  # of texts and payloads; long ones reach it before BATCH_ROWS
 ENCRYPTED_JOBS = "SELECT id, secret FROM jobs WHERE secret IS NOT NULL ORDER BY number"
 ENCRYPTED_IDEMPOTENCY = (
     "SELECT accounts.id, key, answer FROM idempotency_records JOIN accounts ON accounts.number = account"
@@ -29,12 +27,12 @@ Row = tuple[Any, ...]
 
 
 class DatabaseInUse(StoreBroken):
-    """Somebody else uses what is to be moved, or where it is to go."""
+    """Another process uses the source or the target of the move."""
 
 
 @contextmanager
 def open_source(path: Path) -> Iterator["MigrationSource"]:
-    """Raises StoreBroken, Served for one that others have open, StoreUnavailable."""
+    """Lock and open the source. Raises StoreBroken (DatabaseInUse if it is in use), StoreUnavailable."""
     if not path.is_file():
         raise StoreBroken(f"{path} is not there or no file")
     with explain_error(path):
@@ -62,22 +60,22 @@ class MigrationSource:
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path = path
         self._db = db
-        db.execute("BEGIN")  # all that follows reads one state
+        db.execute("BEGIN")  # all later reads see one snapshot
         db.execute("SELECT 1 FROM accounts LIMIT 1").fetchone()
 
     @property
     def mark(self) -> list[int]:
-        """What changes with the file: nothing has written to it as long as this is the same."""
+        """Sizes (octets) and modification times (ns) of the files; any write to the database changes them."""
         marks = []
         for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
             with suppress(FileNotFoundError):
                 status = path.stat()
-                if status.st_size:  # an empty log is left by whoever reads
+                if status.st_size:  # a reader leaves an empty log behind
                     marks += [status.st_size, status.st_mtime_ns]
         return marks
 
     def columns(self) -> dict[str, list[str]]:
-        """By table."""
+        """Return the column names by table."""
         tables = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         return {
             table: [row[1] for row in self._db.execute(f'PRAGMA table_info("{table}")')]
@@ -85,7 +83,7 @@ class MigrationSource:
         }
 
     def rows(self, plan: TablePlan, after: Sequence[Any]) -> tuple[list[Row], list[Any]]:
-        """The next rows after this key, and the last one's key; none at the end."""
+        """Return the next rows after the key `after` and the last one's key; no rows at the end."""
         table = plan.table
         key = ", ".join(table.key)
         where = table.which
@@ -96,7 +94,7 @@ class MigrationSource:
             f" WHERE {where} ORDER BY {key} LIMIT {BATCH_ROWS}",
             tuple(after),
         )
-        most = BATCH_OCTETS if "bytea" in plan.types else None  # the other tables' rows are short
+        most = BATCH_OCTETS if "bytea" in plan.types else None  # rows of other tables are short
         rows = _some(found, most)
         found.close()
         keys = len(table.key)
@@ -120,9 +118,9 @@ class MigrationSource:
         return self.path.with_name(f"{self.path.name}.key")
 
     def secret_key(self, given: bytes | None) -> bytes:
-        """The key that what is sealed here was sealed with: `given`, else the one in the file.
+        """Return the key that decrypts this database: `given`, or else the one in the key file.
 
-        Raises StoreBroken where it is another, or where there is none.
+        Raises StoreBroken if the key is wrong or missing.
         """
         key = self._key_of_file() if given is None else given
         if key is None:
@@ -141,7 +139,7 @@ class MigrationSource:
         return key
 
     def _key_of_file(self) -> bytes | None:
-        """It is not made here: what it would have sealed is not there."""
+        """Read the key file; None if it is missing. It is never created: a new key decrypts nothing."""
         try:
             key = self.key_path.read_bytes()
         except FileNotFoundError:
@@ -156,7 +154,7 @@ class MigrationSource:
         return ": set MAILPROBE_SECRET_KEY as the service had it"
 
     def _encrypted(self) -> Iterator[tuple[bytes, str]]:
-        """The oldest and the newest of each kind, with what they are bound to."""
+        """Yield the oldest and the newest encrypted value of each kind, with their contexts."""
         for order in ("", " DESC"):
             for id, secret in self._db.execute(f"{ENCRYPTED_JOBS}{order} LIMIT 1"):
                 yield secret, job_context(id)

@@ -1,8 +1,7 @@
-"""What is moved from SQLite to PostgreSQL: which table becomes which, and which columns.
+"""The mapping of SQLite's tables and columns to PostgreSQL's for `mailprobe migrate`.
 
-Both schemas hold the same under the same names, but for what stands in this table.
-A column that neither side nor this table explains stops the move before it begins:
-nothing is lost in silence when a schema changes.
+Both schemas use the same names, except where TABLES says otherwise. An unknown table or
+column stops the move before it begins, so a changed schema never loses data silently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -15,26 +14,26 @@ from mailprobe.storage.contract import StoreBroken
 
 CHECKED = (
     2**31 - 1
-)  # whole numbers are summed modulo this: four thousand million rows stay in 64 bits
+)  # whole numbers are summed modulo this: sums of 4 thousand million rows fit in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """Where rows go, and how they are read in order."""
+    """A table's names on both sides, and the order in which its rows are read."""
 
     name: str  # in PostgreSQL
-    key: tuple[str, ...]  # SQLite's columns by which they are read
-    source: str = ""  # SQLite's table, where it is called otherwise
-    which: str = "1"  # of its rows
+    key: tuple[str, ...]  # SQLite's columns that order the rows
+    source: str = ""  # SQLite's table, if its name differs
+    which: str = "1"  # SQL condition: the rows to move
     renamed: Mapping[str, str] = field(default_factory=dict)  # SQLite's column -> PostgreSQL's
-    left_out: frozenset[str] = frozenset()  # SQLite's columns that PostgreSQL may do without
+    left_out: frozenset[str] = frozenset()  # SQLite's columns that PostgreSQL may lack
 
     @property
     def read_from(self) -> str:
         return self.source or self.name
 
 
-# In this order: accounts and keys are referred to.
+# In this order, because later tables refer to accounts and keys.
 TABLES = (
     TableMap("accounts", ("number",)),
     TableMap("keys", ("number",)),
@@ -60,18 +59,18 @@ TABLES = (
     TableMap("usage", ("number",)),
 )
 
-# What else there may be: the programs' own records, and leases, which end with who holds them.
+# Tables that are not moved: each store's own records, and leases, which expire by themselves.
 LEASES = frozenset({"connection_leases"})
 OF_SQLITE = frozenset({"_sqlite_migrations", "sqlite_sequence", "job_partitions"}) | LEASES
 OF_POSTGRES = frozenset({"store_properties", "migrations"}) | LEASES
 
 
 def reservation_id(number: int) -> UUID:
-    """Of version 7 (RFC 9562), of the year 1970: before all that PostgreSQL's own store makes."""
+    """Return a UUID of version 7 (RFC 9562) dated 1970: it sorts before all that the store makes."""
     return UUID(int=number & (1 << 62) - 1 | 0x7 << 76 | 0b10 << 62)
 
 
-# PostgreSQL's type -> from SQLite's value
+# PostgreSQL's type -> conversion from SQLite's value
 CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "boolean": bool,
     "date": date.fromisoformat,
@@ -88,10 +87,10 @@ class TablePlan:
     table: TableMap
     columns: tuple[str, ...]  # SQLite's
     targets: tuple[str, ...]  # PostgreSQL's, in the same order
-    types: tuple[str, ...]  # theirs
+    types: tuple[str, ...]  # the targets' PostgreSQL types
 
     def converted(self, rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-        """Rows of SQLite's values as PostgreSQL takes them."""
+        """Yield the rows with SQLite's values converted to PostgreSQL's types."""
         acts = [(n, CONVERSIONS[type]) for n, type in enumerate(self.types) if type in CONVERSIONS]
         for row in rows:
             values = list(row)
@@ -101,7 +100,7 @@ class TablePlan:
             yield values
 
     def totals(self, *, of_source: bool) -> str:
-        """A statement: rows, units or null, and then a sum for each whole number or flag."""
+        """Return SQL for the row count, units or null, and a sum per integer or boolean column."""
         kind, table = (
             ("INTEGER", self.table.read_from) if of_source else ("bigint", self.table.name)
         )
@@ -118,14 +117,17 @@ class TablePlan:
 
 
 def _sum(column: str, kind: str) -> str:
-    """Modulo, for instants in microseconds would soon add up to more than 64 bits."""
+    """Return SQL for a sum modulo CHECKED: sums of instants in microseconds would exceed 64 bits."""
     return f"CAST(coalesce(sum(CAST({column} AS {kind}) % {CHECKED}), 0) AS {kind})"
 
 
 def planned(
     of_sqlite: Mapping[str, Sequence[str]], of_postgres: Mapping[str, Mapping[str, str]]
 ) -> list[TablePlan]:
-    """From each side's tables and their columns, PostgreSQL's with their types; raises StoreBroken."""
+    """Plan the move from each side's columns by table, PostgreSQL's with their types.
+
+    Raises StoreBroken for a table, column or type that is missing or unknown.
+    """
     _check_known("SQLite", of_sqlite, {table.read_from for table in TABLES} | OF_SQLITE)
     _check_known("PostgreSQL", of_postgres, {table.name for table in TABLES} | OF_POSTGRES)
     for table in TABLES:

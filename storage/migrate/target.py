@@ -1,8 +1,8 @@
-"""The PostgreSQL database that is moved into: rows by COPY, and beside them how far they go.
+"""The PostgreSQL database that is moved into: writes rows by COPY, and the move's progress.
 
-Each batch and the record of it are one transaction, so that whoever goes on after a
-kill goes on behind the last row that is there. While the record is there no service
-opens the database (postgres_schema).
+Each batch and its progress record are one transaction, so that a move continues after
+the last row written, even if it was killed. While the record exists, no service opens
+the database (postgres/driver/schema.py).
 """
 
 import json
@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 MOVED = "moved"  # the record's name in `store_properties` once the migration is done
 MOVING_LOCK = 0x6D70_6D6F_7665  # "mpmove"
-STATEMENT_MS = 3_600_000  # adding up a thousand million rows takes some minutes
+STATEMENT_MS = 3_600_000  # summing a thousand million rows takes some minutes
 DAY_MICROS = 86_400_000_000
-WAITING_MS = 5_000  # as long the server may take to see that a killed move is gone
+WAITING_MS = 5_000  # the server may need this long to notice that a killed move is gone
 SETTINGS = (
     "SET application_name = 'mailprobe migrate'",
     f"SET statement_timeout = {STATEMENT_MS}",
@@ -53,7 +53,7 @@ OTHERS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     " AND application_name = 'mailprobe' AND pid <> pg_backend_pid()"
 )
-# The sequences that number new rows, with their columns: of an identity, and of a default.
+# The sequences that number new rows, with their columns: identity columns and defaults.
 SEQUENCES = (
     "SELECT of.relname, attname, numbers.oid::regclass::text FROM pg_class AS of"
     " JOIN pg_attribute ON attrelid = of.oid"
@@ -71,7 +71,7 @@ SEQUENCES = (
 
 @dataclass(slots=True)
 class MigrationProgress:
-    """How far the move is, of each table: the key of its last row, and how many there are."""
+    """The move's progress: for each table the key of its last row and the number of rows."""
 
     path: str
     mark: list[int]
@@ -90,9 +90,9 @@ class MigrationProgress:
 
 @contextmanager
 def open_target(url: str, secret_key: bytes) -> Iterator["MigrationTarget"]:
-    """Its tables made where they are missing; nobody else moves into it meanwhile.
+    """Open the target, create missing tables, and lock it against other moves.
 
-    Raises StoreBroken, Served, StoreUnavailable.
+    Raises StoreBroken (DatabaseInUse if it is in use), StoreUnavailable.
     """
     server = PostgresServer(url)
     prepare(server, Cipher(secret_key), moving=True)
@@ -114,7 +114,7 @@ def open_target(url: str, secret_key: bytes) -> Iterator["MigrationTarget"]:
 
 @contextmanager
 def explain_error(server: PostgresServer) -> Iterator[None]:
-    """In our own words, and without the password, where it is not a mistake of ours."""
+    """Turn the server's failures into StoreUnavailable, without the password; bugs pass unchanged."""
     try:
         yield
     except psycopg.Error as error:
@@ -131,19 +131,19 @@ class MigrationTarget:
         self._partitions = Partitions()
 
     def _do(self, act: Callable[[], T]) -> T:
-        """In one transaction."""
+        """Execute `act` in one transaction."""
         with explain_error(self._server), self._db.transaction():
             return act()
 
     def check_alone(self) -> None:
-        """Raises Served where a service has connections to the database."""
+        """Raise DatabaseInUse if a service has connections to the database."""
         with explain_error(self._server):
             others = self._db.execute(OTHERS).fetchone()
         if others != (0,):
             raise DatabaseInUse(f"{self.name} is being served: stop every service that uses it")
 
     def columns(self) -> dict[str, dict[str, str]]:
-        """With their types, by table."""
+        """Return the columns with their PostgreSQL types, by table."""
         tables: dict[str, dict[str, str]] = {}
         with explain_error(self._server):
             for table, column, type in self._db.execute(COLUMNS, [SCHEMA]):
@@ -151,7 +151,7 @@ class MigrationTarget:
         return tables
 
     def record(self) -> MigrationProgress | None:
-        """Of a move that is under way, or done."""
+        """Return the progress of a move that is in progress or done; None if there is none."""
         with explain_error(self._server):
             kept = self._db.execute(
                 "SELECT value FROM store_properties WHERE name = ANY(%s)", [[MOVING, MOVED]]
@@ -159,7 +159,7 @@ class MigrationTarget:
         return MigrationProgress.unpacked(bytes(kept[0])) if kept else None
 
     def check_empty(self) -> None:
-        """Raises StoreBroken."""
+        """Raise StoreBroken if any table has rows."""
         for table in TABLES:
             with explain_error(self._server):
                 found = self._db.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone()
@@ -179,7 +179,7 @@ class MigrationTarget:
         )
 
     def empty(self) -> None:
-        """What an unfinished move has brought goes, and its record."""
+        """Delete what an unfinished move has written, and its progress record."""
 
         def act() -> None:
             names = sql.SQL(", ").join(sql.Identifier(table.name) for table in TABLES)
@@ -191,8 +191,8 @@ class MigrationTarget:
     def write(
         self, plan: TablePlan, rows: Sequence[Sequence[Any]], record: MigrationProgress
     ) -> None:
-        """The rows, and the record that says so: both or neither."""
-        self.check_alone()  # one may have started just before the first record was there
+        """Write rows and the progress record in one transaction. Raises DatabaseInUse too."""
+        self.check_alone()  # a service may have started just before the first record was written
         if plan.table.name == "usage":
             at = plan.targets.index("at")
             days = {
@@ -220,7 +220,7 @@ class MigrationTarget:
         return tuple(row)
 
     def end(self, record: MigrationProgress) -> None:
-        """New rows are numbered behind these; services may open it from now on."""
+        """Number new rows after the moved ones, and let services open the database."""
         self.check_alone()
 
         def act() -> None:
@@ -241,5 +241,5 @@ class MigrationTarget:
 
         self._do(act)
         with explain_error(self._server):
-            for table in TABLES:  # the planner has seen none of them
+            for table in TABLES:  # the planner has no statistics of the new rows
                 self._db.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(table.name)))

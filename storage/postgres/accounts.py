@@ -73,7 +73,7 @@ def account_of_customer(db: TransactionSession, customer_id: str) -> Account | N
 def change_account(
     db: TransactionSession, account_id: str, changes: dict[str, Any]
 ) -> Account | None:
-    """In one statement, so that the database itself sees to it that no two have a customer_id."""
+    """Update in one statement, so that the database itself keeps `customer_id` unique."""
     if changes:
         sets = ", ".join(f"{name} = %s" for name in changes)  # fields: check_changes()
         values = [column(value) for value in changes.values()]
@@ -87,7 +87,7 @@ def change_account(
 def create_keys(
     db: TransactionSession, now: datetime, those: Sequence[tuple[NewKey, int]]
 ) -> list[Any]:
-    """Insert keys; returns a key or Raised for each. Each comes with its account's locked number."""
+    """Insert keys; returns a key or Raised for each. Each has its locked account's number."""
     if not those:
         return []
     accounts = {account for _, account in those}

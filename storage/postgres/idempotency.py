@@ -1,4 +1,4 @@
-"""Transactions of idempotency records, in SQL; the accounts are locked, so one of many is first."""
+"""Transactions of idempotency records, in SQL; locked accounts make one of several requests first."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -44,7 +44,7 @@ def begin(db: TransactionSession, now: datetime, those: Sequence[tuple[Begin, in
     if not those:
         return []
     accounts, keys = [account for _, account in those], [command.key for command, _ in those]
-    # a longer lease is of a clock that was ahead
+    # a longer lease was written by a clock that was ahead
     longest = [micros(now + timedelta(seconds=command.lease_s)) for command, _ in those]
     rows = db.all(STANDING, [accounts, keys, longest, micros(now), micros(now)])
     standing = {(account, key): (body, answer) for account, key, body, answer in rows}

@@ -24,8 +24,8 @@ HOST_OF = {
     "delivering": "host",
 }  # SQL for the host part of a job's partition
 GROUP_MAX = 100  # callers in one transaction
-ACCOUNTS_SCANNED = 500  # jobs due longest, before every account's first are looked for
-ROUNDS_MAX = 5  # searches behind full partitions
+ACCOUNTS_SCANNED = 500  # the jobs due longest; if more are due, each account's first jobs are read
+ROUNDS_MAX = 5  # searches past full partitions
 
 
 def is_due(db: TransactionSession, work: Work) -> bool:
@@ -61,7 +61,7 @@ class Claims:
         for number in sorted({NUMBER_OF[wanted.work] for wanted in asked}):
             db.execute("SELECT pg_advisory_xact_lock(%s, %s)", [CLAIMING_LOCK, number])
         now = db.now()
-        alike: dict[WantedJobs, list[int]] = {}  # who wants the same, by place
+        alike: dict[WantedJobs, list[int]] = {}  # places of equal requests
         for place, wanted in enumerate(asked):
             alike.setdefault(replace(wanted, limit=0), []).append(place)
         claimed: list[Any] = [[] for _ in asked]
@@ -110,7 +110,7 @@ def _claim(
 
 
 def _due(db: TransactionSession, now: datetime, wanted: WantedJobs, limit: int) -> list[int]:
-    """The numbers of the jobs that a claim would take, accounts in turn."""
+    """Return the numbers of the jobs to claim, with accounts in turn."""
     state = STATE_OF[wanted.work]
     host = HOST_OF[state]
     values = {"state": state, "now": micros(now), "most": ACCOUNTS_SCANNED}
@@ -120,7 +120,7 @@ def _due(db: TransactionSession, now: datetime, wanted: WantedJobs, limit: int) 
             " WHERE state = %(state)s AND lease_until > %(now)s GROUP BY 1, 2",
             values,
         )
-        left_behind = db.execute(  # as many as a process had that was killed
+        left_behind = db.execute(  # the expired claims of a killed process
             f"SELECT due_at, number, account, {host} FROM jobs"
             " WHERE state = %(state)s AND lease_until <= %(now)s AND due_at IS NOT NULL",
             values,
@@ -146,10 +146,10 @@ def _due_of_each(
     held: dict[Partition, int],
     left: list[Head],
 ) -> list[int]:
-    """So many wait that each account's first jobs are read, without its full partitions.
+    """Read each account's first jobs, without its full partitions, when many jobs wait.
 
-    A round may find that an account's first jobs are all of one partition. Then that one is
-    full, and the next round looks behind it.
+    If an account's first jobs are all of one partition, that partition becomes full, and
+    the next round reads past it.
     """
     found: list[int] = []
     for _ in range(ROUNDS_MAX):
@@ -199,7 +199,7 @@ def _claim_rows(
 
 
 def _failing(db: TransactionSession, partitions: Iterable[Partition]) -> set[Partition]:
-    """Those whose last tries failed."""
+    """Return the partitions whose last FAILING_AFTER attempts failed."""
     asked = [partition for partition in partitions if partition.host]
     if not asked:
         return set()

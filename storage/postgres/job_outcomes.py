@@ -49,7 +49,7 @@ FAILED = (
 
 @dataclass(frozen=True, slots=True)
 class _OutcomeJob:
-    """Where a job is kept, and what is counted on."""
+    """A claimed job's row, locked."""
 
     number: int
     account: int
@@ -62,7 +62,7 @@ class _OutcomeJob:
 def held(
     db: TransactionSession, outcomes: Sequence[Outcome]
 ) -> list[tuple[Outcome, _OutcomeJob] | None]:
-    """The job of each whose claim is its last and is not spent, and that is in its state."""
+    """Lock and return the job of each outcome; None if the claim is not current or the state is wrong."""
     rows = db.all(HOLD, [[outcome.claim.job.id for outcome in outcomes]])
     kept = {id: _OutcomeJob(*row) for id, *row in rows}
     found: list[tuple[Outcome, _OutcomeJob] | None] = []
@@ -96,7 +96,7 @@ def write(
 def _record_attempts(
     db: TransactionSession, now: datetime, tried: Sequence[tuple[_OutcomeJob, JobState]]
 ) -> None:
-    """How many of a receiver's last tries failed; those of a group in the order they are told."""
+    """Count each receiver's consecutive failed attempts, in the order of the batch."""
     for kept, state in tried:
         partition = {"account": kept.account, "host": kept.host, "now": micros(now)}
         db.execute(DELIVERED if state == "done" else FAILED, partition)

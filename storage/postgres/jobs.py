@@ -1,4 +1,4 @@
-"""The transactions of jobs, as SQL; claims and outcomes have modules of their own."""
+"""Transactions of jobs, in SQL; claims and outcomes have modules of their own."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from mailprobe.storage.records import Attempt, Claim, Job, JobState
 
 
 def kept_of(db: TransactionSession, ids: Sequence[str]) -> set[str]:
-    """Which of these ids are taken."""
+    """Return those of the ids that are stored already."""
     return {id for (id,) in db.all("SELECT id FROM jobs WHERE id = ANY(%s)", [list(ids)])}
 
 
 def keep(db: TransactionSession, rows: Sequence[tuple[Any, ...]]) -> None:
-    """New ones, as their columns stand in the statement; their accounts are held."""
+    """Insert jobs, with columns in the statement's order; the caller has locked the accounts."""
     db.execute(
         "INSERT INTO jobs (id, account, key, email, webhook, host, secret, state, created_at,"
         " due_at) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::text[],"
@@ -32,7 +32,7 @@ def keep(db: TransactionSession, rows: Sequence[tuple[Any, ...]]) -> None:
 def count(
     db: TransactionSession, pending: Mapping[int, int], undelivered: Mapping[int, int]
 ) -> None:
-    """So many more, by account: what it has reserved, and what waits, is known without counting."""
+    """Add to the accounts' counters of pending and undelivered jobs, which save counting rows."""
     accounts = sorted({*pending, *undelivered})
     if not accounts:
         return
@@ -75,7 +75,7 @@ def resend(db: TransactionSession, job_id: str) -> Job | None:
     return job(db, job_id)
 
 
-# seen
+# reads
 
 
 def job(db: TransactionSession, job_id: str) -> Job | None:

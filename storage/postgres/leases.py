@@ -16,7 +16,7 @@ from mailprobe.storage.postgres.driver.server import NOW, TransactionSession
 from mailprobe.storage.sqlite.leases import lease_of, of_holder
 
 LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock
-BUCKETS = 1024  # one call's locks must find room beside those of others
+BUCKETS = 1024  # bounds one call's locks in the server's shared lock table
 TIDIED_MAX = 1000
 
 LEASES = "SELECT address, holder, connections, since, until FROM connection_leases"

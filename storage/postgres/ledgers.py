@@ -38,7 +38,7 @@ CALLER = _CALLER
 
 
 def _read(now: str) -> str:
-    """Who they are, with all that weighs but their windows' instants, in one statement."""
+    """Return the query for the callers and their ledgers, without their windows' instants."""
     month = f"date_trunc('month', timezone('UTC', to_timestamp({now} / 1000000)))::date"
     return (
         f"WITH asked AS MATERIALIZED ({_CALLER}) SELECT asked.*,"
@@ -63,7 +63,7 @@ CALLER_COLUMNS = 7
 
 @dataclass(frozen=True, slots=True)
 class LedgerCaller:
-    """A key's numbers, and what an account is as it is now."""
+    """A key's row number, its account's row number, and the account's current tier and period."""
 
     key_number: int
     account_number: int
@@ -73,7 +73,7 @@ class LedgerCaller:
 def caller_of(
     key: int, number: int, account_id: str, tier: Any, start: int | None, end: int | None
 ) -> LedgerCaller:
-    """What weighs of an account: its tier and period, as they are now."""
+    """Make a LedgerCaller; `start` and `end` of the period are in microseconds since 1970."""
     account = Account(
         account_id,
         "",
@@ -87,7 +87,7 @@ def caller_of(
 
 @dataclass(slots=True)
 class _Seen:
-    """Of an account, with what was granted or used since it was read."""
+    """An account's counts, including what was granted or used since they were read."""
 
     month_units: int
     month_billable: int
@@ -95,7 +95,7 @@ class _Seen:
     period_billable: int
     undelivered: int
     keys: int
-    any_ended: bool  # reservations, whose rows are still there
+    any_ended: bool  # whether ended reservations still have rows
 
 
 class Ledgers:
@@ -104,7 +104,7 @@ class Ledgers:
     def __init__(
         self, db: TransactionSession, now: datetime, rows: Iterable[tuple[Any, ...]]
     ) -> None:
-        """`rows` are those of READ."""
+        """`rows` are the result of READ."""
         self._db = db
         self._now = now
         self.caller: dict[str, LedgerCaller] = {}  # by the key's id
@@ -139,7 +139,7 @@ class Ledgers:
     def check_limits(
         self, who: LedgerCaller, units: int, check_limits: Callable[[Ledger], R | None]
     ) -> R | None:
-        """The refusal; or None, and the units weigh on the window of all who are weighed after."""
+        """Return the refusal, or None after adding the units to the key's window for later checks."""
         held = self.held[who.key_number]
         window = PostgresWindow(held, micros(self._now), windows.reader(self._db, who.key_number))
         account_window = self.account_window(who)
@@ -163,16 +163,16 @@ class Ledgers:
 
     @property
     def ahead(self) -> list[int]:
-        """Keys to which a clock has granted that was ahead."""
+        """The keys whose windows have instants in the future, from a clock that was ahead."""
         now = micros(self._now)
         return [key for key, held in self.held.items() if (held.newest_at or 0) > now]
 
     def reserve(self, account: int, units: int) -> None:
-        """So many more; fewer where some were given back."""
+        """Add to the account's reserved units; negative if some were given back."""
         self.seen[account].reserved += units
 
     def use(self, who: LedgerCaller, rows: Iterable[UsageRow]) -> None:
-        """Each row counts where its instant lies."""
+        """Count each row in the month and the billing period of its own instant."""
         seen = self.seen[who.account_number]
         for row in rows:
             if month_of(row.at) == month_of(self._now):
@@ -182,7 +182,7 @@ class Ledgers:
                 seen.period_billable += row.billable
 
     def write(self, writes: Writes) -> None:
-        """What was granted weighs on the windows from now on. Reserving it is the caller's."""
+        """Add the granted units to the windows. The caller writes the reservations."""
         windows.add(writes, micros(self._now), self.held)
 
 
@@ -191,7 +191,7 @@ def _subscribed(who: LedgerCaller) -> bool:
 
 
 def ledger(db: TransactionSession, caller: Caller) -> Ledger:
-    """As it is, to show. Raises KeyError for a key that is not there."""
+    """Return the ledger for display, without locks. Raises KeyError for an unknown key."""
     now = db.now()
     read = Ledgers(db, now, db.all(READ_AT, {"keys": [caller.key.id], "now": micros(now)}))
     who = read.caller[caller.key.id]

@@ -40,10 +40,10 @@ def post(db: TransactionSession, now: datetime, those: Sequence[tuple[Post, int]
     return reported
 
 
-# The first slot from the one asked for that is not closed: it, or the one after the last of those
-# that follow each other. As text: all names have ten digits until the year 2286. One that is
-# claimed between our look and our writing has no count to give, and `count` may not be null:
-# the transaction is undone, and made again.
+# Finds the first open slot from the given one: itself, or the one after the last of its
+# consecutive closed slots. Names compare as text: they have ten digits until the year 2286. If a
+# message is claimed between our read and our write, its count is null, which the column
+# forbids: the transaction is rolled back and repeated.
 METERS = (
     "INSERT INTO outbox (kind, account, name, body, count, made_at, due_at)"
     f" SELECT 'meter', account, slot::text, '', count, %s, (slot + {METER_SLOT_S + METER_REST_S})"

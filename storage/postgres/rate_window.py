@@ -15,8 +15,8 @@ from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.records import Window
 
 WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
-STALE_MICROS = 1_000_000  # rows past their minute go together, once a second
-READ_TOGETHER = 100  # instants, when somebody looks
+STALE_MICROS = 1_000_000  # rows older than the window are deleted together, once a second
+READ_TOGETHER = 100  # instants per read
 
 # Of the key `asked.key` at the instant `now`.
 COLUMNS = "earliest.at, oldest.at, oldest.units, oldest.total, newest.at, newest.total"
@@ -24,7 +24,7 @@ _OF_KEY = "SELECT at, units, total FROM rate_windows WHERE rate_windows.key = as
 
 
 def joins(now: str) -> str:
-    """To a statement that has `asked`; `now` is the instant as SQL."""
+    """Return the joins for a statement that has `asked`; `now` is SQL for microseconds since 1970."""
     return (
         f" LEFT JOIN LATERAL ({_OF_KEY} ORDER BY at LIMIT 1) AS earliest ON true"
         f" LEFT JOIN LATERAL ({_OF_KEY} AND at > {now} - {WINDOW_MICROS} ORDER BY at LIMIT 1)"
@@ -47,7 +47,7 @@ GRANT = (
     " AS granted (key, units, total) ON CONFLICT (key, at) DO UPDATE"
     " SET units = rate_windows.units + excluded.units, total = rate_windows.total + excluded.units"
 )
-# What a clock granted that was ahead was granted now: it is forgotten a minute from now.
+# Grants dated in the future by a clock that was ahead are dated now: they expire in a minute.
 _RECLAIM = (
     " RETURNING key, units, total) INSERT INTO rate_windows (key, at, units, total)"
     " SELECT key, %(now)s, sum(units)::bigint, max(total) FROM later GROUP BY key"
@@ -57,12 +57,12 @@ _RECLAIM = (
 RECLAIM = (
     "WITH later AS (DELETE FROM rate_windows WHERE key = ANY(%(keys)s) AND at > %(now)s" + _RECLAIM
 )
-# The same for every key that holds something far ahead: some are not used again.
+# The same for every key with an instant far in the future: some keys are never used again.
 RECLAIM_ALL = (
     "WITH later AS (DELETE FROM rate_windows WHERE at > %(now)s"
     " AND key IN (SELECT key FROM rate_windows WHERE at > %(soon)s)" + _RECLAIM
 )
-# of all keys of an account
+# the standard keys of an account that were active within the window
 _OF_ACCOUNT = (
     "SELECT number FROM keys WHERE account = %(account)s AND kind = 'standard'"
     " AND revoked_at IS NULL UNION ALL SELECT number FROM keys WHERE account = %(account)s"
@@ -83,7 +83,7 @@ INSTANTS_OF_ACCOUNT = (
 
 
 def count_of_account(now: str) -> str:
-    """How many standard keys of `asked.account` were in force within the window."""
+    """Return SQL that counts the standard keys of `asked.account` active within the window."""
     ours = "SELECT count(*) FROM keys AS one WHERE one.account = asked.account"
     return (
         f"(({ours} AND one.kind = 'standard' AND one.revoked_at IS NULL)"
@@ -98,7 +98,7 @@ Read = Callable[[int], Sequence[tuple[int, int]]]  # the next few rows after an 
 class Held:
     """A key's window as its first and last rows show it, plus what was granted since."""
 
-    earliest_at: int | None  # of all the key's rows, those past their minute too
+    earliest_at: int | None  # of all the key's rows, also those older than the window
     oldest_at: int | None  # in the window
     oldest_units: int | None
     oldest_total: int | None
@@ -114,7 +114,7 @@ class Held:
 
 
 class PostgresWindow(Window):
-    """A window whose instants are read little by little, while it is weighed."""
+    """A window whose instants are read in small steps, only while the limits are checked."""
 
     __slots__ = ("_at", "_granted", "_oldest", "_read")
 
@@ -156,7 +156,7 @@ class PostgresWindow(Window):
         return sum(1 for _ in self)
 
     def close(self) -> None:
-        """The transaction goes on without whoever weighed."""
+        """End the reading: later iteration raises RuntimeError."""
         self._read = None
 
 
@@ -165,18 +165,18 @@ def reader(db: TransactionSession, key: int) -> Read:
 
 
 def window_of(db: TransactionSession, key: int, now: int) -> Window:
-    """All of it, to be looked at when the transaction has ended."""
+    """Return the whole window, readable after the transaction; `now` is in microseconds since 1970."""
     return Window(*db.one(ALL, [now, key, now - WINDOW_MICROS]))
 
 
 def add(writes: Writes, now: int, those: dict[int, Held]) -> None:
-    """What was granted to these keys; their accounts are held."""
+    """Write what was granted to these keys; the caller has locked their accounts."""
     granted = {key: held for key, held in those.items() if held.granted}
     stale = now - WINDOW_MICROS - STALE_MICROS
     old = [key for key, held in granted.items() if (held.earliest_at or now) <= stale]
     if old:
         writes.add(FORGET, old, now - WINDOW_MICROS)
-    if granted:  # none holds anything later than now: bring_back()
+    if granted:  # no row is later than now: see reclaim()
         units = [held.granted for held in granted.values()]
         totals = [(held.newest_total or 0) + held.granted for held in granted.values()]
         writes.add(GRANT, now, list(granted), units, totals)
@@ -187,19 +187,19 @@ def reclaim(db: TransactionSession, keys: Sequence[int], now: int) -> None:
 
 
 class PostgresAccountWindow(Window):
-    """The window of all keys of an account, read where somebody looks, while it is weighed."""
+    """The window of all keys of an account, read on demand, only while the limits are checked."""
 
     __slots__ = ("_db", "_granted", "_released", "_units")
 
     def __init__(self, db: TransactionSession, account: int, now: int, granted: int) -> None:
-        """`granted`: to its keys, and not yet written."""
+        """`granted` are units granted to its keys and not yet written; `now` is in microseconds."""
         self._db: TransactionSession | None = db
         self._released = {"account": account, "since": now - WINDOW_MICROS, "now": now}
         self._granted = granted
         self._units: int | None = None
 
     @property
-    def units(self) -> int:  # type: ignore[override]  # known only where somebody asks
+    def units(self) -> int:  # type: ignore[override]  # computed on demand
         if self._units is None:
             ((self._units,),) = self._rows(UNITS_OF_ACCOUNT)
         return int(self._units or 0) + self._granted
@@ -219,5 +219,5 @@ class PostgresAccountWindow(Window):
         return self._db.all(statement, self._released)
 
     def close(self) -> None:
-        """The transaction goes on without whoever weighed."""
+        """End the reading: later iteration raises RuntimeError."""
         self._db = None

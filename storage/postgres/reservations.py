@@ -1,4 +1,4 @@
-"""Reservations and their settlement, many at once, as SQL; the accounts are held by the caller."""
+"""Reservations and their settlement, many at once, in SQL; the caller has locked the accounts."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,8 @@ from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
 from mailprobe.storage.postgres.ledgers import MOMENT
 from mailprobe.storage.records import Reservation
 
-# Each part once, at the instant that the locks were held. What was used is no longer reserved, and
-# of what has ended nothing is.
+# Settles each part once, at the batch's instant. Used units are no longer reserved; an ended
+# reservation is deleted.
 FIRST = (
     "WITH asked AS (SELECT * FROM unnest(%s::uuid[], %s::bigint[], %s::boolean[], %s::bigint[])"
     " AS asked (reservation, part, ends, used)),"
@@ -51,7 +51,7 @@ Row = tuple[UUID, int, int, int]  # id, account, units, end of the lease
 
 
 def new_id(now: datetime) -> UUID:
-    """A UUID of version 7 (RFC 9562): its time first, so that those of a while lie together."""
+    """Return a UUID of version 7 (RFC 9562). It starts with the time, so new rows share index pages."""
     ms = micros(now) // 1000 & (1 << 48) - 1
     rest = int.from_bytes(os.urandom(10), "big")
     number = ms << 80 | rest & ~(0xF << 76) & ~(0b11 << 62) | 0x7 << 76 | 0b10 << 62
@@ -63,7 +63,7 @@ def keep(writes: Writes, rows: Sequence[Row]) -> None:
 
 
 def drop_ended(writes: Writes, now: datetime, accounts: Sequence[int]) -> None:
-    """Those whose lease has ended."""
+    """Delete the accounts' reservations whose lease has ended."""
     writes.add(END, list(accounts), micros(now))
 
 
@@ -78,14 +78,14 @@ def extend(db: TransactionSession, now: datetime, commands: Sequence[Extend]) ->
 
 
 def mark(writes: Writes, now: datetime) -> Part:
-    """A settlement of nothing: it shows that a transaction was committed."""
+    """Insert an empty settlement, which shows that the transaction was committed."""
     id = new_id(now)
     writes.add(MARK, id, micros(now))
     return id, 0
 
 
 def parts_of(commands: Iterable[Settle]) -> dict[Part, Settle]:
-    """Of those that ask for the same part the first."""
+    """Return the commands by part; the first one if several name the same part."""
     parts: dict[Part, Settle] = {}
     for command in commands:
         parts.setdefault(part_of(command), command)
@@ -97,13 +97,13 @@ def part_of(command: Settle) -> Part:
 
 
 def settled(db: TransactionSession, parts: Sequence[Part]) -> set[Part]:
-    """Which of them were settled already."""
+    """Return those of the parts that are settled already."""
     rows = db.all(SETTLED, [[id for id, _ in parts], [part for _, part in parts]])
     return set(rows)
 
 
 def settle(db: TransactionSession, parts: dict[Part, Settle]) -> Cursor[Any]:
-    """Whose rows will be the parts that were not settled before; their accounts are held."""
+    """Settle the parts; the cursor's rows are those not settled before. The accounts are locked."""
     commands = parts.values()
     ends = [command.ends for command in commands]
     used = [units_of(command.rows) for command in commands]

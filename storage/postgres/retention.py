@@ -79,7 +79,7 @@ def _drop(db: TransactionSession, *, statement: str, **values: Any) -> bool:
 
 
 def _drop_jobs(db: TransactionSession, *, tier: Tier, since: int) -> bool:
-    """With their attempts."""
+    """Delete some of the tier's ended jobs with their attempts; returns whether more may remain."""
     rows = db.all(
         f"SELECT jobs.number FROM jobs {OF_TIER} WHERE tier = %s AND ended_at < %s LIMIT %s"
         " FOR UPDATE OF jobs SKIP LOCKED",
@@ -107,7 +107,7 @@ RECLAIMED = (
 
 
 def reclaim(db: TransactionSession, statement: str, now: datetime) -> None:
-    """Correct the instants that a clock wrote that was ahead."""
+    """Correct the instants written by a clock that was ahead."""
     db.execute(
         statement,
         {
@@ -123,7 +123,7 @@ def reclaim(db: TransactionSession, statement: str, now: datetime) -> None:
 def drop_settled(
     db: TransactionSession, after: tuple[UUID, int], until: datetime
 ) -> tuple[UUID, int] | None:
-    """The reservation and part to go on from; None where nothing was old enough."""
+    """Delete some old settlements; returns the part to continue after, or None if none was old."""
     parts = db.all(
         "SELECT reservation, part, at FROM settlements WHERE (reservation, part) > (%s, %s)"
         " ORDER BY reservation, part LIMIT %s",
@@ -151,7 +151,7 @@ def days_past_retention(db: TransactionSession) -> list[date]:
 def drop_days(
     db: TransactionSession, partitions: Partitions, now: datetime, retention_days: dict[Tier, int]
 ) -> None:
-    """The days that no tier keeps."""
+    """Drop the days that no tier keeps."""
     if retention_days.keys() < set(get_args(Tier)):
         return  # rows of the others are kept for good
     db.execute(f"SET LOCAL statement_timeout = {UPKEEP_MS}")
@@ -161,7 +161,7 @@ def drop_days(
 def drop_rows(
     db: TransactionSession, day: date, now: datetime, retention_days: dict[Tier, int]
 ) -> None:
-    """Of a day that some tiers keep and others don't; nobody waits behind it."""
+    """Delete a day's rows of the tiers that no longer keep it; blocks no request."""
     last = datetime.combine(day, time(), UTC)
     tiers = [tier for tier, days in retention_days.items() if last < kept_since(now, days)]
     if not tiers:

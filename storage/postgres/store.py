@@ -73,8 +73,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 Act = Callable[[TransactionSession], T]
 
-# Connections of one process, each opened when it is first needed. Two that meter would mostly wait for
-# each other, with groups half as large: whoever is busy asks for the same accounts again.
+# Connections of one process, each opened at first use. Two metering threads would mostly wait for
+# each other's locks, with batches half as large, because busy accounts recur in each batch.
 THREADS = {
     "metering": 1,
     "writes": 2,
@@ -89,7 +89,7 @@ UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
 @dataclass(frozen=True, slots=True)
 class Threads:
     metering: ThreadPool[commands.Command]
-    writes: ThreadPool[Act[Any]]  # whatever else is written, each in its own transaction
+    writes: ThreadPool[Act[Any]]  # other writes, each in its own transaction
     claims: ThreadPool[claims.WantedJobs]
     callers: ThreadPool[str]
     reads: ThreadPool[Act[Any]]
@@ -327,7 +327,7 @@ class PostgresStore:
             return claim
         try:
             secret = self._cipher.open(encrypted, job_context(claim.job.id))
-        except StoreBroken:  # that of one job; the others have theirs
+        except StoreBroken:  # one unreadable secret must not fail the other claims
             return replace(claim, sealed=True)
         return replace(claim, secret=secret.decode())
 
@@ -430,7 +430,7 @@ class PostgresStore:
             )
         for drop in retention.drops(now, retention_days):
             while await self._do(drop):
-                pass  # little by little, so that no request waits behind it
+                pass  # in small batches, so that no request waits long
         while await self._do(partial(leases.drop_ended, at=now)):
             pass
         after: Any = retention.FIRST
@@ -439,11 +439,11 @@ class PostgresStore:
             after = await self._do(old)
 
     async def check(self) -> datetime:
-        """Asked of who writes: a server that only reads gives no transaction a number."""
+        """Check on the writing connection: a read-only server cannot assign a transaction id."""
         return await self._do(_write_nothing_new)
 
 
 def _write_nothing_new(db: TransactionSession) -> datetime:
-    """A transaction with a number of its own is written to the log, and so to the disk."""
+    """Assign a transaction id, so that the commit is written to the log and flushed to disk."""
     db.one("SELECT txid_current()")
     return db.now()

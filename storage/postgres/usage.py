@@ -45,12 +45,12 @@ from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow
 
 T = TypeVar("T", Post, Begin, Finish, NewKey)
-Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # to the meter too?
+Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # True: also count for the billing meter
 
 GROUP_MAX = 500  # in one transaction
 
 NUMBERS = "SELECT id, number FROM accounts WHERE id = ANY(%s)"
-THERE = {  # what is there once it was committed
+THERE = {  # each finds a row that exists once the batch was committed
     "reservation": "SELECT 1 FROM reservations WHERE id = %s",
     "settlement": "SELECT 1 FROM settlements WHERE reservation = %s AND part = %s",
     "job": "SELECT 1 FROM jobs WHERE id = %s",
@@ -62,17 +62,17 @@ THERE = {  # what is there once it was committed
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What shows whether the transaction was committed, and what it gave.
+    """Rows that show whether the transaction was committed, and its outcomes.
 
-    Where there is none all that was written were refusals, which weigh on nothing,
-    and longer leases: they may be written again.
+    Without such rows the batch wrote only refusals, which count towards no limit, and
+    lease extensions: they may be written again.
     """
 
     values: dict[str, tuple[Any, ...]]
     outcomes: list[Any]
 
     def is_there(self, db: TransactionSession, fresh: Collection[reservations.Part]) -> bool:
-        """Was it committed? `fresh` are the parts that this very transaction has just settled."""
+        """Return whether it was committed. `fresh` are the parts that this transaction has just settled."""
         for kind, statement in THERE.items():
             if kind in self.values:
                 value = self.values[kind]
@@ -82,7 +82,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class BatchMetering:
-    """Work for the batch executor."""
+    """Work for the batch executor: a batch of commands in one transaction."""
 
     group_max: int = GROUP_MAX
     repeatable: bool = True
@@ -112,8 +112,8 @@ class _MeteringBatch:
         self._used: list[Used] = []
         self._spent = False
         self._created: list[tuple[Any, ...]] = []
-        self._running: set[IdempotencyRecord] = set()  # of those whose answers are to be kept
-        self._mended = False  # windows
+        self._running: set[IdempotencyRecord] = set()  # records whose first request still runs
+        self._mended = False  # True: windows were corrected
         self._late: set[reservations.Part] = set()
         self._firsts: list[tuple[int, EncryptedFirst]] = []
         self._marks: dict[str, tuple[Any, ...]] = {}
@@ -141,7 +141,7 @@ class _MeteringBatch:
     def _open(
         self, parts: dict[reservations.Part, Settle]
     ) -> tuple[datetime, list[reservations.Part]]:
-        """Lock the accounts, read the clock and whatever weighs; which parts are settled first."""
+        """Lock the accounts, settle, and read the clock and the ledgers; returns the newly settled parts."""
         db = self._db
         of_accounts = [command for command in self._commands if isinstance(command, AccountCommand)]
         accounts = list({command.account_id for command in of_accounts})
@@ -182,10 +182,10 @@ class _MeteringBatch:
         self._numbers = dict(numbers.fetchall()) if numbers else {}
         return now, settled.fetchall() if settled else []
 
-    # answers that are kept with what was done
+    # idempotency records
 
     def _read_idempotency(self) -> None:
-        """Which of the requests with an idempotency key run still; asked where there is one."""
+        """Find which of the requests with an idempotency key still run; no query if there are none."""
         idempotency_records_asked = [
             idempotency for command in self._commands if (idempotency := _idempotency_of(command))
         ]
@@ -193,12 +193,12 @@ class _MeteringBatch:
             self._running = idempotency_records.running(self._db, idempotency_records_asked)
 
     def _is_late(self, command: Command) -> bool:
-        """Its lease has ended, and another request has begun since."""
+        """Return whether its record's lease has ended and another request has begun since."""
         idempotency = _idempotency_of(command)
         return idempotency is not None and idempotency not in self._running
 
     def _in_time(self, parts: dict[reservations.Part, Settle]) -> dict[reservations.Part, Settle]:
-        """Those that may be settled. One that was settled already changes nothing, late or not."""
+        """Return the parts to settle: not the late ones, unless settled before, which changes nothing."""
         late = [part for part, command in parts.items() if self._is_late(command)]
         if not late:
             return parts
@@ -220,7 +220,7 @@ class _MeteringBatch:
             self._firsts.append((account, first))
 
     def _rows(self) -> Iterator[UsageRow]:
-        """Whatever may be logged."""
+        """Return all rows that the batch may log."""
         for command in self._commands:
             if isinstance(command, Settle | Spend):
                 yield from command.rows
@@ -235,11 +235,11 @@ class _MeteringBatch:
             elif command.caller.key.id not in self._caller:
                 unknown = KeyError(command.caller.key.id)
                 if isinstance(command, Settle):
-                    raise unknown  # it was settled by now, and nothing of it may stay
+                    raise unknown  # settled already in this transaction, which must be undone
                 self._answers[place] = Raised(unknown)
 
     def _answer_accounts(self, now: datetime) -> None:
-        """Letters that are posted, idempotency keys, and keys."""
+        """Execute the commands that name an account: messages, idempotency records and keys."""
         posts = self._of(Post)
         reported = messages.post(self._db, now, [(command, number) for _, command, number in posts])
         for (place, command, number), posted in zip(posts, reported, strict=True):
@@ -267,7 +267,7 @@ class _MeteringBatch:
                 self._keep_answer(number, asked.answer(key) if asked.answer else None)
 
     def _of(self, kind: type[T]) -> list[tuple[int, T, int]]:
-        """The wishes of an account: their places, and its number."""
+        """Return the unanswered account commands of a kind: place, command and account number."""
         return [
             (place, command, self._numbers[command.account_id])
             for place, command in enumerate(self._commands)
@@ -275,7 +275,7 @@ class _MeteringBatch:
         ]
 
     def _those(self, *kinds: type[Any]) -> list[tuple[int, Any, LedgerCaller]]:
-        """The wishes of these kinds that can be met: their places, and who has them."""
+        """Return the unanswered commands of these kinds: place, command and caller."""
         return [
             (place, command, self._caller[command.caller.key.id])
             for place, command in enumerate(self._commands)
@@ -292,7 +292,7 @@ class _MeteringBatch:
             self._keep_answer(who.account_number, command.first)
 
     def _use(self, who: LedgerCaller, rows: Sequence[UsageRow], metered: bool) -> None:
-        """It weighs at once, and is logged and counted at the end."""
+        """Count the rows in the ledger now; they are logged at the end of the batch."""
         if not rows:
             return
         self._used.append((who, rows, metered))
@@ -300,7 +300,7 @@ class _MeteringBatch:
             self._ledgers.use(who, rows)
 
     def _complete(self, now: datetime) -> None:
-        """The outcomes of jobs that count; to each it is said whether it does."""
+        """Write the outcomes of jobs; answers each with whether its claim was still valid."""
         those = self._those(Verified, JobAttempted, Abandoned)
         if not those:
             return
@@ -337,7 +337,7 @@ class _MeteringBatch:
             assert self._ledgers
             try:
                 refusal = self._ledgers.check_limits(who, command.units, command.check_limits)
-            except psycopg.Error:  # of the window that was looked at
+            except psycopg.Error:  # the ledger's window could not be read
                 raise
             except Exception as error:
                 self._answers[place] = Raised(error)
@@ -353,7 +353,7 @@ class _MeteringBatch:
                 self._answers[place] = self._kept(command, who, now)
 
     def _refuse_kept(self, those: Sequence[tuple[int, CreateJob]]) -> None:
-        """A job's id is kept once; of those that come together, the first's."""
+        """Refuse jobs whose id is stored already, or comes earlier in the batch."""
         kept = jobs.kept_of(self._db, [command.order.id for _, command in those])
         for place, command in those:
             if command.order.id in kept:
@@ -384,7 +384,7 @@ class _MeteringBatch:
         return Job(order.id, command.caller.account.id, *place, "pending", now, now)
 
     def _write(self, now: datetime) -> None:
-        """And commit, all in one turn. Where all were refused there is nothing to keep."""
+        """Write and commit in one round trip; roll back if every command was refused."""
         db = self._db
         extended = [command for _, command, _ in self._those(Extend)]
         writes = self._writes(now)
@@ -426,7 +426,7 @@ class _MeteringBatch:
 
 
 def _idempotency_of(command: Command) -> IdempotencyRecord | None:
-    """The request whose answer is to be kept with what is done."""
+    """Return the record of the request whose answer the command stores, if any."""
     if isinstance(command, NewKey):
         return command.idempotency
     if isinstance(command, Spend | CreateJob | Settle) and command.first:

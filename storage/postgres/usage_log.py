@@ -39,14 +39,14 @@ Used = tuple[LedgerCaller, Sequence[UsageRow]]
 
 
 def check_partitions(db: TransactionSession, rows: Iterable[UsageRow]) -> None:
-    """Raises PartitionsMissing, before anything is weighed or written that would be again."""
+    """Raise PartitionsMissing for days without a partition, before the batch does any work."""
     days = {day_of(row.at) for row in rows}
     if not days <= db.partitions:
         raise PartitionsMissing(frozenset(days))
 
 
 def log(writes: Writes, those: Sequence[Used]) -> None:
-    """A row each, and the counters once for all rows of the same day, month or period."""
+    """Log each row, and add to the counters once per day, month and billing period."""
     logged = [
         (
             who.account_number,
@@ -96,7 +96,7 @@ def _columns(counts: Counter[tuple[int, date]] | Counter[tuple[int, datetime]]) 
     return [list(column) for column in zip(*counts, strict=True)]
 
 
-# shown
+# reads
 
 
 def days(db: TransactionSession, account_id: str, first: date, last: date) -> list[DayCount]:

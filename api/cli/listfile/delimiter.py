@@ -10,7 +10,7 @@ from mailprobe.api.cli.listfile.survey import Survey
 
 DELIMITERS = ",;\t|"
 SEP_LINE = re.compile(r'"?sep=([,;\t|])"?[\r\n]', re.IGNORECASE)
-DELIMITER_ROWS = 100  # of the sample, that must agree
+DELIMITER_ROWS = 100  # rows of the sample that must agree
 MAILBOX_LINE = re.compile(r"[^<>]*<[^<>\s@]+@[^<>\s@]+>\s*(?:[,;]\s*)?")
 
 

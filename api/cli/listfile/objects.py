@@ -19,21 +19,21 @@ from mailprobe.api.cli.listfile.text import text_lines
 from mailprobe.api.cli.output.terminal import plain
 
 COLUMNS_MAX = 1000  # names over all objects: more is data used as names
-NESTED_SAMPLE = 20  # lines that are searched for addresses inside of fields
-DEPTH_MAX = 5  # and so deep
-PATHS_MAX = 5  # that are named in a message
-TEXT = "text"  # the name of a string that is more than its address
+NESTED_SAMPLE = 20  # lines searched for addresses in nested fields
+DEPTH_MAX = 5  # levels searched
+PATHS_MAX = 5  # paths named in a message
+TEXT = "text"  # the field name of a string that is more than an address
 
 FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
-Path = tuple[str, ...]  # the names on the way to a field
+Path = tuple[str, ...]  # the names that lead to a field
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
-    """One line; `line` is its text as an object, `fields` what it says.
+    """One line; `line` is its text as an object, `fields` its members.
 
-    A string that is an address has no fields: the result holds it.
+    A string that is an address has no fields: the result contains it.
     """
 
     address: str
@@ -50,7 +50,7 @@ class ObjectRow:
 
 
 def _cell_of(raw: msgspec.Raw | None) -> str:
-    """A value as a cell: a text's characters, and of all else what stands in the line."""
+    """Return a value as a cell: a string's characters, or any other value's JSON text."""
     if raw is None:
         return ""
     octets = bytes(raw).strip()
@@ -66,7 +66,7 @@ def _cell_text(value: Any) -> str:
 
 
 class Objects:
-    """A list of objects; `columns` grows with the names met, as a Table's does."""
+    """A list of objects; `columns` grows with the names found, as a TableList's does."""
 
     def __init__(self, file: BinaryIO, survey: Survey, wanted: str | None, name: str) -> None:
         self.columns: list[str] = []
@@ -77,7 +77,7 @@ class Objects:
         self._address: Path = self._find_field(wanted)
 
     def rows(self) -> Iterator[ObjectRow]:
-        """Every line; can be read again and again. BadList names a line that is no JSON."""
+        """Yield every line; can be called repeatedly. Raises BadList for a line that is not JSON."""
         for number, (line, value) in enumerate(self._values(), 1):
             match value:
                 case dict():
@@ -109,7 +109,7 @@ class Objects:
             raise BadList(f"{self._name} has more than {COLUMNS_MAX} different fields")
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        """Each line with what it says; None for a blank one."""
+        """Yield each line with its decoded value; None for a blank line."""
         for number, line in enumerate(text_lines(self._file, self._survey, self._name), 1):
             yield line, self._read(line, number) if line.strip() else None
 
@@ -131,7 +131,7 @@ class Objects:
         return value
 
     def _find_field(self, wanted: str | None) -> Path:
-        """The path of the field with the addresses; () where all lines are strings."""
+        """Return the path of the field with the addresses; () if all lines are strings."""
         sample: list[dict[str, Any]] = []
         said = False
         for _, value in self._values():
@@ -152,7 +152,7 @@ class Objects:
         return (self._find_column(sample, wanted),)
 
     def _find_column(self, sample: Sequence[dict[str, Any]], wanted: str | None) -> str:
-        """Without a word from a person, a field that holds text, and never several values."""
+        """Find the field by name; without `wanted` one that has text and never several values."""
         texts = [
             column
             for column in self.columns
@@ -184,7 +184,7 @@ def _is_text(values: Sequence[Any]) -> bool:
 
 
 def reach(fields: Any, path: Path) -> Any:
-    """What stands at a path; None where nothing does."""
+    """Return the value at a path; None if there is none."""
     for step in path:
         match fields:
             case dict():
@@ -197,7 +197,7 @@ def reach(fields: Any, path: Path) -> Any:
 
 
 def _paths_to_addresses(*sample: dict[str, Any]) -> list[str]:
-    """Where the first lines hold addresses inside of fields, as --column takes them."""
+    """Return paths to nested addresses in the first lines, in --column's syntax."""
     found: dict[str, None] = {}
     for fields in sample[:NESTED_SAMPLE]:
         waiting: list[tuple[str, Any, int]] = [(name, value, 1) for name, value in fields.items()]

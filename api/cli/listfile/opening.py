@@ -1,4 +1,4 @@
-"""A file, or standard input, opened as a list: what kind it is, and its rows."""
+"""Opens a file or standard input as a list: detects its kind and reads its rows."""
 
 import os
 import stat
@@ -41,7 +41,7 @@ class ReadOptions:
     encoding: str | None = None
     errors: Literal["strict", "replace"] = "strict"
     skip_lines: int = 0
-    quotes: bool | None = None  # whether quotes stand around cells, or are text
+    quotes: bool | None = None  # True: around cells; False: ordinary characters
     backslash: Literal["text", "escape"] | None = None
 
 
@@ -60,7 +60,7 @@ class ListRow(Protocol):
 
 
 class Rows(Protocol):
-    """The rows of a file; `columns` is whole once all were read."""
+    """The rows of a file; `columns` is complete once all were read."""
 
     columns: list[str]
 
@@ -90,17 +90,17 @@ class List:
 
     @property
     def columns(self) -> list[str]:
-        """The names of its columns, whole once all rows were read."""
+        """The names of its columns, complete once all rows were read."""
         return self.content.columns
 
     @property
     def named_members(self) -> list[str]:
-        """The names that a row's JSON object has."""
+        """The member names of a row's JSON object."""
         content = self.content
         return content.unique_columns if isinstance(content, TableList) else content.columns
 
     def rows(self) -> "Iterator[ListRow]":
-        """Every row, in order; can be read again and again."""
+        """Yield every row in order; can be called repeatedly."""
         return self.content.rows()
 
     def remarks(self) -> "Iterator[str]":
@@ -127,7 +127,7 @@ class List:
 def open_list(path: Path | None, reading: ReadOptions | None = None, **said: Any) -> Iterator[List]:
     """Open a list, or standard input (None). Raises BadList.
 
-    `said` are the fields of a Reading.
+    `said` are the fields of ReadOptions.
     """
     reading = reading or ReadOptions(**said)
     name = STANDARD_INPUT if path is None else plain(str(path))
@@ -158,7 +158,7 @@ def _opened(path: Path | None, name: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def spooled_input() -> Iterator[BinaryIO]:
-    """Standard input as a nameless file."""
+    """Copy standard input to a temporary file without a name."""
     with temporary_file() as spool:
         while octets := _read_input():
             try:

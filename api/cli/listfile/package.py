@@ -9,8 +9,8 @@ from typing import IO, Any, BinaryIO
 from xml.etree import ElementTree
 from xml.parsers import expat
 
-PART_OCTETS_MAX = 1 << 26  # of the workbook, its relationships and styles: they are held whole
-OCTETS_MAX = 1 << 33  # of all parts unpacked: a workbook that is larger is a trap
+PART_OCTETS_MAX = 1 << 26  # of the workbook, its relationships and styles, which are held in memory
+OCTETS_MAX = 1 << 33  # of all parts unpacked; a larger file may be a ZIP bomb
 STRINGS_CHARACTERS_MAX = 1 << 28
 READ_OCTETS = 1 << 16
 
@@ -19,7 +19,7 @@ ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 MACRO_TYPE = b"application/vnd.ms-excel.sheet.macroEnabled.main+xml"
 PLAIN_TYPE = b"application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
 
-# Formats that are dates and times by their number, without a code of their own.
+# Numbers of the built-in date and time formats, which have no format code in the file.
 BUILT_IN = {
     **dict.fromkeys((14, 15, 16, 17, 22, *range(27, 37), *range(50, 59)), "date"),
     **dict.fromkeys((18, 19, 20, 21, 45, 47), "time"),
@@ -29,7 +29,7 @@ NO_CODE = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNO
 
 
 class NotAWorkbook(Exception):
-    """What the file is instead, and what to do about it."""
+    """The file is no readable workbook; the message says what it is and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SheetEntry:
 
 
 class Package:
-    """An opened workbook. What is damaged raises what zipfile, expat and others do."""
+    """An opened workbook. Damaged files raise the errors of zipfile, expat and others (sheets.BROKEN)."""
 
     def __init__(self, file: BinaryIO) -> None:
         file.seek(0)
@@ -72,11 +72,11 @@ class Package:
 
     @property
     def is_alone(self) -> bool:
-        """Has the workbook one sheet, and no name that speaks of its cells?"""
+        """Whether the workbook has a single sheet and no defined names, which may refer to its cells."""
         return len(self.sheets) == 1 and not self._names
 
     def visible_sheet(self) -> SheetEntry:
-        """The first sheet that a person sees."""
+        """Return the first visible sheet. Raises NotAWorkbook if there is none."""
         for entry in self.sheets:
             if entry.visible:
                 return entry
@@ -86,7 +86,7 @@ class Package:
         return self.zip.open(self._infos[entry.part])
 
     def strings(self) -> list[str]:
-        """The shared strings, by their number."""
+        """Return the shared strings, indexed by number. Raises NotAWorkbook if they are too large."""
         try:
             part = self._related(self._workbook, "/sharedStrings")
         except KeyError:
@@ -102,7 +102,7 @@ class Package:
         return found
 
     def styles(self) -> list[str]:
-        """What each cell format makes of a number: "", date, time or duration (and the epoch)."""
+        """Return each cell format's kind: "", date, time or duration; with 1904 appended for that epoch."""
         try:
             root = self._xml(self._related(self._workbook, "/styles"))
         except KeyError:
@@ -155,7 +155,7 @@ class Package:
 
 
 def _all(root: ElementTree.Element, local: str) -> Iterator[ElementTree.Element]:
-    """The elements of that name, in whichever of the format's namespaces."""
+    """Return the elements of that name in any of the format's namespaces."""
     return (each for each in root.iter() if each.tag.rpartition("}")[2] == local)
 
 
@@ -164,7 +164,7 @@ def _is_true(element: ElementTree.Element | None, attribute: str) -> bool:
 
 
 def _kind_of(code: str) -> str:
-    """What a format's code makes of a number."""
+    """Return a format code's kind: "", date, time or duration."""
     code = NO_CODE.sub("", code.partition(";")[0]).lower()
     if "[" in code:
         return "duration"
@@ -176,17 +176,17 @@ def _kind_of(code: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """A string's text; `_x000D_` stands for a character that XML cannot hold."""
+    """Decode a string's escapes: `_x000D_` stands for a character that XML cannot hold."""
     return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
 
 
 def _read_strings(stream: IO[bytes]) -> Iterator[str]:
-    """The texts of sharedStrings.xml, read as a stream."""
+    """Yield the texts of sharedStrings.xml, read as a stream."""
     parser = expat.ParserCreate()
     parser.buffer_text = True
     done: list[str] = []
     text: list[str] = []
-    hidden = 0  # within phonetic text, which is no part of a string
+    hidden = 0  # depth within phonetic text, which is not part of a string
 
     def start(name: str, _: Any) -> None:
         nonlocal hidden

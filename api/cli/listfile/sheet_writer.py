@@ -1,4 +1,4 @@
-"""A workbook written back: cells added to each row of one sheet, all else copied."""
+"""Writes a workbook back: adds cells to each row of one sheet and copies everything else."""
 
 import re
 import shutil
@@ -12,11 +12,11 @@ from mailprobe.api.cli.listfile.package import MACRO_TYPE, PLAIN_TYPE
 from mailprobe.api.cli.listfile.sheets import BROKEN, RawRow, Sheet, column_letters, column_of
 from mailprobe.api.cli.listfile.text import changed
 
-COMPRESSION = 4  # zlib's level: a third of the default's time, and a twentieth more octets
-ZIP64_OCTETS = 1 << 30  # a part that may become larger than 2 GiB needs wider fields
-CELL_OCTETS = 90  # of an added cell, at most on average
+COMPRESSION = 4  # zlib's level: a third of the default's time for 5 % more octets
+ZIP64_OCTETS = 1 << 30  # a part that may exceed 2 GiB needs ZIP64 fields; half of that for safety
+CELL_OCTETS = 90  # per added cell, an upper bound of the average
 
-# Characters that XML cannot hold, and text that would be read as the escape of one.
+# Characters that XML cannot hold, and text that looks like the escape of one.
 UNWRITABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)"
 )
@@ -39,10 +39,11 @@ def open_sheet_writer(
     names: Sequence[str],
     width: int,
 ) -> Iterator[AddToRow]:
-    """What writes a row with further texts behind the sheet's columns.
+    """Yield a function that writes a row with further texts after the sheet's columns.
 
-    `names` are those of all columns where there is no header, else of the further ones. The
-    file is a workbook when the block ends well. Raises Changed for a source that was.
+    `names` are those of the further columns, or of all columns if `header` is None. The
+    file is a complete workbook once the block has ended without an error. Raises Changed
+    if the source was changed.
     """
     package = sheet.package
     around = sheet.around
@@ -93,7 +94,7 @@ def open_sheet_writer(
 
 @contextmanager
 def _changed_if_broken(sheet: Sheet) -> Iterator[None]:
-    """Parts of the source were whole when it was surveyed; errors of the output stay errors."""
+    """Raise Changed if a part of the source is broken: it was intact when surveyed. OSErrors pass."""
     try:
         yield
     except OSError:
@@ -110,7 +111,7 @@ def _opened(out: zipfile.ZipFile, info: zipfile.ZipInfo, cells: int) -> Iterator
 
 
 def _fresh(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
-    """An entry with the name, time and kind of another."""
+    """Return a new entry with another's name, time, compression and attributes."""
     fresh = zipfile.ZipInfo(info.filename, info.date_time)
     fresh.compress_type = (
         info.compress_type if info.compress_type == zipfile.ZIP_STORED else zipfile.ZIP_DEFLATED
@@ -121,7 +122,7 @@ def _fresh(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
 
 
 def _copy(source: zipfile.ZipFile, info: zipfile.ZipInfo, out: zipfile.ZipFile) -> None:
-    """A part as it is; but an output that ends in .xlsx may hold no macros."""
+    """Copy a part; macros are dropped, because an .xlsx file must not contain them."""
     if "vbaProject" in info.filename:
         return
     if info.filename == "[Content_Types].xml" or info.filename.endswith(".rels"):
@@ -135,12 +136,12 @@ def _copy(source: zipfile.ZipFile, info: zipfile.ZipInfo, out: zipfile.ZipFile) 
 
 
 def _row_with(raw: RawRow, cells: bytes, moved: int) -> bytes:
-    """A row's octets with cells put at its end."""
+    """Return a row's octets with cells appended, and its row numbers increased by `moved`."""
     octets = raw.octets
     tag_end = octets.index(b">", raw.begin) + 1
     tag = SPANS.sub(b"", octets[raw.begin : tag_end])
     body, closing = octets[tag_end : raw.insert], octets[raw.insert :]
-    if raw.insert == raw.begin:  # <row …/>
+    if raw.insert == raw.begin:  # an empty element: <row …/>
         name = re.match(rb"<([^\s/>]+)", tag)
         assert name is not None
         tag, body, closing = tag[:-2].rstrip() + b">", b"", b"</" + name[1] + b">"
@@ -154,7 +155,7 @@ def _down(rows: int) -> "Callable[[re.Match[bytes]], bytes]":
 
 
 def _with_width(head: bytes, width: int, moved: int) -> bytes:
-    """What stands before the rows, with the sheet's range as large as it becomes."""
+    """Return the XML before the rows, with the sheet's dimension extended."""
 
     def wider(found: "re.Match[bytes]") -> bytes:
         position = max(column_of(found[2].decode()), width - 1)

@@ -1,9 +1,8 @@
-"""A workbook (ECMA-376, XLSX): the rows of its first visible sheet, read as a stream.
+"""Reads the rows of a workbook's first visible sheet (ECMA-376, XLSX) as a stream.
 
 Each row comes with its own octets, so that a workbook can be written back with cells added
-and nothing else changed: types, formulas, formats and other sheets stay as they are. As
-text a cell is what its value says: all digits of a number, dates as ISO 8601 has them,
-the name of an error.
+and nothing else changed: types, formulas, formats and other sheets stay as they are. A
+cell's text is its value: all digits of a number, a date in ISO 8601, the name of an error.
 """
 
 import datetime
@@ -24,10 +23,10 @@ from mailprobe.api.cli.listfile.tables import Records, Unvalued
 from mailprobe.api.cli.listfile.text import Watched
 
 READ_OCTETS = 1 << 16
-ROW_OCTETS_MAX = 1 << 26  # of one row, or of what stands after the last: 64 MiB
+ROW_OCTETS_MAX = 1 << 26  # of one row, or of the XML after the last row: 64 MiB
 ROWS_MAX = 1_048_576
 
-# What a sheet may have that can be moved down by a row without a look at its content.
+# Elements that do not refer to a row: a sheet with only these can be moved down by a row.
 MOVABLE_NAMES = """
     worksheet sheetPr dimension sheetViews sheetView selection pane sheetFormatPr cols col sheetData
     row c v is t r rPr pageMargins pageSetup printOptions headerFooter ignoredErrors ignoredError
@@ -39,28 +38,28 @@ MOVABLE = frozenset(MOVABLE_NAMES.split())
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """A row's octets, from the end of the row before it; none where it is not in the file."""
+    """A row's octets, from the end of the previous row; empty if the file omits the row."""
 
     number: int
     octets: bytes = b""
-    begin: int = 0  # of its element
-    insert: int = 0  # where its cells end
+    begin: int = 0  # offset of its element
+    insert: int = 0  # offset of the end of its cells
 
 
 @dataclass(slots=True)
 class Around:
-    """What a whole reading found beside the rows."""
+    """What a complete reading found besides the rows."""
 
-    head: bytes = b""  # before the first row, and after the last
+    head: bytes = b""  # the XML before the first row; `tail` follows the last
     tail: bytes = b""
-    prefix: str = ""  # of the elements' names, with its colon
+    prefix: str = ""  # the elements' namespace prefix, with its colon
     rows: int = 0
     columns: int = 0
     elements: set[str] = field(default_factory=set)
 
 
 class Sheet:
-    """The sheet of a workbook that is cleaned; `around` is whole once all rows were read."""
+    """The sheet to clean; `around` is complete once all rows were read. Raises BadList, Changed."""
 
     def __init__(self, file: BinaryIO, survey: Survey, name: str) -> None:
         self.name = name
@@ -84,11 +83,11 @@ class Sheet:
         return Records(self.name, read, [raw for _, raw in islice(self._rows(), skip)])
 
     def can_move_down(self) -> bool:
-        """May a header be put above the first row? Not where something speaks of a row."""
+        """Whether a header can be added above the first row: only if nothing refers to a row."""
         return self.package.is_alone and self.around.elements <= MOVABLE
 
     def _rows(self) -> Iterator[RawRecord]:
-        """Every row from the first, those that the file leaves out included."""
+        """Yield every row from the first, including those that the file omits."""
         self.around = Around()
         parser = _SheetParser(self.around, self._value)
         number = 0
@@ -107,7 +106,7 @@ class Sheet:
         self.check()
 
     def check(self) -> None:
-        """Changed where the file is not the one that was surveyed."""
+        """Raise Changed if the file is not as it was when surveyed."""
         watched = Watched(self._file)
         while watched.read(1 << 20):
             pass
@@ -117,7 +116,7 @@ class Sheet:
         return BadList(f"{self.name} is no XLSX workbook that can be read; save it anew")
 
     def _value(self, kind: str, style: int, text: str, has_formula: bool) -> str:
-        """A cell as text."""
+        """Return a cell's text."""
         match kind:
             case "s":
                 return self._strings[int(text)] if text else ""
@@ -132,7 +131,7 @@ class Sheet:
         return Unvalued() if has_formula else ""
 
 
-# What a damaged package raises on its way through zipfile, zlib and expat.
+# The errors of zipfile, zlib, expat and this module for a damaged package.
 BROKEN = (
     *(zipfile.BadZipFile, zlib.error, expat.ExpatError, EOFError, KeyError, IndexError),
     *(UnicodeError, NotImplementedError, RuntimeError, ValueError, OSError),
@@ -160,7 +159,7 @@ class _SheetParser:
         self._place = -1
         self._kind, self._style, self._formula = "", 0, False
         self._text: list[str] = []
-        self._hidden = 0  # within phonetic text, which is no part of a value
+        self._hidden = 0  # depth within phonetic text, which is not part of a value
 
     def rows(self, stream: IO[bytes]) -> Iterator[tuple[list[str], RawRow]]:
         held, base = bytearray(), 0  # the octets from the offset `base` of the sheet
@@ -249,7 +248,7 @@ COLUMN_LETTERS = re.compile("[A-Z]{1,3}")
 
 
 def column_of(reference: str) -> int:
-    """The place of a cell's column, from 0: 2 for C7."""
+    """Return the position of a cell's column, from 0: 2 for C7. Raises ValueError."""
     letters = reference.rstrip("0123456789")
     found = _COLUMNS.get(letters)
     if found is None:
@@ -279,7 +278,7 @@ EPOCH_1904 = datetime.datetime(1904, 1, 1)
 
 
 def number_text(text: str, kind: str) -> str:
-    """A number by what its format makes of it: see Package.styles()."""
+    """Return a number as text by its format's kind (see Package.styles()). Raises ValueError."""
     if not kind:
         if text.lstrip("-").isdigit():
             return text
@@ -300,7 +299,7 @@ def number_text(text: str, kind: str) -> str:
         return text
     if seconds < DAY_S:
         return moment.time().isoformat()
-    # Excel counts a 29 February 1900 that never was: the days before it are one off.
+    # Excel counts a 29 February 1900, which did not exist: earlier days are off by one.
     if not kind.endswith("1904") and seconds < 60 * DAY_S:
         moment += datetime.timedelta(days=1)
     return moment.date().isoformat() if seconds % DAY_S == 0 else moment.isoformat(" ")

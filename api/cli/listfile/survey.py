@@ -14,14 +14,14 @@ from mailprobe.api.cli.listfile.encodings import SINGLE, Octets, guess
 from mailprobe.api.cli.output.terminal import plain
 
 PIECE_OCTETS = 1 << 20
-HEAD_OCTETS = 1 << 16  # what is looked at for the kind of file and its delimiter
-CONTROLS_SHARE_MAX = 0.05  # of a text's characters; compressed data has a tenth and more
+HEAD_OCTETS = 1 << 16  # inspected for the kind of file and its delimiter
+CONTROLS_SHARE_MAX = 0.05  # share of a text's characters; compressed data has 10 % or more
 
 ZIP = b"PK\x03\x04"
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 OLE_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
-# how a file begins -> the error message
+# a file's first bytes -> the error message
 NOT_OURS = {
     b"\x1f\x8b": "is compressed; unpack it first (gunzip)",
     b"BZh": "is compressed; unpack it first (bunzip2)",
@@ -33,14 +33,14 @@ NOT_OURS = {
     b"{\\rtf": "is a text document; save the list as CSV or XLSX",
 }
 
-BOMS = (  # UTF-32 before UTF-16, whose mark it begins with
+BOMS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x19\x1b-\x1f\x7f]")  # less tab, line ends, FF and ^Z
+CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x19\x1b-\x1f\x7f]")  # without tab, line ends, FF and ^Z
 
 
 class BadList(Misuse):
@@ -53,7 +53,7 @@ class Changed(Misuse):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the bytes say. `encoding` means nothing where `zipped`."""
+    """The results of the inspection. `encoding` is meaningless if `zipped`."""
 
     octets: int
     sha256: str
@@ -80,9 +80,9 @@ class Survey:
 def survey(
     file: BinaryIO, name: str, *, encoding: str | None = None, errors: str = "strict"
 ) -> Survey:
-    """Read the whole file once; raise BadList for what no list can be.
+    """Read the whole file once. Raises BadList for a file that cannot be a list.
 
-    `encoding` and `errors` are what a person said; without them the octets decide.
+    `encoding` and `errors` are command-line options; None detects the encoding.
     """
     digest = hashlib.sha256()
     seen = Octets()
@@ -111,7 +111,7 @@ def survey(
     whole = Survey(octets, digest.hexdigest(), head, found, bom is not None, errors)
     try:
         _ = whole.sample
-    except UnicodeError:  # UTF-16 by name, without the mark that it begins with
+    except UnicodeError:  # UTF-16 was named, but its byte order mark is missing
         raise BadList(
             f"{name}, line 1, cannot be decoded as {found}; name another --encoding"
         ) from None
@@ -128,7 +128,7 @@ def _named(encoding: str | None, bom: str | None) -> str | None:
 
 
 def known_encoding(name: str) -> str:
-    """The codec that `--encoding` names. Raises Misuse."""
+    """Return the codec that `--encoding` names. Raises Misuse."""
     try:
         codec = codecs.lookup(name)
         " ".encode(codec.name).decode(codec.name)
@@ -153,7 +153,7 @@ def _refuse(head: bytes, name: str) -> None:
 
 
 def _wide(head: bytes) -> str | None:
-    """UTF-16 without a mark: in Western text every other octet is zero."""
+    """Detect UTF-16 without a byte order mark: in Western text every other octet is zero."""
     half = len(head) // 2
     if head[1::2].count(0) > half * 0.7 and head[0::2].count(0) < half * 0.1:
         return "utf-16-le"

@@ -25,9 +25,9 @@ from mailprobe.api.cli.listfile.text import changed, text_lines
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of a file, to be read again and again.
+    """The records of a file, which can be read repeatedly.
 
-    `skipped` is the text of the lines over them that a person said to skip.
+    `skipped` is the text of the lines above them that --skip-lines skips.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Unvalued(str):
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One row; `values` as they stand, `address` without white space around it."""
+    """One row; `values` unchanged, `address` without surrounding white space."""
 
     address: str
     values: list[str]
     table: "TableList"
-    raw: Any  # its text as it stands
+    raw: Any  # its unchanged text
 
     def cells(self) -> list[str]:
         return self.values
@@ -57,17 +57,17 @@ class TableRow:
 
 @dataclass(slots=True)
 class Wide:
-    """Rows that are wider than the header: their addresses may stand in the wrong column."""
+    """Rows wider than the header: their addresses may be in the wrong column."""
 
     rows: int = 0
-    first: int = 0  # the number of its row, the first under the header being 1
+    first: int = 0  # the number of the first such row; the row below the header is 1
 
 
 class TableList:
     """A list that is a table.
 
-    `columns` grows with the longest row and is whole once `rows` ran to its end.
-    A list of plain lines has no columns: its line is its address.
+    `columns` grows with the longest row and is complete once `rows` has ended.
+    A list of plain lines has no columns: each line is an address.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class TableList:
         bare: bool = False,
     ) -> None:
         self.columns = list(columns)
-        self.above = [*records.skipped, *above]  # the text of the rows over the header
-        self.header = header  # its text; None where there is none
+        self.above = [*records.skipped, *above]  # the text of the rows above the header
+        self.header = header  # its text; None without a header
         self.bare = bare
         self.wide = Wide()
         self._width = len(columns)
@@ -91,7 +91,7 @@ class TableList:
         self._passed_over = len(above) + (header is not None)
 
     def rows(self) -> Iterator[TableRow]:
-        """Every row but the header; can be read again and again."""
+        """Yield every row but the header; can be called repeatedly."""
         position = self._address
         self.wide = Wide()
         records = self._records.read()
@@ -100,7 +100,7 @@ class TableList:
                 self._widen(len(cells), number)
             cell = cells[position] if position < len(cells) else ""
             if self.bare and address_in(cell) != cell.strip():
-                self.bare = False  # a mailbox is more than its address, and comes back whole
+                self.bare = False  # a mailbox is more than its address, so its text needs a column
                 self._widen(1, number)
                 self.wide = Wide()
             if type(cell) is Unvalued:
@@ -122,9 +122,9 @@ class TableList:
 
     @cached_property
     def unique_columns(self) -> list[str]:
-        """A name for each column that no other has; to be asked for once all rows were read."""
+        """Return a unique name for each column; call it once all rows were read."""
         names: dict[str, None] = {}
-        counts: dict[str, int] = {}  # how far each name was numbered
+        counts: dict[str, int] = {}  # the last number added to each name
         for position, column in enumerate(self.columns):
             wanted = name = column or f"column_{position + 1}"
             while name in names:
@@ -139,7 +139,7 @@ def _blank(record: Sequence[str]) -> bool:
 
 
 def _sample(records: Records) -> list[RawRecord]:
-    """The first rows: a limited number of filled rows, and as many blank ones."""
+    """Return the first rows: a limited number of filled rows, and as many blank ones."""
     sample: list[RawRecord] = []
     filled = 0
     for record in records.read():
@@ -151,7 +151,7 @@ def _sample(records: Records) -> list[RawRecord]:
 
 
 def read_table(records: Records, wanted: str | None) -> TableList:
-    """Find header and column by the first rows. Raises BadList if there is nothing to verify."""
+    """Find header and column from the first rows. Raises BadList if there is nothing to verify."""
     name, sample = records.name, _sample(records)
     rows = [cells for cells, _ in sample]
     if all(map(_blank, rows)):
@@ -177,7 +177,7 @@ def has_address_in(rows: Sequence[Sequence[str]], column: int) -> bool:
 def _headless(
     records: Records, sample: Sequence[RawRecord], position: int, wanted: str | None
 ) -> TableList:
-    """A table without a header: blank rows at its beginning are rows, notes above it are none."""
+    """Read a table without a header: leading blank rows count as rows, notes above it do not."""
     above = [raw for _, raw in sample[:position]]
     if all(_blank(cells) for cells, _ in sample[:position]):
         above = []
@@ -188,7 +188,7 @@ def _headless(
 
 
 def read_lines(records: Records, wanted: str | None) -> TableList:
-    """A list with one address a line; a first line that says `email` is a header."""
+    """Read a list with one address per line; a first line such as `email` is a header."""
     sample = _sample(records)
     filled = [cells[0] for cells, _ in sample if not _blank(cells)]
     if not filled:
@@ -214,20 +214,20 @@ def read_lines(records: Records, wanted: str | None) -> TableList:
 def csv_records(
     file: BinaryIO, survey: Survey, dialect: Dialect, name: str, skip: int = 0
 ) -> Records:
-    """The records of a file of delimited cells, by a dialect that fits it."""
+    """Return the records of a delimited file, by a dialect that fits it."""
 
     def read() -> Iterator[RawRecord]:
         lines = islice(text_lines(file, survey, name), skip, None)
         try:
             yield from RecordReader(lines, dialect, skip + 1)
-        except DialectMismatch:  # it fitted before
+        except DialectMismatch:  # it fitted before, so the file was changed
             raise changed(name) from None
 
     return Records(name, read, list(islice(text_lines(file, survey, name), skip)))
 
 
 def line_records(file: BinaryIO, survey: Survey, name: str, skip: int = 0) -> Records:
-    """Each line as a record of one cell; quotes around the whole of it are undone."""
+    """Return each line as a record of one cell, without quotes around the whole line."""
 
     def read() -> Iterator[RawRecord]:
         for line in islice(text_lines(file, survey, name), skip, None):

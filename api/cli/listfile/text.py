@@ -1,7 +1,7 @@
 """A file's text, line by line; repeated readings are checked to be equal.
 
 Each complete reading is fingerprinted: a file that was changed since the survey raises
-Changed at its end, so that no row is lost or doubled without a word.
+Changed at its end, so that no row is lost or repeated silently.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from mailprobe.api.cli.listfile.survey import BadList, Changed, Survey
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-LINE_CHARACTERS_MAX = 1 << 22  # 4 Mi: a longer line is not a list's, and would fill the memory
+LINE_CHARACTERS_MAX = 1 << 22  # 4 Mi: a list has no longer line, and one would fill the memory
 READ_OCTETS = 1 << 18
 
 
@@ -32,7 +32,7 @@ class Watched(io.RawIOBase):
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
         view = memoryview(buffer).cast("B")
-        self._file.seek(self._octets)  # others may read the file between
+        self._file.seek(self._octets)  # other readers share the file's position
         octets = self._file.read(len(view))
         view[: len(octets)] = octets
         self._octets += len(octets)
@@ -40,7 +40,7 @@ class Watched(io.RawIOBase):
         return len(octets)
 
     def check(self, survey: Survey, name: str) -> None:
-        """To be called at the end of the file."""
+        """Raise Changed if the bytes differ from the survey's; call it at the end of the file."""
         if (self._octets, self._digest.hexdigest()) != (survey.octets, survey.sha256):
             raise changed(name)
 
@@ -50,7 +50,7 @@ def changed(name: str) -> Changed:
 
 
 def text_lines(file: BinaryIO, survey: Survey, name: str) -> Iterator[str]:
-    """The lines from the beginning, line ends as they are; the file stays open.
+    """Yield the lines from the beginning with their own line ends; the file stays open.
 
     Raises BadList for a line that is too long or cannot be decoded, and Changed.
     """

@@ -2,9 +2,8 @@
 
 The list's content is preserved. If the output is delimited like the input, a row's text is
 copied, not re-encoded: its quotes, spaces and escapes stay. Text from mail hosts cannot
-become a formula: in a workbook every
-result is text, and in CSV the name of a mail host that begins like a formula gets an
-apostrophe before it.
+become a formula: in a workbook every result is text, and in CSV the name of a mail host
+that begins like a formula gets an apostrophe before it.
 """
 
 import csv
@@ -42,7 +41,7 @@ HOST = RESULT_FIELDS.index("mx_host")
 PREFIX = "mailprobe_"
 FORMULA_MARKS = ("=", "+", "-", "@", "\t", "\r")
 
-PART_NAME_OCTETS_MAX = 180  # of the output's name, in the name of what is written for it
+PART_NAME_OCTETS_MAX = 180  # of the output's name, as part of the temporary file's name
 
 SHEET_ROWS_MAX = 1_048_576  # the format's own limits
 SHEET_COLUMNS_MAX = 16_384
@@ -56,7 +55,7 @@ KINDS: dict[str, Kind] = {
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
 }
-# Endings that promise a format which is not written.
+# Extensions of formats that cannot be written.
 NOT_WRITTEN = frozenset({".json", ".xls", ".xlsm", ".xlsb", ".ods", ".pdf", ".parquet"})
 
 
@@ -118,9 +117,9 @@ AddRow = Callable[[list[str]], object]
 
 @contextmanager
 def open_writer(file: BinaryIO, manner: OutputFormat, source: List) -> Iterator[Write]:
-    """What writes a row with its result; the file is complete when the block ends well.
+    """Yield a function that writes a row with its result; at the end of the block the file is complete.
 
-    All rows of `source` must have been read once: only then its columns are known.
+    All rows of `source` must have been read once before: only then are its columns known.
     """
     if manner.kind == "ndjson":
         yield _write_objects(file, result_names(source.named_members))
@@ -151,7 +150,7 @@ def _write_cells(add_row: AddRow, columns: Sequence[str]) -> Write:
 
 
 def copies_text(source: List, manner: OutputFormat) -> bool:
-    """Is the output delimited as the input is, so that a row's text can be copied?"""
+    """Whether the output is delimited like the input, so that a row's text can be copied."""
     return (
         source.dialect is not None
         and manner.kind == source.manner.kind == "csv"
@@ -160,7 +159,7 @@ def copies_text(source: List, manner: OutputFormat) -> bool:
 
 
 def _copy_rows(text: io.TextIOWrapper, manner: OutputFormat, source: List) -> Write:
-    """Each row's own text, with what it lacks of the table's width, and the result behind it."""
+    """Write each row's own text, padded to the table's width, and its result after it."""
     table, dialect = source.content, source.dialect
     assert isinstance(table, TableList)
     assert dialect is not None
@@ -191,12 +190,12 @@ def _copy_rows(text: io.TextIOWrapper, manner: OutputFormat, source: List) -> Wr
 
 
 def _without_end(raw: str) -> str:
-    """A record's text without its line end; line ends within stay."""
+    """Return a record's text without its line end; line ends inside cells stay."""
     return raw[:-2] if raw.endswith("\r\n") else raw.removesuffix("\n").removesuffix("\r")
 
 
 def _cells_encoder(dialect: Dialect) -> Callable[[Sequence[str]], str]:
-    """What makes cells the text of a row, as the dialect has it; none holds a line end."""
+    """Return a function that encodes cells by the dialect; no cell may contain a line end."""
     delimiter = dialect.delimiter
     special = re.compile(f'["\\\\{re.escape(delimiter)}]')
 
@@ -230,12 +229,12 @@ def _text(file: BinaryIO, manner: OutputFormat) -> Iterator[io.TextIOWrapper]:
         yield text
         text.flush()
     finally:
-        with suppress(OSError):  # of what could not be written: that was raised before
+        with suppress(OSError):  # unwritten data; its error was raised before
             text.detach()
 
 
 def _csv(text: io.TextIOWrapper, manner: OutputFormat) -> AddRow:
-    # By itself csv leaves a carriage return bare where lines end without one.
+    # csv quotes a carriage return only if line ends contain one.
     sparing, careful = (
         csv.writer(text, delimiter=manner.delimiter, lineterminator=manner.line_end, quoting=how)
         for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
@@ -271,12 +270,12 @@ def _sheet(file: BinaryIO) -> Iterator[AddRow]:
         try:
             book.close()
         except FileCreateError as error:
-            raise error.args[0] from error  # the OSError within
+            raise error.args[0] from error  # xlsxwriter wraps the OSError
 
 
 @contextmanager
 def _same_workbook(file: BinaryIO, source: List, sheet: Sheet) -> Iterator[Write]:
-    """The workbook as it was, with the results behind the columns of the cleaned sheet."""
+    """Write the same workbook with the results after the columns of the cleaned sheet."""
     table = source.content
     assert isinstance(table, TableList)
     width = max(sheet.around.columns, len(table.columns))
@@ -337,11 +336,11 @@ def check_fits_sheet(row: ListRow, number: int, name: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only once it is complete on disk.
+    """Open a file that appears under its name only once it is complete on disk.
 
-    It is written under a fresh name in the same folder, so that no file that exists is
-    opened. A file that it replaces hands its mode on. What a killed run left behind of
-    the same output is removed first.
+    It is written under a new name in the same folder, so no existing file is opened. It
+    keeps the permissions of a file that it replaces. Leftovers of a killed run for the
+    same output are removed first.
     """
     with writing_to(plain(str(path))):
         mode = _mode_for(path)
@@ -353,7 +352,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
-                part.replace(path)  # while it is open, and so locked
+                part.replace(path)  # while it is still open and therefore locked
         except BaseException:
             part.unlink(missing_ok=True)
             raise
@@ -361,7 +360,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _part_stem(path: Path) -> str:
-    """How the name begins of what is written for an output; long names are cut."""
+    """Return the start of the temporary file's name for an output; long names are cut."""
     octets, name = os.fsencode(path.name), path.name
     if len(octets) > PART_NAME_OCTETS_MAX:
         begin = octets[:PART_NAME_OCTETS_MAX].decode("utf-8", "ignore")
@@ -370,9 +369,9 @@ def _part_stem(path: Path) -> str:
 
 
 def _fresh_file(path: Path) -> tuple[Path, BinaryIO]:
-    """A new file beside the output, under a name that no other has, locked while it is open.
+    """Create a file beside the output under an unused name; it is locked while open.
 
-    No other user may read it yet.
+    Only this user may read it.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
@@ -381,13 +380,13 @@ def _fresh_file(path: Path) -> tuple[Path, BinaryIO]:
             file = os.fdopen(os.open(part, flags, 0o600), "wb")
             if _lock(file.fileno(), part) is not False:
                 return part, file
-            file.close()  # another run took it for a leftover, before it was locked
+            file.close()  # another run removed it as a leftover before it was locked
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what a killed run wrote for the same output.
+    """Remove the files that a killed run left for the same output.
 
-    Only a file of our own, by its whole name, that no process holds the lock of.
+    Only files whose whole name matches ours and that no process has locked.
     """
     ours = re.compile(re.escape(_part_stem(path)) + r"[0-9a-f]{16}\.part")
     with suppress(OSError), os.scandir(path.parent) as entries:
@@ -408,7 +407,7 @@ def _remove_leftover(part: Path) -> None:
 
 
 def _lock(descriptor: int, path: Path) -> bool | None:
-    """True: the file is locked, and has its name still. None: the disk knows no locks."""
+    """Lock a file; False if it is locked or renamed, None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
@@ -419,7 +418,7 @@ def _lock(descriptor: int, path: Path) -> bool | None:
 
 
 def _mode_for(path: Path) -> int:
-    """The permissions of the file that is replaced, else those that the umask leaves."""
+    """Return the permissions of the file to replace, or else those that the umask allows."""
     try:
         return stat.S_IMODE(path.stat().st_mode) & 0o777
     except FileNotFoundError:

@@ -34,20 +34,20 @@ Q = TypeVar("Q")
 Q_contra = TypeVar("Q_contra", contravariant=True)
 
 RETRY_S = 0.05
-REPAIRS_MAX = 3  # missing partitions may be dropped while they are made, a letter be claimed
+REPAIRS_MAX = 3  # partitions may be dropped again meanwhile, and a message claimed
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What is to be raised where it was asked for; a refusal that is an exception is a value."""
+    """An error to raise at the caller. A refusal, even an exception, is returned as a value."""
 
     error: Exception
 
 
 class Work(Protocol[Q_contra]):
-    """What is done with a batch of calls: in one transaction, or not at all.
+    """Executes a batch of calls in one transaction: all of them or none.
 
-    Returns a value or Raised for each. Repeatable work leaves a marker with the session
+    Returns a value or Raised for each call. Repeatable work sets the session's marker
     before it commits; called again with this marker, it repeats nothing that was committed.
     """
 
@@ -63,7 +63,7 @@ class Work(Protocol[Q_contra]):
 
 
 class BatchExecutor(Generic[Q]):
-    """Executes batches on one connection. Not for two threads at once."""
+    """Executes batches on one connection. Not thread-safe."""
 
     def __init__(
         self, server: PostgresServer, now: Callable[[], datetime] | None, partitions: Partitions
@@ -74,7 +74,11 @@ class BatchExecutor(Generic[Q]):
         self._db: psycopg.Connection[Any] | None = None
 
     def do(self, work: Work[Q], asked: Sequence[Q], until: float) -> list[Any]:
-        """Return a value or Raised for each; if one fails the transaction, each gets its own."""
+        """Return a value or Raised for each call; never raises an Exception.
+
+        If one call fails the transaction, each is repeated in a transaction of its own.
+        `until`, in seconds of time.monotonic(), limits the repetition after an uncertain commit.
+        """
         try:
             return self._do(work, asked, until)
         except Exception as error:
@@ -131,7 +135,7 @@ class BatchExecutor(Generic[Q]):
         if self._db is None:
             return
         if isinstance(error, psycopg.Error | OSError) or self._db.closed:
-            # Of statements in a pipeline that broke, psycopg takes all for prepared.
+            # After a broken pipeline, psycopg believes that all its statements are prepared.
             self.close()
             return
         try:

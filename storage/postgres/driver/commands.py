@@ -1,4 +1,4 @@
-"""Commands that a batch may combine: each names its caller or account, which is locked meanwhile."""
+"""Commands that a batch may combine: each names the caller or account that the batch locks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """Rows that are known before they are weighed: granted, logged and counted at once."""
+    """Rows known before the limits are checked: granted, logged and counted in one step."""
 
     caller: Caller
     rows: Sequence[UsageRow]
@@ -48,7 +48,7 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class CreateJob:
-    """A job to be kept, its secret sealed. It is its own reservation of one unit."""
+    """A job to store, with its secret encrypted. It is its own reservation of one unit."""
 
     caller: Caller
     order: JobOrder
@@ -126,7 +126,7 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first request with an idempotency key; the answer that it got is sealed."""
+    """Look up or create an idempotency record. The stored answer is encrypted; `_s` are seconds."""
 
     account_id: str
     key: str
@@ -137,7 +137,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Of a request with an idempotency key that counted nothing: its answer, sealed, or None."""
+    """End an idempotent request that counted nothing, with its encrypted answer or None."""
 
     idempotency: IdempotencyRecord
     answer: bytes | None
@@ -160,6 +160,6 @@ class NewKey:
     answer: Callable[[Key], EncryptedFirst] | None = None
 
 
-Outcome = Verified | JobAttempted | Abandoned  # of a job's claim
+Outcome = Verified | JobAttempted | Abandoned  # of a claimed job
 AccountCommand = Post | Begin | Finish | NewKey
 Command = Reserve | Spend | CreateJob | Extend | Settle | Refuse | Outcome | AccountCommand

@@ -28,14 +28,14 @@ from mailprobe.storage.thread_futures import ThreadFuture, resume
 
 Q = TypeVar("Q")
 
-ANSWER_S = 0.8  # then StoreUnavailable: a second was promised, and a request asks more than once
-BEGUN_S = 0.15  # as long again for what has begun: the server itself gives up before
+ANSWER_S = 0.8  # then StoreUnavailable: the contract says 1 s, and a request makes several calls
+BEGUN_S = 0.15  # more for a call that has begun: the server itself gives up earlier
 CLOSING_S = 5.0
-WAITING_MAX = 20_000  # more than are answered in ANSWER_S anywhere
+WAITING_MAX = 20_000  # more calls than any server answers in ANSWER_S
 
 
 class _PendingCall(ThreadFuture, Generic[Q]):
-    """One question, from its asking to its answer."""
+    """One call, from its submission to its answer."""
 
     __slots__ = ("outcome", "until", "what")
 
@@ -76,7 +76,7 @@ class ThreadPool(Generic[Q]):
             thread.start()
 
     async def call(self, what: Q, *, patience_s: float | None = None) -> Any:
-        """Execute a call; raises what it raises, or StoreUnavailable after `patience_s` seconds.
+        """Execute a call; raises its error, or StoreUnavailable after `patience_s` seconds.
 
         A cancelled caller gets its answer first: the wait is short, and the caller must know
         what was committed.
@@ -95,13 +95,13 @@ class ThreadPool(Generic[Q]):
         return asked.outcome
 
     def _fail(self, asked: _PendingCall[Q]) -> bool:
-        """False where it has been begun."""
+        """Abandon the call; False if a thread has begun it."""
         with self._changed:
             asked.abandoned = not asked.delivered
             return asked.abandoned
 
     async def close(self) -> None:
-        """Answer what is waiting, and end the threads."""
+        """Answer the pending calls and end the threads, within CLOSING_S."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -119,7 +119,7 @@ class ThreadPool(Generic[Q]):
             self._queue.append(asked)
             self._changed.notify()
 
-    # from here on in the threads
+    # the methods below run in the threads
 
     def _run(self) -> None:
         executor: BatchExecutor[Q] = BatchExecutor(self._server, self._now, self._partitions)
@@ -129,7 +129,7 @@ class ThreadPool(Generic[Q]):
                 outcomes = executor.do(self._work, [asked.what for asked in group], until)
                 for asked, outcome in zip(group, outcomes, strict=True):
                     asked.outcome = outcome
-            except Exception as error:  # a bug of ours ends the group, never the thread
+            except Exception as error:  # a bug fails the batch, never the thread
                 for asked in group:
                     asked.outcome = Raised(error)
             with suppress(trio.RunFinishedError):

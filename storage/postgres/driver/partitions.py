@@ -1,7 +1,7 @@
-"""The log of usage, a partition a UTC day: made ahead, made where one is missing, dropped whole.
+"""Partitions of the usage log, one per UTC day: created ahead or on demand, dropped whole.
 
-A day, because retention is of whole days: what is past it is one table, and no row
-of it is looked at.
+Retention is in whole days, so an expired day is one table, and dropping it reads none
+of its rows.
 """
 
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ from mailprobe.storage.columns import micros
 from mailprobe.storage.periods import day_of
 from mailprobe.storage.postgres.driver.server import TransactionSession
 
-AHEAD_DAYS = 3  # apply_retention() makes them each time
-DDL_LOCK = 0x6D70_6461_7973  # "mpdays": whoever makes or drops partitions, one at a time
+AHEAD_DAYS = 3  # each run of apply_retention() creates them
+DDL_LOCK = 0x6D70_6461_7973  # "mpdays": one process at a time creates or drops partitions
 PREFIX = "usage_"
 
 LISTED = (
@@ -24,7 +24,7 @@ LISTED = (
 
 
 class PartitionsMissing(Exception):
-    """Rows cannot be logged before these days have their partitions."""
+    """Rows cannot be logged until these days have partitions."""
 
     def __init__(self, days: frozenset[date]) -> None:
         super().__init__(days)
@@ -32,15 +32,15 @@ class PartitionsMissing(Exception):
 
 
 def is_missing_partition(error: BaseException) -> bool:
-    """Another process dropped one since we looked."""
+    """Return whether an insert found no partition: another process dropped it since our look-up."""
     return isinstance(error, errors.CheckViolation) and not error.diag.constraint_name
 
 
 class Partitions:
-    """Which there are, as far as this process knows."""
+    """The partitions that exist, as far as this process knows."""
 
     def __init__(self) -> None:
-        self.known: set[date] = set()  # replaced, never changed: threads look at it
+        self.known: set[date] = set()  # replaced, never changed: other threads read it
 
     def forget(self) -> None:
         self.known = set()
@@ -50,7 +50,7 @@ class Partitions:
         self.make(db, [today + timedelta(days=n) for n in range(AHEAD_DAYS + 1)])
 
     def make(self, db: TransactionSession, days: Iterable[date]) -> None:
-        """In a transaction of its own; attaching a table hinders nobody who logs."""
+        """Create the missing ones in a transaction of its own; attaching a table does not block inserts."""
         if not self.known.issuperset(days):
             self.known = self.known | listed(db)
         missing = sorted(set(days) - self.known)
@@ -66,7 +66,7 @@ class Partitions:
         self.known = self.known | there | set(missing)
 
     def drop_before(self, db: TransactionSession, first: date) -> None:
-        """In the caller's transaction."""
+        """Drop the partitions of the days before `first`, in the caller's transaction."""
         db.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
         for day in sorted(listed(db)):
             if day < first:

@@ -1,7 +1,7 @@
-"""The tables: made and brought up to date, by one process at a time; and whose they are.
+"""Schema migrations of the PostgreSQL store, applied by one process at a time.
 
-A database of a newer version is refused, and so is a secret key that is not the one
-with which the first machine sealed a known value.
+A database of a newer version is refused, and so is a secret key other than the one
+with which the first machine encrypted a known value.
 """
 
 from functools import cache
@@ -20,11 +20,11 @@ from mailprobe.storage.postgres.driver.server import (
 
 SCRIPTS = Path(__file__).parents[2] / "schema" / "postgres"
 MIGRATING_LOCK = 0x6D61_696C_7072  # "mailpr"
-MIGRATING_MS = 30_000  # as long a start waits for another that brings the tables up to date
-KEY_CHECK_TEXT = b"mailprobe"  # what is sealed
+MIGRATING_MS = 30_000  # a start waits this long for another that applies migrations
+KEY_CHECK_TEXT = b"mailprobe"  # the known value
 KEY_CHECK = "seal"  # its name in `store_properties`, and its context
 MOVING = "moving"  # the name in `store_properties` of a migration's progress (migrate.target)
-OLDEST = 130_000  # server_version_num; of what is supported the oldest has all that is used here
+OLDEST = 130_000  # server_version_num; the oldest version with every feature used here
 
 MIGRATIONS = (
     "CREATE TABLE migrations (number integer PRIMARY KEY, name text NOT NULL,"
@@ -33,9 +33,10 @@ MIGRATIONS = (
 
 
 def prepare(server: PostgresServer, cipher: Cipher, *, moving: bool = False) -> None:
-    """See that the tables are there, of this version; and, unless `moving`, nothing is being moved in.
+    """Create or migrate the tables to this version.
 
-    Raises StoreBroken, StoreUnavailable.
+    Raises StoreBroken for a database that this program cannot use, also one with an
+    unfinished `mailprobe migrate` unless `moving`; StoreUnavailable.
     """
     db = server.connect()
     db.prepare_threshold = None  # a script is many statements
@@ -50,7 +51,7 @@ def prepare(server: PostgresServer, cipher: Cipher, *, moving: bool = False) -> 
 
 
 def _prepare(server: PostgresServer, db: TransactionSession, cipher: Cipher, moving: bool) -> None:
-    """In one transaction: a start that dies is only a start to be made again."""
+    """Migrate in one transaction, so that a killed start can simply be repeated."""
     db.begin()
     db.execute(f"SET LOCAL lock_timeout = {MIGRATING_MS}")
     db.execute(f"SET LOCAL statement_timeout = {UPKEEP_MS}")
@@ -69,7 +70,7 @@ def _prepare(server: PostgresServer, db: TransactionSession, cipher: Cipher, mov
 
 
 def _version(server: PostgresServer, db: TransactionSession) -> int:
-    """How many steps were made; the record of them is made where there is none."""
+    """Return the number of applied migrations; creates their table if it is missing."""
     if not db.one("SELECT 1 FROM pg_namespace WHERE nspname = %s", [SCHEMA]):
         db.execute(f"CREATE SCHEMA {SCHEMA}")
     if not db.one("SELECT to_regclass(%s)", [f"{SCHEMA}.migrations"])[0]:
@@ -83,7 +84,7 @@ def _version(server: PostgresServer, db: TransactionSession) -> int:
 
 
 def _check_key(server: PostgresServer, db: TransactionSession, cipher: Cipher) -> None:
-    """Every machine must have the key of the first, else each could read but its own secrets."""
+    """Check that this machine has the key of the first; otherwise it could read only its own secrets."""
     kept = db.one("SELECT value FROM store_properties WHERE name = %s", [KEY_CHECK])
     if kept is None:
         db.execute(
@@ -102,5 +103,5 @@ def _check_key(server: PostgresServer, db: TransactionSession, cipher: Cipher) -
 
 @cache
 def _scripts() -> list[Path]:
-    """As they were when this program started: an upgrade under it is the next start's business."""
+    """Return the scripts as of this program's start; a later upgrade takes effect at the next start."""
     return sorted(SCRIPTS.glob("*.sql"))

@@ -1,6 +1,6 @@
-"""The PostgreSQL server: its URL, a connection to it, and what its errors mean to us.
+"""The PostgreSQL server: its URL, a connection to it, and the meaning of its errors.
 
-No line that is made here holds the URL's password.
+No message made here contains the URL's password.
 """
 
 import select
@@ -19,44 +19,44 @@ from mailprobe.storage.columns import instant
 from mailprobe.storage.contract import StoreBroken, StoreUnavailable
 from mailprobe.storage.url import shown
 
-SCHEMA = "mailprobe"  # in the operator's database: other programs' tables are in no one's way
+SCHEMA = "mailprobe"  # a schema of our own, so that other programs' tables do not conflict
 
-# https://www.postgresql.org/docs/15/libpq-connect.html: what the operator's URL may overrule
+# https://www.postgresql.org/docs/15/libpq-connect.html: the operator's URL may override these
 CONNECTING = {
     "connect_timeout": "2",  # seconds, libpq's least
     "keepalives": "1",
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
-    "tcp_user_timeout": "2000",  # ms: a server that does not answer is left within them
+    "tcp_user_timeout": "2000",  # ms: a connection without acknowledgements is closed after them
     "application_name": "mailprobe",
 }
 STATEMENT_MS = (
-    700  # a caller waits ANSWER_S; what the server gives up by itself has changed nothing
+    700  # less than a caller's ANSWER_S: a statement that the server cancels has changed nothing
 )
 LOCK_MS = 500
-IDLE_MS = 5_000  # a process that stands still in the middle holds nobody up for longer
-UPKEEP_MS = 60_000  # for what nobody waits behind
+IDLE_MS = 5_000  # a process that stalls within a transaction blocks others no longer than this
+UPKEEP_MS = 60_000  # for work that blocks no request
 SETTINGS = (
     f"SET search_path = {SCHEMA}, pg_temp;"
     f"SET statement_timeout = {STATEMENT_MS};"
     f"SET lock_timeout = {LOCK_MS};"
     f"SET idle_in_transaction_session_timeout = {IDLE_MS};"
     "SET default_transaction_isolation = 'read committed';"
-    "SET jit = off;"  # planning would take longer than what is asked
-    # Whatever is asked finds its rows by an index, however many there are, and however few the
-    # statistics say: planned once, and not again for each value.
+    "SET jit = off;"  # compiling would take longer than the statement
+    # Every statement finds its rows by an index, whatever the statistics say. A generic plan
+    # is made once, not again for each value.
     "SET enable_seqscan = off;"
     "SET plan_cache_mode = force_generic_plan"
 )
 
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"  # microseconds since 1970
 
-# SQLSTATE classes (https://www.postgresql.org/docs/15/errcodes-appendix.html) of what is the
-# world's fault: connections, resources, the operator's hand, the system
+# SQLSTATE classes (https://www.postgresql.org/docs/15/errcodes-appendix.html) of failures outside
+# the statement: connection, resources, operator intervention, system, internal error
 UNAVAILABLE = ("08", "53", "57", "58", "XX")
 UNAVAILABLE_CODES = {
-    "25006",  # read only: a stand-by
+    "25006",  # read-only: a standby
     "40001",
     "40P01",  # deadlock
     "55P03",  # lock_timeout
@@ -76,7 +76,7 @@ ESCAPE = "\x01"
 
 
 class _Dumper(StrDumper):
-    """Octet zero, which PostgreSQL takes in no text, is kept as two characters that it takes."""
+    """Stores octet zero, which PostgreSQL accepts in no text, as two other characters."""
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(_escaped(obj))
@@ -98,13 +98,13 @@ class _Loader(TextLoader):
 
 
 class _ArrayDumper(Dumper):
-    """A list as the array that the statement takes it for, as each of ours says by a cast or a column.
+    """Sends a list as an array of unknown type; a cast or a column of the statement gives its type.
 
-    psycopg looks at every element for the narrowest type of all, which also makes each
-    type another statement to be prepared; a group's arrays took a sixth of our time.
+    psycopg's own dumper inspects every element for the narrowest type, and each type needs
+    another prepared statement; a batch's arrays took a sixth of our time.
     """
 
-    oid = 0  # whatever the statement says
+    oid = 0  # unknown: the statement gives the type
 
     def __init__(self, cls: type, context: AdaptContext | None = None) -> None:
         super().__init__(cls, context)
@@ -145,14 +145,14 @@ ELEMENTS: dict[type, Callable[[Any], str]] = {
 
 
 class PostgresServer:
-    """Where the database is, by its URL."""
+    """A PostgreSQL database, given by its URL."""
 
     def __init__(self, url: str) -> None:
         """Raises StoreBroken for a URL that cannot be read."""
         self.name = shown(url)
         try:
             given = conninfo.conninfo_to_dict(url)
-        except (psycopg.Error, ValueError):  # its message may repeat what is secret
+        except (psycopg.Error, ValueError):  # its message may contain the password
             message = (
                 f"{self.name} is no URL of a PostgreSQL database:"
                 " postgresql://user:password@host:5432/name is"
@@ -162,7 +162,7 @@ class PostgresServer:
         self._password = given.get("password")
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection in autocommit, with our limits; raises StoreUnavailable, StoreBroken."""
+        """Open a connection in autocommit mode with our limits; raises StoreUnavailable, StoreBroken."""
         try:
             db = psycopg.connect(**cast(dict[str, Any], self._parameters), autocommit=True)
             try:
@@ -170,7 +170,7 @@ class PostgresServer:
                 db.adapters.register_dumper(list, _ArrayDumper)
                 db.adapters.register_loader("text", _Loader)
                 db.execute(SETTINGS)
-                db.prepare_threshold = 0  # at once: whatever is asked is asked again
+                db.prepare_threshold = 0  # prepare at first use: every statement is used again
             except BaseException:
                 db.close()
                 raise
@@ -188,7 +188,7 @@ class PostgresServer:
         return StoreUnavailable(f"{self.name} cannot be used just now: {words}")
 
     def _words(self, error: BaseException) -> str:
-        """What PostgreSQL or the system said, in one line."""
+        """Return the error's message in one line, without the password."""
         words = " ".join(str(error).split()) or type(error).__name__
         return words.replace(str(self._password), "***") if self._password else words
 
@@ -198,7 +198,7 @@ def code_of(error: BaseException) -> str:
 
 
 def _says(error: BaseException, code: str) -> bool:
-    """An error of connecting has no code: libpq tells words alone."""
+    """Recognise a connection error by its text: libpq gives it no code."""
     said = {
         "28P01": "password authentication failed",
         "3D000": "does not exist",
@@ -208,7 +208,7 @@ def _says(error: BaseException, code: str) -> bool:
 
 
 def is_server_failure(error: BaseException) -> bool:
-    """Is it the server that cannot go on, rather than one transaction that is wrong?"""
+    """Return whether the server is unavailable, rather than a single transaction wrong."""
     if isinstance(error, StoreUnavailable | OSError | errors.InterfaceError):
         return True
     code = code_of(error)
@@ -218,9 +218,9 @@ def is_server_failure(error: BaseException) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Was the connection cut, so that nobody knows how a commit under way ended?
+    """Return whether the connection was lost, so that the result of a commit in progress is unknown.
 
-    A server that shuts down says so, and may have committed before.
+    A server that reports its shutdown may have committed before.
     """
     if isinstance(error, errors.InterfaceError | OSError):
         return True
@@ -228,7 +228,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def is_gone(db: psycopg.Connection[Any]) -> bool:
-    """Has the server left, while nobody asked it anything? It says so, or closes."""
+    """Return whether the server has closed an idle connection, or announced that it will."""
     if db.closed:
         return True
     try:
@@ -239,9 +239,9 @@ def is_gone(db: psycopg.Connection[Any]) -> bool:
 
 
 class TransactionSession:
-    """What a transaction gets: the connection, and the clock.
+    """What a transaction uses: the connection and the clock.
 
-    The clock is the database's, which all machines share; a test's where one was given.
+    The clock is the database's, which all machines share, unless `now` is given (in tests).
     """
 
     def __init__(
@@ -252,9 +252,9 @@ class TransactionSession:
     ) -> None:
         self.db = db
         self._now = now
-        self.partitions = partitions  # days that usage can be logged in
-        self.committing = False  # from here on nobody knows how it ended, but who looks
-        self.marker: Any = None  # what shows that it was committed
+        self.partitions = partitions  # days that have a partition of the usage log
+        self.committing = False  # once True, a lost connection leaves the result unknown
+        self.marker: Any = None  # identifies rows that show the commit
 
     def execute(self, statement: str, values: Any = None) -> "psycopg.Cursor[Any]":
         return self.db.execute(statement, values)
@@ -266,27 +266,27 @@ class TransactionSession:
         return self.execute(statement, values).fetchall()
 
     def instant(self, micros: int) -> datetime:
-        """The database's clock as it was just read, unless another was given."""
+        """Return `micros`, just read from the database's clock, as an instant, or the injected clock's."""
         return self._now() if self._now else instant(micros)
 
     def now(self) -> datetime:
-        """To be asked after the locks are held."""
+        """Read the clock, in UTC; call it only after the locks are acquired."""
         if self._now:
             return self._now()
         return instant(self.one(f"SELECT {NOW}")[0])
 
     def given_moment(self, locked: "psycopg.Cursor[Any]") -> datetime | None:
-        """Of a test's clock, which as now() is asked after the locks are held."""
+        """Return the injected clock's instant once `locked` has its locks; None without such a clock."""
         if not self._now:
             return None
-        locked.fetchone()  # waits for them
+        locked.fetchone()  # waits for the locks
         return self._now()
 
     def begin(self) -> None:
         self.execute("BEGIN")
 
     def rollback(self) -> None:
-        """Past psycopg's execute(), which forgets all that is prepared at each rollback."""
+        """Roll back without psycopg's execute(), which discards all prepared statements at a rollback."""
         result = self.db.pgconn.exec_(b"ROLLBACK")
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise psycopg.OperationalError("the transaction could not be rolled back")
@@ -297,7 +297,7 @@ class TransactionSession:
 
 
 class Writes:
-    """Statements that touch no row in common, to be sent as one: each costs as much again."""
+    """Statements that share no row, sent as one statement to save a round trip each."""
 
     def __init__(self) -> None:
         self._statements: list[str] = []

@@ -1,4 +1,4 @@
-"""The kinds of work other than usage: single writes, and reads."""
+"""Work for the batch executor other than usage: single writes, reads and caller look-ups."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from mailprobe.storage.postgres.accounts import callers
 from mailprobe.storage.postgres.driver.server import TransactionSession
 
 Act = Callable[[TransactionSession], Any]
-CALLERS_MAX = 500  # looked up with one question
+CALLERS_MAX = 500  # key hashes looked up with one query
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Whose keys these are: every request asks that first."""
+    """Looks up the callers of key hashes, which is each request's first call."""
 
     group_max: int = CALLERS_MAX
     repeatable: bool = True
