@@ -1,1 +1,1 @@
-"""Measuring: the benchmark, its load generators, the lab and the demo."""
+"""The benchmark, its load generators, the lab and the demo."""

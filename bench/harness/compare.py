@@ -1,4 +1,4 @@
-"""Two runs side by side: what changed by more than chance explains, and what they differ in."""
+"""Compares two runs: which figures changed by more than noise, and how the machines differ."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,16 +13,16 @@ from mailprobe.bench.harness import machine
 from mailprobe.bench.harness.figures import Figure, Run, read_run
 from mailprobe.bench.harness.tables import new_table, number
 
-CHANCE = 0.10  # less than this is no change, however close the rounds lay together
+CHANCE = 0.10  # a smaller change is noise, even if the rounds agree closely
 RATES = ("a second", "/s", "per second")  # units of which more is better
-COSTS = ("s", "ms", "µs", "ns", "ms each", "µs each", "MiB", "KiB")  # of which less is
+COSTS = ("s", "ms", "µs", "ns", "ms each", "µs each", "MiB", "KiB")  # units of which less is better
 BETTER, WORSE, CHANGED = "better", "worse", "changed"
 STYLES = {BETTER: "green", WORSE: "bold red", CHANGED: "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """A figure in both runs; None where one of them has it not."""
+    """A figure in both runs; None where a run lacks it."""
 
     what: str
     old: Figure | None
@@ -30,14 +30,14 @@ class FigureChange:
 
     @property
     def ratio(self) -> float | None:
-        """New over old; None where there is no such number."""
+        """New over old; None if either is missing or the old value is 0."""
         if self.old is None or self.new is None or not self.old.value:
             return None
         return self.new.value / self.old.value
 
     @property
     def mark(self) -> str:
-        """`better`, `worse`, or `changed` where neither can be said; nothing where chance may be it."""
+        """`better`, `worse`, or `changed` if the direction is unknown; "" for a change within noise."""
         if self.old is None or self.new is None:
             return "new" if self.old is None else "gone"
         if self.old.unit != self.new.unit:
@@ -59,14 +59,14 @@ class FigureChange:
 
 
 def _direction(figure: Figure) -> int:
-    """1 where more is better, -1 where less is, 0 where nobody said."""
+    """1 if more is better, -1 if less is better, 0 if neither the promise nor the unit says."""
     if figure.at_least is not None or figure.unit in RATES:
         return 1
     return -1 if figure.at_most is not None or figure.unit in COSTS else 0
 
 
 def changes(old: Sequence[Figure], new: Sequence[Figure]) -> list[FigureChange]:
-    """In the order of the new run; what it has no more comes last."""
+    """In the order of the new run; figures that it no longer has come last."""
     before, now = {f.what: f for f in old}, {f.what: f for f in new}
     return [FigureChange(what, before.get(what), now.get(what)) for what in {**now, **before}]
 
@@ -89,7 +89,7 @@ def change_table(found: Sequence[FigureChange]) -> Table:
 
 
 def notes(old: Run, machine_now: Mapping[str, Any]) -> Iterator[str]:
-    """Why the two may not be comparable."""
+    """Reasons why the two runs may not be comparable."""
     reported = machine.differences(old.machine, machine_now)
     if reported:
         yield "not the same machine or versions: " + "; ".join(reported)
@@ -99,14 +99,14 @@ def notes(old: Run, machine_now: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Results of an earlier time, from one file or all of a folder; read before they are overwritten."""
+    """Earlier results, from one file or a whole folder; read before new results overwrite them."""
 
     path: Path
     runs: Mapping[str, Run]  # by suite
 
 
 def read_earlier(path: Path) -> Earlier:
-    """Raises OSError where there is nothing, ValueError where it holds no results."""
+    """Raises OSError if the path does not exist, ValueError if it holds no results."""
     if not path.is_dir():
         run = read_run(path)
         return Earlier(path, {run.suite: run})

@@ -1,11 +1,11 @@
-"""What was told of the addresses of the lab's scenario `internet`, beside what is true.
+"""Prints a confusion matrix of verdicts against the truth, for the lab's scenario `internet`.
 
     mailprobe lab --scenario internet > lab.json &
     ... verify every address in its "truth", one JSON object a line with "email" and "status" ...
     python -m mailprobe.bench.harness.confusion lab.json results.ndjson
 
-prints the confusion matrix. What an address is, is one thing; whether a prober that keeps
-to its clocks and limits can know it is another: see bench/lab/internet.py.
+Some truths cannot be found out within the prober's deadlines and limits. The matrix counts
+those addresses separately: see bench/lab/internet.py.
 """
 
 import json
@@ -19,8 +19,8 @@ from mailprobe.bench.lab.internet import KNOWABLE
 from mailprobe.bench.lab.scenario import Truth
 
 REPORTED = ("deliverable", "undeliverable", "catch_all", "unknown", "invalid")
-# What is no lie; `unknown` never is one. Who says that an address at a domain without mail
-# can't be delivered to is right, too.
+# The statuses that are correct for each truth; `unknown` always is. For a domain without
+# mail, `undeliverable` is correct too.
 HONEST: Mapping[Truth, frozenset[str]] = {
     Truth.EXISTS: frozenset({"deliverable", "unknown"}),
     Truth.ABSENT: frozenset({"undeliverable", "unknown"}),
@@ -31,7 +31,7 @@ HONEST: Mapping[Truth, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class KnownTruth:
-    """What is true of each address, and of which one can know it from outside."""
+    """The truth of each address, and the addresses whose truth can be known from outside."""
 
     truth: Mapping[str, Truth]
     knowable: frozenset[str]
@@ -47,7 +47,7 @@ class KnownTruth:
 
 @dataclass(slots=True)
 class Matrix:
-    """How often each truth was told as what; (truth, knowable, told) -> addresses."""
+    """The number of addresses by (truth, knowable, reported status)."""
 
     known: KnownTruth
     counts: Counter[tuple[Truth, bool, str]] = field(default_factory=Counter)
@@ -59,7 +59,7 @@ class Matrix:
         return reported not in HONEST[self.known.truth[address]]
 
     def lies(self, *reported: str) -> int:
-        """Addresses told to be one of these that are something else."""
+        """The number of addresses with one of these statuses for which it is wrong."""
         return sum(
             count
             for (truth, _, status), count in self.counts.items()
@@ -72,13 +72,13 @@ class Matrix:
 
     @property
     def unknown_share(self) -> float:
-        """Of those that can be known, in percent."""
+        """Knowable addresses that were reported as unknown, in percent."""
         counts = self.counts.items()
         unknown = sum(n for (_, known, reported), n in counts if known and reported == "unknown")
         return 100 * unknown / max(1, self.verified(knowable=True))
 
     def lines(self) -> Iterable[str]:
-        """The matrix for a person: true × told, and which of them nobody could know."""
+        """The matrix as text: truth × reported; rows marked `hidden` cannot be known."""
         yield f"{'true':>27} | " + " ".join(f"{reported:>13}" for reported in REPORTED)
         for truth in Truth:
             for knowable, words in ((True, ""), (False, ", hidden")):
@@ -88,7 +88,7 @@ class Matrix:
 
 
 def main(lab: Path, results: Path) -> int:
-    """Print the matrix; 1 where anything is told that is not so."""
+    """Print the matrix; return 1 if any status is wrong, else 0."""
     first = json.loads(lab.read_text("utf-8").splitlines()[0])
     matrix = Matrix(KnownTruth.of(first["truth"], first["addresses"]))
     for line in results.read_text("utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""How the suites put an engine before a lab: open both, ask, take the times."""
+"""Runs an engine against a lab for the suites: opens it, verifies lists, takes the times."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -17,9 +17,11 @@ from mailprobe.engine.smtp.probe import Probe
 
 @dataclass(slots=True)
 class Watch:
-    """What the desk of an engine does: how long its questions take, how many are under way."""
+    """Measurements of an engine's dispatcher: how long probes take, how many are under way."""
 
-    layer4_ms: list[float] = field(default_factory=list)  # from its beginning to the verdict
+    layer4_ms: list[float] = field(
+        default_factory=list
+    )  # from the start of each probe to its verdict
     under_way_most: int = 0
 
 
@@ -44,7 +46,7 @@ async def open_watched(lab: Lab, **changes: Any) -> AsyncIterator[tuple[Engine, 
 
 
 async def lookup_all(engine: Engine, texts: Sequence[str]) -> None:
-    """Find every route and exchange beforehand, so that layer 4 begins for all at once."""
+    """Look up every route and exchange first, so that layer 4 starts for all addresses at once."""
 
     async def look_up(domain: str) -> None:
         async with limit:
@@ -67,7 +69,7 @@ async def verify_all(
 
 
 def wrong(verdicts: Sequence[Verdict], expected: dict[str, str]) -> Counter[str]:
-    """Verdicts that are not what the lab's scenario says, as "expected -> told"."""
+    """Count verdicts that differ from the lab's scenario, by "expected -> reported"."""
     return Counter(
         f"{expected[verdict.email]} -> {verdict.status}/{verdict.failed_check}"
         for verdict in verdicts

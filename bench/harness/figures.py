@@ -1,8 +1,8 @@
-"""What a bench suite gives: figures, each with its promise where there is one, and series.
+"""The results of a bench suite: figures, their promises, and series; read and written as JSON.
 
-Promises stand in budgets.toml, by suite and by the figure's words.
-A figure that misses its own by more than MISS_BY makes the run end with exit code 1.
-Results are also written as JSON, one file a suite, so that two runs can be compared.
+budgets.toml holds the promises, by suite and by the figure's `what`. If a figure
+misses its promise by more than MISS_BY, the run ends with exit code 1. Each suite
+has one JSON file, so that two runs can be compared.
 """
 
 import json
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 BUDGETS = Path(__file__).parents[1] / "budgets.toml"
-MISS_BY = 0.25  # what the same code differs by between two runs on a busy machine
+MISS_BY = 0.25  # the difference between two runs of the same code on a busy machine
 
 
 def results_folder() -> Path:
-    """Where results go unless somebody says: within a checkout bench/results, which git ignores."""
+    """The default folder of results: bench/results in a checkout (git ignores it)."""
     here = Path.cwd()
     checkout = (here / "bench/harness/figures.py").is_file()
     return here / "bench/results" if checkout else here / "bench-results"
@@ -28,15 +28,15 @@ RESULTS = results_folder()
 
 
 class MissingRequirement(Exception):
-    """This machine has not what a suite needs; the message is one line that names it."""
+    """This machine lacks something that a suite needs; the message names it in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured number: the median of its rounds where there were several.
+    """One measured number: the median if there were several rounds.
 
-    `at_most` and `at_least` are what we promise, in the same unit: filled in by
-    promised(), or by the suite itself where only it knows what all of them are.
+    `at_most` and `at_least` are the promise, in the same unit. promised() fills them
+    in, or the suite does if the limit is known only at run time.
     """
 
     what: str
@@ -44,20 +44,20 @@ class Figure:
     unit: str
     at_most: float | None = None
     at_least: float | None = None
-    exact: bool = True  # a promise that chance can't miss: it has no leeway
+    exact: bool = True  # the promise does not depend on chance, so it has no leeway
     spread: float | None = None  # of the rounds: (slowest - fastest) / median
     cpu_us: float | None = None  # processor time of what is measured, for each item
-    load_cpu_us: float | None = None  # of the load side: the other end must not be the limit
-    memory_mib: float | None = None  # resident memory that it took, at its most
+    load_cpu_us: float | None = None  # of the load side, to show that it is not the limit
+    memory_mib: float | None = None  # peak resident memory
 
     @property
     def kept(self) -> bool:
-        """The promise is kept, or there is none."""
+        """True if the promise is kept, or there is none."""
         return self._within(0.0)
 
     @property
     def missed(self) -> bool:
-        """The promise is missed by more than chance explains."""
+        """True if the promise is missed by more than chance explains."""
         return not self._within(0.0 if self.exact else MISS_BY)
 
     def _within(self, leeway: float) -> bool:
@@ -77,9 +77,9 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a plot: how something changes with something else.
+    """One line of a plot: y as a function of x.
 
-    Series of one suite with the same labels and unit are drawn into one plot.
+    Series of one suite with the same labels and unit share one plot.
     """
 
     what: str
@@ -87,12 +87,12 @@ class Series:
     y_label: str  # without its unit: "addresses"
     unit: str  # of y: "a second"
     points: list[Point]
-    ideal: list[Point] | None = None  # what could be had if nothing of ours cost anything
+    ideal: list[Point] | None = None  # the best possible: if our own work cost nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All that a suite gives."""
+    """Everything that a suite measured."""
 
     figures: list[Figure]
     series: list[Series] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A suite's result, and where and when it came about (mailprobe.bench.harness.machine)."""
+    """A suite's result, its time, and its machine (as mailprobe.bench.harness.machine has it)."""
 
     suite: str
     at: str
@@ -109,10 +109,10 @@ class Run:
 
 
 def promised(suite: str, figures: Sequence[Figure], budgets: Path | None = None) -> list[Figure]:
-    """The figures with what `budgets`, else budgets.toml, promises of them.
+    """The figures with their promises from `budgets`, by default budgets.toml.
 
-    Raises ValueError for a promise of a figure that the suite does not give: a
-    figure that changed its words would leave its promise to nobody.
+    Raises ValueError for a promise without a figure: otherwise a renamed figure
+    would lose its promise unnoticed.
     """
     budgets = budgets or BUDGETS
     promises = tomllib.loads(budgets.read_text("utf-8")).get(suite, {})
@@ -136,7 +136,7 @@ def write_results(
     folder: Path = RESULTS,
     machine: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Keep a suite's result as JSON; gives the file."""
+    """Write a suite's result as JSON and return the file's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{suite}.json"
     row = {
@@ -152,7 +152,7 @@ def write_results(
 
 
 def to_json(result: Result) -> dict[str, Any]:
-    """A result as it stands in a file, and in the line that a suite's process ends with."""
+    """A result as in a file of results, and in the last line of a suite's process."""
     return {
         "figures": [asdict(figure) for figure in result.figures],
         "series": [asdict(series) for series in result.series],
@@ -160,9 +160,9 @@ def to_json(result: Result) -> dict[str, Any]:
 
 
 def read_results(text: str) -> Result:
-    """The result in such a line, or in a file of results.
+    """The result in a text that to_json() or write_results() made.
 
-    Raises ValueError (or KeyError, TypeError) for a text that is neither.
+    Raises ValueError, KeyError or TypeError for any other text.
     """
     row = json.loads(text)
     return Result(
@@ -172,14 +172,14 @@ def read_results(text: str) -> Result:
 
 
 def _series(row: Mapping[str, Any]) -> Series:
-    """With its points as tuples again, which JSON has not."""
+    """A series from JSON, which has lists where points were tuples."""
     points = [(x, y) for x, y in row["points"]]
     ideal = None if row.get("ideal") is None else [(x, y) for x, y in row["ideal"]]
     return Series(**{**row, "points": points, "ideal": ideal})
 
 
 def read_run(path: Path) -> Run:
-    """A file of results. Raises OSError where there is none, ValueError where it is none."""
+    """Read a file of results. Raises OSError if it can't be read, ValueError if it holds none."""
     text = path.read_text("utf-8")
     try:
         row = json.loads(text)

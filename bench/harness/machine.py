@@ -1,4 +1,4 @@
-"""What a run ran on: results of different machines can't be compared, and this tells."""
+"""Describes the machine and versions of a run: results of different machines can't be compared."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ GIT_S = 5.0
 
 
 def describe() -> dict[str, Any]:
-    """The processor, the system, the interpreter and the libraries that matter; and the load now."""
+    """The processor, the system, the interpreter, the libraries that matter, and the load now."""
     return {
         "cpu": cpu_model(),
         "cores": usable_cores(),
@@ -24,12 +24,14 @@ def describe() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "versions": {name: installed for name in PACKAGES if (installed := _version(name))},
         "commit": commit(),
-        "load": round(os.getloadavg()[0], 2),  # what else it did, over the minute before
+        "load": round(
+            os.getloadavg()[0], 2
+        ),  # average over the last minute, so what else the machine does
     }
 
 
 def cpu_model() -> str:
-    """As the kernel calls it (proc(5)); some architectures have no such line."""
+    """The kernel's name for it (proc(5)), or platform's: some architectures have no such line."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
@@ -39,7 +41,7 @@ def cpu_model() -> str:
 
 
 def usable_cores() -> int:
-    """Those that we may run on, which in a container are fewer than there are."""
+    """The cores that this process may use; in a container fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -51,7 +53,7 @@ def _version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The checkout's commit, with a mark where files differ from it; None outside of one."""
+    """The checkout's commit, marked if files differ from it; None outside a checkout."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
@@ -69,12 +71,12 @@ def commit() -> str | None:
 
 
 def is_busy(described: Mapping[str, Any]) -> bool:
-    """Did it do so much in the minute before a run that figures of the clock mean little?"""
+    """Was the load before a run above the number of cores? Then elapsed times mean little."""
     return float(described.get("load") or 0.0) > float(described.get("cores") or 1)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What makes two runs hard to compare, as `python: CPython 3.11.7, now CPython 3.12.1`."""
+    """What makes two runs hard to compare, e.g. `python: CPython 3.11.7, now CPython 3.12.1`."""
     said = []
     for name in COMPARED:
         before, now = old.get(name), new.get(name)

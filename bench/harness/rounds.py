@@ -1,4 +1,4 @@
-"""Doing the same a few times: the median, how far the rounds lie apart, and what they cost."""
+"""Repeats the same work a few times: median time, spread, and processor time."""
 
 import time
 from collections.abc import Callable
@@ -24,19 +24,19 @@ class RepeatedRuns:
         return self.cpu_s / items * 1e6
 
     def figure(self, what: str, items: int) -> Figure:
-        """What each of so many items took, in µs of processor time.
+        """Processor time per item in µs.
 
-        For work that only computes: what else the machine does is no part of it.
+        For work that only computes; other work on the machine does not count.
         """
         return Figure(what, self.cpu_each_us(items), "µs", spread=self.cpu_spread)
 
     def rate(self, what: str, items: int) -> Figure:
-        """The same as how many a second, of one core."""
+        """Items per second of processor time on one core."""
         return Figure(what, items / self.cpu_s, "a second", spread=self.cpu_spread)
 
 
 def timed(work: Callable[[], object], rounds: int = 5) -> RepeatedRuns:
-    """Do the work so many times, after once for warmth."""
+    """Run the work `rounds` times, after one run to warm up."""
     work()
     walls, cpus = [], []
     for _ in range(rounds):
@@ -54,6 +54,6 @@ def _spread(times: list[float]) -> float:
 def ratio(
     what: str, one: RepeatedRuns, other: RepeatedRuns, items: int = 1, other_items: int = 1
 ) -> Figure:
-    """How many times the other's processor time one item took; both measured in this run."""
+    """Processor time per item of `one`, as a multiple of that of `other`; both from this run."""
     value = one.cpu_each_us(items) / other.cpu_each_us(other_items)
     return Figure(what, value, "×", spread=one.cpu_spread + other.cpu_spread)

@@ -1,4 +1,4 @@
-"""A suite asked from outside: its process started, watched, and ended with ours."""
+"""Runs a suite in a process of its own, reads its result, and ends it with this process."""
 
 import json
 import signal
@@ -10,34 +10,34 @@ from mailprobe.bench.harness.figures import MissingRequirement, Result, read_res
 from mailprobe.bench.harness.suites import LACKING
 
 PROCESS = (sys.executable, "-m", "mailprobe.bench.harness.suites")
-STOP_S = 15.0  # an interrupted suite ends its lab and its service, which have 10
+STOP_S = 15.0  # an interrupted suite stops its lab and its service, which may take 10
 
 
 class SuiteFailed(Exception):
-    """The suite ended without a result; it has said why on standard error."""
+    """The suite ended without a result; it printed the reason to standard error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """What a suite's process said: remarks for a person, and the result."""
+    """The output of a suite's process: remarks for the user, and the result."""
 
     remarks: list[str]
     result: Result
 
 
 def run_suite(name: str) -> SuiteResult:
-    """Run a suite in a process of its own, to its end.
+    """Run a suite in a process of its own and wait for its end.
 
-    Raises Lacking, and SuiteFailed. A KeyboardInterrupt here ends the suite, and
-    whatever it started, before it goes on.
+    Raises MissingRequirement and SuiteFailed. A KeyboardInterrupt here ends the
+    suite and everything it started, and then propagates.
     """
     process = subprocess.Popen(
         [*PROCESS, name],
-        stdin=subprocess.PIPE,  # its end is our end: see suites.end_with_parent
+        stdin=subprocess.PIPE,  # the suite ends when it closes: see suites.end_with_parent
         stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        start_new_session=True,  # a Ctrl-C is for us alone, and a suite hears of it once
+        start_new_session=True,  # a Ctrl-C reaches only us; _stop sends the suite one SIGINT
     )
     try:
         assert process.stdout is not None

@@ -1,9 +1,9 @@
-"""The suites by name. Each runs in a process of its own, so that none warms another's caches.
+"""The bench suites by name. Each runs in a process of its own, so that none warms another's caches.
 
     python -m mailprobe.bench.harness.suites NAME
 
-prints the suite's remarks, and as its last line what it found as JSON: its figures and
-series, or what this machine lacks for it (exit code 3).
+prints the suite's remarks. The last line is JSON: the figures and series, or what this
+machine lacks for the suite (exit code 3).
 """
 
 import json
@@ -39,7 +39,7 @@ INTERRUPTED = 130
 
 
 def run_suite(name: str) -> Result:
-    """Run one suite here and now. KeyError for a name that is none; Lacking where it can't run."""
+    """Run one suite in this process. Raises KeyError for an unknown name, and MissingRequirement."""
     SUITES[name]
     run: Callable[[], list[Figure] | Result] = import_module(f"mailprobe.bench.suites.{name}").run
     found = run()
@@ -47,7 +47,7 @@ def run_suite(name: str) -> Result:
 
 
 def main(name: str) -> int:
-    """A suite's process: prints what it found, and gives its exit code."""
+    """A suite's process: prints the result as JSON and returns the exit code."""
     end_with_parent()
     try:
         found, code = to_json(run_suite(name)), 0
@@ -60,9 +60,9 @@ def main(name: str) -> int:
 
 
 def end_with_parent() -> None:
-    """Where standard input is a pipe, its end is a Ctrl-C: who started us has gone.
+    """If standard input is a pipe, interrupt this process when the pipe closes: the parent has gone.
 
-    A suite's own processes do not inherit it: one that read would take our end for its own.
+    The suite's own processes get /dev/null instead, so that none of them reads from the pipe.
     """
     if not stat.S_ISFIFO(os.fstat(0).st_mode):
         return

@@ -1,4 +1,4 @@
-"""Figures as a person reads them: a table, and whether each promise is kept. Pure, but for rich."""
+"""Figures as a table for the terminal, with whether each promise is kept. Pure, except for rich."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ STYLES = {KEPT: "green", NEARLY: "yellow", MISSED: "bold red"}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of numbers; it stands only where some figure has one."""
+    """One column of figure_table; left out if no figure has a value for it."""
 
     title: str
     cell: Callable[[Figure], str]
@@ -35,14 +35,14 @@ COLUMNS = (
 
 
 def verdict_on(figure: Figure) -> str:
-    """Whether its promise is kept; nothing where it has none."""
+    """KEPT, NEARLY or MISSED; "" without a promise."""
     if not figure.promise:
         return ""
     return KEPT if figure.kept else MISSED if figure.missed else NEARLY
 
 
 def new_table(*titles: str) -> Table:
-    """A table in the manner of the other commands; the first column is words, the rest numbers."""
+    """A table in the style of the other commands; the first column is text, the rest numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     first, *others = titles
     table.add_column(first, overflow="fold", min_width=20)
@@ -52,7 +52,7 @@ def new_table(*titles: str) -> Table:
 
 
 def figure_table(figures: Sequence[Figure]) -> Table:
-    """One row a figure. Columns that no figure fills are left out."""
+    """One row per figure, without the columns that are empty for all of them."""
     rows = [[column.cell(figure) for column in COLUMNS] for figure in figures]
     filled = [any(cells) for cells in zip(*rows, strict=True)] or [False] * len(COLUMNS)
     table = new_table("figure", *compress((column.title for column in COLUMNS), filled), "")
@@ -67,7 +67,7 @@ def figure_table(figures: Sequence[Figure]) -> Table:
 
 
 def number(value: float | None) -> str:
-    """Three digits or more: `4,000`, `230`, `3.41`, `0.0123`; nothing for None."""
+    """About three digits: `4,000`, `230`, `3.41`, `0.0123`; "" for None."""
     if value is None:
         return ""
     if value == int(value) and abs(value) < 1e12:

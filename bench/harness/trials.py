@@ -1,4 +1,4 @@
-"""The trials of `tune`: an engine before exchanges of one latency, with one setting at one value."""
+"""The trials of `tune`: an engine against mail hosts of one latency, with one setting at one value."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +18,10 @@ from mailprobe.engine.settings import EngineSettings
 CONNECTIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PROBES = (100, 250, 500, 1000, 2000)
 TOGETHER = (1, 2, 4, 8, 16)
-LIST = 500  # addresses of a list, at least
-HOSTS = 200  # enough that none of them is the limit of how many probes are under way
-WARM_SHARE = 0.3  # of a trial, before which nothing is counted: its first connections
-PROBE_PARTS = 3  # times as long as the others: what comes too late shows after an address' 3 s
+LIST = 500  # least number of addresses in a list
+HOSTS = 200  # so many that no host limits the number of probes under way
+WARM_SHARE = 0.3  # of a trial, not counted: the first connections open then
+PROBE_PARTS = 3  # times as long as the others: an address times out only after 3 s
 TRIAL_S_MIN = 1.5  # at 50 ms a reply a host's first answers take half a second
 PROBE_TRIAL_S_MIN = 4.0
 
@@ -29,14 +29,14 @@ OnTrial = Callable[[str], None]
 
 
 def values_to(most: int) -> list[int]:
-    """The numbers of connections to try; the most is one of them."""
+    """The numbers of connections to try, up to and including `most`."""
     return [*(value for value in CONNECTIONS if value < most), most]
 
 
 async def try_all(
     delays_ms: Sequence[float], seconds: float, host_limit: int, tell: OnTrial
 ) -> list[Findings]:
-    """Every trial, in about so many seconds where that is enough; `tell` hears what is tried."""
+    """Run every trial, in about `seconds` or longer if needed; `tell` is called before each trial."""
     connections = values_to(host_limit)
     parts = len(connections) + len(TOGETHER) + PROBE_PARTS * len(PROBES)
     part_s = max(TRIAL_S_MIN, seconds / len(delays_ms) / parts)
@@ -69,7 +69,7 @@ async def _try_latency(
 
 
 def settings_for(exchanges: SmtpSink) -> EngineSettings:
-    """The settings that reach them, and no others: no mailprobe.toml of whoever runs this."""
+    """Settings that reach only the sink; the user's own mailprobe.toml is not read."""
     return Settings.read(exchanges.env, Path(__file__).parent).engine
 
 
@@ -97,10 +97,10 @@ class _Bench:
     async def _verify_lists(
         self, value: int, texts: Iterator[str], known: Sequence[str], addresses: int
     ) -> Trial:
-        """As `clean` asks, by two at a time: while one's last ones are told, the other has more.
+        """Verify two lists at a time, as `clean` does: one has more work while the other drains.
 
-        Of so many addresses each, for a list without an end would be taken up to many
-        thousands at first, and a short trial would measure that.
+        Each list has `addresses` addresses. The engine would first accept many thousands
+        of an endless list, and a short trial would measure only that.
         """
         async with open_engine(self.settings) as engine:
             await lookup_all(engine, known)
@@ -119,7 +119,7 @@ class _Bench:
                     self._count.add(answer.verdict, engine)
 
     async def probe_together(self, value: int) -> Trial:
-        """As requests come: so many addresses of a domain, and when all are told, the next."""
+        """Verify `value` addresses of one domain at a time, as requests do."""
         numbers = count()
         async with open_engine(self.settings) as engine:
             await lookup_all(engine, [self.exchanges.mailbox(0)])
@@ -133,7 +133,7 @@ class _Bench:
 
 
 class _Count:
-    """What is told from the end of the warm-up on."""
+    """Counts verdicts, from the end of the warm-up on."""
 
     def __init__(self, exchanges: SmtpSink, warm_s: float) -> None:
         self._exchanges = exchanges

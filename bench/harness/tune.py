@@ -1,15 +1,15 @@
-"""Which settings suit this machine: what the trials (mailprobe.bench.harness.trials) say. Pure.
+"""Recommends settings for this machine from the trials of mailprobe.bench.harness.trials. Pure.
 
-Three things are tried, each with exchanges of several latencies:
+Three things are tried, each against mail hosts of several latencies:
 
 connections   one host, more and more connections to it
 probes        many hosts, more and more addresses in layer 4
 together      one connection to one host, more and more addresses of its domain at a time
 
-The mail hosts are on this machine too, all healthy and all alike: what is found is what
-the machine bears, never what somebody else's host does. So connections to one host are
-recommended only within a limit that real hosts bear. The last of the three is no setting:
-it shows what is gained where addresses of a domain come together.
+The mail hosts run on this machine too, and all are healthy. So the trials find what this
+machine can handle, not what real hosts allow; advise() therefore limits connections per
+host to HOST_LIMIT by default. `together` is no setting: it shows the gain when addresses
+of one domain arrive together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,26 +22,26 @@ from mailprobe.bench.harness.figures import Figure, Result, Series
 from mailprobe.bench.harness.tables import new_table, number
 from mailprobe.engine.smtp.session.session import REFUSALS_MAX as DEPTH_MAX
 
-HOST_LIMIT = 4  # connections: what hosts bear from a stranger
-KNEE = 0.9  # of the best rate: what more would bring is not worth what it costs
+HOST_LIMIT = 4  # connections that hosts accept from an unknown client
+KNEE = 0.9  # of the best rate: more gain is not worth its cost
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One value of one setting, tried."""
+    """The result of one value of one setting."""
 
     value: int
-    rate: float  # addresses a second that were told rightly
-    wrong: int = 0  # told otherwise: most often too late
-    under_way: int = 0  # at most
-    cpu_us: float = 0.0  # of ours, for each address
-    load_cpu_us: float = 0.0  # of the exchanges
-    cpu_share: float = 0.0  # of the time in which a core was busy for us
+    rate: float  # correct verdicts a second
+    wrong: int = 0  # other verdicts, most often timeouts
+    under_way: int = 0  # the most at once
+    cpu_us: float = 0.0  # of this process, per address
+    load_cpu_us: float = 0.0  # of the mail hosts, per address
+    cpu_share: float = 0.0  # processor time of this process / elapsed time
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All trials with exchanges of one latency."""
+    """All trials with mail hosts of one latency."""
 
     delay_ms: float
     connections: list[Trial]
@@ -51,7 +51,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The settings to use. `together` is none: see above."""
+    """The settings to use. `together` is only a finding: see the module's docstring."""
 
     host_connections: int
     probes_max: int
@@ -60,16 +60,16 @@ class Advice:
 
 
 def knee(trials: Sequence[Trial]) -> int:
-    """The least value that gives almost the best rate."""
+    """The least value that reaches KNEE of the best rate."""
     enough = KNEE * max(trial.rate for trial in trials)
     return min(trial.value for trial in trials if trial.rate >= enough)
 
 
 def bearable(trials: Sequence[Trial]) -> int | None:
-    """The largest value that gives almost the best rate, before any at which one was told wrong.
+    """The largest value that reaches KNEE of the best rate and is below any with a wrong verdict.
 
-    More probes than the knee's cost a machine nothing as long as it answers in time, and
-    silent hosts hold theirs for three seconds each. None where the least was too many.
+    It is above the knee: silent hosts hold a probe for three seconds each, and more probes
+    cost nothing while verdicts come in time. None if the least value was already too many.
     """
     right: list[Trial] = []
     for trial in sorted(trials, key=lambda trial: trial.value):
@@ -83,7 +83,7 @@ def bearable(trials: Sequence[Trial]) -> int | None:
 
 
 def advise(findings: Sequence[Findings], host_limit: int = HOST_LIMIT) -> Advice:
-    """What serves all of the latencies that were tried."""
+    """The settings that work for all latencies that were tried."""
     borne = [bearable(found.probes) for found in findings]
     least = min(trial.value for trial in findings[0].probes)
     return Advice(
@@ -95,7 +95,7 @@ def advise(findings: Sequence[Findings], host_limit: int = HOST_LIMIT) -> Advice
 
 
 def _remarks(findings: Sequence[Findings], borne: Sequence[int | None]) -> Iterator[str]:
-    """What limits the advice."""
+    """Remarks on how far the advice can be trusted."""
     most = max(trial.value for trial in findings[0].probes)
     if None in borne:
         yield (
@@ -117,7 +117,7 @@ def _load_is_heavy(found: Findings) -> bool:
     return best.load_cpu_us > best.cpu_us
 
 
-# -- for a person ----------------------------------------------------------------------------
+# -- for the terminal ------------------------------------------------------------------------
 
 SETTINGS_TRIED = {
     "connections": "connections to one host",
@@ -127,7 +127,7 @@ SETTINGS_TRIED = {
 
 
 def trial_table(trials: Sequence[Trial], asked: str) -> Table:
-    """What was tried; the knee is marked, and what the machine did not bear."""
+    """The trials of one setting, with marks at the knee and at values that were too many."""
     titles = (
         "addresses a second",
         "under way",
@@ -168,7 +168,7 @@ def settings_lines(advice: Advice) -> Iterator[str]:
 
 
 def words_on(advice: Advice, host_limit: int) -> Iterator[str]:
-    """What the settings are not."""
+    """What the settings do not cover, and the remarks."""
     yield (
         f"Pipelining is no setting: where a host offers it, up to {DEPTH_MAX} recipients are "
         "written at once, fewer where it is slow. How many of a domain come together is yours: "
@@ -182,7 +182,7 @@ def words_on(advice: Advice, host_limit: int) -> Iterator[str]:
     yield from advice.remarks
 
 
-# -- as any other result ---------------------------------------------------------------------
+# -- as a Result -----------------------------------------------------------------------------
 
 
 def result_of(findings: Sequence[Findings], advice: Advice) -> Result:
