@@ -14,7 +14,7 @@ def drawn(page: str) -> set[str]:
     paths: set[str] = set()
     folders: list[str] = []
     for line in drawing.text.splitlines():
-        found = re.match(r"( *)([\w.]+/?)(?: {2,}|$)", line)
+        found = re.match(r"( *)([\w.]+/?)(?: +|$)", line)
         assert found, line
         depth = len(found[1]) // 2
         folders[depth:] = [found[2]]

@@ -19,7 +19,7 @@ def test_the_ladder_is_the_codes() -> None:
 
 
 def test_replies_are_read_in_the_order_that_is_described() -> None:
-    header = ("order", "what the words speak of", "a rule of that kind")
+    header = ("order", "what the words are about", "a rule of that kind")
     reported = [bare(row[2]) for row in table_of("docs/verdicts.md", *header)]
     ids = [rule.reading.rule for rule in load_rules().rules]
     assert all(ids.index(one) < ids.index(other) for one, other in pairwise(reported))
