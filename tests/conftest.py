@@ -27,7 +27,7 @@ LONGEST_FIRST = (
     "tests/storage/test_model_queues.py",
     "tests/api/cli/test_clean.py",
     "tests/simulation/test_interleavings.py",
-    "tests/test_readme.py",
+    "tests/docs/test_commands.py",
     "tests/engine/dns/test_hung_resolver.py",
     "tests/api/billing/test_killed_worker.py",
     "tests/simulation/test_out_of_step.py",

@@ -23,7 +23,6 @@ LONG_MODULES = {
 }
 LONG_TESTS = {
     "tests/peers/test_postgres.py",
-    "tests/test_readme.py",
 }
 
 

@@ -23,7 +23,7 @@ from tests.api.observability.counting import (
     read,
 )
 from tests.api.raw_http import connected
-from tests.test_readme import ROOT, bare, table_of
+from tests.docs.pages import ROOT, bare, table_of
 
 
 def test_the_page_is_what_the_documentation_tells(board: SharedCounters) -> None:

@@ -33,7 +33,7 @@ from mailprobe.api.rest.schema import VerifyRequest
 from mailprobe.bench.lab import start_lab
 from tests.api.service_fixture import STREAM, VERIFY, Shop
 from tests.api.service_process import PATIENCE_S, make_place, running
-from tests.test_readme import ROOT, bare, table_of
+from tests.docs.pages import ROOT, bare, table_of
 
 Lines = Callable[[], list[dict[str, Any]]]
 

@@ -16,7 +16,7 @@ from mailprobe.api.observability.shared_counters import (
     open_shared_counters,
 )
 from tests.api.observability.counting import SMALL, read
-from tests.test_readme import ROOT
+from tests.docs.pages import ROOT
 
 FORKS = """
 import os, sys, time

@@ -1,0 +1,75 @@
+"""What the commands of the pages need: a lab, a service in the lab, and a working directory."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.bench.suites.service import ServiceProcess, start_service
+from tests.docs.pages import ROOT, Block
+
+SERVED = {"api.md", "operating.md", "tools.md"}  # pages whose commands have a service
+ROWS = 4  # of the example list: the next one stalls
+PREREQUISITES = ("curl", "sqlite3")  # programs that a page uses and mailprobe does not install
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with start_lab() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def service(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with start_service(lab.env, tmp_path_factory.mktemp("service")) as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A checkout as the pages see it: the program, the examples and a list of one's own."""
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / "examples/stream.py", tmp_path / "examples")
+    lines = (ROOT / "examples/list.csv").read_text("utf-8").splitlines(keepends=True)
+    for path in ("examples/list.csv", "list.csv"):
+        (tmp_path / path).write_text("".join(lines[: ROWS + 1]), "utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def env(request: pytest.FixtureRequest, block: Block, place: Path, lab: Lab) -> dict[str, str]:
+    """What a block's commands find: the lab, and with it the service and its database."""
+    for program in PREREQUISITES:
+        if re.search(rf"\b{program} ", block.text) and not shutil.which(program):
+            pytest.skip(f"this machine has no {program}")
+    if block.page.name not in SERVED and "$BASE_URL" not in block.text:
+        return lab.env
+    service: ServiceProcess = request.getfixturevalue("service")
+    (place / "data").symlink_to(service.folder / "data")
+    variables = {
+        "BASE_URL": service.url,
+        "TOOLS_URL": service.tools_url,
+        "KEY": service.key,
+        "PROVISIONING_KEY": service.account["provisioning_key"],
+        "ACCOUNT_ID": service.account["account_id"],
+    }
+    if "$KEY_ID" in block.text:
+        variables["KEY_ID"] = new_key_id(service)
+    return lab.env | variables
+
+
+def new_key_id(service: ServiceProcess) -> str:
+    """Of a key that is the block's own, to be revoked."""
+    made = httpx.post(
+        f"{service.url}/v1/management/keys",
+        headers={"Authorization": f"Bearer {service.account['provisioning_key']}"},
+        trust_env=False,
+    )
+    key_id: str = made.json()["id"]
+    return key_id

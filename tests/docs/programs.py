@@ -1,0 +1,41 @@
+"""Runs the commands of the pages in a directory of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.docs.pages import ROOT
+
+RUN_S = 20  # no command of a page takes so long, on the slowest machine
+
+
+def run(words: list[str], place: Path, variables: Mapping[str, str]) -> tuple[int, str]:
+    """Run it to its end; exit code, and all that it output."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAILPROBE_")}
+    env |= {"PATH": f"{sys.prefix}/bin{os.pathsep}{env['PATH']}", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        words,
+        cwd=place,
+        env={**env, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=RUN_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, output
+
+
+def bash(script: str, place: Path, variables: Mapping[str, str]) -> tuple[int, str]:
+    """Run a script that ends at its first failure; what it left in the background ends with it."""
+    ending = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"
+    return run(["bash", "-euo", "pipefail", "-c", f"{ending}\n{script}"], place, variables)

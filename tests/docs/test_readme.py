@@ -1,0 +1,20 @@
+"""README.md is short, and its table of answers is the code's."""
+
+from mailprobe.api.cli.output.lights import light_of
+from mailprobe.engine.verdict import LADDER, judge
+from tests.docs.pages import ROOT, bare, table_of
+
+LINES_MAX = 150
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= LINES_MAX
+
+
+def test_the_table_of_answers_has_every_status_confidence_and_light() -> None:
+    rows = table_of("README.md", "status", "confidence", "what happened", "light")
+    verdicts = [judge("ann@example.org", outcome) for outcome in LADDER]
+    assert {(bare(row[0]), float(row[1]), row[3]) for row in rows} == {
+        (verdict.status, verdict.confidence, light_of(verdict)) for verdict in verdicts
+    }
+    assert len(rows) == len({row[1] for row in rows})

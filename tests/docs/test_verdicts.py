@@ -1,0 +1,31 @@
+"""The tables of docs/verdicts.md are the code's."""
+
+import re
+from itertools import pairwise
+
+from mailprobe.engine.smtp.replies.rules import Meaning, load_rules
+from mailprobe.engine.verdict import LADDER, Outcome
+from tests.docs.pages import bare, table_of
+
+
+def test_the_ladder_is_the_codes() -> None:
+    header = ("outcome", "what happened", "status", "valid", "confidence", "failed_check")
+    reported = {Outcome(bare(row[0])): row[2:] for row in table_of("docs/verdicts.md", *header)}
+    words = {True: "true", False: "false", None: "null"}
+    assert reported == {
+        outcome: [rung.status, words[rung.valid], str(rung.confidence), str(rung.failed_check or "null")]
+        for outcome, rung in LADDER.items()
+    }  # fmt: skip
+
+
+def test_replies_are_read_in_the_order_that_is_described() -> None:
+    header = ("order", "what the words are about", "a rule of that kind")
+    reported = [bare(row[2]) for row in table_of("docs/verdicts.md", *header)]
+    ids = [rule.reading.rule for rule in load_rules().rules]
+    assert all(ids.index(one) < ids.index(other) for one, other in pairwise(reported))
+
+
+def test_every_meaning_is_described() -> None:
+    rows = table_of("docs/verdicts.md", "meaning", "of a 5xx to RCPT")
+    reported = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(reported) == sorted(meaning.value for meaning in Meaning)
