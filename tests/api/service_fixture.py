@@ -56,18 +56,18 @@ class Unsteady:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.store, name)
 
-        async def ask(*arguments: Any, **named: Any) -> Any:
+        async def call(*arguments: Any, **named: Any) -> Any:
             doomed = _doomed.get()
             if doomed is None:
-                return await self._ask(name, method, arguments, named)
+                return await self._call(name, method, arguments, named)
             await doomed.pass_by()
-            value = await self._ask(name, method, arguments, named)
+            value = await self._call(name, method, arguments, named)
             await doomed.pass_by()
             return value
 
-        return ask
+        return call
 
-    async def _ask(self, name: str, method: Any, arguments: Any, named: Any) -> Any:
+    async def _call(self, name: str, method: Any, arguments: Any, named: Any) -> Any:
         self.calls.append(name)
         if self.away is True or (isinstance(self.away, set) and name in self.away):
             raise StoreUnavailable("the disk is gone")

@@ -91,7 +91,7 @@ class Still:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
 
-        async def ask(*arguments: Any, **named: Any) -> Any:
+        async def call(*arguments: Any, **named: Any) -> Any:
             await trio.lowlevel.checkpoint()
             self._at = self._now()
             answers: queue.Queue[Any] = queue.Queue()
@@ -102,7 +102,7 @@ class Still:
                 raise error
             return value
 
-        return ask
+        return call
 
     async def _keep_open(self, where: str) -> None:
         try:

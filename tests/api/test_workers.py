@@ -93,17 +93,17 @@ class Program:
                 self.said += await self.process.stdout.receive_some()
         return self.said.split()[:lines]
 
-    async def ask(self) -> int:
-        """Who answers?"""
+    async def responding_pid(self) -> int:
+        """The process that answers one request."""
         async with connected(self.port) as raw:
             return int((await raw.ask(GET)).body)
 
-    async def ask_until(self, enough: Callable[[set[int]], bool]) -> set[int]:
-        """Ask until these have answered."""
+    async def request_until(self, enough: Callable[[set[int]], bool]) -> set[int]:
+        """Send requests until these processes have answered."""
         pids: set[int] = set()
         with trio.fail_after(WITHIN_S):
             while not enough(pids):
-                pids.add(await self.ask())
+                pids.add(await self.responding_pid())
         return pids
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -139,13 +139,13 @@ def two(pids: set[int]) -> bool:
 
 async def test_all_workers_serve_and_all_drain():
     async with running(count=2) as program:
-        await program.ask_until(two)
+        await program.request_until(two)
         assert await program.end() == 0
 
 
 async def test_an_interrupt_drains_too():
     async with running(count=2) as program:
-        await program.ask()
+        await program.responding_pid()
         assert await program.end(signal.SIGINT) == 0
 
 
@@ -157,7 +157,7 @@ async def test_a_killed_worker_takes_nobody_down_and_is_replaced():
     async def load() -> None:
         while True:
             try:
-                await answers.send(await program.ask())
+                await answers.send(await program.responding_pid())
             except (OSError, trio.BrokenResourceError, AssertionError) as error:
                 lost.append(error)
 
@@ -185,7 +185,7 @@ async def test_a_killed_worker_takes_nobody_down_and_is_replaced():
 
 async def test_open_streams_of_all_workers_end_whole():
     async with running(count=2) as program:
-        await program.ask_until(two)
+        await program.request_until(two)
         ends: list[bytes] = []
         pids: set[bytes] = set()
         begun = trio.Semaphore(0)
@@ -207,12 +207,12 @@ async def test_open_streams_of_all_workers_end_whole():
             assert await program.end() == 0
         assert sorted(ends) == [b""] * 8 + [b"end"] * 8
         with pytest.raises(OSError, match="refused"):
-            await program.ask()
+            await program.responding_pid()
 
 
 async def test_workers_end_when_their_parent_is_killed():
     async with running(count=2) as program:
-        pids = await program.ask_until(two)
+        pids = await program.request_until(two)
         program.process.kill()
         for pid in pids:
             await gone(pid)
@@ -256,7 +256,7 @@ async def test_the_parent_announces_when_all_serve_and_once() -> None:
     async with running("announces", 3) as program:
         port = b"%d" % program.port
         assert await program.hear(4) == [port, port, port, b"all"]
-        os.kill(await program.ask(), signal.SIGKILL)
+        os.kill(await program.responding_pid(), signal.SIGKILL)
         assert await program.hear(5) == [port, port, port, b"all", port]  # its successor's
         assert await program.end() == 0
         assert program.said.count(b"all") == 1

@@ -18,7 +18,7 @@ from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.dns.conftest import authority, ca_file
 from tests.engine.dns.test_doh import (
     QUESTION,
-    ask_many,
+    exchange_many,
     open_server,
     quick_clocks,
 )
@@ -85,7 +85,7 @@ async def test_a_fault_in_a_connection_fails_its_questions_alone(
     """They fail as when the resolver does; whoever asks next gets a connection and an answer."""
     outcomes: list[bytes | TransportFailed] = []
 
-    async def ask(transport, url: str) -> None:
+    async def exchange(transport, url: str) -> None:
         with trio.move_on_after(5) as patience:  # a look-up has a clock of its own
             try:
                 outcomes.append(await transport.exchange(url, QUESTION))
@@ -97,16 +97,16 @@ async def test_a_fault_in_a_connection_fails_its_questions_alone(
         with failing(owner, name) as has_failed:
             async with trio.open_nursery() as nursery:
                 for _ in range(5):
-                    nursery.start_soon(ask, transport, server.url)
+                    nursery.start_soon(exchange, transport, server.url)
             await _cut_connections(transport)
             with trio.fail_after(5):
                 while not has_failed():
-                    await ask(transport, server.url)
+                    await exchange(transport, server.url)
                     await trio.sleep(0.02)
         with trio.fail_after(5):
             while not faults:  # noqa: ASYNC110
                 await trio.sleep(0.01)
-        assert await ask_many(transport, server, 20) == 20
+        assert await exchange_many(transport, server, 20) == 20
     assert len(faults) == 1
     assert f"Fault: {name}" in faults[0]
     assert "Traceback" in faults[0]
@@ -147,7 +147,7 @@ async def test_whoever_is_told_may_fail_and_the_connection_goes_on(authority, ca
             raise Fault
 
         transport.begin(server.url, QUESTION, settle)
-        assert await ask_many(transport, server, 20) == 20
+        assert await exchange_many(transport, server, 20) == 20
         assert server.connections == 1
     assert len(faults) == 1
 

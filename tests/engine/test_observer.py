@@ -1,9 +1,6 @@
 """What a watcher is told: each step once, with its times, and never of whom."""
 
-import random
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,21 +8,19 @@ import pytest
 import trio
 
 from mailprobe.engine import (
-    Engine,
     EngineSettings,
     EngineStatistics,
-    Verdict,
     deciding_rules,
     in_order,
     open_answers,
-    open_engine,
 )
-from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
+from mailprobe.engine.testing.fake_network import FakeEndpoint, open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import HOST_PROFILES, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import LADDER, Outcome
+from tests.engine.engine_runs import open_test_engine, verify
 
 
 @dataclass
@@ -55,23 +50,6 @@ class Diary:
         return counted
 
 
-@asynccontextmanager
-async def watched(network: FakeNetwork, diary: Diary, **settings: Any) -> AsyncIterator[Engine]:
-    async with open_engine(
-        EngineSettings(**settings),
-        transport=network.transport,
-        dial=network.dial,
-        rng=random.Random(0),
-        observer=diary,
-    ) as engine:
-        yield engine
-
-
-async def ask(engine: Engine, *texts: str, patient: bool = False) -> list[Verdict]:
-    async with open_answers(engine, texts, account="me", patient=patient) as answers:
-        return await in_order(answers, len(texts))
-
-
 @pytest.mark.parametrize("patient", [False, True], ids=["at once", "patient"])
 async def test_every_address_is_told_of_once_with_the_outcome_of_its_verdict(
     autojump_clock, patient
@@ -85,8 +63,8 @@ async def test_every_address_is_told_of_once_with_the_outcome_of_its_verdict(
         network.add("shop.test", MailHost(mailboxes=frozenset({"known"})))
         network.add("gmail.com", MailHost())
         network.add("silent.test", new_host("silent"))
-        async with watched(network, diary) as engine:
-            verdicts = await ask(engine, *texts, patient=patient)
+        async with open_test_engine(network, observer=diary) as engine:
+            verdicts = await verify(engine, *texts, patient=patient)
     rungs = Counter((each.status, each.failed_check) for each in verdicts)
     reported: Counter[Any] = Counter()
     for (outcome, _), count in diary.outcomes.items():
@@ -104,8 +82,8 @@ async def test_times_are_those_of_the_layers(autojump_clock):
         for url in EngineSettings().doh_urls:
             network.transport.endpoints[url] = FakeEndpoint(delay_s=0.2)
         network.add("shop.test", new_host("silent"))
-        async with watched(network, diary) as engine:
-            await ask(engine, "ann@shop.test")
+        async with open_test_engine(network, observer=diary) as engine:
+            await verify(engine, "ann@shop.test")
     [route_s] = diary.seconds["route_read"]
     [probe_s] = diary.seconds["probe_settled"]
     assert diary.seconds["text_read"] == [0]
@@ -118,8 +96,8 @@ async def test_who_is_held_back_by_patience_is_not_longer_in_a_layer(autojump_cl
     diary = Diary()
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(latency_s=0.4))
-        async with watched(network, diary) as engine:
-            await ask(engine, *(f"a{n}@shop.test" for n in range(100)), patient=True)
+        async with open_test_engine(network, observer=diary) as engine:
+            await verify(engine, *(f"a{n}@shop.test" for n in range(100)), patient=True)
     assert len(diary.seconds["probe_settled"]) == 100
     assert max(diary.seconds["probe_settled"]) < 3.05
     assert max(diary.seconds["route_read"]) < 1
@@ -134,15 +112,15 @@ async def test_every_rule_that_decides_is_listed(autojump_clock):
         diary = Diary()
         async with open_fake_network() as network:
             network.add("shop.test", new_host(profile))
-            async with watched(network, diary) as engine:
-                await ask(engine, "known@shop.test", "nobody@shop.test", "ä@shop.test")
+            async with open_test_engine(network, observer=diary) as engine:
+                await verify(engine, "known@shop.test", "nobody@shop.test", "ä@shop.test")
         seen |= {rule for _, rule in diary.outcomes}
     for mode in ZoneMode:
         diary = Diary()
         async with open_fake_network() as network:
             network.zone.mode("shop.test", mode)
-            async with watched(network, diary) as engine:
-                await ask(engine, "ann@shop.test", "", "ann@mailinator.com", "ann@[192.0.2.1]")
+            async with open_test_engine(network, observer=diary) as engine:
+                await verify(engine, "ann@shop.test", "", "ann@mailinator.com", "ann@[192.0.2.1]")
         seen |= {rule for _, rule in diary.outcomes}
     assert seen <= listed
     assert {"syntax", "disposable", "no_mx", "resolver", "accepted", "clock.banner"} <= seen
@@ -154,8 +132,8 @@ async def test_nothing_that_is_told_names_anybody(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(mailboxes=frozenset({"known"})))
         network.zone.mode("broken.test", ZoneMode.SERVFAIL)
-        async with watched(network, diary) as engine:
-            await ask(engine, "known@shop.test", "ann@broken.test", "ann@-.test", "\N{BELL}@x.y")
+        async with open_test_engine(network, observer=diary) as engine:
+            await verify(engine, "known@shop.test", "ann@broken.test", "ann@-.test", "\N{BELL}@x.y")
     words = {word for _, said in diary.entries for word in said if isinstance(word, str)}
     assert words <= {*deciding_rules(), "mx", "addresses"}
 
@@ -165,11 +143,11 @@ async def test_look_ups_are_certain_or_failed_and_not_made_twice(autojump_clock)
     async with open_fake_network() as network:
         network.add("shop.test", MailHost())
         network.zone.mode("broken.test", ZoneMode.SERVFAIL)
-        async with watched(network, diary) as engine:
-            await ask(engine, "a@shop.test", "a@broken.test")
+        async with open_test_engine(network, observer=diary) as engine:
+            await verify(engine, "a@shop.test", "a@broken.test")
             assert Counter(diary.said("lookup_done")) == {(True,): 2, (False,): 1}
             assert diary.said("recalled") == []
-            await ask(engine, "b@shop.test")
+            await verify(engine, "b@shop.test")
     assert Counter(diary.said("lookup_done")) == {(True,): 2, (False,): 1}
     assert diary.said("recalled") == [("mx",), ("addresses",)]
 
@@ -178,14 +156,14 @@ async def test_a_session_that_is_woken_is_told_of(autojump_clock):
     diary = Diary()
     async with open_fake_network() as network:
         network.add("shop.test", MailHost())
-        async with watched(network, diary) as engine:
-            await ask(engine, "a@shop.test")
+        async with open_test_engine(network, observer=diary) as engine:
+            await verify(engine, "a@shop.test")
             assert (diary.said("connected"), diary.said("session_reused")) == ([(True,)], [])
             await trio.sleep(1)
-            await ask(engine, "b@shop.test")
+            await verify(engine, "b@shop.test")
             assert (diary.said("connected"), diary.said("session_reused")) == ([(True,)], [()])
             await trio.sleep(10)
-            await ask(engine, "c@shop.test")
+            await verify(engine, "c@shop.test")
             assert len(diary.said("connected")) == 2
             assert len(diary.said("session_reused")) == 1
 
@@ -194,8 +172,8 @@ async def test_a_host_that_bears_fewer_connections_is_told_of(autojump_clock):
     diary = Diary()
     async with open_fake_network() as network:
         network.add("shop.test", new_host("no pipelining", latency_s=0.02, connections_max=1))
-        async with watched(network, diary) as engine:
-            await ask(engine, *(f"a{n}@shop.test" for n in range(80)), patient=True)
+        async with open_test_engine(network, observer=diary) as engine:
+            await verify(engine, *(f"a{n}@shop.test" for n in range(80)), patient=True)
     assert diary.said("limit_lowered")
 
 
@@ -211,9 +189,9 @@ async def test_a_host_that_is_rested_is_told_of_once(autojump_clock, host, refus
     diary = Diary()
     async with open_fake_network() as network:
         network.add("shop.test", host)
-        async with watched(network, diary) as engine:
+        async with open_test_engine(network, observer=diary) as engine:
             for number in range(4):
-                await ask(engine, f"a{number}@shop.test")
+                await verify(engine, f"a{number}@shop.test")
                 await trio.sleep(1.1)
             assert diary.said("host_backed_off") == [(refused,)]
             assert engine.dispatcher.statistics().hosts_backing_off == 1
@@ -224,7 +202,7 @@ async def test_a_host_that_is_rested_is_told_of_once(autojump_clock, host, refus
 async def test_a_statistics_counts_what_is_under_way(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(faults={"CONNECT": Late(0.5)}))
-        async with watched(network, Diary(), probes_max=20) as engine:
+        async with open_test_engine(network, observer=Diary(), probes_max=20) as engine:
             texts = [f"a{n}@shop.test" for n in range(30)]
             assert engine.dispatcher.statistics() == EngineStatistics(0, 0, 0, 0, 0, 0, 0)
             async with open_answers(engine, texts, account="me") as answers:

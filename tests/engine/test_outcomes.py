@@ -1,50 +1,34 @@
-"""What happens to an address, row by row: the mail host's character -> the verdict."""
+"""The verdict on an address, for each kind of mail host and resolver."""
 
-import random
 from dataclasses import replace
 
 import pytest
 import trio
 
 from mailprobe.engine import (
-    EngineSettings,
-    Verdict,
     in_order,
     open_answers,
-    open_engine,
 )
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Close, Late, SendLine, Silence
 from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode
-from tests.engine.invariants import assert_whole
-
-DELIVERABLE = ("deliverable", True, 0.97, None)
-UNTESTED = ("deliverable", True, 0.90, None)
-CATCH_ALL = ("catch_all", True, 0.65, None)
-UNDELIVERABLE = ("undeliverable", False, 0.02, "smtp")
-UNKNOWN = ("unknown", False, 0.50, None)
-FAILED = ("unknown", False, 0.50, "smtp")
-TIMED_OUT = ("unknown", False, 0.50, "smtp_timeout")
-NO_MX = ("invalid", False, 0.0, "no_mx")
-
-
-def told(verdict: Verdict) -> tuple[str, bool, float, str | None]:
-    return verdict.status, verdict.valid, verdict.confidence, verdict.failed_check
-
-
-async def verify(network: FakeNetwork, *texts: str, **settings: object) -> list[Verdict]:
-    """All of these, asked together by one asker; the engine is whole afterwards."""
-    engine_settings = replace(EngineSettings(), **settings)  # type: ignore[arg-type]
-    async with open_engine(
-        engine_settings, transport=network.transport, dial=network.dial, rng=random.Random(0)
-    ) as engine:
-        async with open_answers(engine, texts, account="me") as answers:
-            verdicts = await in_order(answers, len(texts))
-        await trio.sleep(30)
-        assert_whole(engine)
-    return verdicts
+from tests.engine.engine_runs import (
+    CATCH_ALL,
+    DELIVERABLE,
+    FAILED,
+    NO_MX,
+    TIMED_OUT,
+    UNDELIVERABLE,
+    UNKNOWN,
+    UNTESTED,
+    fields_of,
+    knowns,
+    open_test_engine,
+    verify,
+    verify_once,
+)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +107,13 @@ async def verify(network: FakeNetwork, *texts: str, **settings: object) -> list[
     ],
 )
 async def test_a_host_of_each_character(autojump_clock, profile, known, unknown):
-    """A mailbox that exists and one that does not, each asked about alone."""
+    """A mailbox that exists and one that does not, each verified alone."""
     for text, expected in (("known@shop.test", known), ("nobody@shop.test", unknown)):
         async with open_fake_network() as network:
             host = new_host(profile)
             network.add("shop.test", host)
-            [verdict] = await verify(network, text)
-            assert told(verdict) == expected
+            [verdict] = await verify_once(network, text)
+            assert fields_of(verdict) == expected
             assert verdict.latency_ms <= 3050
             assert verdict.mx_found
             assert verdict.mx_host == "mx.shop.test"
@@ -150,11 +134,11 @@ async def test_a_host_of_each_character(autojump_clock, profile, known, unknown)
     ],
 )
 async def test_a_resolver_of_each_mood(autojump_clock, mode, expected):
-    """Only a certain answer is `no_mx`; the resolver's own trouble never is."""
+    """Only a certain answer is `no_mx`; a resolver's failure never is."""
     async with open_fake_network() as network:
         network.zone.mode("shop.test", mode)
-        [verdict] = await verify(network, "ann@shop.test")
-        assert told(verdict) == expected
+        [verdict] = await verify_once(network, "ann@shop.test")
+        assert fields_of(verdict) == expected
         assert (verdict.mx_found, verdict.mx_host) == (False, None)
 
 
@@ -162,25 +146,25 @@ async def test_no_mx_record_and_a_null_mx(autojump_clock):
     async with open_fake_network() as network:
         network.zone.exists("bare.test")
         network.zone.null_mx("null.test")
-        for verdict in await verify(network, "ann@bare.test", "ann@null.test"):
-            assert told(verdict) == NO_MX
+        for verdict in await verify_once(network, "ann@bare.test", "ann@null.test"):
+            assert fields_of(verdict) == NO_MX
             assert (verdict.mx_found, verdict.mx_host) == (False, None)
 
 
 async def test_mx_records_that_name_no_host_are_no_mx_found(autojump_clock):
-    """mx_found and mx_host always agree; the domain is not called one without mail for it."""
+    """mx_found and mx_host always agree; such a domain is not `no_mx`."""
     async with open_fake_network() as network:
         network.zone.mx("shop.test", "127.0.0.1")
-        [verdict] = await verify(network, "ann@shop.test")
-        assert told(verdict) == UNKNOWN
+        [verdict] = await verify_once(network, "ann@shop.test")
+        assert fields_of(verdict) == UNKNOWN
         assert (verdict.mx_found, verdict.mx_host) == (False, None)
 
 
 async def test_an_exchange_without_an_address_is_smtp(autojump_clock):
     async with open_fake_network() as network:
         network.zone.mx("shop.test", "mx.nowhere.test")
-        [verdict] = await verify(network, "ann@shop.test")
-        assert told(verdict) == FAILED
+        [verdict] = await verify_once(network, "ann@shop.test")
+        assert fields_of(verdict) == FAILED
         assert (verdict.mx_found, verdict.mx_host) == (True, "mx.nowhere.test")
 
 
@@ -188,8 +172,8 @@ async def test_an_exchange_whose_look_up_fails_is_the_resolvers_failure(autojump
     async with open_fake_network() as network:
         network.zone.mx("shop.test", "mx.shop.test")
         network.zone.mode("mx.shop.test", ZoneMode.SERVFAIL)
-        [verdict] = await verify(network, "ann@shop.test")
-        assert told(verdict) == UNKNOWN
+        [verdict] = await verify_once(network, "ann@shop.test")
+        assert fields_of(verdict) == UNKNOWN
         assert (verdict.mx_found, verdict.mx_host) == (True, "mx.shop.test")
 
 
@@ -212,16 +196,16 @@ async def test_an_exchange_whose_look_up_fails_is_the_resolvers_failure(autojump
 async def test_an_exchange_that_is_not_public_is_never_connected_to(autojump_clock, address):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(), address=address)
-        [verdict] = await verify(network, "known@shop.test")
-        assert told(verdict) == FAILED
+        [verdict] = await verify_once(network, "known@shop.test")
+        assert fields_of(verdict) == FAILED
         assert not network.dialled
 
 
 async def test_a_private_exchange_is_reached_where_that_is_allowed(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(), address="127.0.0.1")
-        [verdict] = await verify(network, "known@shop.test", allow_private=True)
-        assert told(verdict) == DELIVERABLE
+        [verdict] = await verify_once(network, "known@shop.test", allow_private=True)
+        assert fields_of(verdict) == DELIVERABLE
 
 
 # -- the random address ----------------------------------------------------------------------
@@ -241,20 +225,20 @@ async def test_a_private_exchange_is_reached_where_that_is_allowed(autojump_cloc
 async def test_what_the_random_address_tells(autojump_clock, reply, expected):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(default_unknown=reply))
-        [verdict] = await verify(network, "known@shop.test")
-        assert told(verdict) == expected
+        [verdict] = await verify_once(network, "known@shop.test")
+        assert fields_of(verdict) == expected
 
 
 async def test_a_random_address_that_times_out_leaves_the_real_one_deliverable(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(reply_s=0.9, ehlo_lines=("SIZE 1",))
         network.add("shop.test", host)
-        [verdict] = await verify(network, "known@shop.test")
-        assert told(verdict) == TIMED_OUT  # 0.9 s for each of banner, EHLO, MAIL and RCPT
+        [verdict] = await verify_once(network, "known@shop.test")
+        assert fields_of(verdict) == TIMED_OUT  # 0.9 s for each of banner, EHLO, MAIL and RCPT
         host = MailHost(reply_s=0.65, ehlo_lines=("SIZE 1",))
         network.add("slow.test", host)
-        [verdict] = await verify(network, "known@slow.test")
-        assert told(verdict) == UNTESTED
+        [verdict] = await verify_once(network, "known@slow.test")
+        assert fields_of(verdict) == UNTESTED
         assert verdict.latency_ms <= 3050
 
 
@@ -262,16 +246,11 @@ async def test_a_domain_is_tested_once_in_six_hours(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost()
         network.add("shop.test", host)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial, mint=lambda: "random"
-        ) as engine:
+        async with open_test_engine(network, mint=lambda: "random") as engine:
             for at_h, tests in ((0, 1), (1, 1), (5.9, 1), (6.1, 2)):
                 await trio.sleep_until(at_h * 3600)
-                async with open_answers(
-                    engine, [f"known{at_h}@shop.test"], account="me"
-                ) as answers:
-                    [verdict] = await in_order(answers, 1)
-                assert told(verdict) == DELIVERABLE
+                [verdict] = await verify(engine, f"known{at_h}@shop.test")
+                assert fields_of(verdict) == DELIVERABLE
                 assert host.record.recipients["random@shop.test"] == tests
 
 
@@ -279,22 +258,19 @@ async def test_both_answers_are_kept(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(catch_all=True)
         network.add("shop.test", host)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial, mint=lambda: "random"
-        ) as engine:
+        async with open_test_engine(network, mint=lambda: "random") as engine:
             for number in range(3):
-                async with open_answers(engine, [f"a{number}@shop.test"], account="me") as answers:
-                    [verdict] = await in_order(answers, 1)
-                assert told(verdict) == CATCH_ALL
+                [verdict] = await verify(engine, f"a{number}@shop.test")
+                assert fields_of(verdict) == CATCH_ALL
         assert host.record.recipients["random@shop.test"] == 1
 
 
 async def test_the_random_address_is_not_asked_where_no_real_one_was_accepted(autojump_clock):
-    """In step, where nothing is pipelined behind the real one."""
+    """In lock-step, where nothing is pipelined behind the real one."""
     async with open_fake_network() as network:
         host = new_host("no pipelining")
         network.add("shop.test", host)
-        await verify(network, "nobody@shop.test")
+        await verify_once(network, "nobody@shop.test")
         assert set(host.record.recipients) == {"nobody@shop.test"}
 
 
@@ -302,7 +278,7 @@ async def test_the_real_recipient_comes_first(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost()
         network.add("shop.test", host)
-        await verify(network, "known@shop.test")
+        await verify_once(network, "known@shop.test")
         [session] = host.record.sessions
         assert session.recipients[0] == "known@shop.test"
         assert len(session.recipients) == 2
@@ -334,9 +310,9 @@ async def test_the_next_exchange_is_tried(autojump_clock, first):
     async with open_fake_network() as network:
         network.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
         network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        known, unknown = await verify(network, "known@shop.test", "nobody@shop.test")
-        assert told(known) == DELIVERABLE
-        assert told(unknown) == UNDELIVERABLE
+        known, unknown = await verify_once(network, "known@shop.test", "nobody@shop.test")
+        assert fields_of(known) == DELIVERABLE
+        assert fields_of(unknown) == UNDELIVERABLE
         assert known.mx_host == "mx1.shop.test"
 
 
@@ -345,8 +321,8 @@ async def test_an_answer_to_rcpt_is_final_whatever_the_next_exchange_would_say(a
         backup = MailHost(catch_all=True)
         network.add("shop.test", MailHost(), mx="mx1.shop.test", preference=10)
         network.add("shop.test", backup, mx="mx2.shop.test", preference=20)
-        [verdict] = await verify(network, "nobody@shop.test")
-        assert told(verdict) == UNDELIVERABLE
+        [verdict] = await verify_once(network, "nobody@shop.test")
+        assert fields_of(verdict) == UNDELIVERABLE
         assert backup.record.sessions_seen == 0
 
 
@@ -365,12 +341,12 @@ async def test_at_most_five_addresses_and_two_conversations(autojump_clock):
                 mx=f"mx{number}.busy.test",
                 preference=number,
             )
-        [refused] = await verify(network, "ann@refused.test")
-        assert told(refused) == FAILED
+        [refused] = await verify_once(network, "ann@refused.test")
+        assert fields_of(refused) == FAILED
         assert len(network.dialled) == 5
         network.dialled.clear()
-        [busy] = await verify(network, "ann@busy.test")
-        assert told(busy) == FAILED
+        [busy] = await verify_once(network, "ann@busy.test")
+        assert fields_of(busy) == FAILED
         assert len(network.dialled) == 2
 
 
@@ -378,8 +354,8 @@ async def test_the_verdict_is_that_of_the_last_exchange_tried(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", new_host("silent"), mx="mx1.shop.test", preference=10)
         network.add("shop.test", new_host("refused"), mx="mx2.shop.test", preference=20)
-        [verdict] = await verify(network, "ann@shop.test")
-        assert told(verdict) == FAILED
+        [verdict] = await verify_once(network, "ann@shop.test")
+        assert fields_of(verdict) == FAILED
 
 
 async def test_an_exchange_of_several_addresses_is_tried_at_each(autojump_clock):
@@ -387,54 +363,48 @@ async def test_an_exchange_of_several_addresses_is_tried_at_each(autojump_clock)
         network.add("shop.test", new_host("refused"), mx="mx.shop.test", address="11.1.1.1")
         network.zone.host("mx.shop.test", "11.1.1.1", "11.1.1.2")
         network.hosts["11.1.1.2"] = MailHost()
-        [verdict] = await verify(network, "known@shop.test")
-        assert told(verdict) == DELIVERABLE
+        [verdict] = await verify_once(network, "known@shop.test")
+        assert fields_of(verdict) == DELIVERABLE
 
 
 # -- what goes wrong half-way ----------------------------------------------------------------
 
 
 async def test_those_behind_a_stalled_recipient_are_asked_again(autojump_clock):
-    """One mailbox that the host can't look up must not cost its neighbours their answer."""
+    """One mailbox that the host cannot look up must not cost the others their verdicts."""
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(faults={"stuck@shop.test": Silence()}))
-        texts = ["stuck@shop.test", *(f"known{number}@shop.test" for number in range(5))]
-        stuck, *others = await verify(network, *texts)
-        assert told(stuck) == TIMED_OUT
-        assert {told(verdict) for verdict in others} == {DELIVERABLE}
+        texts = ["stuck@shop.test", *knowns(5)]
+        stuck, *others = await verify_once(network, *texts)
+        assert fields_of(stuck) == TIMED_OUT
+        assert {fields_of(verdict) for verdict in others} == {DELIVERABLE}
 
 
 async def test_a_late_reply_never_answers_the_next_question(autojump_clock):
-    """A host that answers after our time-out must not have its answer taken for another's."""
+    """A reply after our time-out must not be taken for another address's."""
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(faults={"nobody@shop.test": Late(1.5)}))
-        async with open_engine(
-            EngineSettings(host_connections=1), transport=network.transport, dial=network.dial
-        ) as engine:
+        async with open_test_engine(network, host_connections=1) as engine:
             for text, expected in (
                 ("nobody@shop.test", TIMED_OUT),
                 ("known@shop.test", DELIVERABLE),
             ):
-                async with open_answers(engine, [text], account="me") as answers:
-                    [verdict] = await in_order(answers, 1)
-                assert told(verdict) == expected
+                [verdict] = await verify(engine, text)
+                assert fields_of(verdict) == expected
 
 
 @pytest.mark.parametrize(
     "closed", [Close(), SendLine("421 4.4.2 Error: timeout exceeded", close=True)]
 )
 async def test_a_reused_connection_that_fails_first_is_replaced(autojump_clock, closed):
-    """Kept for reuse, then found dead: the question is asked once more on a fresh one."""
+    """An idle connection turns out to be closed: the probe is sent again on a new one."""
     async with open_fake_network() as network:
         host = MailHost(faults={"known2": closed}, troubled_sessions=1)
         network.add("shop.test", host)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
+        async with open_test_engine(network) as engine:
             for text in ("known1@shop.test", "known2@shop.test"):
-                async with open_answers(engine, [text], account="me") as answers:
-                    [verdict] = await in_order(answers, 1)
-                assert told(verdict) == DELIVERABLE
+                [verdict] = await verify(engine, text)
+                assert fields_of(verdict) == DELIVERABLE
         assert host.record.sessions_seen == 2
 
 
@@ -442,14 +412,9 @@ async def test_a_connection_is_reused_and_quit(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost()
         network.add("shop.test", host)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
+        async with open_test_engine(network) as engine:
             for number in range(5):
-                async with open_answers(
-                    engine, [f"known{number}@shop.test"], account="me"
-                ) as answers:
-                    await in_order(answers, 1)
+                await verify(engine, f"known{number}@shop.test")
         [session] = host.record.sessions
         assert session.quit
 
@@ -458,11 +423,8 @@ async def test_closing_the_engine_says_quit_at_once(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost()
         network.add("shop.test", host)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
-            async with open_answers(engine, ["known@shop.test"], account="me") as answers:
-                await in_order(answers, 1)
+        async with open_test_engine(network) as engine:
+            await verify(engine, "known@shop.test")
             before = trio.current_time()
         assert trio.current_time() - before < 0.1
         assert host.record.sessions[0].quit
@@ -476,12 +438,12 @@ async def test_smtputf8_is_asked_only_where_it_is_offered(autojump_clock):
         offers, lacks = MailHost(catch_all=True), new_host("no smtputf8", catch_all=True)
         network.add("offers.test", offers)
         network.add("lacks.test", lacks)
-        offered, lacking, plain = await verify(
+        offered, lacking, plain = await verify_once(
             network, "jürgen@offers.test", "jürgen@lacks.test", "ann@lacks.test"
         )
-        assert told(offered) == CATCH_ALL
-        assert told(lacking) == UNKNOWN
-        assert told(plain) == CATCH_ALL
+        assert fields_of(offered) == CATCH_ALL
+        assert fields_of(lacking) == UNKNOWN
+        assert fields_of(plain) == CATCH_ALL
         assert "jürgen@offers.test" in offers.record.recipients
         assert "jürgen@lacks.test" not in lacks.record.recipients
 
@@ -490,8 +452,10 @@ async def test_eight_refusals_end_a_session(autojump_clock):
     async with open_fake_network() as network:
         host = new_host("postfix")
         network.add("shop.test", host)
-        verdicts = await verify(network, *(f"nobody{number}@shop.test" for number in range(40)))
-        assert {told(verdict) for verdict in verdicts} == {UNDELIVERABLE}
+        verdicts = await verify_once(
+            network, *(f"nobody{number}@shop.test" for number in range(40))
+        )
+        assert {fields_of(verdict) for verdict in verdicts} == {UNDELIVERABLE}
         assert all(session.refusals <= 8 for session in host.record.sessions)
         assert all(session.quit for session in host.record.sessions)
 
@@ -500,10 +464,10 @@ async def test_a_hundred_recipients_end_a_session(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(catch_all=True)
         network.add("shop.test", host)
-        verdicts = await verify(
+        verdicts = await verify_once(
             network, *(f"a{number}@shop.test" for number in range(250)), host_connections=1
         )
-        assert {told(verdict) for verdict in verdicts} == {CATCH_ALL}
+        assert {fields_of(verdict) for verdict in verdicts} == {CATCH_ALL}
         assert all(len(session.recipients) <= 100 for session in host.record.sessions)
         assert host.record.sessions_seen == 3
 
@@ -512,8 +476,8 @@ async def test_a_host_that_wants_each_recipient_by_itself_gets_few_resets(autoju
     async with open_fake_network() as network:
         host = replace(new_host("exim"), recipients_max=1)
         network.add("shop.test", host)
-        verdicts = await verify(network, *(f"known{number}@shop.test" for number in range(30)))
-        assert {told(verdict) for verdict in verdicts} == {DELIVERABLE}
+        verdicts = await verify_once(network, *knowns(30))
+        assert {fields_of(verdict) for verdict in verdicts} == {DELIVERABLE}
         for session in host.record.sessions:
             assert sum(spoken.line == "RSET" for spoken in session.commands_seen) <= 8
 
@@ -527,8 +491,8 @@ async def test_declared_limits_are_obeyed(autojump_clock, limit):
         texts = [
             f"known{number}@{domain}.test" for number in range(10) for domain in ("one", "two")
         ]
-        verdicts = await verify(network, *texts)
-        assert {told(verdict) for verdict in verdicts} == {DELIVERABLE}
+        verdicts = await verify_once(network, *texts)
+        assert {fields_of(verdict) for verdict in verdicts} == {DELIVERABLE}
         for session in host.record.sessions:
             assert_limits(session, dict(item.split("=") for item in limit.split()))
 
@@ -551,11 +515,11 @@ async def test_the_whole_conversation_as_it_stands_on_the_wire(autojump_clock):
         host = MailHost()
         network.add("shop.test", host)
         async with (
-            open_engine(
-                EngineSettings(helo_name="probe.example.org", mail_from="check@example.org"),
-                transport=network.transport,
-                dial=network.dial,
+            open_test_engine(
+                network,
                 mint=lambda: "nobodyhasthis",
+                helo_name="probe.example.org",
+                mail_from="check@example.org",
             ) as engine,
             open_answers(engine, ["known@shop.test"], account="me") as answers,
         ):
@@ -570,21 +534,17 @@ async def test_the_whole_conversation_as_it_stands_on_the_wire(autojump_clock):
 
 
 async def test_a_host_that_refuses_us_is_rested(autojump_clock):
-    """Refused at the door again and again, it is left alone; the verdict stays the same."""
+    """After repeated refusals the host gets a back-off; the verdict stays the same."""
     async with open_fake_network() as network:
         host = new_host("blocked at banner")
         network.add("shop.test", host)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
+        async with open_test_engine(network) as engine:
             for number in range(20):
-                async with open_answers(engine, [f"a{number}@shop.test"], account="me") as answers:
-                    [verdict] = await in_order(answers, 1)
-                assert told(verdict) == FAILED
+                [verdict] = await verify(engine, f"a{number}@shop.test")
+                assert fields_of(verdict) == FAILED
             assert host.record.sessions_seen <= 3
             await trio.sleep(3600)
-            async with open_answers(engine, ["later@shop.test"], account="me") as answers:
-                await in_order(answers, 1)
+            await verify(engine, "later@shop.test")
         assert host.record.sessions_seen > 2
 
 
@@ -592,6 +552,6 @@ async def test_a_host_that_blocks_us_at_rcpt_is_rested_with_the_same_verdict(aut
     async with open_fake_network() as network:
         host = new_host("blocklisted")
         network.add("shop.test", host)
-        verdicts = await verify(network, *(f"known{number}@shop.test" for number in range(50)))
-        assert {told(verdict) for verdict in verdicts} == {UNKNOWN}
+        verdicts = await verify_once(network, *knowns(50))
+        assert {fields_of(verdict) for verdict in verdicts} == {UNKNOWN}
         assert sum(host.record.recipients.values()) <= 16

@@ -15,21 +15,21 @@ from tests.beside import run_beside
 SCENARIOS = ("default", "restless", "strict", "particular", "slow")
 
 
-async def ask_every_address(scenario: str) -> None:
+async def verify_every_address(scenario: str) -> None:
     with start_lab(scenario) as lab:
         settings = Settings.read(lab.env).engine
         async with open_engine(settings) as engine:
             for outcome, texts in lab.addresses.items():
                 async with open_answers(engine, texts, account="me", patient=True) as answers:
                     for verdict in await in_order(answers, len(texts)):
-                        assert_told(verdict, Outcome(outcome))
+                        assert_outcome(verdict, Outcome(outcome))
         await trio.to_thread.run_sync(assert_polite, lab.records(), settings.host_connections)
 
 
 @pytest.fixture(scope="module")
 def outcome(request: pytest.FixtureRequest) -> Iterator[Callable[[str], None]]:
     """Silent hosts are waited for in each scenario, so all of them run beside one another."""
-    acts = {name: partial(trio.run, ask_every_address, name) for name in SCENARIOS}
+    acts = {name: partial(trio.run, verify_every_address, name) for name in SCENARIOS}
     with run_beside(request, acts, at_once=len(acts)) as outcome:
         yield outcome
 
@@ -41,7 +41,7 @@ def test_every_address_of_the_lab_is_told_right(
     outcome(scenario)
 
 
-def assert_told(verdict: Verdict, outcome: Outcome) -> None:
+def assert_outcome(verdict: Verdict, outcome: Outcome) -> None:
     reported = (verdict.status, verdict.valid, verdict.confidence, verdict.failed_check)
     assert reported == LADDER[outcome], f"{verdict.email}: {reported}, not {outcome}"
 

@@ -1,12 +1,27 @@
-"""What the programs said is shown with a test that failed beside them."""
+"""Fixtures of several peers; the programs' logs are shown with a test that failed."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from mailprobe.bench.lab import Lab, start_lab
+from mailprobe.engine.testing.zone import Zone
 from tests.peers import measured
-from tests.peers.programs import RUNNING, SHOWN_OCTETS_MAX
+from tests.peers.mail_servers import MailServer
+from tests.peers.programs.process import RUNNING, SHOWN_OCTETS_MAX
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with start_lab() as lab:
+        yield lab
+
+
+@pytest.fixture
+def zone(mail_server: MailServer) -> Zone:
+    """The names of the module's mail server, for one test to change."""
+    return mail_server.domains.zone()
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -15,7 +30,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = outcome.get_result()
     if report.failed:
         for program in RUNNING:
-            report.sections.append((f"{program.name} said", program.said()[-SHOWN_OCTETS_MAX:]))
+            report.sections.append((f"{program.name} logs", program.logs()[-SHOWN_OCTETS_MAX:]))
 
 
 def pytest_sessionfinish() -> None:

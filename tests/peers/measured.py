@@ -1,18 +1,18 @@
-"""What was measured: of each server and case the reply that decided, the rule, the verdict.
+"""Records, for each server and case, the deciding reply, the rule and the verdict.
 
-Written to `.peers/measured.md` when the tests end; docs/peers.md shows it.
+They are written to `.peers/measured.md` when the tests end; docs/peers.md shows them.
 """
 
-from tests.peers.engine_runs import Told
-from tests.peers.programs import PEERS
+from tests.peers.engine_runs import Finding
+from tests.peers.programs.process import PEERS
 
 ROWS: dict[tuple[str, str], tuple[str, str, str]] = {}
 
 
-def note(server: str, case: str, reported: Told) -> None:
-    verdict = reported.verdict
+def record(server: str, case: str, finding: Finding) -> None:
+    verdict = finding.verdict
     status = f"{verdict.status}, {verdict.failed_check}" if verdict.failed_check else verdict.status
-    ROWS[server, case] = (reported.deciding_line, reported.rule, status)
+    ROWS[server, case] = (finding.deciding_line, finding.rule, status)
 
 
 def write() -> None:

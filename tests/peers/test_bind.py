@@ -1,6 +1,6 @@
-"""BIND as the resolver: DNS over HTTPS by another hand, with its own TLS and HTTP/2.
+"""BIND as the resolver: another implementation of DNS over HTTPS, with its own TLS and HTTP/2.
 
-Nobody listens at the exchanges, so a domain that has mail ends `conversation_failed`.
+Nothing listens at the exchanges, so a domain that has mail ends `conversation_failed`.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -13,17 +13,17 @@ import trio
 from mailprobe.engine import Engine, open_answers, open_engine
 from mailprobe.engine.verdict import Outcome
 from tests.engine.invariants import assert_whole
-from tests.peers.bind import Bind, prepare
-from tests.peers.engine_runs import Told, ask, assert_told, engine_settings
-from tests.peers.programs import free_port
+from tests.peers.engine_runs import Finding, assert_outcome, engine_settings, verify
+from tests.peers.programs.bind import Bind, prepare_bind
+from tests.peers.programs.process import free_port
 
-EXCHANGES = 100  # more than the 64 that are kept, in more than 4 KB
+EXCHANGES = 100  # the engine keeps 64; the message is larger than 4 KB
 LONG = "a-name-as-long-as-those-of-the-largest-operators-are"
 
 
 def chain(name: str, links: int) -> str:
-    """So many CNAMEs from this name to one that has mail."""
-    steps = [name, *(f"{name}-{place}" for place in range(1, links)), "plain"]
+    """`links` CNAMEs from this name to one that has mail."""
+    steps = [name, *(f"{name}-{number}" for number in range(1, links)), "plain"]
     return "".join(f"{one} CNAME {next_}\n" for one, next_ in pairwise(steps))
 
 
@@ -69,7 +69,7 @@ b.equal A 127.0.40.2
     + "".join(f"huge MX {place} {LONG}-{place:03}\n" for place in range(1, 300))
 )
 
-OTHERS = 10  # domains that are asked when the burst is over
+OTHERS = 10  # domains that are looked up when the burst is over
 FAILED, NO_MX, FOUND = Outcome.RESOLVER_FAILED, Outcome.NO_MX, Outcome.CONVERSATION_FAILED
 
 # domain under peers.test (or a whole one), outcome, mx_found, mx_host's first label
@@ -108,7 +108,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def prepared() -> Bind:
-    return prepare({"peers.test": RECORDS})
+    return prepare_bind({"peers.test": RECORDS})
 
 
 @pytest.fixture(scope="module")
@@ -118,26 +118,26 @@ def bind(prepared) -> Iterator[Bind]:
 
 
 @asynccontextmanager
-async def asking(bind: Bind) -> AsyncIterator[Engine]:
-    """An engine that asks BIND alone. The exchanges' port is free, so they refuse at once."""
+async def open_engine_for(bind: Bind) -> AsyncIterator[Engine]:
+    """An engine with BIND as its only resolver. The exchanges' port is free, so they refuse at once."""
     async with open_engine(engine_settings(bind.url, bind.authority, free_port())) as engine:
         yield engine
     assert_whole(engine)
 
 
 @pytest.mark.parametrize(("name", "outcome", "mx_found", "mx_host"), CASES)
-async def test_a_domain_is_told_right(bind, name, outcome, mx_found, mx_host):
+async def test_a_domain_gets_its_verdict(bind, name, outcome, mx_found, mx_host):
     text = f"ann@{name}" if "." in name else f"ann@{name}.peers.test"
-    async with asking(bind) as engine:
-        reported = (await ask(engine, [text]))[text]
-    assert_told(reported, outcome)
-    assert reported.verdict.mx_found is mx_found
+    async with open_engine_for(bind) as engine:
+        finding = (await verify(engine, [text]))[text]
+    assert_outcome(finding, outcome)
+    assert finding.verdict.mx_found is mx_found
     whole = mx_host if mx_host is None or mx_host.endswith(".test") else f"{mx_host}.peers.test"
-    assert reported.verdict.mx_host == whole
+    assert finding.verdict.mx_host == whole
 
 
 def texts(count: int) -> list[str]:
-    """Half of these domains have mail, the others say that they have none."""
+    """Half of these domains have mail, the others a null MX (RFC 7505)."""
     return [
         f"ann@d{number}.{'burst' if number % 2 else 'silent'}.peers.test" for number in range(count)
     ]
@@ -148,58 +148,58 @@ def outcome_of(text: str) -> Outcome:
 
 
 async def test_three_thousand_domains_at_once(bind):
-    """On a busy machine some answers come too late; the connection serves the next as before."""
+    """On a busy machine some answers come too late; later look-ups on the connection succeed."""
     wanted, others = texts(3000 + OTHERS)[:3000], texts(3000 + OTHERS)[3000:]
-    async with asking(bind) as engine:
-        reported = await ask(engine, wanted)
-        then = await ask(engine, others)
-    assert reported.keys() == set(wanted)
-    right = [text for text in wanted if is_right(reported[text])]
-    assert len(right) >= 0.9 * len(wanted)
-    assert all(is_right(each) for each in then.values())
+    async with open_engine_for(bind) as engine:
+        findings = await verify(engine, wanted)
+        later = await verify(engine, others)
+    assert findings.keys() == set(wanted)
+    found = [text for text in wanted if is_found(findings[text])]
+    assert len(found) >= 0.9 * len(wanted)
+    assert all(is_found(each) for each in later.values())
 
 
-def is_right(reported: Told) -> bool:
-    """Told right; or, for want of an answer, told to be unknown. Anything else is wrong."""
-    if reported.rule.startswith(("resolver", "exchange.lookup-failed")):
-        assert_told(reported, FAILED)
+def is_found(finding: Finding) -> bool:
+    """Whether the look-up succeeded. If it failed the verdict must be unknown, else the right one."""
+    if finding.rule.startswith(("resolver", "exchange.lookup-failed")):
+        assert_outcome(finding, FAILED)
         return False
-    assert_told(reported, outcome_of(reported.verdict.email))
+    assert_outcome(finding, outcome_of(finding.verdict.email))
     return True
 
 
 @pytest.fixture
 def another() -> Bind:
-    """One that is not running."""
-    return prepare({"peers.test": RECORDS}, "bind-another")
+    """A BIND that is not running."""
+    return prepare_bind({"peers.test": RECORDS}, "bind-another")
 
 
 async def test_a_resolver_that_is_restarted_is_found_again(another):
-    """Its end is a GOAWAY or a closed connection; the next question goes to the new one."""
+    """Its end is a GOAWAY or a closed connection; the next query opens a new one."""
     before, between, after = (f"ann@{name}.burst.peers.test" for name in "abc")
-    async with asking(another) as engine:
+    async with open_engine_for(another) as engine:
         with another.running():
-            assert_told((await ask(engine, [before]))[before], FOUND)
-        assert_told((await ask(engine, [between]))[between], FAILED)
+            assert_outcome((await verify(engine, [before]))[before], FOUND)
+        assert_outcome((await verify(engine, [between]))[between], FAILED)
         with another.running():
-            assert_told((await ask(engine, [after]))[after], FOUND)
+            assert_outcome((await verify(engine, [after]))[after], FOUND)
 
 
 async def test_a_restart_in_a_burst_makes_no_domain_lose_its_mail(another):
-    """Whoever could not be asked is unknown; nobody is told `no_mx` who has mail."""
+    """A domain that could not be looked up is unknown; one that has mail is never `no_mx`."""
     wanted = texts(1500)
-    reported: dict[str, Told] = {}
-    async with asking(another) as engine:
+    findings: dict[str, Finding] = {}
+    async with open_engine_for(another) as engine:
         with another.running() as first:
             async with open_answers(
                 engine, wanted, account="me", patient=True, explain=True
             ) as answers:
                 async for answer in answers:
-                    reported[answer.verdict.email] = Told(answer.verdict, answer.evidence)
-                    if len(reported) == 300:
+                    findings[answer.verdict.email] = Finding(answer.verdict, answer.evidence)
+                    if len(findings) == 300:
                         await trio.to_thread.run_sync(first.stop)
-    for each in reported.values():
-        is_right(each)
-    assert reported.keys() == set(wanted)
-    assert any(each.rule.startswith("resolver") for each in reported.values())
-    assert any(each.rule == "no_mx: null MX" for each in reported.values())
+    for each in findings.values():
+        is_found(each)
+    assert findings.keys() == set(wanted)
+    assert any(each.rule.startswith("resolver") for each in findings.values())
+    assert any(each.rule == "no_mx: null MX" for each in findings.values())

@@ -1,4 +1,4 @@
-"""Bringing the peers where the network is away: tried again, and then said in a line."""
+"""Installing the peers without a network: it retries, then reports the failure in one line."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ TRIES = 3
 
 
 def commands(folder: Path, **texts: str) -> None:
-    """Programs that stand before the machine's own."""
+    """Put programs into a folder that precedes the machine's own in PATH."""
     folder.mkdir()
     for name, text in texts.items():
         path = folder / name.replace("_", "-")
@@ -18,16 +18,16 @@ def commands(folder: Path, **texts: str) -> None:
         path.chmod(0o755)
 
 
-def test_a_network_that_stays_away_is_tried_again_and_told(tmp_path: Path):
-    """A copy is run, which knows of nothing that is there already."""
+def test_a_network_that_stays_away_is_retried_and_reported(tmp_path: Path):
+    """Runs a copy, in a folder where nothing is installed yet."""
     ours = tmp_path / "tests/peers"
     ours.mkdir(parents=True)
     for name in ("able", "install"):
         shutil.copy(HERE / name, ours / name)
-    asked = tmp_path / "asked"
+    log = tmp_path / "log"
     commands(
         tmp_path / "bin",
-        apt_get=f'echo "$@" >>{asked}; echo "E: Could not resolve packages.test"; exit 100',
+        apt_get=f'echo "$@" >>{log}; echo "E: Could not resolve packages.test"; exit 100',
         sleep="exit 0",
     )
     done = subprocess.run(
@@ -40,6 +40,6 @@ def test_a_network_that_stays_away_is_tried_again_and_told(tmp_path: Path):
     lines = done.stderr.splitlines()
     assert lines.count("E: Could not resolve packages.test") == TRIES
     assert lines[-1].startswith("make peers: Debian's packages could not be had")
-    words = [line.split()[-1] for line in asked.read_text().splitlines()]
+    words = [line.split()[-1] for line in log.read_text().splitlines()]
     assert words == ["update"] * TRIES
     assert not (tmp_path / ".peers/installed").exists()

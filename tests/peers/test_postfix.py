@@ -1,23 +1,19 @@
-"""Postfix, as Debian configures it and with what its operators add."""
+"""Postfix, as Debian configures it and with options that operators add."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 import trio
 import trustme
 
-from mailprobe.engine.testing.zone import Zone
 from mailprobe.engine.verdict import Outcome
-from tests.peers import measured
-from tests.peers.engine_runs import REAL_CLOCKS, ask, asking, assert_told
-from tests.peers.postfix import policy_daemon, postfix
-from tests.peers.programs import Program
+from tests.peers.mail_servers import KNOWN, NAMED_SENDER, Domains, MailServer
+from tests.peers.programs.postfix import open_postfix, policy_daemon
 
 ACCESS = "{ check_recipient_access texthash:/peers/postfix/access }"
 
-# Each character's words of master.cf behind its address: the process limit, the command, its options.
-CHARACTERS = {
+# The end of each profile's line of master.cf: process limit, command, options.
+PROFILES = {
     "plain": "- smtpd",
     "rejecting": "- smtpd -o { smtpd_relay_restrictions = reject_unauth_destination }",
     "access": f"- smtpd -o {{ smtputf8_enable = no }} -o {{ smtpd_recipient_restrictions = {ACCESS[2:-2]} }}",
@@ -37,8 +33,13 @@ CHARACTERS = {
     "impatient": "- smtpd -o { smtpd_soft_error_limit = 3 } -o { smtpd_hard_error_limit = 5 }",
     "screened": "1 postscreen -o { postscreen_greet_action = enforce }",
 }
-ADDRESSES = {name: f"127.0.10.{number}" for number, name in enumerate(CHARACTERS, 1)}
-NOBODY = "127.0.10.250"
+AT_PLAIN = ("local", "relayed", "alias", "all", "many", "foreign")
+DOMAINS = Domains(
+    "postfix.test",
+    "127.0.10",
+    tuple(PROFILES),
+    further={**dict.fromkeys(AT_PLAIN, "plain"), "elsewhere": "rejecting"},
+)
 
 MAIN = """
 virtual_mailbox_domains = texthash:/peers/postfix/domains
@@ -52,13 +53,8 @@ virtual_alias_maps = texthash:/peers/postfix/aliases
 relocated_maps = texthash:/peers/postfix/relocated
 """
 
-AT_PLAIN = ("local", "relayed", "alias", "all", "many", "foreign")  # domains of the first character
-FURTHER = {"elsewhere": "rejecting"}  # and of others
-
-KNOWN = [f"known{number}" for number in range(40)]
-
 ACTIONS = {
-    "full": "552 5.2.2 Mailbox is full",  # Dovecot's quota-status, as its manual has it
+    "full": "552 5.2.2 Mailbox is full",  # Dovecot's quota-status, as in its manual
     "full-now": "452 4.2.2 Mailbox is full",
     "disabled": "550 5.2.1 This mailbox is disabled",
     "rejected": "REJECT",
@@ -109,138 +105,81 @@ CASES = [
 ]
 
 
-def domain(name: str) -> str:
-    return f"{name}.postfix.test"
-
-
 def tables(chain: bytes) -> dict[str, bytes]:
-    ours = [*CHARACTERS, "all", "many"]
-    mailboxes = [f"{each}@{domain(name)} x" for name in ours for each in (*KNOWN, *ACTIONS)]
-    access = [f"{each}@{domain('access')} {action}" for each, action in ACTIONS.items()]
-    latin = f"latin@{domain('access')} 550 5.1.1 Boîte aux lettres inconnue".encode("latin-1")
+    labels = [*PROFILES, "all", "many"]
+    local_parts = [*KNOWN, *ACTIONS]
+    mailboxes = [f"{email} x" for label in labels for email in DOMAINS.emails(label, local_parts)]
+    access = [f"{name}@{DOMAINS.domain('access')} {action}" for name, action in ACTIONS.items()]
+    latin = f"latin@{DOMAINS.domain('access')} 550 5.1.1 Boîte aux lettres inconnue"
+    plain = DOMAINS.domain("plain")
     return {
-        "domains": "".join(f"{domain(name)} x\n" for name in ours).encode(),
-        "mailboxes": "\n".join([*mailboxes, f"@{domain('all')} x", ""]).encode(),
-        "access": "\n".join(access).encode() + b"\n" + latin + b"\n",
-        "aliases": f"ann@{domain('alias')} known0@{domain('plain')}\n".encode(),
-        "relocated": f"gone@{domain('plain')} ann@elsewhere.test\n".encode(),
+        "domains": "".join(f"{DOMAINS.domain(label)} x\n" for label in labels).encode(),
+        "mailboxes": "\n".join([*mailboxes, f"@{DOMAINS.domain('all')} x", ""]).encode(),
+        "access": "\n".join(access).encode() + b"\n" + latin.encode("latin-1") + b"\n",
+        "aliases": f"ann@{DOMAINS.domain('alias')} known0@{plain}\n".encode(),
+        "relocated": f"gone@{plain} ann@elsewhere.test\n".encode(),
         "senders": b"<> REJECT\n",
-        "named": b"check@probe.peers.test REJECT\n",
+        "named": f"{NAMED_SENDER} REJECT\n".encode(),
         "chain": chain,
     }
 
 
-@dataclass(frozen=True)
-class Peer:
-    program: Program
-    port: int
-
-
 @pytest.fixture(scope="module")
-def peer() -> Iterator[Peer]:
+def mail_server() -> Iterator[MailServer]:
     issued = trustme.CA().issue_cert("mx.postfix.test")
     with policy_daemon(POLICIES) as policy:
-        characters = {
-            ADDRESSES[name]: words.replace("POLICY", str(policy))
-            for name, words in CHARACTERS.items()
+        profiles = {
+            DOMAINS.addresses[name]: line.replace("POLICY", str(policy))
+            for name, line in PROFILES.items()
         }
         chain = issued.private_key_and_cert_chain_pem.bytes()
-        with postfix(MAIN, characters, tables(chain)) as (program, port):
-            yield Peer(program, port)
+        with open_postfix(MAIN, profiles, tables(chain)) as (program, port):
+            yield MailServer("Postfix", DOMAINS, program, port)
 
 
-@pytest.fixture
-def zone() -> Zone:
-    zone = Zone()
-    for name, address in ADDRESSES.items():
-        zone.host(f"mx.{domain(name)}", address)
-        zone.mx(domain(name), f"mx.{domain(name)}")
-    for name in AT_PLAIN:
-        zone.mx(domain(name), f"mx.{domain('plain')}")
-    for name, character in FURTHER.items():
-        zone.mx(domain(name), f"mx.{domain(character)}")
-    zone.host("mx.gone.test", NOBODY)
-    return zone
+@pytest.mark.parametrize(("label", "local_part", "outcome"), CASES)
+async def test_a_case_gets_its_verdict(mail_server, zone, label, local_part, outcome):
+    await mail_server.check_case(zone, label, local_part, outcome)
 
 
-@pytest.mark.parametrize(("name", "local_part", "outcome"), CASES)
-async def test_a_case_is_told_right(peer, zone, name, local_part, outcome):
-    text = f"{local_part}@{domain(name)}"
-    clocks = REAL_CLOCKS if outcome is Outcome.TIMED_OUT else {}
-    async with asking(zone, peer.port, **clocks) as engine:
-        reported = (await ask(engine, [text]))[text]
-    measured.note("Postfix", f"{name}: {local_part}", reported)
-    assert_told(reported, outcome)
-
-
-async def test_sixty_unknown_addresses_never_meet_the_error_limit(peer, zone):
-    """From the 11th refusal of a session Postfix waits a second each; at the 21st it says 421."""
-    texts = [f"nobody{number}@{domain('plain')}" for number in range(60)]
-    async with asking(zone, peer.port) as engine:
-        reported = await ask(engine, texts)
-    for text in texts:
-        assert_told(reported[text], Outcome.UNDELIVERABLE)
-    assert "too many errors" not in peer.program.said()
+async def test_sixty_unknown_addresses_never_meet_the_error_limit(mail_server, zone):
+    """From the 11th refusal of a session Postfix waits a second each; at the 21st it sends 421."""
+    emails = DOMAINS.emails("plain", [f"nobody{number}" for number in range(60)])
+    await mail_server.check_all(zone, dict.fromkeys(emails, Outcome.UNDELIVERABLE))
+    assert "too many errors" not in mail_server.program.logs()
 
 
 @pytest.mark.parametrize("local_part", ["known0", "nobody"])
 async def test_a_host_that_refuses_the_named_sender_is_asked_with_the_null_one(
-    peer, zone, local_part
+    mail_server, zone, local_part
 ):
-    text = f"{local_part}@{domain('named')}"
-    async with asking(zone, peer.port, mail_from="check@probe.peers.test") as engine:
-        reported = (await ask(engine, [text]))[text]
-    measured.note("Postfix", f"named, then null: {local_part}", reported)
-    known = local_part == "known0"
-    assert_told(reported, Outcome.DELIVERABLE if known else Outcome.UNDELIVERABLE)
+    await mail_server.check_named_sender(zone, local_part)
 
 
-@pytest.mark.parametrize("name", ["one", "two", "few", "single", "encrypted"])
-async def test_every_address_gets_its_verdict_from_a_host_with_limits(peer, zone, name):
-    """Connections from one client, and recipients of one message."""
-    known = [f"{each}@{domain(name)}" for each in KNOWN[:30]]
-    unknown = [f"nobody{number}@{domain(name)}" for number in range(30)]
-    async with asking(zone, peer.port) as engine:
-        reported = await ask(
-            engine, [text for pair in zip(known, unknown, strict=True) for text in pair]
-        )
-    for text in known:
-        assert_told(reported[text], Outcome.DELIVERABLE)
-    for text in unknown:
-        assert_told(reported[text], Outcome.UNDELIVERABLE)
+@pytest.mark.parametrize("label", ["one", "two", "few", "single", "encrypted"])
+async def test_every_address_gets_its_verdict_from_a_host_with_limits(mail_server, zone, label):
+    """Limits of connections from one client, and of recipients of one message."""
+    await mail_server.check_known_and_unknown(zone, label)
 
 
-async def test_a_host_that_hangs_up_early_makes_nobody_undeliverable(peer, zone):
-    """Five errors end a session here; who met the 421 is not told to be missing."""
-    known = [f"{each}@{domain('impatient')}" for each in KNOWN[:20]]
-    unknown = [f"x{each}" for each in known]
-    async with asking(zone, peer.port) as engine:
-        reported = await ask(engine, [*known, *unknown])
-    for text in known:
-        assert reported[text].verdict.status in ("deliverable", "unknown"), reported[text]
-    for text in unknown:
-        assert reported[text].verdict.status in ("undeliverable", "unknown"), reported[text]
+async def test_a_host_that_hangs_up_early_makes_nobody_undeliverable(mail_server, zone):
+    """Five errors end a session here; the 421 says nothing about a mailbox."""
+    await mail_server.check_ended_sessions(zone, "impatient")
 
 
-async def test_nothing_is_said_before_postscreen_has_greeted(peer, zone):
+async def test_nothing_is_sent_before_postscreen_has_greeted(mail_server, zone):
     """Its first line comes at once and its last after 6 s: longer than a banner may take."""
-    text = f"known1@{domain('screened')}"
-    async with asking(zone, peer.port, **REAL_CLOCKS) as engine:
-        reported = (await ask(engine, [text]))[text]
-    assert_told(reported, Outcome.TIMED_OUT)
-    await trio.to_thread.run_sync(peer.program.wait_to_say, "HANGUP after")
-    assert "PREGREET" not in peer.program.said()
+    await mail_server.check_slow_greeting(zone, "screened")
+    await trio.to_thread.run_sync(mail_server.program.wait_for_log, "HANGUP after")
+    assert "PREGREET" not in mail_server.program.logs()
 
 
 # the exchanges by preference, the local part, the outcome
 ROUTES = [
     (["gone", "plain"], "known0", Outcome.DELIVERABLE),
     (["gone", "plain"], "nobody", Outcome.UNDELIVERABLE),
-    (
-        ["gone", "rejecting"],
-        "nobody",
-        Outcome.REFUSED_BY_POLICY,
-    ),  # a backup that does not know the domain
+    # a backup that does not know the domain
+    (["gone", "rejecting"], "nobody", Outcome.REFUSED_BY_POLICY),
     (["banner", "plain"], "known0", Outcome.DELIVERABLE),
     (["gone", "banner"], "known0", Outcome.CONVERSATION_FAILED),
     (["plain", "banner"], "nobody", Outcome.UNDELIVERABLE),
@@ -251,13 +190,8 @@ ROUTES = [
 
 @pytest.mark.parametrize(("exchanges", "local_part", "outcome"), ROUTES)
 async def test_a_second_exchange_is_asked_where_the_first_says_nothing(
-    peer, zone, exchanges, local_part, outcome
+    mail_server, zone, exchanges, local_part, outcome
 ):
-    names = ["mx.gone.test" if name == "gone" else f"mx.{domain(name)}" for name in exchanges]
-    home = "foreign" if exchanges[-1] == "rejecting" else "many"
-    zone.mx(domain(home), *names)
-    text = f"{local_part}@{domain(home)}"
-    async with asking(zone, peer.port) as engine:
-        reported = (await ask(engine, [text]))[text]
-    measured.note("Postfix", f"{' then '.join(exchanges)}: {local_part}", reported)
-    assert_told(reported, outcome)
+    label = "foreign" if exchanges[-1] == "rejecting" else "many"
+    zone.mx(DOMAINS.domain(label), *map(DOMAINS.exchange, exchanges))
+    await mail_server.check_case(zone, label, local_part, outcome, case=" then ".join(exchanges))

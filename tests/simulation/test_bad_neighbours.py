@@ -85,7 +85,9 @@ def check(verdict: Verdict, town: Town) -> None:
     assert verdict.status in allowed, verdict
 
 
-async def ask(engine: Engine, town: Town, account: str, texts: list[str], *, patient: bool) -> None:
+async def verify_and_check(
+    engine: Engine, town: Town, account: str, texts: list[str], *, patient: bool
+) -> None:
     asked_at = trio.current_time()
     places = []
     async with open_answers(engine, texts, account=account, patient=patient) as answers:
@@ -97,20 +99,20 @@ async def ask(engine: Engine, town: Town, account: str, texts: list[str], *, pat
     assert sorted(places) == list(range(len(texts)))
 
 
-async def ask_modestly(engine: Engine, town: Town, rng: random.Random, account: str) -> None:
+async def verify_singly(engine: Engine, town: Town, rng: random.Random, account: str) -> None:
     """Single addresses at healthy hosts: each has its answer, soon."""
     for _ in range(rng.randint(3, 8)):
         await trio.sleep(rng.uniform(0, 2))
         asked_at = trio.current_time()
         text = f"{rng.choice(list(TRUTHS))}{rng.randrange(10)}@{rng.choice(town.healthy)}"
-        await ask(engine, town, account, [text], patient=False)
+        await verify_and_check(engine, town, account, [text], patient=False)
         assert trio.current_time() - asked_at < 2.0
 
 
 SHARES = ((1, 0, 0), (1, 0, 0), (6, 2, 1), (1, 8, 1))  # of dead, slow and healthy domains
 
 
-async def ask_greedily(
+async def verify_bad_list(
     engine: Engine, town: Town, rng: random.Random, shares: tuple[int, int, int], *, patient: bool
 ) -> None:
     """Much, and of little else than trouble."""
@@ -120,7 +122,7 @@ async def ask_greedily(
         domains = rng.choices((town.dead, town.slow, town.healthy), shares)[0]
         local = rng.choice(("known", "known", "known.silent", "gone"))
         texts.append(f"{local}{rng.randrange(1000)}@{rng.choice(domains)}")
-    await ask(engine, town, "greedy", texts, patient=patient)
+    await verify_and_check(engine, town, "greedy", texts, patient=patient)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -134,11 +136,11 @@ async def test_trouble_stays_where_it_is(autojump_clock, seed):
         ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 3)):
-                    nursery.start_soon(ask_modestly, engine, town, rng, f"modest{number}")
+                    nursery.start_soon(verify_singly, engine, town, rng, f"modest{number}")
                 shares = rng.choice(SHARES)
                 for _ in range(rng.randint(1, 8)):
-                    ask_some = partial(ask_greedily, patient=rng.random() < 0.2)
-                    nursery.start_soon(ask_some, engine, town, rng, shares)
+                    verify_some = partial(verify_bad_list, patient=rng.random() < 0.2)
+                    nursery.start_soon(verify_some, engine, town, rng, shares)
             await trio.sleep(30)
             assert_whole(engine)
         for host in network.hosts.values():

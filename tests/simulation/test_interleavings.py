@@ -108,7 +108,7 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
         catch_all = make_network(network, rng)
         domains = list(catch_all)
 
-        async def ask(name: str, texts: list[str], start_s: float, leave_s: float) -> None:
+        async def verify_list(name: str, texts: list[str], start_s: float, leave_s: float) -> None:
             await trio.sleep(start_s)
             patient = name == "patient"
             with trio.move_on_after(leave_s):
@@ -136,7 +136,11 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
                     name = "patient" if number == 4 else f"asker{number}"
                     leave_s = rng.choice((float("inf"), float("inf"), rng.uniform(0, 3)))
                     nursery.start_soon(
-                        ask, name, make_list(rng, domains), rng.choice((0.0, 0.5, 2.5)), leave_s
+                        verify_list,
+                        name,
+                        make_list(rng, domains),
+                        rng.choice((0.0, 0.5, 2.5)),
+                        leave_s,
                     )
             await trio.sleep(30)  # every reply that is still on its way finds nobody
             assert_whole(engine)

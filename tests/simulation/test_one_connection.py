@@ -8,17 +8,16 @@ import random
 import pytest
 import trio
 
-from mailprobe.engine import Engine, EngineSettings, open_answers, open_engine
+from mailprobe.engine import Engine, EngineSettings, open_engine
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
+from tests.engine.engine_runs import knowns, verify
 
 IDLE_S = 2.0
 
 
-async def ask(engine: Engine, names: list[str]) -> list[str]:
-    texts = [f"{name}@far.test" for name in names]
-    async with open_answers(engine, texts, account="me", patient=True) as answers:
-        return [answer.verdict.status async for answer in answers]
+async def statuses_of(engine: Engine, texts: list[str]) -> list[str]:
+    return [verdict.status for verdict in await verify(engine, *texts, patient=True)]
 
 
 @pytest.mark.parametrize("server", ["postfix", "no pipelining"])
@@ -34,7 +33,7 @@ async def test_our_own_connection_that_is_closing_makes_nobody_unknown(
             async with open_engine(
                 EngineSettings(), transport=network.transport, dial=network.dial, rng=rng
             ) as engine:
-                first = await ask(engine, ["known0"])
+                first = await statuses_of(engine, ["known0@far.test"])
                 await trio.sleep(IDLE_S + tenth * latency_s / 4)
-                second = await ask(engine, [f"known{number}" for number in range(1, 7)])
+                second = await statuses_of(engine, knowns(7, "far.test")[1:])
         assert first + second == ["deliverable"] * 7, (tenth, second)

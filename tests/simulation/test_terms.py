@@ -61,7 +61,9 @@ async def simulate(seed: int, *, stormy: bool) -> list[Verdict]:
         for domain in DOMAINS:
             network.add(domain, rng.choice(hosts))
 
-        async def ask(number: int, texts: list[str], start_s: float, leave_s: float) -> None:
+        async def verify_list(
+            number: int, texts: list[str], start_s: float, leave_s: float
+        ) -> None:
             await trio.sleep(start_s)
             with trio.move_on_after(leave_s):
                 async with open_answers(
@@ -82,7 +84,7 @@ async def simulate(seed: int, *, stormy: bool) -> list[Verdict]:
                     leaves = stormy and rng.random() < 0.3
                     leave_s = rng.uniform(0, 3) if leaves else float("inf")
                     nursery.start_soon(
-                        ask, number, texts, rng.choice((0.0, 0.3, 2.5, 6.0)), leave_s
+                        verify_list, number, texts, rng.choice((0.0, 0.3, 2.5, 6.0)), leave_s
                     )
             await trio.sleep(30)
             assert_whole(engine)

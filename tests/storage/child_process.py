@@ -59,7 +59,7 @@ async def reserve_at_the_edge(store: Store, limit: str) -> None:
     def weigh(ledger: Ledger) -> str | None:
         return "no" if ledger.month_units >= int(limit) else None
 
-    async def ask() -> None:
+    async def reserve() -> None:
         try:
             outcome = await store.reserve(caller, 1, weigh, lease_s=60)
             said["granted" if isinstance(outcome, Reservation) else "refused"] += 1
@@ -70,7 +70,7 @@ async def reserve_at_the_edge(store: Store, limit: str) -> None:
     await trio.to_thread.run_sync(wait)
     async with trio.open_nursery() as nursery:
         for _ in range(60):
-            nursery.start_soon(ask)
+            nursery.start_soon(reserve)
     say(" ".join(map(str, said.values())))
 
 

@@ -113,7 +113,7 @@ class Metering(TwoStores, RuleBasedStateMachine):
         )
 
     @rule(caller=callers, units=st.integers(1, 5))
-    def ask_at_a_limit(self, caller: Both, units: int) -> None:
+    def reserve_at_a_limit(self, caller: Both, units: int) -> None:
         self.both(
             lambda store, one: store.reserve(one, units, at_a_limit(units), lease_s=30), caller
         )

@@ -95,12 +95,12 @@ async def test_one_of_many_that_post_together_has_posted(store: Store):
     account_id = (await make_caller(store)).account.id
     posted = []
 
-    async def ask() -> None:
+    async def post_once() -> None:
         posted.append(await post(store, account_id))
 
     async with trio.open_nursery() as nursery:
         for _ in range(60):
-            nursery.start_soon(ask)
+            nursery.start_soon(post_once)
     assert sum(posted) == 1
 
 

@@ -15,7 +15,7 @@ async def test_of_one_account_few_portals_are_being_opened_at_a_time() -> None:
     async with open_billing() as billing:
         refused, have_been_refused = 0, trio.Event()
 
-        async def ask() -> None:
+        async def open_portal() -> None:
             nonlocal refused
             try:
                 await billing.payments.portal_url(billing.caller.account, None)
@@ -28,7 +28,7 @@ async def test_of_one_account_few_portals_are_being_opened_at_a_time() -> None:
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
                 for _ in range(ASKED):
-                    nursery.start_soon(ask)
+                    nursery.start_soon(open_portal)
                 await have_been_refused.wait()
                 neighbour = await billing.store.create_account("bob@shop.test", "scale")
                 while billing.fake.times_asked("sessions") < PORTALS_AT_ONCE:  # noqa: ASYNC110 - of others

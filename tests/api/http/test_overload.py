@@ -30,7 +30,7 @@ class Store:
         self.waited_s: list[float] = []
         self._queue: list[tuple[Ticket, float]] = []
 
-    def ask(self, ticket: Ticket) -> None:
+    def reserve(self, ticket: Ticket) -> None:
         self._queue.append((ticket, trio.current_time()))
 
     async def run(self) -> None:
@@ -55,7 +55,7 @@ class Flood:
         for _ in range(count):
             ticket = Ticket(self.queue)
             if ticket.try_enter():
-                self.store.ask(ticket)
+                self.store.reserve(ticket)
             else:
                 self.rejected += 1
             self.most = max(self.most, len(self.queue))
@@ -288,7 +288,7 @@ async def test_more_are_worked_on_where_it_is_the_store_that_is_slow(
     async def come(ticket):
         await ticket.wait_until_active()
         at_work.add(ticket)
-        store.ask(ticket)
+        store.reserve(ticket)
 
     tickets = [Ticket(queue) for _ in range(1_000)]
     for ticket in tickets:

@@ -176,7 +176,7 @@ async def test_killed_between_202_and_callback_nothing_is_lost_and_each_job_is_b
                     for _ in range(IN_PARALLEL):
                         n = rng.randrange(ACCOUNTS)
                         nursery.start_soon(
-                            ask,
+                            submit_jobs,
                             port,
                             accounts[n],
                             rng.choice(emails),
@@ -199,7 +199,7 @@ async def test_killed_between_202_and_callback_nothing_is_lost_and_each_job_is_b
     assert all(len(bodies) == 1 for bodies in receiver.bodies.values())
 
 
-async def ask(
+async def submit_jobs(
     port: int, account: dict[str, str], email: str, url: str, promised: dict[str, str]
 ) -> None:
     """Ask again and again until the nursery ends; what was answered with 202 is a promise."""

@@ -25,7 +25,7 @@ A_DAY_LATER = timedelta(hours=24, minutes=1)
 ALMOST_A_DAY = timedelta(hours=23, minutes=58)
 
 
-async def ask(shop: Shop) -> Got:
+async def submit(shop: Shop) -> Got:
     body = {"email": "known@friendly.test", "webhook": "https://hooks.test/"}
     return await shop.ask("POST", VERIFY, body, headers=KEYED)
 
@@ -49,18 +49,18 @@ async def test_a_repeat_within_a_day_is_the_same_job_and_a_later_one_another(aut
     async with open_shop(kind=kind) as shop:
         receiver, began = Receiver(), shop.clock()
         async with working(shop, receiver):
-            first = await ask(shop)
+            first = await submit(shop)
             await trio.sleep(5)
             shop.clock.set(began + ALMOST_A_DAY)
-            again = await ask(shop)
+            again = await submit(shop)
             assert (again.status, again.octets) == (202, first.octets)
             assert await jobs_and_units(shop) == (1, 0, 1)
             shop.clock.set(began + A_DAY_LATER)
-            second = await ask(shop)
+            second = await submit(shop)
             assert second.status == 202
             assert second.body["job_id"] != first.body["job_id"]
             await trio.sleep(5)
-            again = await ask(shop)
+            again = await submit(shop)
             assert (again.octets, again.headers["idempotency-replayed"]) == (second.octets, "true")
             assert await jobs_and_units(shop) == (2, 0, 2)
             reported = Counter(body["job_id"] for body in receiver.bodies())
@@ -75,12 +75,12 @@ async def test_a_kill_between_any_two_writes_of_a_later_repeat_makes_one_job(aut
         async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
             shop.service = replace(shop.service, jobs=idle_board(shop))
             shop.app = create_app(shop.service)
-            first = await ask(shop)
+            first = await submit(shop)
             shop.clock.set(shop.clock() + A_DAY_LATER)
             ended = trio.Event()
 
             async def later(shop: Shop = shop, ended: trio.Event = ended) -> None:
-                await ask(shop)
+                await submit(shop)
                 ended.set()
 
             the_dead.start_soon(doomed.run, later)
@@ -89,11 +89,11 @@ async def test_a_kill_between_any_two_writes_of_a_later_repeat_makes_one_job(aut
                 assert moment > 4
                 break
             await trio.sleep(LEASE_S)
-            again = await ask(shop)
+            again = await submit(shop)
             assert again.status == 202, again.octets
             assert again.body["job_id"] != first.body["job_id"]
             assert await jobs_and_units(shop) == (2, 2, 0), moment
-            last = await ask(shop)
+            last = await submit(shop)
             assert (last.octets, last.headers["idempotency-replayed"]) == (again.octets, "true")
             assert await jobs_and_units(shop) == (2, 2, 0), moment
             the_dead.cancel_scope.cancel()
@@ -106,12 +106,12 @@ async def test_of_requests_at_the_same_time_one_makes_the_job(autojump_clock, ki
         shop.app = create_app(shop.service)
         answers: list[Got] = []
 
-        async def ask_idempotency() -> None:
-            answers.append(await ask(shop))
+        async def submit_at_once() -> None:
+            answers.append(await submit(shop))
 
         async with trio.open_nursery() as nursery:
             for _ in range(30):
-                nursery.start_soon(ask_idempotency)
+                nursery.start_soon(submit_at_once)
         assert {got.status for got in answers} <= {202, 409}
         assert len({got.octets for got in answers if got.status == 202}) == 1
         assert await jobs_and_units(shop) == (1, 1, 0)
@@ -134,16 +134,16 @@ async def test_a_request_that_comes_back_to_life_makes_no_second_job(autojump_cl
         shop.store.store.create_job = late
         late_answers: list[Got] = []
 
-        async def ask_late() -> None:
-            late_answers.append(await ask(shop))
+        async def submit_late() -> None:
+            late_answers.append(await submit(shop))
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask_late)
+            nursery.start_soon(submit_late)
             await held_up.wait()
             await trio.sleep(LEASE_S)
-            made = await ask(shop)
+            made = await submit(shop)
             assert made.status == 202
             go_on.set()
         assert (late_answers[0].status, late_answers[0].error) == (409, "idempotency_in_progress")
-        assert (await ask(shop)).octets == made.octets
+        assert (await submit(shop)).octets == made.octets
         assert await jobs_and_units(shop) == (1, 1, 0)

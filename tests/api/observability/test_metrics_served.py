@@ -65,7 +65,7 @@ def workers_of(service: Served) -> list[int]:
     return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def ask(url: str, key: str, texts: list[str]) -> Counter[str]:
+def verify_everywhere(url: str, key: str, texts: list[str]) -> Counter[str]:
     """All of these by every door, a connection a request; the statuses of the results."""
     headers = {"Authorization": f"Bearer {key}"}
 
@@ -91,7 +91,7 @@ def test_a_page_is_what_was_asked_whichever_worker_answers(
     key = make_account(tmp_path, "scale")["key"]
     with measured(tmp_path, lab, "--workers", workers) as watched:
         url = watched.service.url
-        statuses = ask(url, key, texts)
+        statuses = verify_everywhere(url, key, texts)
         assert httpx.post(url + VERIFY, trust_env=False).status_code == 401
         assert httpx.get(f"{url}/metrics", trust_env=False).status_code == 404
         asked = len(texts) + 4
@@ -130,7 +130,7 @@ def test_a_page_is_what_was_asked_whichever_worker_answers(
 def test_what_a_worker_counted_outlives_it(tmp_path: Path, lab: Lab) -> None:
     key = make_account(tmp_path, "scale")["key"]
     with measured(tmp_path, lab, "--workers", "2") as watched:
-        ask(watched.service.url, key, ["nobody"] * 20)
+        verify_everywhere(watched.service.url, key, ["nobody"] * 20)
         reported = watched.until(lambda reported: reported("mailprobe_workers") == 2)
         for pid in workers_of(watched.service):
             os.kill(pid, signal.SIGKILL)

@@ -199,39 +199,39 @@ KEYED = {"Idempotency-Key": "k"}
 LEASE_S = 61.0  # then a repeat of a request that was killed begins anew
 
 
-async def ask_single(shop: Shop) -> Got:
+async def send_single(shop: Shop) -> Got:
     return await shop.verify(headers=KEYED)
 
 
-async def ask_known(shop: Shop) -> Got:
+async def send_known(shop: Shop) -> Got:
     return await shop.verify("bad", headers=KEYED)
 
 
-async def ask_batch(shop: Shop) -> Got:
+async def send_batch(shop: Shop) -> Got:
     return await shop.batch("known@friendly.test", "bad", "ann@mailinator.com", headers=KEYED)
 
 
-async def ask_malformed(shop: Shop) -> Got:
+async def send_malformed(shop: Shop) -> Got:
     return await shop.verify(5, headers=KEYED)
 
 
-async def ask_job(shop: Shop) -> Got:
+async def send_job(shop: Shop) -> Got:
     body = {"email": "known@friendly.test", "webhook": "https://hooks.test/"}
     return await shop.ask("POST", VERIFY, body, headers=KEYED)
 
 
-async def ask_key(shop: Shop) -> Got:
+async def send_key(shop: Shop) -> Got:
     return await shop.manage("POST", "/keys", {"label": "x"}, headers=KEYED)
 
 
 # a request, its status, and what it does once: rows, jobs and keys
 IDEMPOTENCY = [
-    (ask_single, 200, (1, 0, 2)),
-    (ask_known, 200, (1, 0, 2)),
-    (ask_batch, 200, (3, 0, 2)),
-    (ask_malformed, 400, (1, 0, 2)),
-    (ask_job, 202, (0, 1, 2)),
-    (ask_key, 201, (0, 0, 3)),
+    (send_single, 200, (1, 0, 2)),
+    (send_known, 200, (1, 0, 2)),
+    (send_batch, 200, (3, 0, 2)),
+    (send_malformed, 400, (1, 0, 2)),
+    (send_job, 202, (0, 1, 2)),
+    (send_key, 201, (0, 0, 3)),
 ]
 
 
@@ -243,10 +243,10 @@ async def what_was_done(shop: Shop) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @pytest.mark.parametrize(
-    ("ask", "status", "idempotency"), IDEMPOTENCY, ids=lambda one: getattr(one, "__name__", "")
+    ("send", "status", "idempotency"), IDEMPOTENCY, ids=lambda one: getattr(one, "__name__", "")
 )
 async def test_a_kill_between_any_two_writes_does_it_once(
-    autojump_clock, kind, ask, status, idempotency
+    autojump_clock, kind, send, status, idempotency
 ):
     """The process dies before or after each call of the store; the client asks again, twice."""
     for moment in count():
@@ -257,7 +257,7 @@ async def test_a_kill_between_any_two_writes_does_it_once(
             ended = trio.Event()
 
             async def first(shop: Shop = shop, ended: trio.Event = ended) -> None:
-                await ask(shop)
+                await send(shop)
                 ended.set()
 
             the_dead.start_soon(doomed.run, first)
@@ -265,13 +265,13 @@ async def test_a_kill_between_any_two_writes_does_it_once(
             if not doomed.killed.is_set():
                 assert moment > 4
                 break
-            soon = await ask(shop)
+            soon = await send(shop)
             assert soon.status in (status, 409), soon.octets
             await trio.sleep(LEASE_S)
-            again = await ask(shop)
+            again = await send(shop)
             assert again.status == status, again.octets
             assert await what_was_done(shop) == idempotency, moment
-            last = await ask(shop)
+            last = await send(shop)
             assert (last.octets, last.headers["idempotency-replayed"]) == (again.octets, "true")
             assert soon.status == 409 or soon.octets == again.octets
             assert await what_was_done(shop) == idempotency
@@ -308,11 +308,11 @@ async def test_an_uncounted_400_is_not_kept(autojump_clock, shop: Shop):
 
 
 async def test_an_answer_that_repeats_a_text_too_long_is_not_kept(autojump_clock, shop: Shop):
-    for number, ask in enumerate((shop.verify, shop.batch)):
+    for number, send in enumerate((shop.verify, shop.batch)):
         key = {"Idempotency-Key": f"{number}"}
-        got = await ask("x" * 321, headers=key)
+        got = await send("x" * 321, headers=key)
         assert got.status == 200
-        again = await ask("x" * 321, headers=key)
+        again = await send("x" * 321, headers=key)
         assert (again.status, again.error) == (409, "idempotency_answer_lost")
         assert len(await shop.rows()) == number + 1
     assert (await shop.verify("x" * 320, headers=KEYED)).status == 200

@@ -55,7 +55,7 @@ def test_a_request_of_fifty_gets_its_turn_in_a_small_service() -> None:
 async def test_waiting_is_in_turn_by_account(autojump_clock: object) -> None:
     capacity, order = Capacity(10), list[str]()
 
-    async def ask(account: str) -> None:
+    async def wait_for_capacity(account: str) -> None:
         async with capacity.waiting(account, 1) as ticket:
             assert ticket.is_free
             ticket.is_used = True
@@ -65,7 +65,7 @@ async def test_waiting_is_in_turn_by_account(autojump_clock: object) -> None:
     capacity.enter(10, "hog")
     async with trio.open_nursery() as nursery:
         for account in ("ann", "ann", "ann", "bob", "eve"):
-            nursery.start_soon(ask, account)
+            nursery.start_soon(wait_for_capacity, account)
             await trio.testing.wait_all_tasks_blocked()
         for addresses in (1, 1, 1, 7):
             capacity.release(addresses, "hog")
@@ -95,11 +95,11 @@ async def test_whoever_is_cancelled_while_waiting_leaves_nothing(autojump_clock:
         capacity.enter(2, "hog")
         async with trio.open_nursery() as nursery:
 
-            async def ask() -> None:
+            async def wait_for_capacity() -> None:
                 async with capacity.waiting("ann", 1):
                     await trio.lowlevel.checkpoint()
 
-            nursery.start_soon(ask)
+            nursery.start_soon(wait_for_capacity)
             await trio.testing.wait_all_tasks_blocked()
             capacity.release(2, "hog")
             for _ in range(steps):

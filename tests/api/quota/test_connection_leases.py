@@ -23,16 +23,14 @@ from mailprobe.api.quota.connection_leases import (
 )
 from mailprobe.engine import (
     Engine,
-    EngineSettings,
     Verdict,
-    in_order,
     open_answers,
-    open_engine,
 )
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.memory.store import MemoryStore
+from tests.engine.engine_runs import knowns, open_test_engine, verify
 from tests.engine.invariants import assert_whole
 from tests.storage.fixed_clock import NOON
 
@@ -82,27 +80,15 @@ class SharedStore(MemoryStore):
 async def machine(
     network: FakeNetwork, store: SharedStore, limit: int = 4
 ) -> AsyncIterator[tuple[Engine, LeasedBudget]]:
-    settings = EngineSettings(host_connections=limit)
     async with open_leases(store, limit) as permits:
-        async with open_engine(
-            settings, transport=network.transport, dial=network.dial, permits=permits
-        ) as engine:
+        async with open_test_engine(network, permits=permits, host_connections=limit) as engine:
             yield engine, permits
         assert_whole(engine)
-
-
-async def ask(engine: Engine, *texts: str, patient: bool = False) -> list[Verdict]:
-    async with open_answers(engine, texts, account="me", patient=patient) as answers:
-        return await in_order(answers, len(texts))
 
 
 def check(verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         assert verdict.status == TRUTHS[verdict.email.partition("@")[0].rstrip("0123456789")]
-
-
-def known(count: int, domain: str = "shop.test") -> list[str]:
-    return [f"known{n}@{domain}" for n in range(count)]
 
 
 async def test_the_first_connection_waits_for_one_call(autojump_clock):
@@ -111,7 +97,7 @@ async def test_the_first_connection_waits_for_one_call(autojump_clock):
         address = network.add("shop.test", host)
         async with machine(network, store) as (engine, _):
             began = trio.current_time()
-            check(await ask(engine, "known1@shop.test"))
+            check(await verify(engine, "known1@shop.test"))
             assert trio.current_time() - began < 3 * CALL_S
             assert store.leased(address) == 1
             assert store.calls == [1]
@@ -123,7 +109,7 @@ async def test_many_hosts_go_into_one_call(autojump_clock):
         for n in range(50):
             network.add(f"shop{n}.test", MailHost())
         async with machine(network, store) as (engine, _):
-            check(await ask(engine, *[f"known@shop{n}.test" for n in range(50)]))
+            check(await verify(engine, *[f"known@shop{n}.test" for n in range(50)]))
             assert len(store.calls) < 10
             assert max(store.calls) > 20
 
@@ -133,11 +119,11 @@ async def test_what_is_not_used_goes_back_and_a_stop_leaves_nothing(autojump_clo
     async with open_fake_network() as network:
         address, other = network.add("a.test", MailHost()), network.add("b.test", MailHost())
         async with machine(network, store) as (engine, permits):
-            check(await ask(engine, "known1@a.test"))
+            check(await verify(engine, "known1@a.test"))
             await trio.sleep(3 + KEEP_S + 1)  # a session idles for 3
             assert store.leased(address) == 0
             assert not permits._addresses
-            check(await ask(engine, "known1@b.test"))
+            check(await verify(engine, "known1@b.test"))
             assert store.leased(other) == 1
         assert store.leased(other) == 0
 
@@ -172,7 +158,7 @@ async def test_all_machines_keep_one_limit(autojump_clock, seed: int):
                 texts = [
                     f"{rng.choice(('known', 'nobody'))}{number}{n}@{domain}" for n in range(30)
                 ]
-                reported.extend(await ask(engine, *texts, patient=rng.random() < 0.7))
+                reported.extend(await verify(engine, *texts, patient=rng.random() < 0.7))
                 await trio.sleep(rng.uniform(0, 4))
 
         async with trio.open_nursery() as machines:
@@ -222,17 +208,17 @@ async def test_a_holder_of_all_makes_room_for_who_comes(autojump_clock):
             machine(network, store) as (late, _),
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(_ask_patiently, busy, 2_000)
+            nursery.start_soon(_verify_list, busy, 2_000)
             while store.leased(address) < 4:  # noqa: ASYNC110 - another task's doing
                 await trio.sleep(0.1)
             began = trio.current_time()
-            check(await ask(late, "known99999@shop.test"))
+            check(await verify(late, "known99999@shop.test"))
             assert trio.current_time() - began < 2.5
     assert host.record.connections_peak == 4
 
 
-async def _ask_patiently(engine: Engine, count: int) -> None:
-    check(await ask(engine, *known(count), patient=True))
+async def _verify_list(engine: Engine, count: int) -> None:
+    check(await verify(engine, *knowns(count), patient=True))
 
 
 async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
@@ -248,12 +234,12 @@ async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
             ),
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(_whatever_is_told, lonely)
+            nursery.start_soon(_verify_during_outage, lonely)
             while store.leased(address) < 1:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             store.away_for.add(permits.holder)
             leased_at = trio.current_time()
-            nursery.start_soon(_whatever_is_told, other)
+            nursery.start_soon(_verify_during_outage, other)
             await trio.sleep(LEASE_S - CUT_S + TICK_S)
             assert host.record.connections_now == 0
             assert permits.at(address) == 0
@@ -265,8 +251,8 @@ async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
     assert host.record.connections_peak == 1
 
 
-async def _whatever_is_told(engine: Engine) -> None:
-    for verdict in await ask(engine, *known(300), patient=True):
+async def _verify_during_outage(engine: Engine) -> None:
+    for verdict in await verify(engine, *knowns(300), patient=True):
         assert verdict.status in ("deliverable", "unknown")
 
 
@@ -275,7 +261,7 @@ async def test_a_store_that_is_away_for_a_while_is_not_noticed_by_who_has_permit
     async with open_fake_network() as network:
         network.add("shop.test", host)
         async with machine(network, store) as (engine, permits), trio.open_nursery() as nursery:
-            nursery.start_soon(_ask_patiently, engine, 800)
+            nursery.start_soon(_verify_list, engine, 800)
             await trio.sleep(2)
             store.away_for.add(permits.holder)
             await trio.sleep(LEASE_S / 2)
@@ -290,12 +276,12 @@ async def test_without_a_store_nothing_is_known_and_nobody_is_asked(autojump_clo
         async with machine(network, store) as (engine, permits):
             store.away_for.add(permits.holder)
             began = trio.current_time()
-            (verdict,) = await ask(engine, "known1@shop.test")
+            (verdict,) = await verify(engine, "known1@shop.test")
             assert verdict.status == "unknown"
             assert trio.current_time() - began <= 3.05
             assert not host.record.sessions_seen
             store.away_for.clear()
-            check(await ask(engine, "known1@shop.test"))
+            check(await verify(engine, "known1@shop.test"))
 
 
 async def test_the_permits_of_a_machine_that_died_come_back(autojump_clock):
@@ -311,10 +297,10 @@ async def test_the_permits_of_a_machine_that_died_come_back(autojump_clock):
             dead.cancel_scope.cancel()
         died_at = trio.current_time()
         async with machine(network, store, 1) as (engine, _):
-            (verdict,) = await ask(engine, "known1@shop.test")
+            (verdict,) = await verify(engine, "known1@shop.test")
             assert verdict.status == "unknown"
             await trio.sleep(died_at + LEASE_S - trio.current_time())
-            check(await ask(engine, "known1@shop.test"))
+            check(await verify(engine, "known1@shop.test"))
 
 
 async def test_turns_are_noticed_within_a_look(autojump_clock):
@@ -323,10 +309,10 @@ async def test_turns_are_noticed_within_a_look(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", host)
         async with machine(network, store, 1) as (one, _), machine(network, store, 1) as (two, _):
-            check(await ask(one, "known1@shop.test"))
+            check(await verify(one, "known1@shop.test"))
             assert host.record.connections_now == 1
             began = trio.current_time()
-            check(await ask(two, "known2@shop.test"))
+            check(await verify(two, "known2@shop.test"))
             assert trio.current_time() - began < POLL_S + 2 * TICK_S + 0.1
     assert host.record.connections_peak == 1
 

@@ -66,7 +66,7 @@ async def test_no_host_sees_more_connections_than_the_setting_says(
     truths, rng = expected(lab), random.Random(4)
     reported: list[tuple[str, str]] = []
 
-    async def ask(url: str, texts: list[str]) -> None:
+    async def verify_batch(url: str, texts: list[str]) -> None:
         async with httpx.AsyncClient(trust_env=False, verify=False, timeout=PATIENCE_S) as client:
             answer = await client.post(
                 url + BATCH,
@@ -82,7 +82,7 @@ async def test_no_host_sees_more_connections_than_the_setting_says(
     async with trio.open_nursery() as nursery:
         for number in range(BATCHES):
             texts = rng.sample(sorted(truths), min(BATCH_SIZE, len(truths)))
-            nursery.start_soon(ask, services[number % 2].url, texts)
+            nursery.start_soon(verify_batch, services[number % 2].url, texts)
     records = await trio.to_thread.run_sync(lab.records)
     peak = max(host["connections_peak"] for host in records["hosts"].values())
     assert LIMIT <= peak <= LIMIT + LATE

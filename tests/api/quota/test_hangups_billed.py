@@ -179,7 +179,7 @@ class Rig:
                 await trio.sleep(TICK_S)
         assert not waiting.cancelled_caught, self.holds
 
-    async def ask(
+    async def send(
         self, case: Case, octets: bytes, *, take: int | None, end: End, split: bool = False
     ) -> bytes:
         """Send these, take so many octets of the answer (None: all of it) and hang up."""
@@ -284,7 +284,7 @@ async def test_a_request_that_is_cut_does_nothing(ticking_clock) -> None:
         for name, case in CASES.items():
             octets = case.octets(rig.shop, "k" if name in KEYED else None)
             for n, end in moments(len(octets) - len(case.after)):
-                await rig.ask(case, octets[:n], take=0, end=end)
+                await rig.send(case, octets[:n], take=0, end=end)
                 await rig.until_quiet()
                 assert await rig.done() == before, (name, n, end)
 
@@ -304,7 +304,7 @@ async def test_an_answer_that_is_cut_is_billed_as_what_was_given(ticking_clock, 
                 key = f"{name} {place:05}" if name in KEYED else None
                 octets = case.octets(rig.shop, key)
                 before = await rig.done()
-                got = await rig.ask(case, octets, take=n, end=end, split=bool(place % 2))
+                got = await rig.send(case, octets, take=n, end=end, split=bool(place % 2))
                 await rig.until_quiet()
                 done = await rig.done() - before
                 check = check_whole if name in KEYED else check_lines
@@ -314,7 +314,7 @@ async def test_an_answer_that_is_cut_is_billed_as_what_was_given(ticking_clock, 
 
 
 async def length_of_answer(rig: Rig, case: Case) -> int:
-    whole = await rig.ask(case, case.octets(rig.shop, None), take=None, end="closes")
+    whole = await rig.send(case, case.octets(rig.shop, None), take=None, end="closes")
     await rig.until_quiet()
     assert is_whole(whole)
     return len(whole)
@@ -345,7 +345,7 @@ def check_lines(case: Case, done: Done, got: bytes) -> bool:
 
 async def check_repeat(rig: Rig, case: Case, octets: bytes, first: Done) -> None:
     before = await rig.done()
-    again = await rig.ask(case, octets, take=None, end="closes")
+    again = await rig.send(case, octets, take=None, end="closes")
     await rig.until_quiet()
     assert again.startswith(b"HTTP/1.1 %d " % case.status) or case.path == TOOLS, again
     assert is_whole(again)

@@ -108,7 +108,7 @@ class Doomed:
         self.countdown.left = OFF
         await started(self.process)
 
-    async def ask(self, case: Case, write: int, *, doom: bool = False) -> httpx.Response | None:
+    async def send(self, case: Case, write: int, *, doom: bool = False) -> httpx.Response | None:
         """None where the service died before its answer was whole.
 
         A connection has been accepted before its service is doomed: one that nobody had
@@ -139,7 +139,7 @@ class Doomed:
         """Until there is an answer of its own: 409 is told while the killed one's lease lasts."""
         with trio.fail_after(PATIENCE_S):
             while True:
-                answer = await self.ask(case, write)
+                answer = await self.send(case, write)
                 assert answer is not None
                 if answer.status_code not in (409, 503):
                     return answer
@@ -236,7 +236,7 @@ async def kill_before_each_write(tmp_path: Path, lab: Lab, case: Case) -> None:
     async with doomed(tmp_path, lab) as service:
         before = service.done()
         for write in count():
-            first = await service.ask(case, write, doom=True)
+            first = await service.send(case, write, doom=True)
             if first is None:
                 await service.until_killed()
             else:

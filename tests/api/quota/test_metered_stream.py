@@ -139,11 +139,11 @@ async def test_60_parallel_requests_never_pass_the_hard_cap(autojump_clock):
         await assert_settled(shop, 100_010, 100_010)
 
 
-async def in_parallel(count, ask):
+async def in_parallel(count, send):
     statuses = []
 
     async def one():
-        statuses.append((await ask()).status)
+        statuses.append((await send()).status)
 
     async with trio.open_nursery() as nursery:
         for _ in range(count):

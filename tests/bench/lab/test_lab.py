@@ -38,7 +38,7 @@ class Resolver:
         tls = ssl.create_default_context(cafile=lab.env["MAILPROBE_DOH_CA_FILE"])
         self.http = httpx.Client(http2=True, verify=tls, trust_env=False)
 
-    def ask(self, name: str, kind: str) -> dns.message.Message:
+    def resolve(self, name: str, kind: str) -> dns.message.Message:
         query = dns.message.make_query(name, kind, id=0).to_wire()
         headers = {"content-type": "application/dns-message"}
         answer = self.http.post(self.url, content=query, headers=headers)
@@ -48,9 +48,9 @@ class Resolver:
 
     def exchange_of(self, domain: str) -> str:
         """The IP address of the domain's first exchange."""
-        (exchanges,) = self.ask(domain, "MX").answer
+        (exchanges,) = self.resolve(domain, "MX").answer
         first = min(exchanges, key=lambda mx: mx.preference).exchange.to_text()
-        (addresses,) = self.ask(first, "A").answer
+        (addresses,) = self.resolve(first, "A").answer
         return addresses[0].address
 
 
@@ -99,7 +99,7 @@ def test_a_question_travels_the_whole_way_to_a_mailbox(lab, resolver):
     ],
 )
 def test_names_without_mail_are_told_apart(resolver, domain, rcode):
-    answer = resolver.ask(domain, "MX")
+    answer = resolver.resolve(domain, "MX")
     assert dns.rcode.to_text(answer.rcode()) == rcode
     assert not answer.answer
 
@@ -174,7 +174,7 @@ def test_a_lost_client_harms_nobody(lab, resolver):
         secure.sendall(b"GET / HTTP/1.1\r\n\r\n")
         with contextlib.suppress(OSError):
             secure.recv(4096)
-    assert resolver.ask("startdeck.test", "MX").answer
+    assert resolver.resolve("startdeck.test", "MX").answer
 
 
 @contextlib.contextmanager
@@ -311,7 +311,7 @@ def test_a_restless_resolver_ends_its_connections():
         client = Resolver(lab)
         with client.http:
             for _ in range(120):
-                assert client.ask("startdeck.test", "MX").answer
+                assert client.resolve("startdeck.test", "MX").answer
         assert lab.records()["doh_connections"] >= 3
 
 

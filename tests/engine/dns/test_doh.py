@@ -157,7 +157,7 @@ async def until(condition) -> None:
         await trio.sleep(0.005)
 
 
-async def ask_many(transport, server, count: int) -> int:
+async def exchange_many(transport, server, count: int) -> int:
     answered = 0
 
     async def account() -> None:
@@ -188,9 +188,9 @@ async def test_where_tls_agrees_on_no_http_2_some_connections_carry_all(
         open_server(authority, *protocols) as server,
         open_transport(ca_file) as transport,
     ):
-        assert await ask_many(transport, server, 1) == 1
+        assert await exchange_many(transport, server, 1) == 1
         for _ in range(3):
-            assert await ask_many(transport, server, 5 * endpoint.CONNECTIONS_MAX) == (
+            assert await exchange_many(transport, server, 5 * endpoint.CONNECTIONS_MAX) == (
                 5 * endpoint.CONNECTIONS_MAX
             )
         assert server.connections <= endpoint.CONNECTIONS_MAX
@@ -223,7 +223,7 @@ async def test_no_more_questions_at_a_time_than_the_server_bears(authority, ca_f
         open_transport(ca_file) as transport,
     ):
         await transport.exchange(server.url, QUESTION)  # so that we know how many
-        assert await ask_many(transport, server, 100) == 100
+        assert await exchange_many(transport, server, 100) == 100
         assert server.at_once == 5
         assert server.connections == 1
 
@@ -314,9 +314,9 @@ async def test_idle_connections_are_closed(authority, ca_file, quick_clocks, mon
         open_server(authority, protocol) as server,
         open_transport(ca_file) as transport,
     ):
-        await ask_many(transport, server, 5)
+        await exchange_many(transport, server, 5)
         await until(lambda: not server.open_now)
-        assert await ask_many(transport, server, 5) == 5
+        assert await exchange_many(transport, server, 5) == 5
 
 
 @pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
@@ -445,13 +445,13 @@ async def test_who_gives_up_takes_nothing_from_the_others(authority, ca_file, pr
         nursery.start_soon(wait_for_it)
         await until(lambda: server.questions)
         with trio.move_on_after(0.02) as limit:
-            await ask_many(transport, server, 10)
+            await exchange_many(transport, server, 10)
         assert limit.cancelled_caught
         nursery.start_soon(wait_for_it)
         slow.set()
         await until(lambda: len(patient) == 2)
         assert patient == [QUESTION] * 2
-        assert await ask_many(transport, server, 10) == 10
+        assert await exchange_many(transport, server, 10) == 10
 
 
 async def test_a_connection_half_made_serves_the_next_question(authority, ca_file):

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 
-from mailprobe.engine import EngineSettings, in_order, open_answers, open_engine
+from mailprobe.engine import in_order, open_answers
 from mailprobe.engine.dns.messages import ROOT_QUESTION, LookupFailed, Route
 from mailprobe.engine.dns.resolver_endpoint import CHECK_S, LOOKUP_S
 from mailprobe.engine.dns.response import TransportFailed
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode
+from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 
-SETTINGS = EngineSettings(doh_urls=("https://11.0.0.1/q",))
+ENDPOINTS = ("https://11.0.0.1/q",)
 
 
 @dataclass
@@ -46,10 +47,6 @@ class Troubled:
         return await self.world.transport.exchange(url, query)
 
 
-def engine_over(network: FakeNetwork, transport: Troubled):
-    return open_engine(SETTINGS, transport=transport, dial=network.dial, rng=random.Random(0))
-
-
 @pytest.mark.parametrize("lasts_s", [0.5, 1.0, 1.5, 3.0])
 @pytest.mark.parametrize("kind", ["stands still", "loses", "refuses"])
 async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(autojump_clock, kind, lasts_s):
@@ -64,7 +61,7 @@ async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(autojump_clo
         texts = [*healthy, *hung]
         random.Random(1).shuffle(texts)
         transport = Troubled(network, kind)
-        async with engine_over(network, transport) as engine:
+        async with open_test_engine(network, transport=transport, doh_urls=ENDPOINTS) as engine:
             transport.fault(0.1, lasts_s)
             async with open_answers(engine, texts, account="list", patient=True) as answers:
                 verdicts = await in_order(answers, len(texts))
@@ -80,7 +77,7 @@ async def test_hung_names_alone_take_a_list_no_longer_for_that(autojump_clock):
     async with open_fake_network() as network:
         network.zone.mode("hung.test", ZoneMode.HANG)
         transport = Troubled(network)
-        async with engine_over(network, transport) as engine:
+        async with open_test_engine(network, transport=transport, doh_urls=ENDPOINTS) as engine:
             began = trio.current_time()
             answer = await engine.routes.find("hung.test", patient=True)
             assert trio.current_time() - began == pytest.approx(LOOKUP_S)
@@ -96,7 +93,10 @@ async def test_a_resolver_that_answers_is_asked_nothing_else(autojump_clock):
         for number in range(1_000):
             network.zone.mx(f"d{number}.test", "mx.test")
         transport = Troubled(network, delay_s=0.2)
-        async with engine_over(network, transport) as engine, trio.open_nursery() as nursery:
+        async with (
+            open_test_engine(network, transport=transport, doh_urls=ENDPOINTS) as engine,
+            trio.open_nursery() as nursery,
+        ):
             for number in range(1_000):
                 domain = f"d{number}.test"
                 nursery.start_soon(lambda domain=domain: engine.routes.find(domain, patient=True))
@@ -114,7 +114,10 @@ async def test_a_request_does_not_wait_with_the_list(autojump_clock):
         async def find() -> None:
             found.append(await engine.routes.find("shop.test", "list", patient=True))
 
-        async with engine_over(network, transport) as engine, trio.open_nursery() as nursery:
+        async with (
+            open_test_engine(network, transport=transport, doh_urls=ENDPOINTS) as engine,
+            trio.open_nursery() as nursery,
+        ):
             nursery.start_soon(find)
             await trio.sleep(0.6)
             began = trio.current_time()
@@ -135,7 +138,10 @@ async def test_a_list_that_joins_a_requests_look_up_is_patient(autojump_clock, a
         async def find(account: str, *, patient: bool) -> None:
             reported[patient] = await engine.routes.find("shop.test", account, patient=patient)
 
-        async with engine_over(network, transport) as engine, trio.open_nursery() as nursery:
+        async with (
+            open_test_engine(network, transport=transport, doh_urls=ENDPOINTS) as engine,
+            trio.open_nursery() as nursery,
+        ):
             nursery.start_soon(lambda: find("me", patient=False))
             await trio.sleep(0.1)
             nursery.start_soon(lambda: find(account, patient=True))
@@ -148,7 +154,7 @@ async def test_a_list_does_not_take_a_requests_hasty_failure_from_memory(autojum
         network.zone.mx("shop.test", "mx.test")
         transport = Troubled(network, "refuses")
         transport.fault(0.0, 0.5)
-        async with engine_over(network, transport) as engine:
+        async with open_test_engine(network, transport=transport, doh_urls=ENDPOINTS) as engine:
             routes = engine.routes
             failed = await routes.find("shop.test", "request")
             assert isinstance(failed, LookupFailed)

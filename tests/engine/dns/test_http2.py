@@ -57,7 +57,7 @@ class Pair:
         assert question not in self.reported
         self.reported[question] = reported
 
-    def ask(self, question, body: bytes = b"question") -> int:
+    def send_request(self, question, body: bytes = b"question") -> int:
         return self.client.send_request(
             question, request_fields("9.9.9.9", "/dns-query", KIND, len(body)), body
         )
@@ -100,7 +100,7 @@ def reply(body: bytes = b"answer") -> HttpResponse:
 
 def test_questions_are_heard_and_answered_in_any_order():
     pair = Pair()
-    streams = {number: pair.ask(number, b"%d" % number) for number in range(50)}
+    streams = {number: pair.send_request(number, b"%d" % number) for number in range(50)}
     pair.pass_on()
     assert pair.bodies == {stream: b"%d" % number for number, stream in streams.items()}
     order = list(streams.items())
@@ -115,8 +115,8 @@ def test_questions_are_heard_and_answered_in_any_order():
 
 def test_a_request_says_all_that_a_resolver_wants():
     pair = Pair(header_table_size=0)  # a server that has no table: it must be told that we use none
-    stream = pair.ask("q")
-    pair.ask("r")
+    stream = pair.send_request("q")
+    pair.send_request("r")
     pair.pass_on()
     assert pair.received[stream] == {
         b":method": b"POST",
@@ -135,7 +135,7 @@ def test_no_more_streams_than_the_server_bears():
     pair.pass_on()
     for number in range(3):
         assert pair.client.room
-        pair.ask(number)
+        pair.send_request(number)
     assert not pair.client.room
     pair.pass_on()
     pair.answer(1)
@@ -147,14 +147,14 @@ def test_before_the_server_has_spoken_some_are_asked():
     pair = Pair()
     for number in range(STREAMS_AT_FIRST):
         assert pair.client.room
-        pair.ask(number)
+        pair.send_request(number)
     assert not pair.client.room
 
 
 def test_a_body_waits_for_its_streams_window():
     pair = Pair(initial_window_size=3)
     pair.pass_on()
-    stream = pair.ask("q", b"question")
+    stream = pair.send_request("q", b"question")
     pair.pass_on()
     assert pair.bodies[stream] == b""
     pair.server.increment_flow_control_window(4, stream)
@@ -169,7 +169,7 @@ def test_a_body_waits_for_its_streams_window():
 def test_a_window_that_grows_by_settings_lets_bodies_go():
     pair = Pair(initial_window_size=0)
     pair.pass_on()
-    pair.ask("q")
+    pair.send_request("q")
     pair.pass_on()
     assert pair.ended == []
     pair.server.update_settings({Codes.INITIAL_WINDOW_SIZE: 100})
@@ -182,7 +182,7 @@ def test_bodies_wait_for_the_connections_window_in_their_order():
     pair.acknowledges = False
     pair.pass_on()
     for number in range(90):
-        pair.ask(number, bytes(1_000))
+        pair.send_request(number, bytes(1_000))
     pair.pass_on()
     assert pair.ended == [1 + 2 * number for number in range(65)]
     pair.server.increment_flow_control_window(25_000)
@@ -193,7 +193,7 @@ def test_bodies_wait_for_the_connections_window_in_their_order():
 def test_a_held_question_may_be_answered_or_given_up():
     pair = Pair(initial_window_size=0)
     pair.pass_on()
-    first, second = pair.ask("first"), pair.ask("second")
+    first, second = pair.send_request("first"), pair.send_request("second")
     pair.pass_on()
     pair.answer(first)
     pair.client.cancel_request(second)
@@ -209,7 +209,7 @@ def test_answers_are_acknowledged_and_never_starve():
     pair = Pair()
     pair.pass_on()
     for number in range(1_000):
-        stream = pair.ask(number)
+        stream = pair.send_request(number)
         pair.pass_on()
         pair.server.send_headers(stream, FIELDS)
         for _ in range(4):
@@ -223,7 +223,7 @@ def test_the_longest_answer_is_taken_and_one_octet_more_is_not():
     pair = Pair()
     pair.pass_on()
     for question, octets in (("longest", OCTETS_MAX), ("longer", OCTETS_MAX + 1)):
-        stream = pair.ask(question)
+        stream = pair.send_request(question)
         pair.pass_on()
         pair.server.send_headers(stream, FIELDS)
         for at in range(0, octets, 16_384):
@@ -238,7 +238,7 @@ def test_the_longest_answer_is_taken_and_one_octet_more_is_not():
 
 def test_what_is_given_up_is_reset_and_its_late_answer_dropped():
     pair = Pair()
-    stream, other = pair.ask("q"), pair.ask("other")
+    stream, other = pair.send_request("q"), pair.send_request("other")
     pair.pass_on()
     pair.answer(stream)
     pair.client.cancel_request(stream)
@@ -252,7 +252,7 @@ def test_what_is_given_up_is_reset_and_its_late_answer_dropped():
 )
 def test_a_reset_stream_is_told_as_refused_or_given_up(code, kind):
     pair = Pair()
-    pair.ask("q")
+    pair.send_request("q")
     pair.pass_on()
     pair.client.receive_data(RstStreamFrame(1, error_code=code).serialize())
     assert isinstance(pair.reported["q"], kind)
@@ -263,7 +263,7 @@ def test_a_reset_stream_is_told_as_refused_or_given_up(code, kind):
 def test_goaway_gives_back_what_was_not_begun_and_waits_for_the_rest():
     pair = Pair()
     for number in range(3):
-        pair.ask(number)
+        pair.send_request(number)
     pair.pass_on()
     pair.client.receive_data(GoAwayFrame(0, last_stream_id=3).serialize())
     assert list(pair.reported) == [2]
@@ -280,7 +280,7 @@ def test_goaway_gives_back_what_was_not_begun_and_waits_for_the_rest():
 def test_what_is_not_settled_can_be_taken_back():
     pair = Pair()
     for number in range(3):
-        pair.ask(number)
+        pair.send_request(number)
     pair.pass_on()
     pair.answer(3)
     pair.pass_on()

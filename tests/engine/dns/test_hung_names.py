@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from mailprobe.engine import EngineSettings, in_order, open_answers, open_engine
+from mailprobe.engine import EngineSettings
 from mailprobe.engine.dns.query_queue import LATE_S
 from mailprobe.engine.dns.resolver_endpoint import LOOKUPS_MAX
 from mailprobe.engine.smtp.address_lookups import EXCHANGE_S
@@ -15,15 +15,15 @@ from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, ope
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode
+from tests.engine.engine_runs import (
+    DELIVERABLE,
+    TIMED_OUT,
+    UNKNOWN,
+    fields_of,
+    open_test_engine,
+    verify,
+)
 from tests.engine.invariants import assert_whole
-
-DELIVERABLE = ("deliverable", None)
-RESOLVER_FAILED = ("unknown", None)
-TIMED_OUT = ("unknown", "smtp_timeout")
-
-
-def told(verdict) -> tuple[str, str | None]:
-    return verdict.status, verdict.failed_check
 
 
 @dataclass
@@ -38,15 +38,6 @@ class SlowFor:
         if self.label in query:
             await trio.sleep(self.delay_s)
         return await self.world.transport.exchange(url, query)
-
-
-def engine_over(network: FakeNetwork, transport=None):
-    return open_engine(
-        EngineSettings(),
-        transport=transport or network.transport,
-        dial=network.dial,
-        rng=random.Random(0),
-    )
 
 
 def add_domains(network: FakeNetwork, count: int, *, hung_share: float = 0.0) -> tuple[list, list]:
@@ -64,11 +55,6 @@ def add_domains(network: FakeNetwork, count: int, *, hung_share: float = 0.0) ->
     return healthy, hung
 
 
-async def verify(engine, texts, *, account="me", patient=False) -> list:
-    async with open_answers(engine, texts, account=account, patient=patient) as answers:
-        return await in_order(answers, len(texts))
-
-
 @pytest.mark.parametrize("delay_s", [0.02, 0.25])
 async def test_hung_domains_cost_the_others_of_their_list_nothing(autojump_clock, delay_s):
     async with open_fake_network() as network:
@@ -76,16 +62,16 @@ async def test_hung_domains_cost_the_others_of_their_list_nothing(autojump_clock
         for url in EngineSettings().doh_urls:
             network.transport.endpoints[url] = FakeEndpoint(delay_s=delay_s)
         texts = [f"known@{domain}" for domain in sorted([*healthy, *hung])]
-        async with engine_over(network) as engine:
-            verdicts = await verify(engine, texts, patient=True)
+        async with open_test_engine(network) as engine:
+            verdicts = await verify(engine, *texts, patient=True)
             await trio.sleep(30)
             assert_whole(engine)
         outcomes = Counter(
-            (verdict.email.partition("@")[2] in hung, *told(verdict)) for verdict in verdicts
+            (verdict.email.partition("@")[2] in hung, *fields_of(verdict)) for verdict in verdicts
         )
     assert outcomes == {
         (False, *DELIVERABLE): len(healthy),
-        (True, *RESOLVER_FAILED): len(hung),
+        (True, *UNKNOWN): len(hung),
     }
 
 
@@ -107,18 +93,18 @@ async def test_dead_domains_do_not_delay_a_neighbour(autojump_clock, batches, ac
 
         async def dead(number: int) -> None:
             texts = [f"a@dead{50 * number + place}.test" for place in range(50)]
-            verdicts = await verify(engine, texts, account=f"account{number % accounts}")
-            assert {told(verdict) for verdict in verdicts} == {RESOLVER_FAILED}
+            verdicts = await verify(engine, *texts, account=f"account{number % accounts}")
+            assert {fields_of(verdict) for verdict in verdicts} == {UNKNOWN}
             assert max(verdict.latency_ms for verdict in verdicts) <= 4550
 
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(batches * accounts):
                     nursery.start_soon(dead, number)
                 for number in range(20):
                     await trio.sleep(0.11)
-                    [verdict] = await verify(engine, [f"known@d{number}.test"], account="neighbour")
-                    assert told(verdict) == DELIVERABLE
+                    [verdict] = await verify(engine, f"known@d{number}.test", account="neighbour")
+                    assert fields_of(verdict) == DELIVERABLE
                     assert verdict.latency_ms < 1000
             await trio.sleep(30)
             assert_whole(engine)
@@ -132,13 +118,13 @@ async def test_the_healthy_ones_of_a_crowded_batch_are_found(autojump_clock):
         for domain in hung[:20]:
             network.zone.mode(domain, None)
         healthy = [f"known@d{number}.test" for number in range(20)]
-        async with engine_over(network) as engine, trio.open_nursery() as nursery:
+        async with open_test_engine(network) as engine, trio.open_nursery() as nursery:
             for start in range(20, 2 * LOOKUPS_MAX, 50):
                 texts = [f"a@{domain}" for domain in hung[start : start + 50]]
-                nursery.start_soon(verify, engine, texts)
+                nursery.start_soon(verify, engine, *texts)
             await trio.sleep(0.01)
-            verdicts = await verify(engine, healthy)
-            assert {told(verdict) for verdict in verdicts} == {DELIVERABLE}
+            verdicts = await verify(engine, *healthy)
+            assert {fields_of(verdict) for verdict in verdicts} == {DELIVERABLE}
             assert max(verdict.latency_ms for verdict in verdicts) < 2 * LATE_S * 1000 + 100
 
 
@@ -146,7 +132,7 @@ async def test_a_shared_name_takes_the_better_turn(autojump_clock):
     """What a crowded account has queued, and another one wants, does not wait for the crowd."""
     async with open_fake_network() as network:
         add_domains(network, 1)
-        async with engine_over(network) as engine, trio.open_nursery() as nursery:
+        async with open_test_engine(network) as engine, trio.open_nursery() as nursery:
             for number in range(4 * LOOKUPS_MAX):
                 network.zone.mode(f"dead{number}.test", ZoneMode.HANG)
                 nursery.start_soon(
@@ -178,11 +164,11 @@ def add_exchanges(network: FakeNetwork, hung: str, count: int = 2) -> None:
 async def test_an_exchange_whose_name_hangs_leaves_time_for_the_next(autojump_clock, patient):
     async with open_fake_network() as network:
         add_exchanges(network, hung="0")
-        async with engine_over(network) as engine:
-            [verdict] = await verify(engine, ["known@shop.test"], patient=patient)
+        async with open_test_engine(network) as engine:
+            [verdict] = await verify(engine, "known@shop.test", patient=patient)
             await trio.sleep(30)
             assert_whole(engine)
-        assert told(verdict) == DELIVERABLE
+        assert fields_of(verdict) == DELIVERABLE
         assert verdict.mx_host == "mx0.shop.test"
         assert patient or EXCHANGE_S * 1000 <= verdict.latency_ms < EXCHANGE_S * 1000 + 200
 
@@ -192,11 +178,11 @@ async def test_what_is_found_late_is_still_used(autojump_clock):
     async with open_fake_network() as network:
         add_exchanges(network, hung="1")
         slow = SlowFor(network, b"mx0", 1.3)
-        async with engine_over(network, transport=slow) as engine:
-            [verdict] = await verify(engine, ["known@shop.test"])
+        async with open_test_engine(network, transport=slow) as engine:
+            [verdict] = await verify(engine, "known@shop.test")
             await trio.sleep(30)
             assert_whole(engine)
-        assert told(verdict) == DELIVERABLE
+        assert fields_of(verdict) == DELIVERABLE
         assert verdict.latency_ms < 2000
 
 
@@ -204,11 +190,11 @@ async def test_what_is_found_late_is_still_used(autojump_clock):
 async def test_look_ups_that_fail_in_the_end_are_the_resolvers_failure(autojump_clock, count):
     async with open_fake_network() as network:
         add_exchanges(network, hung="01234", count=count)
-        async with engine_over(network) as engine:
-            [verdict] = await verify(engine, ["known@shop.test"])
+        async with open_test_engine(network) as engine:
+            [verdict] = await verify(engine, "known@shop.test")
             await trio.sleep(30)
             assert_whole(engine)
-        assert told(verdict) == RESOLVER_FAILED
+        assert fields_of(verdict) == UNKNOWN
         assert (verdict.mx_found, verdict.mx_host) == (True, "mx0.shop.test")
         assert verdict.latency_ms <= 3050
 
@@ -218,17 +204,17 @@ async def test_a_host_that_was_tried_says_more_than_a_name_that_hangs(autojump_c
         network.add("shop.test", new_host("silent"), mx="mx0.shop.test", preference=0)
         network.zone.mx("shop.test", (0, "mx0.shop.test"), (1, "mx1.shop.test"))
         network.zone.mode("mx1.shop.test", ZoneMode.HANG)
-        async with engine_over(network) as engine:
-            [verdict] = await verify(engine, ["known@shop.test"])
-        assert told(verdict) == TIMED_OUT
+        async with open_test_engine(network) as engine:
+            [verdict] = await verify(engine, "known@shop.test")
+        assert fields_of(verdict) == TIMED_OUT
 
 
 async def test_an_account_that_leaves_frees_its_look_ups(autojump_clock):
     async with open_fake_network() as network:
         add_exchanges(network, hung="01")
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             with trio.move_on_after(0.5):
-                await verify(engine, ["known@shop.test"])
+                await verify(engine, "known@shop.test")
             await trio.testing.wait_all_tasks_blocked()
             for endpoint in engine.routes._resolvers.endpoints:
                 assert endpoint.queue.under_way == 0

@@ -14,12 +14,13 @@ import trio.lowlevel
 import trio.testing
 
 from mailprobe.bench.lab import doh as lab
-from mailprobe.engine import EngineSettings, in_order, open_answers, open_engine
+from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.dns.resolver_endpoint import LOOKUP_S
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import Behaviour, Zone, ZoneMode
+from tests.engine.engine_runs import verify
 from tests.engine.invariants import assert_whole
 
 IDLE_S = 0.01  # then nothing is under way: both ends of every socket are in this one loop
@@ -155,7 +156,7 @@ class Relay:
 
 
 @asynccontextmanager
-async def open_town(protocol: str, folder, *, healthy: int, hung: int):
+async def open_engine_of_domains(protocol: str, folder, *, healthy: int, hung: int):
     """An engine before a zone with so many domains that live, d…, and that hang, hung…"""
     async with open_fake_network() as network:
         host = MailHost()
@@ -172,11 +173,6 @@ async def open_town(protocol: str, folder, *, healthy: int, hung: int):
         assert_whole(engine)
 
 
-async def verify(engine, texts, *, account="me", patient=False) -> list:
-    async with open_answers(engine, texts, account=account, patient=patient) as answers:
-        return await in_order(answers, len(texts))
-
-
 def failed(verdicts) -> set[str]:
     """The domains whose look-up is told as failed."""
     return {
@@ -191,8 +187,8 @@ async def test_a_list_of_which_a_fifth_hangs(idle_clock, protocol, tmp_path):
     healthy, hung = 400, 100
     domains = [f"d{n}.test" for n in range(healthy)] + [f"hung{n}.test" for n in range(hung)]
     random.Random(1).shuffle(domains)
-    async with open_town(protocol, tmp_path, healthy=healthy, hung=hung) as engine:
-        verdicts = await verify(engine, [f"known@{domain}" for domain in domains], patient=True)
+    async with open_engine_of_domains(protocol, tmp_path, healthy=healthy, hung=hung) as engine:
+        verdicts = await verify(engine, *(f"known@{domain}" for domain in domains), patient=True)
     assert failed(verdicts) == {domain for domain in domains if domain.startswith("hung")}
 
 
@@ -241,15 +237,15 @@ async def test_batches_of_hung_domains_do_not_hurt_a_neighbour(idle_clock, proto
     """Eight batches of one account; another one's requests meanwhile are right, and soon."""
     batches = 8
     async with (
-        open_town(protocol, tmp_path, healthy=10, hung=50 * batches) as engine,
+        open_engine_of_domains(protocol, tmp_path, healthy=10, hung=50 * batches) as engine,
         trio.open_nursery() as nursery,
     ):
         for number in range(batches):
             texts = [f"a@hung{50 * number + place}.test" for place in range(50)]
-            nursery.start_soon(verify, engine, texts)
+            nursery.start_soon(verify, engine, *texts)
         for number in range(10):
             await trio.sleep(0.1)
-            [verdict] = await verify(engine, [f"known@d{number}.test"], account="neighbour")
+            [verdict] = await verify(engine, f"known@d{number}.test", account="neighbour")
             assert verdict.status == "deliverable"
             assert verdict.latency_ms < 3200
 

@@ -36,7 +36,9 @@ class Queue(QueryQueue):
         self.log: list[str] = []
         self.names: dict[str, Sent] = {}
 
-    def ask(self, name: str, *accounts: str, now: float = 0.0, priority=Priority.REQUEST) -> Sent:
+    def submit_new(
+        self, name: str, *accounts: str, now: float = 0.0, priority=Priority.REQUEST
+    ) -> Sent:
         query = self.names[name] = Sent(self.log, name, *accounts, priority=priority)
         self.submit(query, now)
         return query
@@ -48,9 +50,9 @@ class Queue(QueryQueue):
 
 def test_who_finds_a_place_is_sent_at_once():
     queue = Queue(2)
-    queue.ask("a1.test", "a")
-    queue.ask("a2.test", "a")
-    queue.ask("a3.test", "a")
+    queue.submit_new("a1.test", "a")
+    queue.submit_new("a2.test", "a")
+    queue.submit_new("a3.test", "a")
     assert queue.log == ["a1.test", "a2.test"]
     queue.answer("a1.test")
     assert queue.log[2:] == ["a3.test"]
@@ -59,9 +61,9 @@ def test_who_finds_a_place_is_sent_at_once():
 def test_the_account_with_the_fewest_places_goes_first():
     queue = Queue(3)
     for number in range(6):
-        queue.ask(f"a{number}.test", "a")
-    queue.ask("b.test", "b")
-    queue.ask("c.test", "c")
+        queue.submit_new(f"a{number}.test", "a")
+    queue.submit_new("b.test", "b")
+    queue.submit_new("c.test", "c")
     for name in queue.log[:3]:
         queue.answer(name)
     assert queue.log[3:] == ["b.test", "c.test", "a3.test"]
@@ -69,9 +71,9 @@ def test_the_account_with_the_fewest_places_goes_first():
 
 def test_layer_4_goes_before_requests_and_these_before_lists():
     queue = Queue(1)
-    queue.ask("first.test", "a")
+    queue.submit_new("first.test", "a")
     for priority in (Priority.LIST, Priority.REQUEST, Priority.PROBE):
-        queue.ask(f"{priority.name.lower()}.test", "a", priority=priority)
+        queue.submit_new(f"{priority.name.lower()}.test", "a", priority=priority)
     for name in ("first.test", "probe.test", "request.test"):
         queue.answer(name)
     assert queue.log[1:] == ["probe.test", "request.test", "list.test"]
@@ -79,10 +81,10 @@ def test_layer_4_goes_before_requests_and_these_before_lists():
 
 def test_nothing_gives_way_before_it_is_late_or_where_nobody_waits():
     queue = Queue(2)
-    queue.ask("a1.test", "a")
-    queue.ask("a2.test", "a")
+    queue.submit_new("a1.test", "a")
+    queue.submit_new("a2.test", "a")
     queue.review(10)
-    queue.ask("b.test", "b", now=LATE_S / 2)
+    queue.submit_new("b.test", "b", now=LATE_S / 2)
     queue.review(LATE_S * 0.9)
     assert queue.log == ["a1.test", "a2.test"]
     queue.review(LATE_S)
@@ -91,9 +93,9 @@ def test_nothing_gives_way_before_it_is_late_or_where_nobody_waits():
 
 def test_accounts_of_one_size_take_nothing_from_each_other():
     queue = Queue(2)
-    queue.ask("a.test", "a")
-    queue.ask("b.test", "b")
-    queue.ask("c.test", "c")
+    queue.submit_new("a.test", "a")
+    queue.submit_new("b.test", "b")
+    queue.submit_new("c.test", "c")
     queue.review(10)
     assert queue.log == ["a.test", "b.test"]  # nobody has two
 
@@ -101,9 +103,9 @@ def test_accounts_of_one_size_take_nothing_from_each_other():
 def test_an_accounts_late_queries_keep_a_quarter_of_its_places_from_its_others():
     queue = Queue(8)
     for number in range(8):
-        queue.ask(f"hung{number}.test", "a")
+        queue.submit_new(f"hung{number}.test", "a")
     for number in range(20):
-        queue.ask(f"new{number}.test", "a")
+        queue.submit_new(f"new{number}.test", "a")
     queue.review(LATE_S)
     assert queue.log[8:20] == [
         line for number in range(6) for line in (f"-hung{number}.test", f"new{number}.test")
@@ -112,10 +114,10 @@ def test_an_accounts_late_queries_keep_a_quarter_of_its_places_from_its_others()
 
 def test_what_gave_way_is_sent_again_behind_the_new_ones():
     queue = Queue(1)
-    queue.ask("hung.test", "a")
-    queue.ask("one.test", "a")
+    queue.submit_new("hung.test", "a")
+    queue.submit_new("one.test", "a")
     queue.review(LATE_S)
-    queue.ask("two.test", "a")
+    queue.submit_new("two.test", "a")
     queue.answer("one.test")
     queue.answer("two.test")
     assert queue.log == ["hung.test", "-hung.test", "one.test", "two.test", "hung.test"]
@@ -126,10 +128,10 @@ def test_what_gave_way_is_sent_again_behind_the_new_ones():
 def test_late_queries_of_one_zone_give_way_first():
     queue = Queue(ZONE_LATE_MAX + 4)
     for number in range(3):
-        queue.ask(f"slow{number}.test", "a")
+        queue.submit_new(f"slow{number}.test", "a")
     for number in range(ZONE_LATE_MAX + 1):
-        queue.ask(f"d{number}.hung.test", f"b{number}")
-    queue.ask("new.test", "c")
+        queue.submit_new(f"d{number}.hung.test", f"b{number}")
+    queue.submit_new("new.test", "c")
     queue.review(LATE_S)
     assert queue.log[-2:] == ["-d0.hung.test", "new.test"]
 
@@ -137,7 +139,7 @@ def test_late_queries_of_one_zone_give_way_first():
 def test_who_wants_what_another_has_queued_gets_the_better_of_both_turns():
     queue = Queue(1)
     for number in range(5):
-        queue.ask(f"a{number}.test", "a")
+        queue.submit_new(f"a{number}.test", "a")
     wanted = queue.names["a4.test"]
     wanted.wanted_by["b"] = Priority.REQUEST
     queue.claim(wanted, "b", Priority.REQUEST)
@@ -148,8 +150,8 @@ def test_who_wants_what_another_has_queued_gets_the_better_of_both_turns():
 
 def test_who_leaves_the_queue_is_not_sent():
     queue = Queue(1)
-    queue.ask("a.test", "a")
-    queue.ask("b.test", "b")
+    queue.submit_new("a.test", "a")
+    queue.submit_new("b.test", "b")
     queue.answer("b.test")
     queue.answer("a.test")
     assert queue.log == ["a.test"]
@@ -158,11 +160,11 @@ def test_who_leaves_the_queue_is_not_sent():
 
 def test_what_nobody_needs_gives_way_at_once():
     queue = Queue(2)
-    unneeded = queue.ask("a.test", "a")
-    queue.ask("b.test", "b")
+    unneeded = queue.submit_new("a.test", "a")
+    queue.submit_new("b.test", "b")
     queue.set_unwanted(unneeded)
     assert queue.log == ["a.test", "b.test"]
-    queue.ask("c.test", "b")
+    queue.submit_new("c.test", "b")
     assert queue.log[2:] == ["-a.test", "c.test"]
 
 
@@ -194,7 +196,9 @@ def test_whatever_is_asked_places_are_kept_and_everybody_is_served(seed):
                 number += 1
                 accounts = rng.sample("abcd", rng.choice((1, 1, 2)))
                 zone = rng.choice(("one.test", "two.test"))
-                queue.ask(f"d{number}.{zone}", *accounts, now=now, priority=rng.choice((0, 1, 2)))
+                queue.submit_new(
+                    f"d{number}.{zone}", *accounts, now=now, priority=rng.choice((0, 1, 2))
+                )
             case 2 | 3:
                 if pending := sorted(set(queue.names) - answered):
                     name = rng.choice(pending)

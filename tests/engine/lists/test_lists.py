@@ -33,7 +33,7 @@ def lists() -> Lists:
     return load_lists()
 
 
-def ask(lists: Lists, text: str) -> Signals:
+def signals_of(lists: Lists, text: str) -> Signals:
     local, _, domain = text.rpartition("@")
     return lists.signals(Address(text, local, domain))
 
@@ -139,24 +139,24 @@ def test_no_university_is_a_throwaway(lists):
 
 def test_no_relay_is_a_throwaway_or_gets_a_suggestion(lists):
     for relay in lists.relays:
-        assert ask(lists, f"x@{relay}") == Signals()
-        assert ask(lists, f"x@ann.{relay}") == Signals()
+        assert signals_of(lists, f"x@{relay}") == Signals()
+        assert signals_of(lists, f"x@ann.{relay}") == Signals()
 
 
 @pytest.mark.parametrize(
     "domain", ["mailinator.com", "yopmail.com", "guerrillamail.com", "10minutemail.com"]
 )
 def test_a_throwaway_and_all_below_it_are_disposable(lists, domain):
-    assert ask(lists, f"x@{domain}").disposable
-    assert ask(lists, f"x@a.{domain}").disposable
-    assert ask(lists, f"x@a.b.c.{domain}").disposable
-    assert not ask(lists, f"x@not{domain}.example").disposable
+    assert signals_of(lists, f"x@{domain}").disposable
+    assert signals_of(lists, f"x@a.{domain}").disposable
+    assert signals_of(lists, f"x@a.b.c.{domain}").disposable
+    assert not signals_of(lists, f"x@not{domain}.example").disposable
 
 
 def test_a_parent_above_a_listed_host_is_not_disposable(lists):
     assert "00.msk.ru" in lists.disposable
-    assert not ask(lists, "x@msk.ru").disposable
-    assert not ask(lists, "x@example.msk.ru").disposable
+    assert not signals_of(lists, "x@msk.ru").disposable
+    assert not signals_of(lists, "x@example.msk.ru").disposable
 
 
 def small_lists(*, disposable: set[str], allowed: set[str]) -> Lists:
@@ -222,8 +222,8 @@ RFC_2142 = """
 
 @pytest.mark.parametrize("local", RFC_2142.split())
 def test_every_mailbox_of_rfc_2142_is_a_role(lists, local):
-    assert ask(lists, f"{local}@example.org").role
-    assert ask(lists, f"{local.upper()}@example.org").role
+    assert signals_of(lists, f"{local}@example.org").role
+    assert signals_of(lists, f"{local.upper()}@example.org").role
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_every_mailbox_of_rfc_2142_is_a_role(lists, local):
     ],
 )  # fmt: skip
 def test_an_office_is_a_role(lists, local):
-    assert ask(lists, f"{local}@example.org").role
+    assert signals_of(lists, f"{local}@example.org").role
 
 
 @pytest.mark.parametrize(
@@ -251,21 +251,21 @@ def test_an_office_is_a_role(lists, local):
     ],
 )  # fmt: skip
 def test_a_person_is_no_role(lists, local):
-    assert not ask(lists, f"{local}@example.org").role
+    assert not signals_of(lists, f"{local}@example.org").role
 
 
 @pytest.mark.parametrize(
     "domain", ["gmail.com", "gmx.de", "mail.ru", "proton.me", "consultant.com"]
 )
 def test_a_free_provider_is_told(lists, domain):
-    assert ask(lists, f"ann@{domain}").free_provider
+    assert signals_of(lists, f"ann@{domain}").free_provider
 
 
 @pytest.mark.parametrize(
     "domain", ["example.org", "siemens.com", "duck.com", "x.gmail.com.example"]
 )
 def test_another_domain_is_no_free_provider(lists, domain):
-    assert not ask(lists, f"ann@{domain}").free_provider
+    assert not signals_of(lists, f"ann@{domain}").free_provider
 
 
 @pytest.mark.parametrize(
@@ -273,12 +273,12 @@ def test_another_domain_is_no_free_provider(lists, domain):
     ["gmail.com", "outlook.com", "hotmail.fr", "live.nl", "yahoo.co.uk", "aol.com", "icloud.com"],
 )
 def test_who_blocks_probes_is_told(lists, domain):
-    assert ask(lists, f"ann@{domain}").smtp_blocked
+    assert signals_of(lists, f"ann@{domain}").smtp_blocked
 
 
 @pytest.mark.parametrize("domain", ["gmx.de", "yandex.ru", "proton.me", "example.org", "gmial.com"])
 def test_who_answers_probes_is_asked(lists, domain):
-    assert not ask(lists, f"ann@{domain}").smtp_blocked
+    assert not signals_of(lists, f"ann@{domain}").smtp_blocked
 
 
 @pytest.mark.parametrize(("typed", "meant"), TYPOS)
@@ -301,7 +301,7 @@ def test_no_provider_is_taken_for_a_typo(lists):
 
 
 def test_a_typo_that_is_a_throwaway_too_is_both(lists):
-    signals = ask(lists, "ann@gmial.com")
+    signals = signals_of(lists, "ann@gmial.com")
     assert signals.disposable
     assert signals.suggestion == "gmail.com"
 
@@ -322,10 +322,10 @@ def test_an_international_domain_is_a_typo_only_if_it_looks_the_same(lists, type
 
 @pytest.mark.parametrize("domain", ["xn--.com", "xn--a.com", "localhost", "a.b", "-.com", "co"])
 def test_odd_domains_do_no_harm(lists, domain):
-    assert ask(lists, f"ann@{domain}") == Signals()
+    assert signals_of(lists, f"ann@{domain}") == Signals()
 
 
 def test_what_is_remembered_has_a_bound(lists):
     info = lists._both.cache_info()
     assert info.maxsize == DOMAINS_REMEMBERED_MAX
-    assert ask(lists, "ann@example.org") is ask(lists, "bob@example.org")
+    assert signals_of(lists, "ann@example.org") is signals_of(lists, "bob@example.org")

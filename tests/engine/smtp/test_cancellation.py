@@ -20,7 +20,6 @@ from mailprobe.engine import (
     Engine,
     EngineSettings,
     Verdict,
-    in_order,
     open_answers,
     open_engine,
 )
@@ -29,6 +28,7 @@ from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, ope
 from mailprobe.engine.testing.faults import Late, Silence
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import verify
 from tests.engine.invariants import assert_whole
 
 STEPS_MAX = 2_000  # no scenario is so long
@@ -185,9 +185,8 @@ def check(verdicts: list[Verdict]) -> None:
         assert (verdict.status, verdict.confidence) == TRUTHS[kind], verdict
 
 
-async def ask(engine: Engine, *texts: str, account: str) -> None:
-    async with open_answers(engine, texts, account=account) as answers:
-        check(await in_order(answers, len(texts)))
+async def verify_and_check(engine: Engine, *texts: str, account: str) -> None:
+    check(await verify(engine, *texts, account=account))
 
 
 def may_be_said_still(engine: Engine) -> set[str]:
@@ -202,7 +201,7 @@ def may_be_said_still(engine: Engine) -> set[str]:
 
 
 @asynccontextmanager
-async def engine_in(
+async def open_engine_in(
     scenario: Scenario, seed: int
 ) -> AsyncIterator[tuple[Engine, FakeNetwork, Tap, list[MailHost]]]:
     async with open_fake_network(seed=seed) as network:
@@ -212,7 +211,7 @@ async def engine_in(
             scenario.settings, transport=network.transport, dial=tap.dial, rng=random.Random(0)
         ) as engine:
             if scenario.asked_before:
-                await ask(engine, "known0@shop.test", account="before")
+                await verify_and_check(engine, "known0@shop.test", account="before")
                 await trio.sleep(scenario.idle_s)
             yield engine, network, tap, hosts
         assert tap.open == 0
@@ -220,12 +219,14 @@ async def engine_in(
 
 async def leave_after(steps: int, scenario: Scenario, *, cancelled: bool) -> bool:
     """Run the scenario with one asker who leaves after so many steps; False if it was done."""
-    async with engine_in(scenario, steps) as (engine, _, tap, hosts):
+    async with open_engine_in(scenario, steps) as (engine, _, tap, hosts):
         inner, outer = trio.CancelScope(), trio.CancelScope()
         cutter = Cutter(steps, outer if cancelled else inner)
         async with trio.open_nursery() as nursery:
             if scenario.neighbour:
-                nursery.start_soon(lambda: ask(engine, *NEIGHBOURS, account="neighbour"))
+                nursery.start_soon(
+                    lambda: verify_and_check(engine, *NEIGHBOURS, account="neighbour")
+                )
             trio.lowlevel.add_instrument(cutter)
             with outer:
                 async with open_answers(
@@ -238,7 +239,7 @@ async def leave_after(steps: int, scenario: Scenario, *, cancelled: bool) -> boo
             written, said_still = len(tap.written), may_be_said_still(engine)
             received = sum((host.record.recipients for host in hosts), Counter())
         await trio.sleep(scenario.pause_s)
-        await ask(engine, *NEXT, account="he")
+        await verify_and_check(engine, *NEXT, account="he")
         await trio.sleep(30)
         assert_whole(engine)
         late = b"".join(tap.written[written:]).decode(errors="replace")
@@ -265,11 +266,11 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
                 scenario.settings, transport=network.transport, dial=tap.dial, rng=random.Random(0)
             ) as engine:
                 if scenario.asked_before:
-                    await ask(engine, "known0@shop.test", account="before")
+                    await verify_and_check(engine, "known0@shop.test", account="before")
                     await trio.sleep(scenario.idle_s)
                 trio.lowlevel.add_instrument(cutter)
                 with inner:
-                    await ask_unchecked(engine, scenario)
+                    await read_all(engine, scenario)
                 left_at = trio.current_time()
         trio.lowlevel.remove_instrument(cutter)
         if politely:
@@ -282,7 +283,7 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
         async with open_engine(
             scenario.settings, transport=network.transport, dial=tap.dial
         ) as another:
-            await ask(another, *NEXT, account="he")
+            await verify_and_check(another, *NEXT, account="he")
             await trio.sleep(30)
             assert_whole(another)
         for host in hosts:
@@ -290,7 +291,7 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
     return cutter.left <= 0
 
 
-async def ask_unchecked(engine: Engine, scenario: Scenario) -> None:
+async def read_all(engine: Engine, scenario: Scenario) -> None:
     async with open_answers(
         engine, scenario.texts, account="she", patient=scenario.patient
     ) as answers:

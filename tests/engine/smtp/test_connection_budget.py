@@ -11,16 +11,13 @@ import trio.testing
 
 from mailprobe.engine import (
     Engine,
-    EngineSettings,
     Verdict,
-    in_order,
-    open_answers,
-    open_engine,
 )
 from mailprobe.engine.smtp.connection_budget import PermitHolder
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import knowns, open_test_engine, verify
 from tests.engine.invariants import assert_whole
 
 TRUTHS = {"known": "deliverable", "nobody": "undeliverable"}
@@ -66,20 +63,13 @@ class Granted:
 
 
 @asynccontextmanager
-async def engine_with(
+async def open_engine_with(
     network: FakeNetwork, permits: Granted, **settings: int
 ) -> AsyncIterator[Engine]:
-    async with open_engine(
-        EngineSettings(**settings), transport=network.transport, dial=network.dial, permits=permits
-    ) as engine:
+    async with open_test_engine(network, permits=permits, **settings) as engine:
         yield engine
     assert_whole(engine)
     assert not +permits.connections
-
-
-async def ask(engine: Engine, texts: Sequence[str], *, patient: bool = False) -> list[Verdict]:
-    async with open_answers(engine, texts, account="me", patient=patient) as answers:
-        return await in_order(answers, len(texts))
 
 
 def check(verdicts: Sequence[Verdict]) -> None:
@@ -87,18 +77,14 @@ def check(verdicts: Sequence[Verdict]) -> None:
         assert verdict.status == TRUTHS[verdict.email.partition("@")[0].rstrip("0123456789")]
 
 
-def known(count: int) -> list[str]:
-    return [f"known{n}@shop.test" for n in range(count)]
-
-
 async def test_nobody_connects_before_a_permit_is_granted(autojump_clock):
     """Who waits is told at the end of the clock that nothing is known."""
     host, permits = MailHost(), Granted()
     async with open_fake_network() as network:
         address = network.add("shop.test", host)
-        async with engine_with(network, permits) as engine:
+        async with open_engine_with(network, permits) as engine:
             began = trio.current_time()
-            (verdict,) = await ask(engine, known(1))
+            (verdict,) = await verify(engine, *knowns(1))
             assert trio.current_time() - began <= 3.05
             assert verdict.status == "unknown"
             assert permits.wanted[address]
@@ -109,14 +95,14 @@ async def test_a_late_grant_wakes_who_waits(autojump_clock):
     host, permits = MailHost(), Granted()
     async with open_fake_network() as network:
         address = network.add("shop.test", host)
-        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
+        async with open_engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def grant() -> None:
                 await trio.sleep(2.5)
                 permits.grant(address, 1)
 
             nursery.start_soon(grant)
-            check(await ask(engine, known(3)))
+            check(await verify(engine, *knowns(3)))
             assert trio.current_time() < 3
     assert host.record.sessions_seen == 1
 
@@ -129,7 +115,7 @@ async def test_one_connection_is_opened_where_several_addresses_are_granted_at_o
     async with open_fake_network() as network:
         for host in hosts:
             network.add("shop.test", host)
-        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
+        async with open_engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def grant() -> None:
                 await trio.sleep(0.1)
@@ -137,7 +123,7 @@ async def test_one_connection_is_opened_where_several_addresses_are_granted_at_o
                     permits.grant(address, 1)
 
             nursery.start_soon(grant)
-            check(await ask(engine, known(2)))
+            check(await verify(engine, *knowns(2)))
     assert sum(host.record.sessions_seen for host in hosts) == 1
 
 
@@ -145,7 +131,7 @@ async def test_a_list_wants_more_and_uses_what_comes(autojump_clock):
     host, permits = MailHost(latency_s=0.3), Granted(1)
     async with open_fake_network() as network:
         address = network.add("shop.test", host)
-        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
+        async with open_engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def grant() -> None:
                 for count in (2, 3):
@@ -156,7 +142,7 @@ async def test_a_list_wants_more_and_uses_what_comes(autojump_clock):
                     permits.grant(address, count)
 
             nursery.start_soon(grant)
-            check(await ask(engine, known(200), patient=True))
+            check(await verify(engine, *knowns(200), patient=True))
     assert host.record.connections_peak == 3
 
 
@@ -166,7 +152,7 @@ async def test_a_grant_that_shrinks_is_obeyed_after_the_round(autojump_clock):
     open_then: list[int] = []
     async with open_fake_network() as network:
         address = network.add("shop.test", host)
-        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
+        async with open_engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def shrink() -> None:
                 while host.record.connections_now < 3:  # noqa: ASYNC110
@@ -179,20 +165,20 @@ async def test_a_grant_that_shrinks_is_obeyed_after_the_round(autojump_clock):
                     await trio.sleep(0.1)
 
             nursery.start_soon(shrink)
-            check(await ask(engine, known(400), patient=True))
+            check(await verify(engine, *knowns(400), patient=True))
             nursery.cancel_scope.cancel()
     assert len(open_then) > 5
     assert max(open_then) == 1
     assert all(session.closed == "quit" for session in host.record.sessions)
-    assert max(host.record.recipients[text] for text in known(400)) == 1
+    assert max(host.record.recipients[text] for text in knowns(400)) == 1
 
 
 async def test_an_idle_connection_goes_home_at_once_where_the_grant_shrinks(autojump_clock):
     host, permits = MailHost(), Granted(1)
     async with open_fake_network() as network:
         address = network.add("shop.test", host)
-        async with engine_with(network, permits) as engine:
-            check(await ask(engine, known(1)))
+        async with open_engine_with(network, permits) as engine:
+            check(await verify(engine, *knowns(1)))
             assert host.record.connections_now == 1
             permits.grant(address, 0)
             await trio.sleep(0.1)
@@ -205,7 +191,7 @@ async def test_what_ends_is_closed_at_once_and_its_questions_wait(autojump_clock
     permits = Granted(1)
     async with open_fake_network() as network:
         address = network.add("shop.test", host)
-        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
+        async with open_engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def end() -> None:
                 await trio.sleep(0.17)  # a late reply gives way from 0.19 s on
@@ -219,7 +205,7 @@ async def test_what_ends_is_closed_at_once_and_its_questions_wait(autojump_clock
                 permits.grant(address, 1)
 
             nursery.start_soon(end)
-            check(await ask(engine, ["known0@shop.test", "nobody1@shop.test"]))
+            check(await verify(engine, "known0@shop.test", "nobody1@shop.test"))
             assert engine.dispatcher.pools[(address,)].throttle.bad == 0
             assert not engine.dispatcher.pools[(address,)].backoff.failures
     assert host.record.sessions_seen == 3  # the late one gives way once
@@ -232,7 +218,7 @@ async def test_permits_that_end_at_any_moment(autojump_clock, after_s: float):
     host, permits = MailHost(latency_s=0.1, connect_s=0.1), Granted(1)
     async with open_fake_network() as network:
         address = network.add("shop.test", host)
-        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
+        async with open_engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def end() -> None:
                 await trio.sleep(after_s)
@@ -244,7 +230,7 @@ async def test_permits_that_end_at_any_moment(autojump_clock, after_s: float):
                 permits.grant(address, 1)
 
             nursery.start_soon(end)
-            check(await ask(engine, ["known1@shop.test", "nobody2@shop.test"]))
+            check(await verify(engine, "known1@shop.test", "nobody2@shop.test"))
         await trio.testing.wait_all_tasks_blocked()
 
 
@@ -260,7 +246,7 @@ async def test_never_more_connections_than_granted(autojump_clock, seed: int):
             network.add("shop.test", host)
             network.add(f"shop{n}.test", host, mx=f"mx{n}.other.test")
         addresses = list(network.hosts)
-        async with engine_with(network, permits) as engine, trio.open_nursery() as nursery:
+        async with open_engine_with(network, permits) as engine, trio.open_nursery() as nursery:
 
             async def change() -> None:
                 while True:
@@ -275,7 +261,7 @@ async def test_never_more_connections_than_granted(autojump_clock, seed: int):
             async def list_of(domain: str) -> None:
                 texts = [f"{rng.choice(('known', 'nobody'))}{n}@{domain}" for n in range(60)]
                 with trio.move_on_after(60 if domain == "shop.test" else rng.choice((0.7, 60))):
-                    reported.extend(await ask(engine, texts, patient=rng.random() < 0.5))
+                    reported.extend(await verify(engine, *texts, patient=rng.random() < 0.5))
 
             nursery.start_soon(change)
             async with trio.open_nursery() as asking:

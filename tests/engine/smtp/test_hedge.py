@@ -7,8 +7,14 @@ from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
-from tests.engine.smtp.test_pool import ask, engine_over
-from tests.engine.test_outcomes import DELIVERABLE, TIMED_OUT, told
+from tests.engine.engine_runs import (
+    DELIVERABLE,
+    TIMED_OUT,
+    fields_of,
+    knowns,
+    open_checked_engine,
+    verify,
+)
 
 
 def two_exchanges(network: FakeNetwork, first: MailHost, second: MailHost, domain: str) -> None:
@@ -20,12 +26,12 @@ def two_exchanges(network: FakeNetwork, first: MailHost, second: MailHost, domai
 async def test_the_next_exchange_answers_for_a_silent_one(autojump_clock, first):
     async with open_fake_network() as network:
         two_exchanges(network, new_host(first), MailHost(latency_s=0.01), "shop.test")
-        async with engine_over(network) as engine:
-            [verdict] = await ask(engine, "known@shop.test")
-            assert told(verdict) == DELIVERABLE
+        async with open_checked_engine(network) as engine:
+            [verdict] = await verify(engine, "known@shop.test")
+            assert fields_of(verdict) == DELIVERABLE
             assert verdict.latency_ms < 400
-            verdicts = await ask(engine, *(f"known{n}@shop.test" for n in range(20)))
-            assert set(map(told, verdicts)) == {DELIVERABLE}
+            verdicts = await verify(engine, *knowns(20))
+            assert set(map(fields_of, verdicts)) == {DELIVERABLE}
             assert max(verdict.latency_ms for verdict in verdicts) < 600
 
 
@@ -33,9 +39,9 @@ async def test_an_exchange_that_greets_in_time_is_asked_alone(autojump_clock):
     async with open_fake_network() as network:
         first, second = MailHost(latency_s=0.1), MailHost()
         two_exchanges(network, first, second, "shop.test")
-        async with engine_over(network) as engine:
-            [verdict] = await ask(engine, "known@shop.test")
-        assert told(verdict) == DELIVERABLE
+        async with open_checked_engine(network) as engine:
+            [verdict] = await verify(engine, "known@shop.test")
+        assert fields_of(verdict) == DELIVERABLE
         assert second.record.sessions_seen == 0
 
 
@@ -45,9 +51,9 @@ async def test_the_first_greeting_wins_and_the_other_is_told_goodbye(autojump_cl
         first = MailHost(faults={"CONNECT": Late(0.6)})
         second = MailHost(faults={"CONNECT": Late(0.1)})
         two_exchanges(network, first, second, "shop.test")
-        async with engine_over(network) as engine:
-            [verdict] = await ask(engine, "known@shop.test")
-            assert told(verdict) == DELIVERABLE
+        async with open_checked_engine(network) as engine:
+            [verdict] = await verify(engine, "known@shop.test")
+            assert fields_of(verdict) == DELIVERABLE
             await trio.sleep(5)
         assert [session.recipients for session in first.record.sessions] == [[]]
         assert [session.closed for session in first.record.sessions] == ["quit"]
@@ -59,10 +65,10 @@ async def test_a_slow_first_exchange_wins_where_the_next_is_slower(autojump_cloc
         first = MailHost(faults={"CONNECT": Late(0.5)})
         second = MailHost(faults={"CONNECT": Late(0.9)})
         two_exchanges(network, first, second, "shop.test")
-        async with engine_over(network) as engine:
-            [verdict] = await ask(engine, "known@shop.test")
+        async with open_checked_engine(network) as engine:
+            [verdict] = await verify(engine, "known@shop.test")
             await trio.sleep(5)
-        assert told(verdict) == DELIVERABLE
+        assert fields_of(verdict) == DELIVERABLE
         assert [session.recipients for session in second.record.sessions] == [[]]
 
 
@@ -71,17 +77,17 @@ async def test_a_hedge_that_fails_leaves_the_first_exchange_its_time(autojump_cl
     async with open_fake_network() as network:
         first = MailHost(faults={"CONNECT": Late(0.8)})
         two_exchanges(network, first, new_host(second), "shop.test")
-        async with engine_over(network) as engine:
-            [verdict] = await ask(engine, "known@shop.test")
-        assert told(verdict) == DELIVERABLE
+        async with open_checked_engine(network) as engine:
+            [verdict] = await verify(engine, "known@shop.test")
+        assert fields_of(verdict) == DELIVERABLE
 
 
 async def test_where_both_are_silent_each_is_tried_once(autojump_clock):
     async with open_fake_network() as network:
         two_exchanges(network, new_host("silent"), new_host("silent"), "shop.test")
-        async with engine_over(network) as engine:
-            [verdict] = await ask(engine, "known@shop.test")
-        assert told(verdict) == TIMED_OUT
+        async with open_checked_engine(network) as engine:
+            [verdict] = await verify(engine, "known@shop.test")
+        assert fields_of(verdict) == TIMED_OUT
         assert len(network.dialled) == 2
         assert verdict.latency_ms < 1500
 
@@ -92,8 +98,8 @@ async def test_one_dead_address_of_several_is_hedged_too(autojump_clock):
         alive = network.add("alive.test", MailHost())
         network.zone.mx("shop.test", "mx.shop.test")
         network.zone.host("mx.shop.test", dead, alive)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for number in range(10):
-                [verdict] = await ask(engine, f"known{number}@shop.test")
-                assert told(verdict) == DELIVERABLE
+                [verdict] = await verify(engine, f"known{number}@shop.test")
+                assert fields_of(verdict) == DELIVERABLE
                 assert verdict.latency_ms < 400

@@ -7,8 +7,7 @@ from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import SendLine
 from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
 from mailprobe.engine.testing.mail_host import MailHost
-from tests.engine.smtp.test_pool import ask, engine_over
-from tests.engine.test_outcomes import DELIVERABLE, told
+from tests.engine.engine_runs import DELIVERABLE, fields_of, open_checked_engine, verify
 
 HOUR_S = 3600.0
 
@@ -27,10 +26,10 @@ async def test_rotating_addresses_lose_nothing_that_was_learnt(autojump_clock, s
         hosts = [MailHost() for _ in range(8)]
         several_addresses(network, "shop.test", hosts)
         network.zone.rotate("mx.shop.test", shown)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for number in range(60):
-                [verdict] = await ask(engine, f"known{number}@shop.test")
-                assert told(verdict) == DELIVERABLE
+                [verdict] = await verify(engine, f"known{number}@shop.test")
+                assert fields_of(verdict) == DELIVERABLE
                 await trio.sleep(350)  # its addresses are looked up anew
         recipients = [r for host in hosts for s in host.record.sessions for r in s.recipients]
         assert sum(not each.startswith("known") for each in recipients) == 1
@@ -44,9 +43,9 @@ async def test_names_whose_addresses_overlap_share_what_is_known_of_a_domain(aut
         network.zone.mx("shop.test", (10, "mx1.hub.test"), (10, "mx2.hub.test"))
         network.zone.host("mx1.hub.test", one, two)
         network.zone.host("mx2.hub.test", two, three)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for number in range(20):
-                await ask(engine, f"known{number}@shop.test")
+                await verify(engine, f"known{number}@shop.test")
         recipients = [r for host in hosts for s in host.record.sessions for r in s.recipients]
         assert sum(not each.startswith("known") for each in recipients) == 1
 
@@ -59,17 +58,17 @@ async def test_an_exchange_that_names_anothers_address_can_hurt_nobody(autojump_
         evil_address = network.add("own.test", evil)
         network.zone.mx("evil.test", "mx.evil.test")
         network.zone.host("mx.evil.test", evil_address, its_address, ttl_s=300)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for number in range(5):
-                await ask(engine, f"known{number}@evil.test")
+                await verify(engine, f"known{number}@evil.test")
                 network.zone.host("mx.evil.test", evil_address, ttl_s=300)
                 await trio.sleep(400)
-                await ask(engine, f"gone{number}@evil.test")
+                await verify(engine, f"gone{number}@evil.test")
                 network.zone.host("mx.evil.test", its_address, ttl_s=300)  # now the other's alone
                 await trio.sleep(400)
-                await ask(engine, f"gone{number}@evil.test")
-                [verdict] = await ask(engine, f"known{number}@shop.test")
-                assert told(verdict) == DELIVERABLE
+                await verify(engine, f"gone{number}@evil.test")
+                [verdict] = await verify(engine, f"known{number}@shop.test")
+                assert fields_of(verdict) == DELIVERABLE
 
 
 REFUSING = {
@@ -88,9 +87,9 @@ async def test_a_host_that_only_refuses_gets_few_connections(autojump_clock, kin
     """One question a second for two minutes, by an account each."""
     async with open_fake_network() as network:
         several_addresses(network, "shop.test", [REFUSING[kind]() for _ in range(addresses)])
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for number in range(120):
-                [verdict] = await ask(engine, f"known{number}@shop.test", account=str(number))
+                [verdict] = await verify(engine, f"known{number}@shop.test", account=str(number))
                 assert verdict.status == "unknown"
                 await trio.sleep(1)
         assert len(network.dialled) <= 12
@@ -100,9 +99,9 @@ async def test_rotating_addresses_do_not_end_a_rest(autojump_clock):
     async with open_fake_network() as network:
         several_addresses(network, "shop.test", [REFUSING["banner"]() for _ in range(8)])
         network.zone.rotate("mx.shop.test", 1)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for number in range(100):
-                await ask(engine, f"known{number}@shop.test", account=str(number))
+                await verify(engine, f"known{number}@shop.test", account=str(number))
                 await trio.sleep(3)
         assert len(network.dialled) <= 12
 
@@ -112,8 +111,8 @@ async def test_a_transaction_refused_on_a_reused_connection_is_asked_on_a_fresh_
     for profile in ("one transaction", "stale"):
         async with open_fake_network() as network:
             network.add("shop.test", new_host(profile))
-            async with engine_over(network) as engine:
+            async with open_checked_engine(network) as engine:
                 for number in range(30):
-                    [verdict] = await ask(engine, f"known{number}@shop.test")
+                    [verdict] = await verify(engine, f"known{number}@shop.test")
                     assert verdict.status == "deliverable", (profile, number)
                     await trio.sleep(2)

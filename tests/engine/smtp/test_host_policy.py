@@ -1,6 +1,5 @@
 """What a host wants before it speaks of recipients: TLS, and another sender."""
 
-import random
 import re
 from dataclasses import replace
 
@@ -9,11 +8,8 @@ import trio
 
 from mailprobe.engine import (
     Answer,
-    EngineSettings,
     Verdict,
-    in_order,
     open_answers,
-    open_engine,
 )
 from mailprobe.engine.smtp.host_policy import Terms, first_terms
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
@@ -35,17 +31,19 @@ from mailprobe.engine.testing.host_profiles import (
     new_host,
 )
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
-from tests.engine.invariants import assert_whole
-from tests.engine.smtp.test_pool import ask, engine_over
-from tests.engine.test_outcomes import (
+from tests.engine.engine_runs import (
     DELIVERABLE,
     FAILED,
     TIMED_OUT,
     UNDELIVERABLE,
     UNKNOWN,
-    told,
+    fields_of,
+    open_checked_engine,
+    open_test_engine,
     verify,
+    verify_once,
 )
+from tests.engine.invariants import assert_whole
 
 NAMED = "check@probe.test"
 DEMANDING = (
@@ -78,9 +76,8 @@ def senders(host: MailHost) -> list[str]:
 
 
 async def explain(network: FakeNetwork, text: str, **settings: object) -> Answer:
-    engine_settings = replace(EngineSettings(), **settings)  # type: ignore[arg-type]
     async with (
-        open_engine(engine_settings, transport=network.transport, dial=network.dial) as engine,
+        open_test_engine(network, **settings) as engine,
         open_answers(engine, [text], account="me", explain=True) as answers,
     ):
         [answer] = [answer async for answer in answers]
@@ -90,15 +87,11 @@ async def explain(network: FakeNetwork, text: str, **settings: object) -> Answer
 async def in_turn(
     network: FakeNetwork, *rounds: list[str], **settings: object
 ) -> list[list[Verdict]]:
-    """Ask each list when the connections of the one before are gone."""
-    engine_settings = replace(EngineSettings(), **settings)  # type: ignore[arg-type]
+    """Verify each list when the connections of the one before are closed."""
     verdicts = []
-    async with open_engine(
-        engine_settings, transport=network.transport, dial=network.dial, rng=random.Random(0)
-    ) as engine:
+    async with open_test_engine(network, **settings) as engine:
         for texts in rounds:
-            async with open_answers(engine, texts, account="me") as answers:
-                verdicts.append(await in_order(answers, len(texts)))
+            verdicts.append(await verify(engine, *texts))
             await trio.sleep(10)
         assert_whole(engine)
     return verdicts
@@ -122,8 +115,8 @@ async def test_the_connection_is_upgraded_and_the_same_recipient_asked_again(
     async with open_fake_network() as network:
         host = new_host(profile)
         network.add("shop.test", host)
-        [verdict] = await verify(network, "known@shop.test", helo_name="probe.test")
-        assert told(verdict) == DELIVERABLE
+        [verdict] = await verify_once(network, "known@shop.test", helo_name="probe.test")
+        assert fields_of(verdict) == DELIVERABLE
         assert said(host) == [
             "EHLO probe.test",
             *commands,
@@ -146,7 +139,7 @@ async def test_the_next_connection_starts_tls_before_it_is_refused(autojump_cloc
         host = new_host(profile)
         network.add("shop.test", host)
         [[first], [second]] = await in_turn(network, ["known1@shop.test"], ["nobody@shop.test"])
-        assert (told(first), told(second)) == (DELIVERABLE, UNDELIVERABLE)
+        assert (fields_of(first), fields_of(second)) == (DELIVERABLE, UNDELIVERABLE)
         assert [line.split(" ")[0] for line in said(host, 1)] == [
             *("EHLO", "STARTTLS", "EHLO", "MAIL", "RCPT", "QUIT")
         ]
@@ -161,10 +154,10 @@ async def test_a_batch_at_a_host_that_demands_tls_is_told_right(autojump_clock, 
         host = new_host(profile, latency_s=latency_s)
         network.add("shop.test", host)
         texts = [f"{kind}{n}@shop.test" for n in range(25) for kind in ("known", "nobody")]
-        verdicts = await verify(network, *texts)
+        verdicts = await verify_once(network, *texts)
         for verdict in verdicts:
             right = DELIVERABLE if verdict.email.startswith("known") else UNDELIVERABLE
-            assert told(verdict) == right
+            assert fields_of(verdict) == right
             assert verdict.latency_ms <= 3050
         assert host.record.mistakes == []
         assert max(session.refusals for session in host.record.sessions) <= 8
@@ -183,14 +176,10 @@ async def test_what_is_offered_only_within_tls_is_used(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL")
         network.add("shop.test", host)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
-            async with open_answers(engine, ["known1@shop.test"], account="me") as answers:
-                await in_order(answers, 1)
-            async with open_answers(engine, ["ä@shop.test"], account="me") as answers:
-                [verdict] = await in_order(answers, 1)
-        assert told(verdict) == UNDELIVERABLE
+        async with open_test_engine(network) as engine:
+            await verify(engine, "known1@shop.test")
+            [verdict] = await verify(engine, "ä@shop.test")
+        assert fields_of(verdict) == UNDELIVERABLE
         assert "MAIL FROM:<> SMTPUTF8" in said(host)
         assert host.record.mistakes == []
 
@@ -225,7 +214,7 @@ async def test_tls_that_fails_is_a_conversation_that_fails(autojump_clock, step,
         rounds = (["known1@shop.test"], ["known2@shop.test", "nobody@shop.test"])
         for verdicts in await in_turn(network, *rounds):
             for verdict in verdicts:
-                assert told(verdict) == expected
+                assert fields_of(verdict) == expected
                 assert verdict.latency_ms <= 2050
         for session in host.record.sessions:
             commands = [spoken.line.split(" ")[0] for spoken in session.commands_seen]
@@ -240,8 +229,8 @@ async def test_the_next_exchange_is_asked_where_tls_fails(autojump_clock, faults
         bad = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", faults=faults)
         network.add("shop.test", bad, mx="mx1.shop.test", preference=10)
         network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        for verdict in await verify(network, "known1@shop.test", "known2@shop.test"):
-            assert told(verdict) == DELIVERABLE
+        for verdict in await verify_once(network, "known1@shop.test", "known2@shop.test"):
+            assert fields_of(verdict) == DELIVERABLE
             assert verdict.latency_ms <= 3050
 
 
@@ -251,8 +240,8 @@ async def test_the_upgrade_does_not_cost_the_second_conversation(autojump_clock)
         first = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", faults={"RCPT 3": Close()})
         network.add("shop.test", first, mx="mx1.shop.test", preference=10)
         network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        [verdict] = await verify(network, "known@shop.test")
-        assert told(verdict) == DELIVERABLE
+        [verdict] = await verify_once(network, "known@shop.test")
+        assert fields_of(verdict) == DELIVERABLE
         assert "STARTTLS" in said(first)
 
 
@@ -270,8 +259,8 @@ async def test_a_host_that_demands_tls_and_hangs_up_is_asked_on_a_new_connection
             troubled_sessions=1,
         )
         network.add("shop.test", host)
-        [verdict] = await verify(network, "known@shop.test")
-        assert told(verdict) == DELIVERABLE
+        [verdict] = await verify_once(network, "known@shop.test")
+        assert fields_of(verdict) == DELIVERABLE
         assert host.record.sessions_seen == 2
 
 
@@ -280,8 +269,8 @@ async def test_a_host_that_goes_on_demanding_is_not_asked_for_ever(autojump_cloc
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=TLS_OFFERED, tls_demanded_at="MAIL", faults={"MAIL": demand})
         network.add("shop.test", host)
-        [verdict] = await verify(network, "known@shop.test")
-        assert told(verdict) == FAILED
+        [verdict] = await verify_once(network, "known@shop.test")
+        assert fields_of(verdict) == FAILED
         assert said(host).count("STARTTLS") == 1
         assert sum(line.startswith("MAIL") for line in said(host)) == 2
 
@@ -291,8 +280,8 @@ async def test_the_upgrade_ends_with_the_overall_clock(autojump_clock):
     async with open_fake_network() as network:
         host = new_host("starttls demanded", latency_s=0.7)
         network.add("shop.test", host)
-        [verdict] = await verify(network, "known@shop.test")
-        assert told(verdict) == TIMED_OUT
+        [verdict] = await verify_once(network, "known@shop.test")
+        assert fields_of(verdict) == TIMED_OUT
         assert 3000 <= verdict.latency_ms <= 3050
 
 
@@ -300,17 +289,13 @@ async def test_who_leaves_during_the_upgrade_is_not_asked_about_afterwards(autoj
     async with open_fake_network() as network:
         host = new_host("starttls demanded", latency_s=0.2)
         network.add("shop.test", host)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
+        async with open_test_engine(network) as engine:
             with trio.move_on_after(0.9):
-                async with open_answers(engine, ["known1@shop.test"], account="me") as answers:
-                    await in_order(answers, 1)
-            async with open_answers(engine, ["known2@shop.test"], account="he") as answers:
-                [verdict] = await in_order(answers, 1)
+                await verify(engine, "known1@shop.test")
+            [verdict] = await verify(engine, "known2@shop.test", account="he")
             await trio.sleep(10)
             assert_whole(engine)
-        assert told(verdict) == DELIVERABLE
+        assert fields_of(verdict) == DELIVERABLE
         assert host.record.recipients["known1@shop.test"] == 1
 
 
@@ -342,9 +327,7 @@ async def test_the_evidence_shows_the_upgrade(autojump_clock):
 async def test_the_evidence_of_a_connection_that_began_with_tls(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", new_host("starttls demanded at rcpt"))
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
+        async with open_test_engine(network) as engine:
             for text in ("nobody1@shop.test", "nobody2@shop.test"):
                 async with open_answers(engine, [text], account="me", explain=True) as answers:
                     [answer] = [answer async for answer in answers]
@@ -410,7 +393,7 @@ async def test_the_other_kind_of_sender_is_offered_once(autojump_clock, name, pi
         network.add("shop.test", host)
         texts = ["known1@shop.test", "nobody1@shop.test"]
         rounds = await in_turn(network, texts, ["known2@shop.test"], mail_from=NAMED)
-        assert [told(verdict) for verdicts in rounds for verdict in verdicts] == [
+        assert [fields_of(verdict) for verdicts in rounds for verdict in verdicts] == [
             *(DELIVERABLE, UNDELIVERABLE, DELIVERABLE)
         ]
         taken = "<>" if name.startswith("named") else f"<{NAMED}>"
@@ -425,8 +408,8 @@ async def test_without_a_named_sender_nothing_changes(autojump_clock, name):
     async with open_fake_network() as network:
         host = replace(PARTICULAR[name])
         network.add("shop.test", host)
-        [verdict] = await verify(network, "known@shop.test")
-        assert told(verdict) == (FAILED if "MAIL" in name else UNKNOWN)
+        [verdict] = await verify_once(network, "known@shop.test")
+        assert fields_of(verdict) == (FAILED if "MAIL" in name else UNKNOWN)
         assert senders(host) == ["<>"]
 
 
@@ -441,8 +424,8 @@ async def test_a_host_that_refuses_both_kinds_is_offered_each_once(autojump_cloc
             judges_sender_at_rcpt=at_rcpt,
         )
         network.add("shop.test", host)
-        verdicts = await verify(network, *texts, mail_from=NAMED)
-        assert {told(verdict) for verdict in verdicts} == {UNKNOWN if at_rcpt else FAILED}
+        verdicts = await verify_once(network, *texts, mail_from=NAMED)
+        assert {fields_of(verdict) for verdict in verdicts} == {UNKNOWN if at_rcpt else FAILED}
         assert set(senders(host)) == {f"<{NAMED}>", "<>"}
         for text in texts:
             assert host.record.recipients[text] <= 2
@@ -476,7 +459,7 @@ async def test_a_recipient_that_refuses_every_sender_keeps_the_others_from_nothi
         network.add("shop.test", host)
         texts = ["known1@shop.test", "picky@shop.test", "nobody1@shop.test"]
         rounds = await in_turn(network, texts, ["known2@shop.test"], mail_from=NAMED)
-        assert [told(verdict) for verdicts in rounds for verdict in verdicts] == [
+        assert [fields_of(verdict) for verdicts in rounds for verdict in verdicts] == [
             *(DELIVERABLE, UNKNOWN, UNDELIVERABLE, DELIVERABLE)
         ]
         assert host.record.recipients["picky@shop.test"] == 2
@@ -493,9 +476,9 @@ async def test_a_batch_at_a_host_that_refuses_a_kind_of_sender_is_told_right(
         host = replace(PARTICULAR[name], ehlo_lines=lines, latency_s=0.02)
         network.add("shop.test", host)
         texts = [f"{kind}{n}@shop.test" for n in range(25) for kind in ("known", "nobody")]
-        for verdict in await verify(network, *texts, mail_from=NAMED):
+        for verdict in await verify_once(network, *texts, mail_from=NAMED):
             right = DELIVERABLE if verdict.email.startswith("known") else UNDELIVERABLE
-            assert told(verdict) == right
+            assert fields_of(verdict) == right
         assert host.record.mistakes == []
         assert max(session.refusals for session in host.record.sessions) <= 8
 
@@ -507,8 +490,8 @@ async def test_a_host_may_want_tls_and_another_sender(autojump_clock, name, step
         host = replace(PARTICULAR[name], ehlo_lines=TLS_OFFERED, tls_demanded_at=step)
         network.add("shop.test", host)
         texts = ["known@shop.test", "nobody@shop.test"]
-        verdicts = await verify(network, *texts, mail_from=NAMED)
-        assert [told(verdict) for verdict in verdicts] == [DELIVERABLE, UNDELIVERABLE]
+        verdicts = await verify_once(network, *texts, mail_from=NAMED)
+        assert [fields_of(verdict) for verdict in verdicts] == [DELIVERABLE, UNDELIVERABLE]
         assert host.record.sessions_seen == 1
         assert host.record.mistakes == []
 
@@ -555,11 +538,11 @@ async def test_tls_that_one_domain_demands_in_vain_is_not_begun_for_others(
         )
         network.add("shop.test", host)
         network.add("strict.test", host)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for round_ in range(3):
-                await ask(engine, f"a{round_}@strict.test", f"b{round_}@strict.test")
+                await verify(engine, f"a{round_}@strict.test", f"b{round_}@strict.test")
                 for _ in range(2):
-                    verdicts = await ask(engine, f"known{round_}@shop.test", "gone@shop.test")
+                    verdicts = await verify(engine, f"known{round_}@shop.test", "gone@shop.test")
                     assert [verdict.status for verdict in verdicts] == [
                         "deliverable",
                         "undeliverable",

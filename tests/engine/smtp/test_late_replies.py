@@ -12,8 +12,7 @@ from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from mailprobe.engine.verdict import Verdict
-from tests.engine.smtp.test_pool import ask, engine_over
-from tests.engine.test_outcomes import TIMED_OUT, told
+from tests.engine.engine_runs import TIMED_OUT, fields_of, knowns, open_checked_engine, verify
 
 OFFERS = {"pipelined": EHLO_LINES, "in step": NO_PIPELINING}
 
@@ -39,8 +38,8 @@ async def test_a_tarpit_hides_few_living_mailboxes_of_a_batch(autojump_clock, of
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=OFFERS[offer], reply_s=0.02, unknown_delay_s=delay_s)
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            verdicts = await ask(engine, *mixed(50, 15))
+        async with open_checked_engine(network) as engine:
+            verdicts = await verify(engine, *mixed(50, 15))
             assert host.record.connections_peak <= 4
     assert found(verdicts) >= 0.95
     assert not any(v.status == "deliverable" for v in verdicts if v.email.startswith("gone"))
@@ -53,8 +52,8 @@ async def test_a_tarpit_hides_no_living_mailbox_of_a_list(autojump_clock, offer,
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=OFFERS[offer], reply_s=0.02, unknown_delay_s=delay_s)
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            verdicts = await ask(engine, *mixed(400, 15), patient=True)
+        async with open_checked_engine(network) as engine:
+            verdicts = await verify(engine, *mixed(400, 15), patient=True)
     assert found(verdicts) >= 0.99
     assert not any(v.status == "deliverable" for v in verdicts if v.email.startswith("gone"))
 
@@ -65,11 +64,11 @@ async def test_two_silent_recipients_of_eight_hide_no_other(autojump_clock, prof
     async with open_fake_network() as network:
         network.add("shop.test", new_host(profile, reply_s=0.02))
         texts = [f"known{'.silent' if n in places else n}{n}@shop.test" for n in range(8)]
-        async with engine_over(network) as engine:
-            verdicts = await ask(engine, *texts)
+        async with open_checked_engine(network) as engine:
+            verdicts = await verify(engine, *texts)
     for place, verdict in enumerate(verdicts):
         if place in places:
-            assert told(verdict) == TIMED_OUT
+            assert fields_of(verdict) == TIMED_OUT
         else:
             assert verdict.status == "deliverable"
 
@@ -78,12 +77,14 @@ async def test_a_neighbour_at_a_tarpit_is_answered(autojump_clock):
     """One account asks for nothing but unknown recipients: another's turn comes all the same."""
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(reply_s=0.02, unknown_delay_s=5.0))
-        async with engine_over(network) as engine, trio.open_nursery() as nursery:
+        async with open_checked_engine(network) as engine, trio.open_nursery() as nursery:
             unknown = [f"gone{n}@shop.test" for n in range(200)]
             for number in range(4):
-                nursery.start_soon(lambda n=number: ask(engine, *unknown[n::4], account="theirs"))
+                nursery.start_soon(
+                    lambda n=number: verify(engine, *unknown[n::4], account="theirs")
+                )
             for number in range(6):
-                [verdict] = await ask(engine, f"known{number}@shop.test")
+                [verdict] = await verify(engine, f"known{number}@shop.test")
                 assert verdict.status == "deliverable"
                 assert verdict.latency_ms < 3050
 
@@ -93,9 +94,9 @@ async def test_one_slow_reply_is_forgotten_in_time(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(slow_s={"known3@": 0.5}, reply_s=0.001)
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            texts = [f"known{n}@shop.test" for n in range(1_000)]
-            verdicts = await ask(engine, *texts, patient=True)
+        async with open_checked_engine(network) as engine:
+            texts = knowns(1_000)
+            verdicts = await verify(engine, *texts, patient=True)
             (pool,) = engine.dispatcher.pools.values()
             assert pool.window() == 8
     assert found(verdicts) == 1.0
@@ -179,8 +180,8 @@ def best_possible(
 async def found_at(host: MailHost, texts: list[str]) -> float:
     async with open_fake_network() as network:
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            verdicts = await ask(engine, *texts)
+        async with open_checked_engine(network) as engine:
+            verdicts = await verify(engine, *texts)
             assert host.record.connections_peak <= 4
     assert not any(v.status == "deliverable" for v in verdicts if v.email.startswith("gone"))
     assert not any(v.status == "undeliverable" for v in verdicts if v.email.startswith("known"))
@@ -243,14 +244,14 @@ async def test_a_neighbour_at_a_tarpit_far_away_is_answered(
                 unknown_delay_s=5.0,
             ),
         )
-        async with engine_over(network) as engine, trio.open_nursery() as nursery:
+        async with open_checked_engine(network) as engine, trio.open_nursery() as nursery:
             unknown = [f"gone{n}@shop.test" for n in range(200)]
             for number in range(4):
                 account = f"theirs{number % accounts}"
                 nursery.start_soon(
-                    lambda n=number, a=account: ask(engine, *unknown[n::4], account=a)
+                    lambda n=number, a=account: verify(engine, *unknown[n::4], account=a)
                 )
             for number in range(6):
-                [verdict] = await ask(engine, f"known{number}@shop.test")
+                [verdict] = await verify(engine, f"known{number}@shop.test")
                 assert verdict.status == "deliverable"
             nursery.cancel_scope.cancel()

@@ -6,7 +6,7 @@ replies are taken as their octets come.
 
 import random
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -17,8 +17,6 @@ from mailprobe.engine import (
     Engine,
     EngineSettings,
     Verdict,
-    in_order,
-    open_answers,
     open_engine,
 )
 from mailprobe.engine.dns.messages import Route
@@ -37,6 +35,7 @@ from mailprobe.engine.testing.faults import (
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING, NO_SMTPUTF8
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.verdict import Outcome
+from tests.engine.engine_runs import knowns, verify
 from tests.engine.invariants import assert_whole
 
 ODD = 7  # its place among those asked
@@ -44,7 +43,7 @@ WITHIN_S = 60.0  # of real time; it takes less than one
 
 
 @asynccontextmanager
-async def engine_over(
+async def open_engine_over(
     network: FakeNetwork, sockets: bool, **settings: object
 ) -> AsyncIterator[Engine]:
     """An engine with one connection to a host, in memory or over pairs of sockets."""
@@ -66,10 +65,9 @@ async def engine_over(
         nursery.cancel_scope.cancel()
 
 
-async def ask(engine: Engine, texts: Sequence[str]) -> list[Verdict]:
+async def verify_in_time(engine: Engine, *texts: str) -> list[Verdict]:
     with trio.fail_after(WITHIN_S):
-        async with open_answers(engine, texts, account="me", patient=True) as answers:
-            return await in_order(answers, len(texts))
+        return await verify(engine, *texts, patient=True)
 
 
 @pytest.fixture(params=["memory", "sockets"])
@@ -102,13 +100,13 @@ FAULTS: dict[str, tuple[Fault, set[str]]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_what_is_odd_about_one_is_told_of_that_one_alone(sockets, fault):
     answer, statuses = FAULTS[fault]
-    texts = [f"known{number}@shop.test" for number in range(20)]
+    texts = knowns(20)
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=NO_PIPELINING, faults={f"known{ODD}": answer})
         network.add("shop.test", host)
-        async with engine_over(network, sockets) as engine:
-            await ask(engine, ["known@shop.test"])  # so that no test is due
-            verdicts = await ask(engine, texts)
+        async with open_engine_over(network, sockets) as engine:
+            await verify_in_time(engine, "known@shop.test")  # so that no test is due
+            verdicts = await verify_in_time(engine, *texts)
     reported = {verdict.email: verdict.status for verdict in verdicts}
     assert reported.pop(texts[ODD]) in statuses
     assert set(reported.values()) == {"deliverable"}
@@ -120,8 +118,8 @@ async def test_refusals_and_acceptances_in_turn(sockets):
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=NO_PIPELINING)
         network.add("shop.test", host)
-        async with engine_over(network, sockets) as engine:
-            verdicts = await ask(engine, texts)
+        async with open_engine_over(network, sockets) as engine:
+            verdicts = await verify_in_time(engine, *texts)
         assert [verdict.status for verdict in verdicts] == [
             "deliverable" if verdict.email.startswith("known") else "undeliverable"
             for verdict in verdicts
@@ -141,8 +139,8 @@ async def test_what_is_no_plain_recipient_goes_the_long_way(sockets):
         )
         for name in ("a.test", "b.test", "all.test"):
             network.add(name, host)
-        async with engine_over(network, sockets) as engine:
-            verdicts = await ask(engine, texts)
+        async with open_engine_over(network, sockets) as engine:
+            verdicts = await verify_in_time(engine, *texts)
     reported = {verdict.email: verdict.status for verdict in verdicts}
     assert reported.pop("känn@a.test") == "unknown"
     assert reported.pop("known@all.test") == "catch_all"
@@ -153,8 +151,8 @@ async def test_a_connection_is_left_after_its_hundredth_recipient(sockets):
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=NO_PIPELINING)
         network.add("shop.test", host)
-        async with engine_over(network, sockets) as engine:
-            verdicts = await ask(engine, [f"known{number}@shop.test" for number in range(250)])
+        async with open_engine_over(network, sockets) as engine:
+            verdicts = await verify_in_time(engine, *knowns(250))
         assert {verdict.status for verdict in verdicts} == {"deliverable"}
         counts = [len(session.recipients) for session in host.record.sessions]
         assert len(counts) == 3
@@ -165,8 +163,8 @@ async def test_a_declared_limit_of_recipients_is_kept(sockets):
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=(*NO_PIPELINING, "LIMITS RCPTMAX=5"), recipients_max=5)
         network.add("shop.test", host)
-        async with engine_over(network, sockets) as engine:
-            verdicts = await ask(engine, [f"known{number}@shop.test" for number in range(30)])
+        async with open_engine_over(network, sockets) as engine:
+            verdicts = await verify_in_time(engine, *knowns(30))
         assert {verdict.status for verdict in verdicts} == {"deliverable"}
         for session in host.record.sessions:
             said = " ".join(spoken.line.partition(" ")[0] for spoken in session.commands_seen)
@@ -179,8 +177,8 @@ async def test_who_is_let_in_when_a_verdict_is_proven_wakes_the_session_that_idl
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=NO_PIPELINING)
         network.add("shop.test", host)
-        async with engine_over(network, sockets) as engine:
-            await ask(engine, ["known@shop.test"])
+        async with open_engine_over(network, sockets) as engine:
+            await verify_in_time(engine, "known@shop.test")
             route = engine.routes.cached_route("shop.test")
             assert isinstance(route, Route)
             settled: list[Probe] = []

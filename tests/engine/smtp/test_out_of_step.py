@@ -12,7 +12,7 @@ from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Drop, Sometimes, Swap, Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
-from tests.engine.smtp.test_pool import ask, engine_over
+from tests.engine.engine_runs import open_checked_engine, verify
 
 OFFERS = {"pipelined": EHLO_LINES, "in step": NO_PIPELINING}
 NAMING = {
@@ -58,9 +58,9 @@ async def test_nobody_gets_the_reply_of_another(autojump_clock, offer, named, fa
                 faults={"RCPT": Sometimes(rng.choice((0.02, 0.1, 0.3)), FAULTS[fault])},
             )
             network.add("shop.test", host)
-            async with engine_over(network) as engine:
+            async with open_checked_engine(network) as engine:
                 texts = mixed(rng, 30)
-                for verdict in await ask(engine, *texts, patient=patient):
+                for verdict in await verify(engine, *texts, patient=patient):
                     reported += verdict.status != "unknown"
                     if is_wrong(verdict.email, verdict.status):
                         wrong.append((seed, verdict.email, verdict.status))

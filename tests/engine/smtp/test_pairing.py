@@ -10,7 +10,7 @@ from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
-from tests.engine.smtp.test_pool import ask, engine_over
+from tests.engine.engine_runs import open_checked_engine, verify
 
 ASKED = {"ann@shop.test", "joann@shop.test", "ann@shop.test.example"}
 
@@ -78,8 +78,8 @@ async def test_who_resembles_another_does_not_get_its_reply(autojump_clock, offe
             faults={"joann": Twice(gap_s)},
         )
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            for verdict in await ask(engine, "joann@shop.test", "ann@shop.test"):
+        async with open_checked_engine(network) as engine:
+            for verdict in await verify(engine, "joann@shop.test", "ann@shop.test"):
                 true = "deliverable" if verdict.email.startswith("ann") else "undeliverable"
                 assert verdict.status in (true, "unknown"), verdict
 

@@ -1,75 +1,32 @@
 """The connections to one mail host: how many, to which address, and when none at all."""
 
-import random
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 import trio
 
 from mailprobe.engine import (
-    Engine,
-    EngineSettings,
-    Verdict,
     in_order,
     open_answers,
-    open_engine,
 )
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
+from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Close, Late, SendLine, Silence
 from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
-from tests.engine.invariants import assert_whole
-from tests.engine.test_outcomes import (
+from tests.engine.engine_runs import (
     CATCH_ALL,
     DELIVERABLE,
     FAILED,
     TIMED_OUT,
     UNDELIVERABLE,
-    told,
+    fields_of,
+    knowns,
+    open_checked_engine,
+    open_test_engine,
     verify,
+    verify_lists,
+    verify_once,
 )
-
-
-@asynccontextmanager
-async def engine_over(network: FakeNetwork, **settings: object) -> AsyncIterator[Engine]:
-    """An engine in this world, whole at its end."""
-    async with open_engine(
-        replace(EngineSettings(), **settings),  # type: ignore[arg-type]
-        transport=network.transport,
-        dial=network.dial,
-        rng=random.Random(0),
-    ) as engine:
-        yield engine
-        await trio.sleep(30)
-        assert_whole(engine)
-
-
-async def ask(
-    engine: Engine, *texts: str, account: str = "me", patient: bool = False
-) -> list[Verdict]:
-    async with open_answers(engine, texts, account=account, patient=patient) as answers:
-        return await in_order(answers, len(texts))
-
-
-async def ask_all(engine: Engine, *lists: list[str], patient: bool = False) -> Counter[object]:
-    """Each list by an asker of its own, all at once; how often each verdict was told."""
-    seen: Counter[object] = Counter()
-
-    async def one(account: str, texts: list[str]) -> None:
-        seen.update(map(told, await ask(engine, *texts, account=account, patient=patient)))
-
-    async with trio.open_nursery() as nursery:
-        for number, texts in enumerate(lists):
-            nursery.start_soon(one, f"asker{number}", texts)
-    return seen
-
-
-def knowns(count: int, domain: str) -> list[str]:
-    return [f"known{number}@{domain}" for number in range(count)]
-
 
 # -- one limit for one host ------------------------------------------------------------------
 
@@ -79,9 +36,9 @@ async def test_many_accounts_share_one_limit(autojump_clock, host_connections):
     async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.1)
         network.add("shop.test", host)
-        async with engine_over(network, host_connections=host_connections) as engine:
+        async with open_checked_engine(network, host_connections=host_connections) as engine:
             lists = [[f"known{a}x{n}@shop.test" for n in range(60)] for a in range(6)]
-            seen = await ask_all(engine, *lists)
+            seen = await verify_lists(engine, *lists)
         assert seen[DELIVERABLE] > 10
         assert host.record.connections_peak == host_connections
 
@@ -92,8 +49,8 @@ async def test_exchanges_of_other_names_and_the_same_address_share_one_limit(aut
         domains = [f"d{number}.test" for number in range(10)]
         for domain in domains:
             network.add(domain, host)
-        async with engine_over(network, host_connections=3) as engine:
-            await ask_all(engine, *(knowns(30, domain) for domain in domains))
+        async with open_checked_engine(network, host_connections=3) as engine:
+            await verify_lists(engine, *(knowns(30, domain) for domain in domains))
             assert len(engine.dispatcher.pools) == 1
         assert host.record.connections_peak == 3
 
@@ -103,10 +60,10 @@ async def test_a_connection_serves_the_domains_that_share_its_host(autojump_cloc
         host = MailHost()
         for number in range(5):
             network.add(f"d{number}.test", host)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for number in range(5):
-                [verdict] = await ask(engine, f"known@d{number}.test")
-                assert told(verdict) == DELIVERABLE
+                [verdict] = await verify(engine, f"known@d{number}.test")
+                assert fields_of(verdict) == DELIVERABLE
             assert host.record.sessions_seen == 1
 
 
@@ -118,8 +75,8 @@ async def test_an_exchange_of_several_addresses_keeps_one_limit_in_all(autojump_
         network.zone.host("mx.shop.test", *addresses)
         peak = 0
         async with (
-            engine_over(network, host_connections=2) as engine,
-            open_answers(engine, knowns(300, "shop.test"), account="me", patient=True) as answers,
+            open_checked_engine(network, host_connections=2) as engine,
+            open_answers(engine, knowns(300), account="me", patient=True) as answers,
         ):
             async for _ in answers:
                 peak = max(peak, sum(host.record.connections_now for host in hosts))
@@ -137,28 +94,28 @@ async def test_sets_of_addresses_that_overlap_keep_the_limit_of_each_address(
         for name, ips in {"ab": (one, two), "bc": (two, three), "abc": (one, two, three)}.items():
             network.zone.mx(f"{name}.test", f"mx.{name}.test")
             network.zone.host(f"mx.{name}.test", *ips)
-        async with engine_over(network, host_connections=host_connections) as engine:
+        async with open_checked_engine(network, host_connections=host_connections) as engine:
             lists = [
                 knowns(20, f"{name}.test") for name in ("single0", "single1", "ab", "bc", "abc")
             ]
-            seen = await ask_all(engine, *lists)
+            seen = await verify_lists(engine, *lists)
         assert set(seen) <= {DELIVERABLE, TIMED_OUT}
         for host in hosts:
             assert host.record.connections_peak <= host_connections
 
 
 async def test_an_idle_connection_gives_its_permit_to_another_pool(autojump_clock):
-    """Three seconds of idling are no reason to let a neighbour wait."""
+    """A pool that needs a permit takes it from an idle connection, before its three seconds end."""
     async with open_fake_network() as network:
         hosts = [MailHost(latency_s=0.01) for _ in range(2)]
         addresses = [network.add(f"d{number}.test", host) for number, host in enumerate(hosts)]
         network.zone.mx("both.test", "mx.both.test")
         network.zone.host("mx.both.test", *addresses)
-        async with engine_over(network, host_connections=1) as engine:
+        async with open_checked_engine(network, host_connections=1) as engine:
             for number in range(5):
                 for domain in ("d0.test", "d1.test", "both.test"):
-                    [verdict] = await ask(engine, f"known{number}@{domain}")
-                    assert told(verdict) == DELIVERABLE
+                    [verdict] = await verify(engine, f"known{number}@{domain}")
+                    assert fields_of(verdict) == DELIVERABLE
                     assert verdict.latency_ms < 100
         for host in hosts:
             assert host.record.connections_peak == 1
@@ -166,52 +123,42 @@ async def test_an_idle_connection_gives_its_permit_to_another_pool(autojump_cloc
 
 
 async def test_a_busy_address_is_not_a_failed_one(autojump_clock):
-    """Of two addresses one is dead, and for the other one there is no seat yet."""
+    """Of two addresses one is dead, and the other one has no free permit yet."""
     async with open_fake_network() as network:
         busy = MailHost(latency_s=0.1)
         address = network.add("busy.test", busy)
         dead = network.add("both.test", new_host("refused"), mx="mx.both.test")
         network.zone.host("mx.both.test", dead, address)
         async with (
-            open_engine(
-                EngineSettings(host_connections=1),
-                transport=network.transport,
-                dial=network.dial,
-                rng=random.Random(0),
-            ) as engine,
+            open_test_engine(network, host_connections=1) as engine,
             trio.open_nursery() as nursery,
         ):
 
             async def keep_busy() -> None:
-                texts = [f"known{number}@busy.test" for number in range(40)]
-                async with open_answers(engine, texts, account="a") as answers:
-                    await in_order(answers, len(texts))
+                texts = knowns(40, "busy.test")
+                await verify(engine, *texts, account="a")
 
             nursery.start_soon(keep_busy)
             await trio.sleep(0.3)
-            async with open_answers(engine, ["known@both.test"], account="b") as answers:
-                [verdict] = await in_order(answers, 1)
-        assert told(verdict) == DELIVERABLE
+            [verdict] = await verify(engine, "known@both.test", account="b")
+        assert fields_of(verdict) == DELIVERABLE
 
 
 async def test_an_idle_connection_of_another_pool_is_not_a_failure(autojump_clock):
-    """It gives up its seat; until then the address has not been tried."""
+    """It gives its permit up; until then the address has not been tried."""
     async with open_fake_network() as network:
         address = network.add("one.test", MailHost(latency_s=0.01))
         dead = network.add("gone.test", new_host("refused"))
         network.zone.mx("two.test", "mx.two.test")
         network.zone.host("mx.two.test", address, dead)
-        async with open_engine(
-            EngineSettings(host_connections=1), transport=network.transport, dial=network.dial
-        ) as engine:
+        async with open_test_engine(network, host_connections=1) as engine:
             for text in ("known@one.test", "known1@two.test", "known2@two.test"):
-                async with open_answers(engine, [text], account="me") as answers:
-                    [verdict] = await in_order(answers, 1)
-                assert told(verdict) == DELIVERABLE
+                [verdict] = await verify(engine, text)
+                assert fields_of(verdict) == DELIVERABLE
 
 
 async def test_a_pool_does_not_starve_another_at_the_same_address(autojump_clock):
-    """Pools whose addresses overlap take turns as askers do."""
+    """Pools whose addresses overlap take turns, as accounts do."""
     seen: Counter[object] = Counter()
     async with open_fake_network() as network:
         hosts = [MailHost(reply_s=0.05) for _ in range(2)]
@@ -219,25 +166,21 @@ async def test_a_pool_does_not_starve_another_at_the_same_address(autojump_clock
         network.zone.mx("both.test", "mx.both.test")
         network.zone.host("mx.both.test", *addresses)
         async with (
-            open_engine(
-                EngineSettings(host_connections=1), transport=network.transport, dial=network.dial
-            ) as engine,
+            open_test_engine(network, host_connections=1) as engine,
             trio.open_nursery() as nursery,
         ):
 
             async def clean(domain: str) -> None:
-                texts = [f"known{number}@{domain}" for number in range(2000)]
-                async with open_answers(engine, texts, account=domain, patient=True) as answers:
-                    await in_order(answers, len(texts))
+                texts = knowns(2000, domain)
+                await verify(engine, *texts, account=domain, patient=True)
 
             nursery.start_soon(clean, "d0.test")
             nursery.start_soon(clean, "d1.test")
             for number in range(20):
                 await trio.sleep(1)
                 text = f"known{number}@both.test"
-                async with open_answers(engine, [text], account="neighbour") as answers:
-                    [verdict] = await in_order(answers, 1)
-                seen[told(verdict)] += 1
+                [verdict] = await verify(engine, text, account="neighbour")
+                seen[fields_of(verdict)] += 1
             nursery.cancel_scope.cancel()
     assert seen == {DELIVERABLE: 20}
 
@@ -246,8 +189,8 @@ async def test_an_idle_connection_is_closed_after_three_seconds(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost()
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            await ask(engine, "known@shop.test")
+        async with open_checked_engine(network) as engine:
+            await verify(engine, "known@shop.test")
             await trio.sleep(2.9)
             assert host.record.connections_now == 1
             await trio.sleep(0.2)
@@ -258,12 +201,12 @@ async def test_an_idle_connection_is_closed_after_three_seconds(autojump_clock):
 # -- operators -------------------------------------------------------------------------------
 
 
-async def test_an_operator_gets_no_more_connections_than_it_bears(autojump_clock):
+async def test_an_operator_gets_no_more_connections_than_its_limit(autojump_clock):
     async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.02)
         network.add("shop.test", host, mx="mta5.am0.yahoodns.net")
-        async with engine_over(network, host_connections=10) as engine:
-            seen = await ask_all(engine, knowns(200, "shop.test"), patient=True)
+        async with open_checked_engine(network, host_connections=10) as engine:
+            seen = await verify_lists(engine, knowns(200), patient=True)
         assert set(seen) == {DELIVERABLE}
         assert host.record.connections_peak == 2
 
@@ -272,24 +215,21 @@ async def test_an_operator_never_gets_more_than_the_setting_either(autojump_cloc
     async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.02)
         network.add("shop.test", host, mx="mta5.am0.yahoodns.net")
-        async with engine_over(network, host_connections=1) as engine:
-            await ask_all(engine, knowns(50, "shop.test"), patient=True)
+        async with open_checked_engine(network, host_connections=1) as engine:
+            await verify_lists(engine, knowns(50), patient=True)
         assert host.record.connections_peak == 1
 
 
-async def test_a_site_is_known_whichever_domain_came_first(autojump_clock):
+async def test_an_operator_is_known_whichever_domain_came_first(autojump_clock):
     """An exchange of another name at the same address does not lift an operator's limits."""
     async with open_fake_network() as network:
         host = MailHost(latency_s=0.1)
         address = network.add("vanity.test", host)
         network.add("yahoo.test", host, mx="mta5.am0.yahoodns.net", address=address)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
+        async with open_test_engine(network) as engine:
             for count, domain in ((1, "vanity.test"), (200, "yahoo.test")):
-                texts = [f"known{number}@{domain}" for number in range(count)]
-                async with open_answers(engine, texts, account="me") as answers:
-                    await in_order(answers, count)
+                texts = knowns(count, domain)
+                await verify(engine, *texts)
         assert host.record.connections_peak <= 2
 
 
@@ -297,8 +237,8 @@ async def test_an_operator_that_wants_each_by_itself_gets_that_from_the_start(au
     async with open_fake_network() as network:
         host = MailHost(recipients_max=1)
         network.add("shop.test", host, mx="shop-test.olc.protection.outlook.com")
-        async with engine_over(network) as engine:
-            seen = await ask_all(engine, knowns(10, "shop.test"))
+        async with open_checked_engine(network) as engine:
+            seen = await verify_lists(engine, knowns(10))
         assert set(seen) == {DELIVERABLE}
         for session in host.record.sessions:
             lines = [spoken.line.split(" ")[0] for spoken in session.commands_seen]
@@ -316,15 +256,15 @@ async def test_an_operator_that_wants_each_by_itself_gets_that_from_the_start(au
 async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
     autojump_clock, connect_s, took_s, turnarounds
 ):
-    """50 ms a turn-around: one or two connections, at most nine turn-arounds, under a second.
+    """50 ms a round trip: one or two connections, at most nine round trips, under a second.
 
     A few times a silence of 10 ms proves that no reply was one too many.
     """
     async with open_fake_network() as network:
         host = MailHost(latency_s=0.05, connect_s=connect_s)
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            seen = await ask_all(engine, knowns(50, "shop.test"))
+        async with open_checked_engine(network) as engine:
+            seen = await verify_lists(engine, knowns(50))
             assert seen == {DELIVERABLE: 50}
             assert trio.current_time() == pytest.approx(took_s)
             assert [session.turnarounds for session in host.record.sessions] == turnarounds
@@ -333,11 +273,11 @@ async def test_fifty_addresses_of_one_domain_take_few_turn_arounds(
 
 
 async def test_replies_that_always_come_together_leave_the_window_as_it_is(autojump_clock):
-    """The mean of their gaps falls for ever, and is still a number at the end."""
+    """The mean gap between replies shrinks at every batch, and must not underflow."""
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(latency_s=0.01))
-        async with engine_over(network) as engine:
-            await ask(engine, *knowns(8, "shop.test"))
+        async with open_checked_engine(network) as engine:
+            await verify(engine, *knowns(8))
             (pool,) = engine.dispatcher.pools.values()
             for _ in range(3_000):
                 pool.batch_done(0.001, 0.0, 0.001)
@@ -349,8 +289,8 @@ async def test_one_address_takes_one_connection(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(latency_s=0.05, connect_s=0.05)
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            await ask(engine, "known@shop.test")
+        async with open_checked_engine(network) as engine:
+            await verify(engine, "known@shop.test")
             assert trio.current_time() == pytest.approx(0.2)
             [session] = host.record.sessions
             assert session.turnarounds == 2
@@ -360,66 +300,60 @@ async def test_a_host_that_is_fast_needs_no_second_connection(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(latency_s=0.001)
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            await ask_all(engine, knowns(50, "shop.test"))
+        async with open_checked_engine(network) as engine:
+            await verify_lists(engine, knowns(50))
         assert host.record.connections_peak == 1
 
 
-async def test_eight_refusals_a_connection_and_no_more_at_once_than_bearable(autojump_clock):
+async def test_eight_refusals_a_connection_and_few_connections_at_once(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(latency_s=0.05, connect_s=0.05)
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            seen = await ask_all(engine, [f"nobody{n}@shop.test" for n in range(50)])
+        async with open_checked_engine(network) as engine:
+            seen = await verify_lists(engine, [f"nobody{n}@shop.test" for n in range(50)])
         assert seen == {UNDELIVERABLE: 50}
         assert host.record.connections_peak <= 2
         assert host.record.sessions_seen == 7
         assert all(session.refusals <= 8 for session in host.record.sessions)
 
 
-async def test_a_host_that_bears_fewer_gives_all_its_answers(autojump_clock):
-    """A connection too many is turned away; no question suffers for it."""
+async def test_a_host_that_allows_fewer_connections_answers_every_probe(autojump_clock):
+    """The host refuses a connection too many; every probe still gets its verdict."""
     async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.02, connections_max=1)
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            seen = await ask_all(engine, knowns(200, "shop.test"), patient=True)
+        async with open_checked_engine(network) as engine:
+            seen = await verify_lists(engine, knowns(200), patient=True)
         assert seen == {DELIVERABLE: 200}
 
 
-async def test_a_host_that_bears_one_connection_is_not_tried_with_two_all_the_time(autojump_clock):
-    """A connection that is refused while others live tells how many are borne."""
+async def test_a_host_that_allows_one_connection_is_seldom_tried_with_two(autojump_clock):
+    """A connection refused while others are open shows the host's limit."""
     async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.02, connections_max=1)
         network.add("shop.test", host)
-        texts = [f"known{number}@shop.test" for number in range(200)]
+        texts = knowns(200)
         async with (
-            open_engine(EngineSettings(), transport=network.transport, dial=network.dial) as engine,
+            open_test_engine(network) as engine,
             open_answers(engine, texts, account="me", patient=True) as answers,
         ):
             await in_order(answers, len(texts))
     assert sum(not session.recipients for session in host.record.sessions) <= 20
 
 
-async def test_dead_questions_open_no_connections(autojump_clock):
-    """Whoever has left needs no seat."""
+async def test_cancelled_probes_open_no_connections(autojump_clock):
+    """A cancelled probe needs no connection."""
     async with open_fake_network() as network:
         host = MailHost(faults={"CONNECT": Late(0.5)})
         network.add("shop.test", host)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
+        async with open_test_engine(network) as engine:
             with trio.move_on_after(0.1):
-                async with open_answers(
-                    engine, [f"known{number}@shop.test" for number in range(50)], account="a"
-                ) as answers:
-                    await in_order(answers, 50)
-            async with open_answers(engine, ["known@shop.test"], account="b") as answers:
-                await in_order(answers, 1)
+                await verify(engine, *knowns(50), account="a")
+            await verify(engine, "known@shop.test", account="b")
         assert host.record.connections_peak == 1
 
 
-# -- rest ------------------------------------------------------------------------------------
+# -- back-off ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -431,159 +365,157 @@ async def test_dead_questions_open_no_connections(autojump_clock):
         SendLine(SPAMHAUS, close=True),
     ],
 )
-async def test_a_host_that_fails_once_is_not_rested(autojump_clock, fault):
+async def test_a_host_that_fails_once_gets_no_back_off(autojump_clock, fault):
     async with open_fake_network() as network:
         host = MailHost(faults={"CONNECT": fault}, troubled_sessions=1)
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            [first] = await ask(engine, "known1@shop.test")
-            assert told(first) in (FAILED, TIMED_OUT)
-            [second] = await ask(engine, "known2@shop.test")
-            assert told(second) == DELIVERABLE
+        async with open_checked_engine(network) as engine:
+            [first] = await verify(engine, "known1@shop.test")
+            assert fields_of(first) in (FAILED, TIMED_OUT)
+            [second] = await verify(engine, "known2@shop.test")
+            assert fields_of(second) == DELIVERABLE
 
 
 @pytest.mark.parametrize(("profile", "rest_s"), [("refused", 5), ("blocked at banner", 60)])
-async def test_a_host_that_fails_twice_is_rested_for_its_time(autojump_clock, profile, rest_s):
+async def test_a_host_that_fails_twice_gets_a_back_off(autojump_clock, profile, rest_s):
     async with open_fake_network() as network:
         address = network.add("shop.test", new_host(profile))
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for number in range(2):
                 await trio.sleep(2)  # failures in the same instant are one failure
-                await ask(engine, f"known{number}@shop.test")
+                await verify(engine, f"known{number}@shop.test")
             began = trio.current_time()
             dialled = network.dialled.count((address, 25))
-            [verdict] = await ask(engine, "known2@shop.test")
-            assert told(verdict) == FAILED
+            [verdict] = await verify(engine, "known2@shop.test")
+            assert fields_of(verdict) == FAILED
             assert trio.current_time() == began
             await trio.sleep(rest_s - 0.1)
-            await ask(engine, "known3@shop.test")
+            await verify(engine, "known3@shop.test")
             assert network.dialled.count((address, 25)) == dialled
             await trio.sleep(0.2)
-            await ask(engine, "known4@shop.test")
+            await verify(engine, "known4@shop.test")
             assert network.dialled.count((address, 25)) == dialled + 1
 
 
-async def test_one_good_word_forgets_the_failures(autojump_clock):
-    """Failing now and then is not failing twice in a row."""
+async def test_one_success_resets_the_failures(autojump_clock):
+    """Only failures in a row count."""
     async with open_fake_network() as network:
         hosts = [MailHost(faults={"CONNECT": Close()}), MailHost()]
         address = network.add("shop.test", hosts[0])
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for number in range(6):
                 network.hosts[address] = hosts[number % 2]
-                [verdict] = await ask(engine, f"known{number}@shop.test")
-                assert told(verdict) == (FAILED, DELIVERABLE)[number % 2]
+                [verdict] = await verify(engine, f"known{number}@shop.test")
+                assert fields_of(verdict) == (FAILED, DELIVERABLE)[number % 2]
                 await trio.sleep(10)
 
 
-async def test_a_host_that_rests_is_passed_over_for_the_next_exchange(autojump_clock):
+async def test_a_host_in_back_off_is_skipped_for_the_next_exchange(autojump_clock):
     async with open_fake_network() as network:
         address = network.add("shop.test", new_host("refused"), mx="mx1.shop.test", preference=10)
         network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for number in range(5):
-                [verdict] = await ask(engine, f"known{number}@shop.test")
-                assert told(verdict) == DELIVERABLE
+                [verdict] = await verify(engine, f"known{number}@shop.test")
+                assert fields_of(verdict) == DELIVERABLE
                 await trio.sleep(1.2)
         assert network.dialled.count((address, 25)) == 2
 
 
-async def test_quit_to_who_refused_us_does_not_keep_the_next_exchange_waiting(autojump_clock):
+async def test_quit_after_a_refusal_does_not_delay_the_next_exchange(autojump_clock):
     async with open_fake_network() as network:
         first = MailHost(faults={"CONNECT": SendLine("554 No"), "QUIT": Silence()})
         network.add("shop.test", first, mx="mx1.shop.test", preference=10)
         network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        [verdict] = await verify(network, "known@shop.test")
-        assert told(verdict) == DELIVERABLE
+        [verdict] = await verify_once(network, "known@shop.test")
+        assert fields_of(verdict) == DELIVERABLE
         assert verdict.latency_ms < 500
 
 
 @pytest.mark.parametrize("first", ["unanswered", "silent", "late banner", "silent at ehlo"])
-async def test_nine_who_wait_for_a_silent_exchange_are_sent_on_as_soon_as_eight(
-    autojump_clock, first
-):
-    """Nine or more let a second connection be opened beside the first: that one fails as well."""
+async def test_nine_probes_leave_a_silent_exchange_as_soon_as_eight(autojump_clock, first):
+    """Nine probes or more open a second connection beside the first, and it fails as well."""
     async with open_fake_network() as network:
         network.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
         backup = MailHost(latency_s=0.3)
         network.add("shop.test", backup, mx="mx2.shop.test", preference=20)
         for count in (8, 9):
-            verdicts = await verify(network, *(f"known{n}@shop.test" for n in range(count)))
-            assert set(map(told, verdicts)) == {DELIVERABLE}
+            verdicts = await verify_once(network, *knowns(count))
+            assert set(map(fields_of, verdicts)) == {DELIVERABLE}
             assert max(verdict.latency_ms for verdict in verdicts) <= 2550
 
 
-# -- one host's trouble is no other's --------------------------------------------------------
+# -- one host does not affect another --------------------------------------------------------
 
 
 @pytest.mark.parametrize("profile", ["silent", "unanswered", "dripping", "silent at rcpt"])
-async def test_silent_hosts_hold_up_nobody_else(autojump_clock, profile):
+async def test_silent_hosts_delay_no_other_host(autojump_clock, profile):
     async with open_fake_network() as network:
         for number in range(50):
             network.add(f"bad{number}.test", new_host(profile))
             network.add(f"good{number}.test", MailHost(latency_s=0.05))
         texts = [f"known@{kind}{number}.test" for number in range(50) for kind in ("bad", "good")]
-        async with engine_over(network) as engine:
-            verdicts = await ask(engine, *texts)
+        async with open_checked_engine(network) as engine:
+            verdicts = await verify(engine, *texts)
         for verdict in verdicts:
             if "good" in verdict.email:
-                assert told(verdict) == DELIVERABLE
+                assert fields_of(verdict) == DELIVERABLE
                 assert verdict.latency_ms <= 250
             else:
-                assert told(verdict) == TIMED_OUT
+                assert fields_of(verdict) == TIMED_OUT
                 assert verdict.latency_ms <= 3050
 
 
-async def test_a_host_that_cannot_be_reached_is_asked_once_for_all_who_wait(autojump_clock):
+async def test_a_host_that_cannot_be_reached_is_dialled_once_for_all_probes(autojump_clock):
     async with open_fake_network() as network:
         address = network.add("shop.test", new_host("unanswered"))
-        async with engine_over(network) as engine:
-            verdicts = await ask(engine, *knowns(8, "shop.test"))
-        assert set(map(told, verdicts)) == {TIMED_OUT}
+        async with open_checked_engine(network) as engine:
+            verdicts = await verify(engine, *knowns(8))
+        assert set(map(fields_of, verdicts)) == {TIMED_OUT}
         assert network.dialled.count((address, 25)) == 1
         assert {verdict.latency_ms for verdict in verdicts} == {1000}
 
 
 async def test_a_recipient_that_gets_no_answer_costs_its_neighbours_nothing(autojump_clock):
-    """Those behind it in the same write are asked again, each for itself."""
+    """The recipients behind it in the same write are probed again, each alone."""
     async with open_fake_network() as network:
         host = MailHost(latency_s=0.01, faults={"known3": Silence()})
         network.add("shop.test", host)
-        async with engine_over(network) as engine:
-            verdicts = await ask(engine, *knowns(12, "shop.test"))
+        async with open_checked_engine(network) as engine:
+            verdicts = await verify(engine, *knowns(12))
         for number, verdict in enumerate(verdicts):
-            assert told(verdict)[0] == ("unknown" if number == 3 else "deliverable")
-        assert told(verdicts[3]) == TIMED_OUT
+            assert fields_of(verdict)[0] == ("unknown" if number == 3 else "deliverable")
+        assert fields_of(verdicts[3]) == TIMED_OUT
 
 
 async def test_an_accepted_address_is_not_left_untested_by_anothers_silence(autojump_clock):
-    """The random address stood behind a silent recipient; it is asked anew while there is time."""
+    """The random address was behind a silent recipient; it is probed again while there is time."""
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(latency_s=0.05, faults={"nobody1": Silence()}))
-        known, silent = await verify(network, "known@shop.test", "nobody1@shop.test")
-        assert told(silent) == TIMED_OUT
-        assert told(known) == DELIVERABLE
+        known, silent = await verify_once(network, "known@shop.test", "nobody1@shop.test")
+        assert fields_of(silent) == TIMED_OUT
+        assert fields_of(known) == DELIVERABLE
 
 
 @pytest.mark.parametrize("lines", [EHLO_LINES, ("SIZE 100",)], ids=["pipelined", "in step"])
-async def test_a_late_recipient_is_nobodys_answer(autojump_clock, lines):
+async def test_a_late_reply_answers_no_other_recipient(autojump_clock, lines):
     async with open_fake_network() as network:
         host = MailHost(ehlo_lines=lines, faults={"nobody3": Late(1.2)}, latency_s=0.01)
         network.add("shop.test", host)
         texts = [f"{'nobody' if n == 3 else 'known'}{n}@shop.test" for n in range(10)]
-        async with engine_over(network, host_connections=1) as engine:
-            verdicts = await ask(engine, *texts)
+        async with open_checked_engine(network, host_connections=1) as engine:
+            verdicts = await verify(engine, *texts)
         for number, verdict in enumerate(verdicts):
             assert verdict.status == ("unknown" if number == 3 else "deliverable")
 
 
-async def test_a_domain_that_accepts_all_says_nothing_of_its_hosts_other_domains(autojump_clock):
+async def test_a_catch_all_domain_does_not_affect_its_hosts_other_domains(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(catch_all=frozenset({"all.test"}))
         network.add("all.test", host)
         network.add("some.test", host)
-        async with engine_over(network) as engine:
-            verdicts = await ask(
+        async with open_checked_engine(network) as engine:
+            verdicts = await verify(
                 engine, "known@all.test", "known@some.test", "nobody@all.test", "nobody@some.test"
             )
-        assert list(map(told, verdicts)) == [CATCH_ALL, DELIVERABLE, CATCH_ALL, UNDELIVERABLE]
+        assert list(map(fields_of, verdicts)) == [CATCH_ALL, DELIVERABLE, CATCH_ALL, UNDELIVERABLE]

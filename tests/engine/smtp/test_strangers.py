@@ -6,7 +6,7 @@ import trio
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Close, Garbage, Silence
 from mailprobe.engine.testing.mail_host import MailHost
-from tests.engine.smtp.test_pool import ask, engine_over
+from tests.engine.engine_runs import open_checked_engine, verify
 
 ABOUT_US = {
     "blocklist": "550 5.7.1 Your IP is listed in a blocklist",
@@ -23,11 +23,11 @@ async def test_two_domains_that_refuse_us_do_not_silence_a_third(autojump_clock,
         host = MailHost(replies=dict.fromkeys(("@one.test", "@two.test"), ABOUT_US[reply]))
         for domain in ("shop.test", "one.test", "two.test"):
             network.add(domain, host)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for round_ in range(3):
                 texts = [f"a{n}@{domain}" for n in range(4) for domain in ("one.test", "two.test")]
-                await ask(engine, *texts)
-                [verdict] = await ask(engine, f"known{round_}@shop.test")
+                await verify(engine, *texts)
+                [verdict] = await verify(engine, f"known{round_}@shop.test")
                 assert verdict.status == "deliverable"
                 await trio.sleep(10)
 
@@ -41,11 +41,11 @@ async def test_five_domains_that_refuse_us_do_not_silence_one_that_is_answered(
         host = MailHost(replies={f"@{domain}": ABOUT_US[reply] for domain in refused})
         for domain in ("shop.test", *refused):
             network.add(domain, host)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for round_ in range(4):
-                [verdict] = await ask(engine, f"known{round_}@shop.test")
+                [verdict] = await verify(engine, f"known{round_}@shop.test")
                 assert verdict.status == "deliverable"
-                await ask(engine, *(f"a{n}@{domain}" for n in range(4) for domain in refused))
+                await verify(engine, *(f"a{n}@{domain}" for n in range(4) for domain in refused))
                 await trio.sleep(30)
 
 
@@ -56,11 +56,11 @@ async def test_two_domains_without_an_answer_do_not_silence_a_third(autojump_clo
         host = MailHost(faults=dict.fromkeys(locals_, UNANSWERED[fault]))
         for domain in ("shop.test", "one.test", "two.test"):
             network.add(domain, host)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             for round_ in range(10):
                 for local in locals_[4 * round_ : 4 * round_ + 4]:
-                    await ask(engine, f"{local}@one.test", f"{local}@two.test")
-                [verdict] = await ask(engine, f"known{round_}@shop.test")
+                    await verify(engine, f"{local}@one.test", f"{local}@two.test")
+                [verdict] = await verify(engine, f"known{round_}@shop.test")
                 assert verdict.status == "deliverable"
 
 
@@ -75,12 +75,12 @@ async def test_a_host_that_answers_nobody_gets_few_connections(autojump_clock, k
     async with open_fake_network() as network:
         for number in range(domains):
             network.add(f"shop{number}.test", host)
-        async with engine_over(network) as engine:
+        async with open_checked_engine(network) as engine:
             ends = trio.current_time() + 120
             number = 0
             while trio.current_time() < ends:
                 text = f"known{number}@shop{number % domains}.test"
-                [verdict] = await ask(engine, text, account=str(number))
+                [verdict] = await verify(engine, text, account=str(number))
                 assert verdict.status == "unknown"
                 await trio.sleep(1)
                 number += 1
@@ -91,9 +91,9 @@ async def test_a_tarpit_that_knows_some_is_not_rested(autojump_clock):
     """Refusals that never come are silence, too; between them somebody is answered."""
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(reply_s=0.02, unknown_delay_s=5.0))
-        async with engine_over(network) as engine:
-            [verdict] = await ask(engine, "known@shop.test")
+        async with open_checked_engine(network) as engine:
+            [verdict] = await verify(engine, "known@shop.test")
             for number in range(40):
-                await ask(engine, f"gone{number}@shop.test")
-            [verdict] = await ask(engine, "known1@shop.test")
+                await verify(engine, f"gone{number}@shop.test")
+            [verdict] = await verify(engine, "known1@shop.test")
             assert verdict.status == "deliverable"

@@ -14,24 +14,32 @@ from mailprobe.engine import (
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import (
+    DELIVERABLE,
+    TIMED_OUT,
+    UNDELIVERABLE,
+    fields_of,
+    knowns,
+    open_test_engine,
+    verify,
+)
 from tests.engine.invariants import assert_whole
-from tests.engine.stream.streams import collect, engine_over, knowns
-from tests.engine.test_outcomes import DELIVERABLE, TIMED_OUT, UNDELIVERABLE, told
+from tests.engine.stream.streams import collect
 
 
 async def test_a_patient_list_at_a_slow_host_gets_all_its_answers(autojump_clock):
-    """Though it takes minutes: the clock of an address begins when it is admitted."""
+    """Even if it takes minutes: the deadline of an address begins when it is admitted."""
     async with open_fake_network() as network:
         host = new_host("no pipelining", reply_s=0.1)
         network.add("shop.test", host)
         texts = [f"{('known', 'nobody')[n % 2]}{n}@shop.test" for n in range(500)]
-        async with engine_over(network, host_connections=1) as engine:
+        async with open_test_engine(network, host_connections=1) as engine:
             answers = await collect(engine, *texts, patient=True)
             took_s = trio.current_time()
             await trio.sleep(30)
             assert_whole(engine)
         assert took_s > 60
-        seen = Counter(told(answer.verdict) for answer in answers)
+        seen = Counter(fields_of(answer.verdict) for answer in answers)
         assert seen == {DELIVERABLE: 250, UNDELIVERABLE: 250}
         assert all(answer.verdict.latency_ms <= 3050 for answer in answers)
 
@@ -39,10 +47,10 @@ async def test_a_patient_list_at_a_slow_host_gets_all_its_answers(autojump_clock
 async def test_an_impatient_list_of_the_same_length_runs_into_the_clock(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", new_host("no pipelining", reply_s=0.3))
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             answers = await collect(engine, *knowns(500))
         assert trio.current_time() < 3.1
-        seen = Counter(told(answer.verdict) for answer in answers)
+        seen = Counter(fields_of(answer.verdict) for answer in answers)
         assert seen[TIMED_OUT] > 400
         assert all(answer.verdict.latency_ms <= 3050 for answer in answers)
 
@@ -51,7 +59,7 @@ async def test_a_slow_host_in_a_patient_list_holds_up_no_other(autojump_clock):
     async with open_fake_network() as network:
         network.add("slow.test", new_host("no pipelining", reply_s=0.3))
         network.add("fast.test", MailHost(latency_s=0.01))
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             texts = [*knowns(200, "slow.test"), *knowns(200, "fast.test")]
             async with open_answers(engine, texts, account="me", patient=True) as answers:
                 seen = [answer.position async for answer in answers]
@@ -60,14 +68,14 @@ async def test_a_slow_host_in_a_patient_list_holds_up_no_other(autojump_clock):
 
 
 async def test_a_list_over_vanity_exchanges_of_one_host_is_patient(autojump_clock):
-    """Each domain has an exchange of its own name, at the one address."""
+    """Each domain has an exchange of its own name, all at one address."""
     async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.2)
         for number in range(100):
             network.add(f"d{number}.test", host)
         texts = [f"known@d{number}.test" for number in range(100)]
         async with (
-            open_engine(EngineSettings(), transport=network.transport, dial=network.dial) as engine,
+            open_test_engine(network) as engine,
             open_answers(engine, texts, account="me", patient=True) as answers,
         ):
             seen = Counter([answer.verdict.failed_check async for answer in answers])
@@ -75,15 +83,12 @@ async def test_a_list_over_vanity_exchanges_of_one_host_is_patient(autojump_cloc
 
 
 async def test_patient_lists_share_what_a_host_can_bear(autojump_clock):
-    """However many are cleaned at once, nobody is admitted for whom there is no seat."""
+    """However many lists run at once, an address is admitted only if its host has capacity."""
     async with open_fake_network() as network:
         network.add("shop.test", new_host("no pipelining", latency_s=0.15))
         seen: Counter[str | None] = Counter()
-        async with open_engine(
-            EngineSettings(host_connections=1), transport=network.transport, dial=network.dial
-        ) as engine:
-            async with open_answers(engine, ["known@shop.test"], account="before") as answers:
-                await in_order(answers, 1)
+        async with open_test_engine(network, host_connections=1) as engine:
+            await verify(engine, "known@shop.test", account="before")
 
             async def clean(account: str) -> None:
                 texts = [f"known-{account}{number}@shop.test" for number in range(60)]
@@ -98,14 +103,14 @@ async def test_patient_lists_share_what_a_host_can_bear(autojump_clock):
 
 
 async def test_a_list_behind_a_dead_first_exchange_is_patient(autojump_clock):
-    """What there is room for is told by the exchange that answers."""
+    """The capacity is that of the exchange which answers."""
     async with open_fake_network() as network:
         network.add("shop.test", new_host("refused"), mx="mx1.shop.test", preference=10)
         host = new_host("no pipelining", reply_s=0.5)
         network.add("shop.test", host, mx="mx2.shop.test", preference=20)
-        texts = [f"known{number}@shop.test" for number in range(40)]
+        texts = knowns(40)
         async with (
-            open_engine(EngineSettings(), transport=network.transport, dial=network.dial) as engine,
+            open_test_engine(network) as engine,
             open_answers(engine, texts, account="me", patient=True) as answers,
         ):
             seen = Counter([answer.verdict.failed_check async for answer in answers])
@@ -116,11 +121,11 @@ async def test_a_list_behind_a_dead_first_exchange_is_patient(autojump_clock):
 async def test_a_patient_list_begins_with_as_few_as_the_host_can_bear(
     autojump_clock, reply_s, host_connections
 ):
-    """Before the host has greeted, nobody knows whether it takes one at a time."""
+    """Before its greeting a host may turn out to allow one recipient at a time."""
     async with open_fake_network() as network:
         network.add("shop.test", new_host("no pipelining", reply_s=reply_s))
         settings = EngineSettings(host_connections=host_connections)
-        texts = [f"known{number}@shop.test" for number in range(500)]
+        texts = knowns(500)
         async with (
             open_engine(settings, transport=network.transport, dial=network.dial) as engine,
             open_answers(engine, texts, account="me", patient=True) as answers,
@@ -130,13 +135,11 @@ async def test_a_patient_list_begins_with_as_few_as_the_host_can_bear(
 
 
 async def test_who_waits_in_step_is_let_in_a_few_at_a_time(autojump_clock):
-    """To let in one costs hardly less than to let in ten: one alone comes when it is needed."""
+    """Admitting one costs about as much as admitting ten, so one alone is admitted only when needed."""
     async with open_fake_network() as network:
         network.add("shop.test", new_host("no pipelining", reply_s=0.01))
-        async with open_engine(
-            EngineSettings(host_connections=4), transport=network.transport, dial=network.dial
-        ) as engine:
-            texts = [f"known{number}@shop.test" for number in range(40)]
+        async with open_test_engine(network, host_connections=4) as engine:
+            texts = knowns(40)
             rooms = {}
             async with (
                 open_answers(engine, texts, account="me") as answers,

@@ -11,15 +11,22 @@ from mailprobe.engine import (
     EngineSettings,
     in_order,
     open_answers,
-    open_engine,
 )
 from mailprobe.engine.stream.scheduler import LOOKUPS_MAX, OPEN_MAX, SUBMIT_STEP, UNREAD_MAX
 from mailprobe.engine.testing.fake_network import FakeEndpoint, open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
+from tests.engine.engine_runs import (
+    CATCH_ALL,
+    DELIVERABLE,
+    TIMED_OUT,
+    fields_of,
+    knowns,
+    open_test_engine,
+    verify,
+)
 from tests.engine.invariants import assert_whole
-from tests.engine.stream.streams import collect, endless, engine_over, knowns
-from tests.engine.test_outcomes import CATCH_ALL, DELIVERABLE, TIMED_OUT, told
+from tests.engine.stream.streams import collect, endless
 
 
 @pytest.mark.parametrize("patient", [False, True])
@@ -29,14 +36,14 @@ async def test_probes_max_is_never_exceeded(autojump_clock, probes_max, patient)
         for number in range(5):
             network.add(f"d{number}.test", MailHost(latency_s=0.02))
         texts = [f"known{n}@d{n % 5}.test" for n in range(40)]
-        async with engine_over(network, probes_max=probes_max) as engine:
+        async with open_test_engine(network, probes_max=probes_max) as engine:
             async with open_answers(engine, texts, account="me", patient=patient) as answers:
                 peak = 0
                 async for answer in answers:
                     peak = max(peak, engine.dispatcher.under_way)
-                    assert told(answer.verdict) in (DELIVERABLE, TIMED_OUT)
+                    assert fields_of(answer.verdict) in (DELIVERABLE, TIMED_OUT)
                     if patient:
-                        assert told(answer.verdict) == DELIVERABLE
+                        assert fields_of(answer.verdict) == DELIVERABLE
             assert 0 < peak <= probes_max or probes_max == 1
             await trio.sleep(30)
             assert_whole(engine)
@@ -47,7 +54,7 @@ async def test_what_nobody_reads_is_not_made(autojump_clock):
     texts = endless("not an address {}")
     async with (
         open_fake_network() as network,
-        engine_over(network) as engine,
+        open_test_engine(network) as engine,
         open_answers(engine, texts, account="me") as answers,
     ):
         await trio.sleep(60)
@@ -59,12 +66,12 @@ async def test_what_nobody_reads_is_not_made(autojump_clock):
 
 
 async def test_texts_are_read_as_there_is_room(autojump_clock):
-    """At a host that answers nobody, no more is taken up than may be open."""
+    """At a silent host, no more addresses are admitted than may be open."""
     texts = endless("known{}@shop.test")
     async with open_fake_network() as network:
         network.add("shop.test", new_host("silent"))
         async with (
-            engine_over(network) as engine,
+            open_test_engine(network) as engine,
             open_answers(engine, texts, account="me", patient=True),
         ):
             await trio.sleep(0.5)
@@ -76,23 +83,23 @@ async def test_domains_are_looked_up_a_hundred_at_a_time(autojump_clock):
     async with open_fake_network() as network:
         for url in EngineSettings().doh_urls:
             network.transport.endpoints[url] = FakeEndpoint(delay_s=0.2)
-        async with engine_over(network) as engine, open_answers(engine, texts, account="me"):
+        async with open_test_engine(network) as engine, open_answers(engine, texts, account="me"):
             await trio.sleep(0.1)
             assert texts.read <= LOOKUPS_MAX + 1
 
 
 async def test_more_than_may_be_open_are_all_answered(autojump_clock, monkeypatch):
-    """The bound made small, so that the list need not be long."""
+    """With a small bound, so that the list need not be long."""
     monkeypatch.setattr("mailprobe.engine.stream.scheduler.OPEN_MAX", 300)
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(catch_all=True))
         count = 2_000
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             texts = (f"a{number}@shop.test" for number in range(count))
             places = set()
             async with open_answers(engine, texts, account="me", patient=True) as answers:
                 while ready := await answers.next_ready():
-                    assert {told(answer.verdict) for answer in ready} == {CATCH_ALL}
+                    assert {fields_of(answer.verdict) for answer in ready} == {CATCH_ALL}
                     places.update(answer.position for answer in ready)
         assert places == set(range(count))
 
@@ -101,7 +108,7 @@ async def test_an_endless_list_can_be_left(autojump_clock):
     texts = endless("known{}@shop.test")
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(latency_s=0.01))
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             async with open_answers(engine, texts, account="me", patient=True) as answers:
                 for _ in range(100):
                     await anext(answers)
@@ -112,7 +119,7 @@ async def test_an_endless_list_can_be_left(autojump_clock):
 
 
 async def test_duplicates_are_read_as_there_is_room(autojump_clock):
-    """An endless list of one address is no reason to fill the memory."""
+    """An endless list of one address does not fill the memory."""
     read = 0
 
     def texts() -> Iterator[str]:
@@ -123,7 +130,7 @@ async def test_duplicates_are_read_as_there_is_room(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(latency_s=0.05))
         async with (
-            open_engine(EngineSettings(), transport=network.transport, dial=network.dial) as engine,
+            open_test_engine(network) as engine,
             open_answers(engine, texts(), account="me"),
         ):
             await trio.sleep(0.01)
@@ -131,25 +138,23 @@ async def test_duplicates_are_read_as_there_is_room(autojump_clock):
 
 
 async def test_a_long_list_can_be_left_quickly(autojump_clock):
-    """Leaving is one step, in which nobody else gets a turn."""
+    """Leaving is one step, in which no other task runs."""
     async with open_fake_network() as network:
         network.add("shop.test", new_host("silent"))
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
-            texts = [f"known{number}@shop.test" for number in range(8_000)]
+        async with open_test_engine(network) as engine:
+            texts = knowns(8_000)
             async with open_answers(engine, texts, account="me"):
                 await trio.sleep(0.5)
                 began = time.process_time()
-            assert time.process_time() - began < 1.0  # of 8,000; by the square it would take ten
+            assert time.process_time() - began < 1.0  # of 8,000; a quadratic cost would be ten
 
 
 class Unreadable(Exception):
-    """What a caller's own iterator may raise."""
+    """An error of the caller's own iterator."""
 
 
 async def test_what_the_texts_raise_is_raised_as_it_is(autojump_clock):
-    """In no group, so that the caller can catch it by its name; the engine is whole."""
+    """In no exception group, so that the caller can catch its class; the engine is whole."""
 
     def texts() -> Iterator[str]:
         yield from knowns(3)
@@ -161,7 +166,7 @@ async def test_what_the_texts_raise_is_raised_as_it_is(autojump_clock):
 
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(latency_s=0.05))
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             with pytest.raises(Unreadable):
                 await read_all(engine)
             await trio.sleep(30)
@@ -169,37 +174,34 @@ async def test_what_the_texts_raise_is_raised_as_it_is(autojump_clock):
 
 
 async def test_an_account_that_leaves_takes_its_probes_along(autojump_clock):
-    """What was not on its way is never asked; the neighbour gets all its answers."""
+    """What was not yet sent is never sent; the neighbour gets all its answers."""
     async with open_fake_network() as network:
         host = new_host("no pipelining", latency_s=0.1)
         network.add("shop.test", host)
-        async with engine_over(network, host_connections=1) as engine:
+        async with open_test_engine(network, host_connections=1) as engine:
             async with trio.open_nursery() as nursery:
 
                 async def neighbour() -> None:
                     for answer in await collect(engine, *knowns(5), account="b"):
-                        assert told(answer.verdict) == DELIVERABLE
+                        assert fields_of(answer.verdict) == DELIVERABLE
 
                 nursery.start_soon(neighbour)
                 with trio.move_on_after(0.75):
                     await collect(engine, *(f"nobody{n}@shop.test" for n in range(50)), account="a")
                 asked = {name for name in host.record.recipients if name.startswith("nobody")}
             later = {name for name in host.record.recipients if name.startswith("nobody")}
-            assert len(later - asked) <= 1  # the one whose turn it was
+            assert len(later - asked) <= 1  # the one that was due
             await trio.sleep(30)
             assert_whole(engine)
 
 
 async def test_leaving_at_once_asks_nothing(autojump_clock):
-    """Before anything has been taken up."""
+    """Before any address has been submitted."""
     async with open_fake_network() as network:
         host = MailHost()
         network.add("shop.test", host)
-        async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial
-        ) as engine:
-            async with open_answers(engine, ["known0@shop.test"], account="me") as answers:
-                await in_order(answers, 1)
+        async with open_test_engine(network) as engine:
+            await verify(engine, "known0@shop.test")
             async with open_answers(
                 engine, [f"known{number}@shop.test" for number in range(1, 200)], account="me"
             ):

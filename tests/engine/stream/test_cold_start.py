@@ -1,4 +1,4 @@
-"""What an engine puts off until its first question has left, and that it does it then."""
+"""Work that an engine defers until its first query is sent, and then does."""
 
 import itertools
 import subprocess
@@ -38,7 +38,7 @@ async def test_an_engine_compiles_its_rules_soon_after_it_opened(autojump_clock,
 
 
 async def test_nothing_waits_for_more_than_one_pattern(autojump_clock, monkeypatch):
-    """Between two of them everybody else has a turn."""
+    """Other tasks run between two of them."""
     rules = load_rules()
     monkeypatch.setattr(engine_module, "_rules", lambda: rules)
     compiled: list[str] = []
@@ -77,7 +77,7 @@ def test_before_workers_fork_everything_is_made(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_package_alone_imports_no_layer():
-    """`mailprobe account` reads the settings, of which the engine's are a part."""
+    """`mailprobe account` reads the settings, which include the engine's."""
     script = (
         "import sys, mailprobe.engine.settings\n"
         "assert not {'trio', 'mailprobe.engine.stream.scheduler', 'mailprobe.engine.dns.messages'} & set(sys.modules)\n"

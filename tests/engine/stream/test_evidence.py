@@ -1,4 +1,4 @@
-"""What a stream gives as evidence for a verdict."""
+"""The evidence that a stream gives for a verdict."""
 
 import random
 from dataclasses import replace
@@ -9,17 +9,14 @@ import trio
 from mailprobe.engine import (
     Answer,
     Engine,
-    EngineSettings,
-    in_order,
     open_answers,
-    open_engine,
 )
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
-from tests.engine.stream.streams import collect, engine_over
-from tests.engine.test_outcomes import DELIVERABLE, TIMED_OUT, told
+from tests.engine.engine_runs import DELIVERABLE, TIMED_OUT, fields_of, open_test_engine, verify
+from tests.engine.stream.streams import collect
 
 
 async def explain(engine: Engine, text: str) -> Answer:
@@ -31,7 +28,7 @@ async def explain(engine: Engine, text: str) -> Answer:
 async def test_evidence_is_given_only_where_it_is_wanted(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost())
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             [answer] = await collect(engine, "known@shop.test")
         assert answer.evidence is None
 
@@ -40,7 +37,7 @@ async def test_the_evidence_of_a_plain_case(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(latency_s=0.1, connect_s=0.1)
         address = network.add("shop.test", host)
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             answer = await explain(engine, "nobody@shop.test")
         evidence = answer.evidence
         assert [(t.exchange, t.address, t.result) for t in evidence.exchanges] == [
@@ -68,7 +65,7 @@ async def test_the_evidence_of_a_plain_case(autojump_clock):
 async def test_the_evidence_of_a_reused_connection(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost())
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             await collect(engine, "known1@shop.test")
             await trio.sleep(1)
             answer = await explain(engine, "known2@shop.test")
@@ -81,7 +78,7 @@ async def test_the_evidence_of_a_reused_connection(autojump_clock):
 async def test_the_evidence_of_what_is_remembered_on_a_new_connection(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost())
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             await collect(engine, "known1@shop.test")
             await trio.sleep(60)
             answer = await explain(engine, "known2@shop.test")
@@ -91,7 +88,7 @@ async def test_the_evidence_of_what_is_remembered_on_a_new_connection(autojump_c
 async def test_the_evidence_shows_the_random_address(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(catch_all=True))
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             answer = await explain(engine, "ann@shop.test")
         said = [line.text for line in answer.evidence.conversation if line.who == "client"]
         assert len([line for line in said if line.startswith("RCPT")]) == 2
@@ -111,9 +108,9 @@ async def test_the_evidence_of_a_failover(autojump_clock, first, words):
     async with open_fake_network() as network:
         bad = network.add("shop.test", new_host(first), mx="mx1.shop.test", preference=10)
         good = network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             answer = await explain(engine, "known@shop.test")
-        assert told(answer.verdict) == DELIVERABLE
+        assert fields_of(answer.verdict) == DELIVERABLE
         tried = answer.evidence.exchanges
         assert [(t.exchange, t.address) for t in tried] == [
             ("mx1.shop.test", bad),
@@ -126,7 +123,7 @@ async def test_the_evidence_of_a_failover(autojump_clock, first, words):
 async def test_the_evidence_of_a_host_that_rests(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", new_host("blocked at banner"))
-        async with engine_over(network) as engine:
+        async with open_test_engine(network) as engine:
             for number in range(3):
                 await collect(engine, f"a{number}@shop.test")
             answer = await explain(engine, "ann@shop.test")
@@ -145,7 +142,7 @@ async def test_the_evidence_of_a_host_that_rests(autojump_clock):
     ],
 )
 async def test_the_evidence_of_what_never_reached_a_host(autojump_clock, text, rule):
-    async with open_fake_network() as network, engine_over(network) as engine:
+    async with open_fake_network() as network, open_test_engine(network) as engine:
         answer = await explain(engine, text)
     assert answer.evidence.rule.startswith(rule)
     assert (answer.evidence.exchanges, answer.evidence.conversation) == ([], [])
@@ -153,7 +150,7 @@ async def test_the_evidence_of_what_never_reached_a_host(autojump_clock, text, r
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_an_explanation_changes_no_verdict(autojump_clock, seed):
-    """The same world from the same seed, with and without."""
+    """The same network with the same seed, with evidence and without."""
     reported_of: list[list[tuple[object, ...]]] = []
     for explained in (False, True):
         rng = random.Random(seed)
@@ -169,14 +166,14 @@ async def test_an_explanation_changes_no_verdict(autojump_clock, seed):
                 for n in range(6)
                 for kind in ("known", "nobody")
             ]
-            async with engine_over(network) as engine:
+            async with open_test_engine(network) as engine:
                 answers = await collect(engine, *texts, explain=explained)
-        reported_of.append(sorted((a.position, *told(a.verdict)) for a in answers))
+        reported_of.append(sorted((a.position, *fields_of(a.verdict)) for a in answers))
     assert reported_of[0] == reported_of[1]
 
 
 async def test_evidence_is_not_changed_after_it_was_given(autojump_clock):
-    """What is learned later, for others, is not written into it."""
+    """What the engine learns later is not added to it."""
     async with open_fake_network() as network:
         addresses = [
             network.add(f"other{number}.test", new_host("unanswered")) for number in range(5)
@@ -184,23 +181,20 @@ async def test_evidence_is_not_changed_after_it_was_given(autojump_clock):
         network.zone.mx("shop.test", "mx.shop.test")
         network.zone.host("mx.shop.test", *addresses)
         async with (
-            open_engine(
-                EngineSettings(read_s=0.9), transport=network.transport, dial=network.dial
-            ) as engine,
+            open_test_engine(network, read_s=0.9) as engine,
             trio.open_nursery() as nursery,
         ):
 
-            async def ask_bob() -> None:
+            async def verify_bob() -> None:
                 await trio.sleep(1.5)
-                async with open_answers(engine, ["bob@shop.test"], account="bob") as answers:
-                    await in_order(answers, 1)
+                await verify(engine, "bob@shop.test", account="bob")
 
-            nursery.start_soon(ask_bob)
+            nursery.start_soon(verify_bob)
             async with open_answers(
                 engine, ["ann@shop.test"], account="me", explain=True
             ) as answers:
                 [answer] = [answer async for answer in answers]
-            assert told(answer.verdict) == TIMED_OUT
+            assert fields_of(answer.verdict) == TIMED_OUT
             tried = len(answer.evidence.exchanges)
             await trio.sleep(5)
             assert len(answer.evidence.exchanges) == tried

@@ -59,7 +59,7 @@ class Client:
                     return "\n".join(lines)
         return "silent"
 
-    async def ask(self, *lines: str) -> list[str]:
+    async def exchange(self, *lines: str) -> list[str]:
         """Say these one after the other, each after the reply to the one before."""
         replies = []
         for line in lines:
@@ -219,7 +219,7 @@ async def test_pipelined_replies_overlap_like_one_round_trip(autojump_clock):
         host = MailHost(latency_s=0.05)
         client = await meet(network, host)
         await client.reply()
-        await client.ask(HELLO)
+        await client.exchange(HELLO)
         start = trio.current_time()
         await client.say(MAIL, *[f"RCPT TO:<known.{n}@shop.test>" for n in range(50)])
         replies = [await client.reply() for _ in range(51)]
@@ -233,7 +233,7 @@ async def test_work_takes_its_time_one_reply_after_the_other(autojump_clock):
     async with open_fake_network() as network:
         client = await meet(network, MailHost(reply_s=0.05))
         await client.reply()
-        await client.ask(HELLO)
+        await client.exchange(HELLO)
         start = trio.current_time()
         await client.say(MAIL, *[KNOWN] * 9)
         for _ in range(10):
@@ -246,7 +246,7 @@ async def test_opensmtpd_hangs_up_on_two_commands_in_one_write(autojump_clock):
         host = new_host("opensmtpd")
         client = await meet(network, host)
         await client.reply()
-        await client.ask(HELLO)
+        await client.exchange(HELLO)
         await client.say(MAIL, KNOWN)
         assert (await client.reply()).startswith("500 5.5.1")
         assert await client.reply() == "closed"
@@ -258,7 +258,7 @@ async def test_postfix_slows_down_after_ten_refusals_and_hangs_up_after_twenty(a
         host = new_host("postfix")
         client = await meet(network, host)
         await client.reply()
-        await client.ask(HELLO, MAIL)
+        await client.exchange(HELLO, MAIL)
         start = trio.current_time()
         for place in range(1, 21):
             await client.say(f"RCPT TO:<nobody{place}@shop.test>")
@@ -274,10 +274,10 @@ async def test_exim_hangs_up_at_the_twelfth_command_that_is_not_mail(autojump_cl
     async with open_fake_network() as network:
         client = await meet(network, new_host("exim"))
         await client.reply()
-        await client.ask(HELLO)
+        await client.exchange(HELLO)
         for _ in range(10):
-            assert codes(await client.ask("RSET", MAIL, KNOWN)) == "250 250 250"
-        assert (await client.ask("RSET"))[0].startswith("554 Too many nonmail")
+            assert codes(await client.exchange("RSET", MAIL, KNOWN)) == "250 250 250"
+        assert (await client.exchange("RSET"))[0].startswith("554 Too many nonmail")
         assert await client.reply() == "closed"
 
 
@@ -296,9 +296,9 @@ async def test_a_greylisted_address_is_taken_when_it_comes_back_in_time(autojump
     async with open_fake_network() as network:
         client = await meet(network, MailHost(greylist_s=60))
         await client.reply()
-        replies = await client.ask(HELLO, MAIL, KNOWN)
+        replies = await client.exchange(HELLO, MAIL, KNOWN)
         await trio.sleep(60)
-        assert codes([*replies, *await client.ask(KNOWN)]) == "250 250 450 250"
+        assert codes([*replies, *await client.exchange(KNOWN)]) == "250 250 450 250"
 
 
 async def test_replies_can_follow_each_other_and_be_keyed_three_ways(autojump_clock):
@@ -327,7 +327,7 @@ async def test_a_late_host_answers_after_all_and_in_order(autojump_clock):
     async with open_fake_network() as network:
         client = await meet(network, MailHost(faults={"known.ann": Late(1.5)}))
         await client.reply()
-        assert codes(await client.ask(HELLO, MAIL, KNOWN)) == "250 250 silent"
+        assert codes(await client.exchange(HELLO, MAIL, KNOWN)) == "250 250 silent"
         await client.say(UNKNOWN)
         assert codes([await client.reply(), await client.reply()]) == "250 550"
 
@@ -342,7 +342,7 @@ async def test_a_tarpit_delays_refusals_and_what_waits_behind_them(autojump_cloc
     """Who is known is answered at once, unless a refusal is before it in the pipeline."""
     async with open_fake_network() as network:
         client = await meet(network, new_host("tarpit"))
-        assert codes([await client.reply(), *await client.ask(HELLO, MAIL)]) == "220 250 250"
+        assert codes([await client.reply(), *await client.exchange(HELLO, MAIL)]) == "220 250 250"
         start = trio.current_time()
         await client.say(KNOWN, UNKNOWN, KNOWN)
         assert codes([await client.reply()]) == "250"
@@ -355,7 +355,7 @@ async def test_a_host_can_be_silent_for_some_recipients(autojump_clock):
     async with open_fake_network() as network:
         client = await meet(network, new_host("silent for some"))
         await client.reply()
-        await client.ask(HELLO, MAIL)
+        await client.exchange(HELLO, MAIL)
         await client.say(KNOWN, "RCPT TO:<known.silent1@shop.test>", KNOWN)
         assert codes([await client.reply(), await client.reply(100)]) == "250 silent"
 
@@ -366,7 +366,7 @@ async def test_replies_come_doubled_dropped_and_swapped_where_they_are_told_to(a
         async with open_fake_network() as network:
             client = await meet(network, host)
             await client.reply()
-            await client.ask(HELLO, MAIL)
+            await client.exchange(HELLO, MAIL)
             await client.say(KNOWN, UNKNOWN, KNOWN, "QUIT")
             return codes([await client.reply() for _ in range(5)])
 
@@ -382,7 +382,7 @@ async def test_a_trouble_can_come_sometimes(autojump_clock):
     async with open_fake_network(seed=3) as network:
         client = await meet(network, host)
         await client.reply()
-        await client.ask(HELLO, MAIL)
+        await client.exchange(HELLO, MAIL)
         await client.say(*[KNOWN] * 100, "QUIT")
         answered = [await client.reply() for _ in range(101)].index("221 2.0.0 Bye")
         assert 30 < answered < 70
@@ -417,9 +417,13 @@ async def test_a_session_that_was_idle_gets_421_at_mail(autojump_clock):
     async with open_fake_network() as network:
         client = await meet(network, new_host("stale"))
         await client.reply()
-        assert codes(await client.ask(HELLO, MAIL, "RSET", MAIL, KNOWN)) == "250 250 250 250 250"
+        assert (
+            codes(await client.exchange(HELLO, MAIL, "RSET", MAIL, KNOWN)) == "250 250 250 250 250"
+        )
         await trio.sleep(2)
-        assert codes([*await client.ask("RSET", MAIL), await client.reply()]) == "250 421 closed"
+        assert (
+            codes([*await client.exchange("RSET", MAIL), await client.reply()]) == "250 421 closed"
+        )
 
 
 async def test_weather_comes_from_the_seed_alone(autojump_clock):
@@ -458,7 +462,7 @@ async def test_an_idle_client_is_told_and_hung_up_on(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost(idle_s=30)
         client = await meet(network, host)
-        await client.ask()
+        await client.exchange()
         assert codes([await client.reply(), await client.reply(31)]) == "220 421"
         assert await client.reply() == "closed"
         assert host.record.sessions[0].closed == "host"
@@ -504,7 +508,7 @@ async def test_a_session_tells_how_it_ended(autojump_clock, profile, lines, clos
         host = new_host(profile)
         client = await meet(network, host)
         await client.reply()
-        await client.ask(*lines)
+        await client.exchange(*lines)
         await client.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
         (session,) = host.record.sessions
@@ -518,7 +522,7 @@ async def test_a_client_that_goes_away_ends_a_silent_session(autojump_clock):
         host = MailHost(faults={"RCPT": Silence()})
         client = await meet(network, host)
         await client.reply()
-        await client.ask(HELLO, MAIL, KNOWN)
+        await client.exchange(HELLO, MAIL, KNOWN)
         await client.say("QUIT")
         await client.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()

@@ -22,7 +22,7 @@ async def ready(network: FakeNetwork, host: MailHost) -> Client:
     """A client that got a positive reply to STARTTLS."""
     client = await meet(network, host)
     await client.reply()
-    replies = await client.ask(HELLO, "STARTTLS")
+    replies = await client.exchange(HELLO, "STARTTLS")
     assert codes(replies) == "250 220"
     assert "STARTTLS" in replies[0]
     return client
@@ -38,10 +38,10 @@ async def test_a_host_that_demands_tls_goes_on_within_it(autojump_clock, profile
         client = await meet(network, host)
         await client.reply()
         lines = [HELLO, MAIL, KNOWN, "RSET"][: len(before.split())]
-        assert codes(await client.ask(*lines)) == before
-        assert codes(await client.ask("STARTTLS")) == "220"
+        assert codes(await client.exchange(*lines)) == before
+        assert codes(await client.exchange("STARTTLS")) == "220"
         client = upgraded(client)
-        replies = await client.ask(HELLO, MAIL, KNOWN, "QUIT")
+        replies = await client.exchange(HELLO, MAIL, KNOWN, "QUIT")
         assert codes(replies) == "250 250 250 221"
         assert "STARTTLS" not in replies[0]
         assert host.record.mistakes == []
@@ -51,7 +51,7 @@ async def test_after_the_handshake_ehlo_comes_first(autojump_clock):
     async with open_fake_network() as network:
         host = new_host("starttls demanded")
         client = upgraded(await ready(network, host))
-        assert codes(await client.ask(MAIL, "STARTTLS")) == "503 502"
+        assert codes(await client.exchange(MAIL, "STARTTLS")) == "503 502"
         assert host.record.mistakes == ["MAIL before EHLO", "STARTTLS where it is not offered"]
 
 
@@ -67,7 +67,7 @@ async def test_starttls_unasked_is_a_probers_mistake(autojump_clock, profile, mi
         host = new_host(profile)
         client = await meet(network, host)
         await client.reply()
-        await client.ask(HELLO, "STARTTLS")
+        await client.exchange(HELLO, "STARTTLS")
         assert host.record.mistakes == [mistake]
 
 
@@ -76,7 +76,7 @@ async def test_starttls_is_refused_within_a_transaction_and_in_company(autojump_
         host = new_host("starttls demanded at rcpt")
         client = await meet(network, host)
         await client.reply()
-        assert codes(await client.ask(HELLO, MAIL, "STARTTLS", "RSET")) == "250 250 503 250"
+        assert codes(await client.exchange(HELLO, MAIL, "STARTTLS", "RSET")) == "250 250 503 250"
         await client.say("STARTTLS", HELLO)
         assert codes([await client.reply(), await client.reply()]) == "503 250"
         assert set(host.record.mistakes) == {"STARTTLS out of order"}

@@ -13,7 +13,7 @@ from mailprobe.engine.testing.zone import HTML, Zone, ZoneMode
 URL = "https://9.9.9.9/dns-query"
 
 
-def ask(zone: Zone, name: str, kind: str = "MX") -> dns.message.Message:
+def resolve(zone: Zone, name: str, kind: str = "MX") -> dns.message.Message:
     question = dns.message.make_query(name, kind, id=0)
     answer = zone.answer(question.to_wire())
     assert isinstance(answer, bytes)
@@ -62,7 +62,7 @@ def zone() -> Zone:
     ],
 )
 def test_a_name_answers_with_its_records(zone, name, kind, records):
-    answer = ask(zone, name, kind)
+    answer = resolve(zone, name, kind)
     question = dns.message.make_query(name, kind, id=0)
     assert question.is_response(answer)
     assert [text.replace("SHOP", "shop") for text in texts(answer)] == records
@@ -71,19 +71,19 @@ def test_a_name_answers_with_its_records(zone, name, kind, records):
 
 
 def test_an_unknown_name_does_not_exist(zone):
-    answer = ask(zone, "elsewhere.example")
+    answer = resolve(zone, "elsewhere.example")
     assert answer.rcode() == dns.rcode.NXDOMAIN
     assert answer.authority  # RFC 2308: with the SOA that says how long
 
 
 def test_a_chain_of_aliases_comes_in_one_answer(zone):
-    chain = ask(zone, "alias.test").resolve_chaining()
+    chain = resolve(zone, "alias.test").resolve_chaining()
     assert len(chain.cnames) == 2
     assert chain.canonical_name.to_text() == "shop.test."
 
 
 def test_a_loop_of_aliases_is_bounded(zone):
-    assert len(ask(zone, "loop.test").answer) >= 2
+    assert len(resolve(zone, "loop.test").answer) >= 2
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_a_loop_of_aliases_is_bounded(zone):
 )
 def test_a_mood_has_its_rcode(zone, mode, rcode):
     zone.mode("shop.test", mode)
-    assert dns.rcode.to_text(ask(zone, "shop.test").rcode()) == rcode
+    assert dns.rcode.to_text(resolve(zone, "shop.test").rcode()) == rcode
 
 
 def test_a_mood_can_be_for_one_type_alone(zone):
     zone.mode("mx1.shop.test", ZoneMode.SERVFAIL, "AAAA")
-    assert ask(zone, "mx1.shop.test", "A").rcode() == dns.rcode.NOERROR
-    assert ask(zone, "mx1.shop.test", "AAAA").rcode() == dns.rcode.SERVFAIL
+    assert resolve(zone, "mx1.shop.test", "A").rcode() == dns.rcode.NOERROR
+    assert resolve(zone, "mx1.shop.test", "AAAA").rcode() == dns.rcode.SERVFAIL
 
 
 def test_an_answer_to_another_question_can_be_told_apart(zone):
@@ -129,13 +129,15 @@ def test_octets_that_are_no_question_are_refused(zone):
 def test_addresses_can_rotate(zone):
     zone.host("mx.turning.test", "192.0.2.1", "192.0.2.2", "192.0.2.3")
     zone.rotate("mx.turning.test")
-    seen = [[rr.address for rr in ask(zone, "mx.turning.test", "A").answer[0]] for _ in range(4)]
+    seen = [
+        [rr.address for rr in resolve(zone, "mx.turning.test", "A").answer[0]] for _ in range(4)
+    ]
     assert seen == [["192.0.2.1"], ["192.0.2.2"], ["192.0.2.3"], ["192.0.2.1"]]
 
 
 def test_questions_are_counted(zone):
     for kind in ("MX", "MX", "A"):
-        ask(zone, "Shop.test", kind)
+        resolve(zone, "Shop.test", kind)
     assert zone.queries == {("shop.test", "MX"): 2, ("shop.test", "A"): 1}
 
 
@@ -170,8 +172,8 @@ async def test_domains_can_share_hosts_and_have_several(autojump_clock):
         first = network.add("a.test", shared, mx="mx.hub.test")
         assert network.add("b.test", shared, mx="mx.hub.test") == first
         assert network.add("b.test", spare, preference=20, mx="mx2.hub.test") != first
-        assert texts(ask(network.zone, "b.test")) == [
+        assert texts(resolve(network.zone, "b.test")) == [
             "b.test. MX 10 mx.hub.test.",
             "b.test. MX 20 mx2.hub.test.",
         ]
-        assert texts(ask(network.zone, "mx.hub.test", "A")) == [f"mx.hub.test. A {first}"]
+        assert texts(resolve(network.zone, "mx.hub.test", "A")) == [f"mx.hub.test. A {first}"]

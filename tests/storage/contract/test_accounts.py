@@ -282,12 +282,12 @@ async def test_what_is_granted_together_weighs_on_all_keys_of_an_account(store: 
             units = sum(count for _, count in ledger.account_window)
         return "too many" if units + 1 > 10 else None
 
-    async def ask(caller: Caller) -> None:
+    async def reserve(caller: Caller) -> None:
         outcomes.append(await store.reserve(caller, 1, weigh, lease_s=60))
 
     async with trio.open_nursery() as nursery:
         for number in range(40):
-            nursery.start_soon(ask, callers[number % 4])
+            nursery.start_soon(reserve, callers[number % 4])
     assert sum(isinstance(outcome, Reservation) for outcome in outcomes) == 10
 
 

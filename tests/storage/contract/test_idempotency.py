@@ -116,14 +116,14 @@ async def test_one_of_many_that_begin_together_is_the_first(store: Store):
     caller = await make_caller(store)
     firsts = 0
 
-    async def ask() -> None:
+    async def begin_once() -> None:
         nonlocal firsts
         with suppress(IdempotencyInProgress):
             firsts += isinstance(await begin(store, caller.account.id), IdempotencyRecord)
 
     async with trio.open_nursery() as nursery:
         for _ in range(60):
-            nursery.start_soon(ask)
+            nursery.start_soon(begin_once)
     assert firsts == 1
 
 

@@ -114,12 +114,12 @@ async def test_sixty_jobs_at_the_edge_never_get_one_too_many(store: Store):
     def weigh(ledger: Ledger) -> str | None:
         return "too many" if ledger.month_units >= 7 else None
 
-    async def ask(number: int) -> None:
+    async def create_job(number: int) -> None:
         outcomes.append(await store.create_job(caller, order(f"{number}"), weigh))
 
     async with trio.open_nursery() as nursery:
         for number in range(60):
-            nursery.start_soon(ask, number)
+            nursery.start_soon(create_job, number)
     assert outcomes.count("too many") == 53
     assert (await store.ledger(caller)).reserved == 7
 

@@ -220,13 +220,13 @@ async def test_a_caller_cancelled_in_the_middle_has_its_reservation_or_there_is_
     caller = await make_caller(store)
     held = []
 
-    async def ask() -> None:
+    async def reserve() -> None:
         held.append(await store.reserve(caller, 1, granted, lease_s=60))
 
     for steps in range(6):
         async with trio.open_nursery() as nursery:
             for _ in range(10):
-                nursery.start_soon(ask)
+                nursery.start_soon(reserve)
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
@@ -240,7 +240,7 @@ async def test_neighbours_of_one_that_fails_are_not_hurt(store: Store):
     def stumble(_: Ledger) -> None:
         raise ZeroDivisionError
 
-    async def ask(weigh: Any) -> None:
+    async def reserve(weigh: Any) -> None:
         nonlocal failed
         try:
             await store.reserve(caller, 1, weigh, lease_s=60)
@@ -249,6 +249,6 @@ async def test_neighbours_of_one_that_fails_are_not_hurt(store: Store):
 
     async with trio.open_nursery() as nursery:
         for number in range(60):
-            nursery.start_soon(ask, stumble if number % 3 else granted)
+            nursery.start_soon(reserve, stumble if number % 3 else granted)
     assert failed == 40
     assert (await store.ledger(caller)).reserved == 20

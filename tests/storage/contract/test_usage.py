@@ -170,7 +170,7 @@ async def test_parallel_spendings_never_pass_the_edge(store: Store):
     caller = await make_caller(store)
     refused = 0
 
-    async def ask() -> None:
+    async def spend() -> None:
         nonlocal refused
         outcome = await store.spend(
             caller, [row(NOON)], lambda ledger: "no" if ledger.window_units >= 10 else None
@@ -179,7 +179,7 @@ async def test_parallel_spendings_never_pass_the_edge(store: Store):
 
     async with trio.open_nursery() as nursery:
         for _ in range(60):
-            nursery.start_soon(ask)
+            nursery.start_soon(spend)
     assert refused == 50
     assert (await store.ledger(caller)).month_billable == 10
 
@@ -421,12 +421,12 @@ async def test_sixty_at_the_edge_never_get_one_too_many(store: Store):
     await use(store, caller, NOON, 5)
     outcomes: list[Any] = []
 
-    async def ask(units: int) -> None:
+    async def reserve(units: int) -> None:
         outcomes.append(await store.reserve(caller, units, at_most(10, units), lease_s=60))
 
     async with trio.open_nursery() as nursery:
         for _ in range(60):
-            nursery.start_soon(ask, 1)
+            nursery.start_soon(reserve, 1)
     assert sum(isinstance(outcome, Reservation) for outcome in outcomes) == 5
     assert outcomes.count("too many") == 55
     assert (await store.ledger(caller)).window_units == 10
@@ -439,7 +439,7 @@ async def test_batches_at_the_edge_are_granted_whole_or_not_at_all(store: Store)
     def weigh(ledger: Ledger) -> str | None:
         return "too many" if ledger.month_units + 30 > 500 else None
 
-    async def ask() -> None:
+    async def reserve_and_settle() -> None:
         reservation = await store.reserve(caller, 30, weigh, lease_s=60)
         outcomes.append(reservation)
         if isinstance(reservation, Reservation):
@@ -447,7 +447,7 @@ async def test_batches_at_the_edge_are_granted_whole_or_not_at_all(store: Store)
 
     async with trio.open_nursery() as nursery:
         for _ in range(60):
-            nursery.start_soon(ask)
+            nursery.start_soon(reserve_and_settle)
     assert outcomes.count("too many") == 44
     assert (await store.ledger(caller)).month_units == 480
 

@@ -1,5 +1,5 @@
 """What is refused before anything is moved, and which columns go where. The rest needs a server:
-tests/peers/test_migrate.py."""
+tests/peers/postgres/test_migrate.py."""
 
 import base64
 import os
@@ -268,10 +268,10 @@ def migrate(path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
         monkeypatch.delenv(name)
     monkeypatch.chdir(path.parent)
 
-    def ask(*words: str, **env: str) -> Result:
+    def run(*words: str, **env: str) -> Result:
         return CliRunner().invoke(main, ["migrate", *words], env=env)
 
-    return ask
+    return run
 
 
 def test_wrong_usage_is_2_and_says_what_is_right(path: Path, migrate: Callable[..., Result]):

@@ -108,7 +108,7 @@ async def test_a_database_that_another_process_has_locked_is_unavailable_and_hea
     caller = await make_caller(store)
     refused = 0
 
-    async def ask() -> None:
+    async def reserve() -> None:
         nonlocal refused
         began = trio.current_time()
         with pytest.raises(StoreUnavailable):
@@ -120,7 +120,7 @@ async def test_a_database_that_another_process_has_locked_is_unavailable_and_hea
         assert await line_of(process) == "held"
         async with trio.open_nursery() as nursery:
             for _ in range(20):
-                nursery.start_soon(ask)
+                nursery.start_soon(reserve)
         assert refused == 20
         assert await store.caller("hash")  # who only reads waits for nobody
         tell(process)
@@ -259,15 +259,15 @@ async def test_what_gave_up_before_its_turn_changes_nothing(store: Store):
         go_on.wait()
         return "no"
 
-    async def ask(weigh: Any) -> None:
+    async def reserve(weigh: Any) -> None:
         with pytest.raises(StoreUnavailable):
             await store.reserve(caller, 1, weigh, lease_s=60)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask, stall)
+        nursery.start_soon(reserve, stall)
         await trio.to_thread.run_sync(stalled.wait)
         for _ in range(9):
-            nursery.start_soon(ask, granted)
+            nursery.start_soon(reserve, granted)
     go_on.set()
     await store.check()
     assert (await store.ledger(caller)).reserved == 0
@@ -278,7 +278,7 @@ async def test_the_queue_has_a_bound(store: Store, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(database_thread, "WAITING_MAX", 5)
     outcomes: Counter[str] = Counter()
 
-    async def ask() -> None:
+    async def reserve() -> None:
         try:
             await store.reserve(caller, 1, granted, lease_s=60)
             outcomes["granted"] += 1
@@ -287,7 +287,7 @@ async def test_the_queue_has_a_bound(store: Store, monkeypatch: pytest.MonkeyPat
 
     async with trio.open_nursery() as nursery:
         for _ in range(100):
-            nursery.start_soon(ask)
+            nursery.start_soon(reserve)
     assert outcomes["refused"] > 0
     assert (await store.ledger(caller)).reserved == outcomes["granted"]
 
@@ -365,14 +365,14 @@ async def test_those_who_ask_for_a_key_together_share_a_look_up(
     monkeypatch.setattr(key_lookup, "caller", counted)
     found = []
 
-    async def ask(scope: trio.CancelScope) -> None:
+    async def find_caller(scope: trio.CancelScope) -> None:
         with scope:
             found.append(await store.caller("hash"))
 
     scopes = [trio.CancelScope() for _ in range(20)]
     async with trio.open_nursery() as nursery:
         for scope in scopes:
-            nursery.start_soon(ask, scope)
+            nursery.start_soon(find_caller, scope)
         await trio.lowlevel.checkpoint()  # one of them is about to look
         for scope in scopes[::3]:
             scope.cancel()
@@ -391,13 +391,13 @@ async def test_a_key_revoked_before_the_look_up_is_revoked_for_all_who_share_it(
     assert await store.caller("hash") == caller
     found = []
 
-    async def ask() -> None:
+    async def find_caller() -> None:
         found.append(await store.caller("hash"))
 
     with closing(sqlite3.connect(path)) as db:
         async with trio.open_nursery() as nursery:
             for _ in range(5):
-                nursery.start_soon(ask)
+                nursery.start_soon(find_caller)
             db.execute("UPDATE keys SET revoked_at = 1")
             db.commit()
     assert found == 5 * [None]

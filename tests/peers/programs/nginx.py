@@ -1,4 +1,4 @@
-"""nginx in front of the service, with the very words of docs/operating.md."""
+"""nginx in front of the service, with the configuration that docs/operating.md shows."""
 
 import re
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import trustme
 
-from tests.peers.programs import Program, folder_of, free_port, running
+from tests.peers.programs.process import Program, free_port, make_folder, open_program
 
-PAGE = Path(__file__).parents[2] / "docs/operating.md"
+PAGE = Path(__file__).parents[3] / "docs/operating.md"
 NAME = "mailprobe.example.org"
 
-# Around the page's text: a process in the foreground, and where it may write.
+# Encloses the page's text: run in the foreground, and write only to the program's folder.
 AROUND = """
 daemon off;
 user www-data;
@@ -46,20 +46,20 @@ class Nginx:
 
 
 def page_text() -> str:
-    """The one block of nginx's words on the page."""
+    """The page's only block of nginx configuration."""
     (block,) = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
     return block
 
 
-def _put(text: str, old: str, new: str) -> str:
-    assert text.count(old) == 1, f"{PAGE.name} does not say {old!r} once"
+def _replace_once(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1, f"{PAGE.name} does not have {old!r} exactly once"
     return text.replace(old, new)
 
 
 @contextmanager
-def nginx(service_port: int) -> Iterator[Nginx]:
-    """The page's configuration, with ports of ours, a certificate, and HTTP/2."""
-    folder = folder_of("nginx")
+def open_nginx(service_port: int) -> Iterator[Nginx]:
+    """Run nginx with the page's configuration, changed only in its ports and its certificate."""
+    folder = make_folder("nginx")
     port = free_port()
     authority = trustme.CA()
     issued = authority.issue_cert(NAME)
@@ -67,11 +67,11 @@ def nginx(service_port: int) -> Iterator[Nginx]:
     issued.private_key_pem.write_to_path(str(folder / "key"))
     issued.cert_chain_pems[0].write_to_path(str(folder / "chain"))
     certificate = "ssl_certificate /peers/nginx/chain; ssl_certificate_key /peers/nginx/key;"
-    page = _put(page_text(), "127.0.0.1:8080", f"127.0.0.1:{service_port}")
-    page = _put(page, "listen 443 ssl http2;", f"listen 127.0.0.1:{port} ssl http2;")
-    page = _put(page, "# ssl_certificate, ssl_certificate_key", certificate)
+    page = _replace_once(page_text(), "127.0.0.1:8080", f"127.0.0.1:{service_port}")
+    page = _replace_once(page, "listen 443 ssl http2;", f"listen 127.0.0.1:{port} ssl http2;")
+    page = _replace_once(page, "# ssl_certificate, ssl_certificate_key", certificate)
     (folder / "nginx.conf").write_text(AROUND.format(page=page))
     command = ["/usr/sbin/nginx", "-c", "/peers/nginx/nginx.conf", "-e", "/peers/nginx/error.log"]
-    with running("nginx", command) as program:
-        program.wait_for(port)
+    with open_program("nginx", command) as program:
+        program.wait_for_port(port)
         yield Nginx(program, port, folder / "authority")

@@ -1,4 +1,4 @@
-"""Two services on one PostgreSQL: one is killed, or the database goes and comes back under load."""
+"""Two services on one PostgreSQL: one is killed, or the database stops and restarts under load."""
 
 import base64
 import random
@@ -13,9 +13,9 @@ import pytest
 import trio
 import trustme
 
-from mailprobe.bench.lab import Lab, start_lab
-from mailprobe.bench.load.private_postgres import PrivatePostgres, private_postgres
-from tests.api.jobs.test_killed import ask, check_counts, open_receiver, settled
+from mailprobe.bench.lab import Lab
+from mailprobe.bench.load.private_postgres import PrivatePostgres
+from tests.api.jobs.test_killed import check_counts, open_receiver, settled, submit_jobs
 from tests.api.quota.test_killed import (
     WIDE,
     Book,
@@ -30,24 +30,12 @@ from tests.api.service_process import Credentials, Running, make_place, running
 from tests.api.stores import asked
 from tests.storage.fixed_clock import SECRET
 
-GOES_ON_S = 30.0  # promised of jobs whose process was killed
+RESUMED_S = 30.0  # promised of jobs whose process was killed
 REFUSED_S = 1.0  # promised while the database is away
-HEALED_S = 2.0  # promised, from its return
-PATIENCE_S = 60.0  # for what must come, on a machine however busy
+HEALED_S = 2.0  # promised, after its restart
+WAIT_S_MAX = 60.0  # for what must happen, on a busy machine
 ACCOUNTS = 4
 STOPS = 3
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with start_lab() as lab:
-        yield lab
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivatePostgres]:
-    with private_postgres() as server:
-        yield server
 
 
 @pytest.fixture
@@ -59,7 +47,7 @@ def authority() -> trustme.CA:
 def pair(
     tmp_path: Path, lab: Lab, server: PrivatePostgres, authority: trustme.CA
 ) -> Iterator[tuple[Running, Running]]:
-    """Each with its own folder, as on machines of their own."""
+    """Two services, each with its own folder, as on two machines."""
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     settings = {
         "database": server.new_database(),
@@ -80,36 +68,36 @@ def pair(
 async def test_the_jobs_of_a_killed_service_go_on_in_the_other(
     pair: tuple[Running, Running], lab: Lab, authority: trustme.CA
 ):
-    """Each callback is made, each job billed once."""
+    """Each callback is made once, each job billed once."""
     one, other = pair
     database = one.place.database
     accounts = [vars(one.place.make_account("scale")) for _ in range(ACCOUNTS)]
     slow = lab.addresses["timed_out"]  # so that many are under way
-    promised: dict[str, str] = {}
+    accepted: dict[str, str] = {}
     async with open_receiver(lab, authority) as (receiver, urls):
         async with trio.open_nursery() as nursery:
             for n, account in enumerate(accounts):
-                nursery.start_soon(ask, one.port, account, slow[n], urls[n], promised)
-            with trio.fail_after(PATIENCE_S):
-                while not (claimed := under_way(database)) or len(promised) < 4 * ACCOUNTS:  # noqa: ASYNC110 - as below
+                nursery.start_soon(submit_jobs, one.port, account, slow[n], urls[n], accepted)
+            with trio.fail_after(WAIT_S_MAX):
+                while not (claimed := under_way(database)) or len(accepted) < 4 * ACCOUNTS:  # noqa: ASYNC110 - as below
                     await trio.sleep(0.01)
             one.process.send_signal(signal.SIGKILL)
             began = time.monotonic()
             nursery.cancel_scope.cancel()
-        with trio.fail_after(2 * PATIENCE_S):
-            while not settled(database, promised, receiver):  # noqa: ASYNC110 - of another process
+        with trio.fail_after(2 * WAIT_S_MAX):
+            while not settled(database, accepted, receiver):  # noqa: ASYNC110 - of another process
                 await trio.sleep(0.1)
         took_s = time.monotonic() - began
     check_counts(database)
-    assert set(promised) <= set(receiver.calls)
+    assert set(accepted) <= set(receiver.calls)
     assert all(len(bodies) == 1 for bodies in receiver.bodies.values())
-    assert taken_over(database, claimed), "nobody's work was taken over: this proved nothing"
-    assert took_s < GOES_ON_S
+    assert taken_over(database, claimed), "no job was taken over, so this proved nothing"
+    assert took_s < RESUMED_S
     other.stop()
 
 
 def under_way(database: str) -> dict[str, int]:
-    """The jobs that are being verified, with the number of their claim."""
+    """The jobs that are being verified, each with the fence of its claim."""
     [rows] = asked(
         database,
         "SELECT id, fence FROM jobs WHERE state = 'pending' AND lease_until IS NOT NULL",
@@ -118,13 +106,13 @@ def under_way(database: str) -> dict[str, int]:
 
 
 def taken_over(database: str, claimed: dict[str, int]) -> list[str]:
-    """Claimed again to be verified, and then for the callback."""
+    """The jobs that were claimed again: to be verified, and then for the callback."""
     [rows] = asked(database, "SELECT id, fence FROM jobs")
     return [id for id, fence in rows if id in claimed and fence >= claimed[id] + 2]
 
 
 class Steady(Load):
-    """Clients who come back after each break, until they are told to end."""
+    """Clients that reconnect after each break, until `ended`."""
 
     async def _repeat(
         self, act: Callable[[Wire, Book], Awaitable[None]], port: int, book: Book
@@ -140,10 +128,10 @@ class Steady(Load):
     ended = False
 
 
-async def test_a_database_that_goes_under_load_is_told_at_once_and_loses_nothing(
+async def test_a_database_that_stops_under_load_is_reported_at_once_and_loses_nothing(
     pair: tuple[Running, Running], lab: Lab, server: PrivatePostgres
 ):
-    """Clients of both services keep books; each stop is as a power cut is."""
+    """Clients of both services keep books; each stop is like a power cut."""
     one, other = pair
     books = [Book(one.place.make_account("builder")) for _ in range(2)]
     pool = Pool(lab.addresses["syntax"], lab.addresses["disposable"])
@@ -168,23 +156,23 @@ async def test_a_database_that_goes_under_load_is_told_at_once_and_loses_nothing
         service.stop()
 
 
-async def status_of(service: Running, who: Credentials) -> int:
-    """Within the time that is promised to whoever is refused."""
+async def status_of(service: Running, credentials: Credentials) -> int:
+    """The status of a request; a 503 must come within REFUSED_S."""
     async with httpx.AsyncClient(base_url=service.url, trust_env=False) as client:
         began = time.monotonic()
-        got = await client.post(
+        response = await client.post(
             VERIFY,
             json={"email": "not an address"},
-            headers={"Authorization": f"Bearer {who.key}"},
+            headers={"Authorization": f"Bearer {credentials.key}"},
         )
         took_s = time.monotonic() - began
-    if got.status_code == 503:
+    if response.status_code == 503:
         assert took_s < REFUSED_S
-    return got.status_code
+    return response.status_code
 
 
-async def assert_heals(services: tuple[Running, ...], who: Credentials) -> None:
+async def assert_heals(services: tuple[Running, ...], credentials: Credentials) -> None:
     began = time.monotonic()
     for service in services:
-        while await status_of(service, who) != 200:
+        while await status_of(service, credentials) != 200:
             assert time.monotonic() - began < HEALED_S

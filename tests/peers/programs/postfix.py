@@ -1,4 +1,4 @@
-"""Postfix: one instance, many characters, each an smtpd with options of its own at its own address."""
+"""Postfix: one instance at many addresses, each with its own smtpd and options."""
 
 import shutil
 import socketserver
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.peers.programs import Program, folder_of, free_port, number_of, running
+from tests.peers.programs.process import Program, free_port, make_folder, open_program, uid_of
 
 QUEUE = [
     "active",
@@ -42,7 +42,7 @@ maillog_file_prefixes = /peers
 smtpd_peername_lookup = no
 disable_dns_lookups = yes
 alias_maps =
-# A message waits for leave of the queue manager, and there is none here.
+# A message waits for the queue manager, and none runs here.
 in_flow_delay = 0
 """
 
@@ -61,31 +61,31 @@ tlsmgr    unix - - n 1000? 1 tlsmgr
 
 
 @contextmanager
-def postfix(
-    main: str, characters: Mapping[str, str], tables: Mapping[str, bytes]
+def open_postfix(
+    main: str, profiles: Mapping[str, str], tables: Mapping[str, bytes]
 ) -> Iterator[tuple[Program, int]]:
-    """Listen at each of the addresses, with its process limit, command and options; and the port.
+    """Run Postfix. Yields the port too.
 
-    `main` is added to main.cf, the characters' words are master.cf's. Postfix calls
-    the tables `/peers/postfix/NAME`.
+    `main` is added to main.cf. `profiles` has, by address, the end of a line of
+    master.cf: process limit, command, options. The tables are `/peers/postfix/NAME`.
     """
     port = free_port()
-    folder = folder_of("postfix")
-    _furnish(folder)
+    folder = make_folder("postfix")
+    _make_queue(folder)
     for name, octets in tables.items():
         (folder / name).write_bytes(octets)
     services = [
-        f"{address}:{port} inet n - n - {options}\n" for address, options in characters.items()
+        f"{address}:{port} inet n - n - {options}\n" for address, options in profiles.items()
     ]
     (folder / "main.cf").write_text(MAIN + main)
     (folder / "master.cf").write_text(MASTER + "".join(services))
     command = ["/usr/lib/postfix/sbin/master", "-c", "/peers/postfix", "-s"]
-    with running("postfix", command, **ENVIRON) as program:
-        program.wait_for(port, next(iter(characters)))
+    with open_program("postfix", command, **ENVIRON) as program:
+        program.wait_for_port(port, next(iter(profiles)))
         yield program, port
 
 
-# What postfix(1) tells the master: of its log, above all.
+# What postfix(1) gives the master: above all, where to log.
 ENVIRON = {
     "MAIL_CONFIG": "/peers/postfix",
     "POSTLOG_SERVICE": "postlog",
@@ -93,33 +93,36 @@ ENVIRON = {
 }
 
 
-def _furnish(folder: Path) -> None:
-    """What postfix(1) would make: the queue's folders, and whose they are."""
+def _make_queue(folder: Path) -> None:
+    """Make what postfix(1) would: the queue's folders, with their owners."""
     for name in QUEUE:
         path = folder / "queue" / name
         path.mkdir(parents=True)
-        shutil.chown(path, number_of("postfix"))
+        shutil.chown(path, uid_of("postfix"))
     (folder / "queue/pid").mkdir()
     (folder / "data").mkdir()
-    shutil.chown(folder / "data", number_of("postfix"))
+    shutil.chown(folder / "data", uid_of("postfix"))
 
 
 @contextmanager
 def policy_daemon(actions: Mapping[str, str]) -> Iterator[int]:
-    """A policy service as greylisters are (SMTPD_POLICY_README): by recipient, what to do; its port."""
+    """Run a policy service (SMTPD_POLICY_README), such as a greylister: by recipient, its action.
 
-    class Executor(socketserver.StreamRequestHandler):
+    Yields its port.
+    """
+
+    class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            asked: dict[str, str] = {}
+            request: dict[str, str] = {}
             for line in self.rfile:
                 name, _, value = line.decode().rstrip("\n").partition("=")
-                asked[name] = value
+                request[name] = value
                 if not name:
-                    action = actions.get(asked["recipient"], "DUNNO")
+                    action = actions.get(request["recipient"], "DUNNO")
                     self.wfile.write(f"action={action}\n\n".encode())
-                    asked = {}
+                    request = {}
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Executor) as server:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         serving.start()

@@ -1,11 +1,10 @@
-"""A move into a real server: all of it, once, however often it is killed; and the same answers."""
+"""Migration to a real server: everything, once, however often it is killed; and the same answers."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ import psycopg
 import pytest
 import trio
 
-from mailprobe.bench.load.private_postgres import PrivatePostgres, private_postgres
+from mailprobe.bench.load.private_postgres import PrivatePostgres
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import MESSAGES_KEPT_MAX, IdempotencyKeyReused, Store, StoreBroken
 from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES
-from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import Answered, Caller, IdempotencyRecord, Reservation
+from tests.peers.postgres.database import open_once, query
 from tests.storage.child_processes import ROOT
 from tests.storage.fixed_clock import (
     NOON,
@@ -43,47 +42,30 @@ from tests.storage.stores import be_patient
 BATCH_ROWS = 7
 ANSWER = Answered(201, (("X-Id", "é"),), b'{"key":"\xff\n"}')
 HASHES = ("hash", "hash 2", "hash 3", "revoked")
-PATIENCE_S = 60.0  # for one run of the command, on a machine however busy
+RUN_S_MAX = 60.0  # for one run of the command, on a busy machine
 
-# The command as it is, but in small batches, and ended by a signal where the Nth was written
-# and is not yet committed.
-ENDED = """
+# The command in small batches, ended by a signal when the Nth batch is written and not yet committed.
+KILLED_COMMAND = """
 import os, sys, time
 from mailprobe.storage.migrate import source as migrate_source, target as migrate_target
 migrate_source.BATCH_ROWS = 7
 keep, left, number = migrate_target.MigrationTarget._keep, int(sys.argv[1]), int(sys.argv[2])
-def ended(self, record):
+def keep_and_kill(self, record):
     global left
     keep(self, record)
     left -= 1
     if left == 0:
         os.kill(os.getpid(), number)
-migrate_target.MigrationTarget._keep = ended
+migrate_target.MigrationTarget._keep = keep_and_kill
 from mailprobe.api.cli import main
 main(["migrate", *sys.argv[3:]])
 """
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is moved is judged, and not how soon it answers."""
+def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are about what is migrated, and not about time."""
     be_patient(monkeypatch.setattr)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivatePostgres]:
-    with private_postgres() as server:
-        yield server
-
-
-@pytest.fixture
-def url(server: PrivatePostgres) -> str:
-    return server.new_database()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +81,7 @@ def path(tmp_path: Path, clock: Clock) -> Path:
 
 
 async def fill(path: Path, clock: Clock) -> None:
-    """Something of everything, over a day's and a month's end."""
+    """Write something of everything, across the end of a day and of a month."""
     clock.at = NOON.replace(day=31, hour=23, minute=59)
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         caller = await make_caller(store)
@@ -150,20 +132,20 @@ async def fill(path: Path, clock: Clock) -> None:
         await store.message_attempted(message, sent=True, due_at=None)
 
 
-async def seen(store: Store) -> list[Any]:
-    """Whatever of it can be read, without changing it."""
-    reported: list[Any] = [await store.accounts(), await store.account_of_customer("cus_1")]
+async def everything_in(store: Store) -> list[Any]:
+    """Everything that can be read without a change."""
+    found: list[Any] = [await store.accounts(), await store.account_of_customer("cus_1")]
     for sha256 in HASHES:
         caller = await store.caller(sha256)
-        reported.append(caller)
-        reported += await of_caller(store, caller) if caller else []
+        found.append(caller)
+        found += await everything_of(store, caller) if caller else []
     jobs = await store.jobs(limit=100)
-    reported += [jobs, *[await store.attempts(job.id) for job in jobs]]
-    reported += [await store.messages(kind, limit=100) for kind in MESSAGES_KEPT_MAX]
-    return reported
+    found += [jobs, *[await store.attempts(job.id) for job in jobs]]
+    found += [await store.messages(kind, limit=100) for kind in MESSAGES_KEPT_MAX]
+    return found
 
 
-async def of_caller(store: Store, caller: Caller) -> list[Any]:
+async def everything_of(store: Store, caller: Caller) -> list[Any]:
     account_id = caller.account.id
     ledger = await store.ledger(caller)
     return [
@@ -175,36 +157,36 @@ async def of_caller(store: Store, caller: Caller) -> list[Any]:
     ]
 
 
-async def writes(store: Store, clock: Clock) -> list[Any]:
-    """What a service does next; what is made anew is told without its identity."""
+async def results_of_writes(store: Store, clock: Clock) -> list[Any]:
+    """The results of what a service does next; of new rows without their random ids."""
     caller = await store.caller("hash")
     assert caller
     account_id = caller.account.id
-    reported: list[Any] = [
+    results: list[Any] = [
         await store.begin_idempotent(account_id, "done", "body", keep_s=60, lease_s=60),
-        type(await trouble_of(store, account_id)),
+        type(await refusal_of(store, account_id)),
     ]
     clock.pass_(1)
     claims = [*await claimed(store, limit=20), *await claimed(store, "deliver", limit=20)]
-    reported += sorted((one.job.id, one.secret, one.fence, one.caller.key.id) for one in claims)
+    results += sorted((one.job.id, one.secret, one.fence, one.caller.key.id) for one in claims)
     clock.pass_(3600)
-    reported += [(one.job.id, one.secret, one.fence) for one in await claimed(store, limit=20)]
+    results += [(one.job.id, one.secret, one.fence) for one in await claimed(store, limit=20)]
     for kind in MESSAGES_KEPT_MAX:
         messages = await store.claim_messages(kind, limit=9, lease_s=60)
-        reported.append([(one.id, one.body, one.fence) for one in messages])
+        results.append([(one.id, one.body, one.fence) for one in messages])
     another = await make_caller(store, "free", "hash 4")
     for one in (caller, another):
         await use(store, one, clock(), 5)
-        reported += [(await store.ledger(one)).month_units, (await store.ledger(one)).reserved]
+        results += [(await store.ledger(one)).month_units, (await store.ledger(one)).reserved]
     await promise(store, another, order("new", secret="s"))
-    reported.append([job.id for job in await store.jobs(limit=100)])
-    reported.append((await store.ledger(caller)).reserved)
+    results.append([job.id for job in await store.jobs(limit=100)])
+    results.append((await store.ledger(caller)).reserved)
     await store.apply_retention({"free": 7, "builder": 90, "scale": 90})
-    reported.append(len(await store.usage(account_id, limit=10_000)))
-    return reported
+    results.append(len(await store.usage(account_id, limit=10_000)))
+    return results
 
 
-async def trouble_of(store: Store, account_id: str) -> Exception:
+async def refusal_of(store: Store, account_id: str) -> Exception:
     with pytest.raises(IdempotencyKeyReused) as raised:
         await store.begin_idempotent(account_id, "done", "another body", keep_s=60, lease_s=60)
     return raised.value
@@ -219,94 +201,80 @@ def move_all(path: Path, url: str) -> dict[str, int]:
     return moved
 
 
-async def asked_of(place: object, clock: Clock, at: Any) -> tuple[list[Any], list[Any]]:
+async def behaviour_of(store_url: object, clock: Clock, at: Any) -> tuple[list[Any], list[Any]]:
+    """What can be read from a store, and what writes return after that."""
     clock.at = at
-    async with open_store(str(place), secret_key=SECRET, now=clock) as store:
-        return await seen(store), await writes(store, clock)
-
-
-def asked(url: str, statement: str) -> list[Any]:
-    with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as db:
-        cursor = db.execute(statement)  # type: ignore[call-overload]
-        return cursor.fetchall() if cursor.description else []
+    async with open_store(str(store_url), secret_key=SECRET, now=clock) as store:
+        return await everything_in(store), await results_of_writes(store, clock)
 
 
 def test_what_was_moved_answers_as_before(path: Path, url: str, clock: Clock):
-    """All that can be read, and what is done after: replays, claims, grants, new rows."""
+    """Everything that can be read, and what follows: replays, claims, grants, new rows."""
     rows = move_all(path, url)
     assert {table.name for table in TABLES} == rows.keys()
     assert [table for table, count in rows.items() if not count] == []
     at = clock()
-    before = trio.run(asked_of, path, clock, at)
-    after = trio.run(asked_of, url, clock, at)
+    before = trio.run(behaviour_of, path, clock, at)
+    after = trio.run(behaviour_of, url, clock, at)
     assert before[0] == after[0]
     assert before[1] == after[1]
 
 
-def command(path: Path, url: str, ends_at: int, number: int) -> "subprocess.CompletedProcess[str]":
+def run_command(
+    path: Path, url: str, batches: int, number: int
+) -> "subprocess.CompletedProcess[str]":
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAILPROBE_")}
     env["MAILPROBE_SECRET_KEY"] = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-    words = [sys.executable, "-c", ENDED, str(ends_at), str(number)]
+    command = [sys.executable, "-c", KILLED_COMMAND, str(batches), str(number)]
     return subprocess.run(
-        [*words, "--from", str(path), "--to", url],
+        [*command, "--from", str(path), "--to", url],
         cwd=path.parent,
         env={**env, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=RUN_S_MAX,
     )
 
 
 def test_however_often_it_is_killed_all_is_moved_once(path: Path, url: str, clock: Clock):
-    """By -9, before the commit of each third batch; in between the target can be served by nobody."""
+    """With SIGKILL, before the commit of each fourth batch; until the end no service can open the target."""
     kills = 0
-    while (done := command(path, url, 4, signal.SIGKILL)).returncode == -signal.SIGKILL:
+    while (done := run_command(path, url, 4, signal.SIGKILL)).returncode == -signal.SIGKILL:
         kills += 1
         with pytest.raises(StoreBroken, match="run `mailprobe migrate` to its end"):
-            trio.run(opened, url)
+            trio.run(open_once, url)
         assert "secret" not in done.stderr
     assert kills > 3
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout
     at = clock()
-    assert trio.run(asked_of, path, clock, at) == trio.run(asked_of, url, clock, at)
-
-
-async def opened(url: str) -> None:
-    async with open_store(url, secret_key=SECRET):
-        pass
+    assert trio.run(behaviour_of, path, clock, at) == trio.run(behaviour_of, url, clock, at)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_move_says_how_to_go_on(path: Path, url: str, number: int):
-    done = command(path, url, 5, number)
+    done = run_command(path, url, 5, number)
     assert done.returncode == 130
     assert "continue with: mailprobe migrate --from" in done.stderr
     assert "secret@" not in done.stderr
-    assert (
-        sum(
-            json.loads(
-                asked(url, "SELECT value FROM store_properties WHERE name = 'moving'")[0][0]
-            )[3].values()
-        )
-        > 0
-    )
-    assert command(path, url, 0, number).returncode == 0
+    [[moving]] = query(url, "SELECT value FROM store_properties WHERE name = 'moving'")
+    assert sum(json.loads(moving)[3].values()) > 0
+    assert run_command(path, url, 0, number).returncode == 0
 
 
 def test_a_move_that_is_done_does_nothing_again(path: Path, url: str):
     move_all(path, url)
-    rows = asked(url, "SELECT count(*) FROM usage")
-    done = command(path, url, 0, signal.SIGKILL)
+    rows = query(url, "SELECT count(*) FROM usage")
+    done = run_command(path, url, 0, signal.SIGKILL)
     assert (done.returncode, done.stdout) == (0, "")
     assert "nothing to do" in done.stderr
-    assert asked(url, "SELECT count(*) FROM usage") == rows
+    assert query(url, "SELECT count(*) FROM usage") == rows
 
 
-def test_a_source_that_was_used_after_its_move_is_told_of(path: Path, url: str, clock: Clock):
+def test_a_source_that_was_used_after_its_move_is_reported(path: Path, url: str, clock: Clock):
     move_all(path, url)
-    trio.run(asked_of, path, clock, clock())
-    done = command(path, url, 0, signal.SIGKILL)
+    trio.run(behaviour_of, path, clock, clock())
+    done = run_command(path, url, 0, signal.SIGKILL)
     assert (done.returncode, done.stdout) == (2, "")
     assert "what is in PostgreSQL is what counts" in done.stderr
 
@@ -315,7 +283,7 @@ def test_a_source_that_was_used_in_the_middle_is_moved_anew(path: Path, url: str
     with open_move(path, url, SECRET) as move:
         for _ in range(25):
             assert move.step()
-    trio.run(asked_of, path, clock, clock())
+    trio.run(behaviour_of, path, clock, clock())
     with pytest.raises(StoreBroken, match="begin with --anew"), open_move(path, url, SECRET):
         pass
     with open_move(path, url, SECRET, anew=True) as move:
@@ -335,7 +303,7 @@ async def test_a_target_with_other_data_is_refused(path: Path, url: str, clock: 
         open_move(path, url, SECRET, anew=True),
     ):
         pass
-    assert asked(url, "SELECT email FROM accounts") == [("bob@shop.test",)]
+    assert query(url, "SELECT email FROM accounts") == [("bob@shop.test",)]
 
 
 async def test_a_target_that_is_served_is_refused(path: Path, url: str):
@@ -363,21 +331,21 @@ def test_a_target_of_another_key_or_a_newer_version_is_refused(
     with pytest.raises(StoreBroken, match="another MAILPROBE_SECRET_KEY"):
         move_all(path, url)
     newer = server.new_database()
-    trio.run(opened, newer)
-    asked(newer, "INSERT INTO migrations (number, name) VALUES (999, 'later')")
+    trio.run(open_once, newer)
+    query(newer, "INSERT INTO migrations (number, name) VALUES (999, 'later')")
     with pytest.raises(StoreBroken, match="newer version"):
         move_all(path, newer)
 
 
 def test_a_row_that_differs_is_seen(path: Path, url: str):
-    """Then the target stays shut."""
+    """Then the target cannot be opened."""
     with open_move(path, url, SECRET) as move:
         while move.step():
             pass
-        asked(url, "UPDATE usage SET latency_ms = latency_ms + 1 WHERE number = 1")
-        asked(url, "DELETE FROM days WHERE account = 1")
+        query(url, "UPDATE usage SET latency_ms = latency_ms + 1 WHERE number = 1")
+        query(url, "DELETE FROM days WHERE account = 1")
         for table in ("usage", "days"):
             with pytest.raises(StoreBroken, match=f"{table} differs"):
                 move.compare(table)
     with pytest.raises(StoreBroken, match="to its end"):
-        trio.run(opened, url)
+        trio.run(open_once, url)

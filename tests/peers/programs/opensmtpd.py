@@ -1,4 +1,4 @@
-"""OpenSMTPD: one daemon at many addresses, each with a listener and filters of its own."""
+"""OpenSMTPD: one daemon at many addresses, each with its own listener and filters."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -6,21 +6,22 @@ from contextlib import contextmanager
 
 import trustme
 
-from tests.peers.programs import ROOT, Program, folder_of, free_port, running
+from tests.peers.programs.process import ROOT, Program, free_port, make_folder, open_program
 
-SPOOL = ROOT / "var/spool/smtpd"  # compiled in, as its socket is: one daemon at a time
+SPOOL = ROOT / "var/spool/smtpd"  # compiled in, as its socket is: only one daemon at a time
 
 
 @contextmanager
-def opensmtpd(
+def open_opensmtpd(
     configuration: str, listeners: Mapping[str, str], tables: Mapping[str, str]
 ) -> Iterator[tuple[Program, int]]:
-    """Listen at each of the addresses with its options; and the port. Tables are `/peers/opensmtpd/NAME`,
-    and beside them are the `chain` and `key` of a certificate.
+    """Run OpenSMTPD: by address, a listener's options; by name, a table. Yields the port too.
+
+    The tables, and a certificate's `chain` and `key`, are files in `/peers/opensmtpd`.
     """
     port = free_port()
-    folder = folder_of("opensmtpd")
-    _furnish()
+    folder = make_folder("opensmtpd")
+    _make_spool()
     for name, text in tables.items():
         (folder / name).write_text(text)
     issued = trustme.CA().issue_cert("mx.smtpd.test")
@@ -34,13 +35,13 @@ def opensmtpd(
     path.write_text(configuration.replace("LISTENERS", "".join(lines)))
     path.chmod(0o600)
     command = ["/usr/sbin/smtpd", "-d", "-v", "-f", "/peers/opensmtpd/configuration"]
-    with running("opensmtpd", command) as program:
-        program.wait_for(port, next(iter(listeners)))
+    with open_program("opensmtpd", command) as program:
+        program.wait_for_port(port, next(iter(listeners)))
         yield program, port
 
 
-def _furnish() -> None:
-    """What the package's script would make: an empty spool with the owners that the daemon checks."""
+def _make_spool() -> None:
+    """Make what the package's script would: an empty spool with the owners that the daemon checks."""
     shutil.rmtree(SPOOL, ignore_errors=True)
     SPOOL.mkdir(parents=True)
     SPOOL.chmod(0o711)

@@ -1,4 +1,4 @@
-"""BIND as a resolver that is asked over HTTPS, and the authority for every name it knows."""
+"""BIND as a DNS-over-HTTPS resolver, authoritative for every zone that it knows."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import trustme
 
-from tests.peers.programs import Program, folder_of, free_port, running
+from tests.peers.programs.process import Program, free_port, make_folder, open_program
 
-# Nothing leaves this machine: the root itself is served here, and holds the given zones alone.
+# No query leaves this machine: BIND serves the root zone too, with nothing but the given zones.
 CONFIGURATION = """
 tls peer {{ key-file "/peers/{name}/key"; cert-file "/peers/{name}/chain"; }};
 http peer {{ endpoints {{ "/dns-query"; }}; listener-clients 300; streams-per-connection 100; }};
@@ -44,7 +44,7 @@ ROOT_RECORDS = "broken.test. NS ns.servers.\nlame.test. NS ns.servers.\nns.serve
 
 @dataclass(frozen=True)
 class Bind:
-    """Its files, port and authority; `running` starts it, as often as one likes."""
+    """A configured BIND. `running` starts it; it can be started again."""
 
     name: str
     url: str
@@ -55,16 +55,16 @@ class Bind:
     @contextmanager
     def running(self) -> Iterator[Program]:
         command = ["/usr/sbin/named", "-c", f"/peers/{self.name}/named.conf", "-g", "-n", "2"]
-        with running(self.name, command) as program:
-            program.wait_for(self.port)
+        with open_program(self.name, command) as program:
+            program.wait_for_port(self.port)
             for name in self.zones:
-                program.wait_to_say(f"zone {name}/IN: loaded")
+                program.wait_for_log(f"zone {name}/IN: loaded")
             yield program
 
 
-def prepare(zones: Mapping[str, str], name: str = "bind") -> Bind:
-    """Write down these zones: each name's records, as in a zone file."""
-    folder = folder_of(name)
+def prepare_bind(zones: Mapping[str, str], name: str = "bind") -> Bind:
+    """Write the configuration and the zones: by name, the records as in a zone file."""
+    folder = make_folder(name)
     port = free_port()
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")

@@ -1,0 +1,1 @@
+"""What only a real PostgreSQL server shows."""

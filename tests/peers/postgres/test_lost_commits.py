@@ -1,0 +1,86 @@
+"""A connection that breaks during a commit: the transaction is done exactly once."""
+
+import os
+import socket
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from mailprobe.storage.contract import Store
+from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.records import Reservation
+from tests.storage.fixed_clock import (
+    NOON,
+    claimed,
+    granted,
+    make_caller,
+    order,
+    promise,
+    row,
+    use,
+)
+
+
+def cut_commits(monkeypatch: pytest.MonkeyPatch, *, committed: bool, times: int = 1) -> list[Any]:
+    """Break the connection at the next `times` commits: after the commit, or before it was sent.
+
+    Returns the sessions that were cut, a list that grows.
+    """
+    commit = TransactionSession.commit
+    cuts: list[Any] = []
+
+    def commit_and_break(self: TransactionSession) -> None:
+        if len(cuts) >= times:
+            commit(self)
+            return
+        cuts.append(self)
+        self.committing = True
+        if committed:
+            self.db.execute("COMMIT")
+            if self.db.info.pipeline_status:
+                self.db.pgconn.pipeline_sync()
+                self.db.pgconn.flush()
+                time.sleep(0.3)  # the server commits; its reply is never read
+        with socket.socket(fileno=os.dup(self.db.fileno())) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
+        raise psycopg.OperationalError("the connection was cut")
+
+    monkeypatch.setattr(TransactionSession, "commit", commit_and_break)
+    return cuts
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_commit_whose_answer_is_lost_is_done_once(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch, committed: bool
+):
+    caller = await make_caller(store)
+    await use(store, caller, NOON)
+    cuts = cut_commits(monkeypatch, committed=committed)
+    reservation = await store.reserve(caller, 5, granted, lease_s=60)
+    assert isinstance(reservation, Reservation)
+    assert len(cuts) == 1
+    assert (await store.ledger(caller)).reserved == 5
+    cuts.clear()
+    await store.settle(reservation, [row(NOON)] * 5, metered=True)
+    assert len(cuts) == 1
+    assert (await store.ledger(caller)).month_billable == 6
+    assert [message.count for message in await store.messages("meter", limit=9)] == [5]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_jobs_outcome_whose_answer_is_lost_counts_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, committed: bool
+):
+    caller = await make_caller(store)
+    cuts = cut_commits(monkeypatch, committed=committed)
+    await promise(store, caller, order())
+    assert len(cuts) == 1
+    [claim] = await claimed(store)
+    cuts.clear()
+    assert await store.job_verified(claim, row(NOON), b"{}", metered=True)
+    assert len(cuts) == 1
+    ledger = await store.ledger(caller)
+    assert (ledger.month_billable, ledger.reserved) == (1, 0)
+    assert [message.count for message in await store.messages("meter", limit=9)] == [1]

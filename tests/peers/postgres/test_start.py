@@ -1,0 +1,74 @@
+"""Opening a store: migrations, the database's clock, and servers that cannot be used."""
+
+from typing import Any
+
+import pytest
+
+from mailprobe.storage import open_store
+from mailprobe.storage.contract import StoreBroken, StoreUnavailable
+from mailprobe.storage.records import Reservation
+from tests.peers.postgres.database import open_once, query
+from tests.storage.child_processes import child, line_of
+from tests.storage.fixed_clock import NOON, SECRET, Clock, granted, make_caller, use
+
+
+async def test_several_that_start_together_all_start(url: str):
+    with child("check", url) as a, child("check", url) as b, child("check", url) as c:
+        for process in (a, b, c):
+            assert await line_of(process) == str(NOON)
+    names = query(url, "SELECT name FROM migrations ORDER BY number")
+    assert names[0] == ("001_initial",)
+
+
+async def test_what_was_kept_is_there_after_a_restart(url: str, clock: Clock):
+    async with open_store(url, secret_key=SECRET, now=clock) as store:
+        caller = await make_caller(store)
+        await use(store, caller, NOON, 3)
+        ledger = await store.ledger(caller)
+    async with open_store(url, secret_key=SECRET, now=clock) as store:
+        assert await store.caller("hash") == caller
+        assert await store.ledger(caller) == ledger
+
+
+async def test_the_clock_is_the_databases(url: str):
+    """Machines whose clocks differ use the same one."""
+    async with open_store(url, secret_key=SECRET) as store:
+        before = query(url, "SELECT clock_timestamp()")[0][0]
+        checked_at = await store.check()
+        caller = await make_caller(store)
+        reservation = await store.reserve(caller, 1, granted, lease_s=60)
+        after = query(url, "SELECT clock_timestamp()")[0][0]
+    assert isinstance(reservation, Reservation)
+    assert before <= checked_at <= reservation.reserved_at <= after
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda url: url.replace("secret@", "s3cret@"), "refuses the password"),
+        (lambda url: url + "_none", "no such database"),
+        (lambda url: "postgresql://mailprobe:s3cret@127.0.0.1:1/x", "refused"),
+        (lambda url: "postgresql://mailprobe:s3cret@127.0.0.1:port/x", "port"),
+        (lambda url: "postgresql://mailprobe:s3cret@[127.0.0.1/x", "URL"),
+    ],
+)
+async def test_a_server_that_cannot_be_used_is_one_line_without_a_password(
+    url: str, change: Any, words: str
+):
+    with pytest.raises(StoreUnavailable) as raised:
+        await open_once(change(url))
+    message = str(raised.value)
+    assert words in message
+    assert message.isprintable()
+    assert "s3cret" not in repr(raised.value)
+    assert ":secret" not in message
+
+
+async def test_a_newer_schema_and_another_programs_are_refused(url: str):
+    await open_once(url)
+    query(url, "INSERT INTO migrations VALUES (1000, '1000_later')")
+    with pytest.raises(StoreBroken, match="newer version"):
+        await open_once(url)
+    query(url, "DROP TABLE migrations")
+    with pytest.raises(StoreBroken, match="another program"):
+        await open_once(url)

@@ -1,0 +1,58 @@
+"""The tables of usage: a partition for each day, and the window of the last minute."""
+
+from datetime import timedelta
+from typing import Any
+
+from mailprobe.storage.contract import Store
+from mailprobe.storage.postgres.driver.server import SCHEMA
+from mailprobe.storage.records import Ledger
+from tests.peers.postgres.database import query
+from tests.storage.fixed_clock import NOON, Clock, granted, make_caller, use
+
+
+async def test_a_day_past_retention_is_dropped_whole_and_made_again_on_demand(
+    store: Store, url: str, clock: Clock
+):
+    caller = await make_caller(store)
+    await use(store, caller, NOON, 3)
+    clock.pass_(days=91)
+    await store.apply_retention({"free": 7, "builder": 90, "scale": 90})
+    tables = query(url, f"SELECT tablename FROM pg_tables WHERE schemaname = '{SCHEMA}'")
+    assert ("usage_20250314",) not in tables
+    assert (f"usage_{clock() + timedelta(days=1):%Y%m%d}",) in tables
+    await use(store, caller, NOON, 2)  # settled late
+    assert (await store.days(caller.account.id, NOON.date(), NOON.date()))[0].calls == 5
+
+
+async def test_a_partition_that_another_process_dropped_is_made_again(
+    store: Store, url: str, clock: Clock
+):
+    caller = await make_caller(store)
+    await use(store, caller, NOON)
+    query(url, "DROP TABLE usage_20250314")
+    await use(store, caller, NOON, 2)
+    assert len(await store.usage(caller.account.id, limit=10)) == 2
+
+
+async def test_a_long_window_is_read_as_far_as_the_check_looks(store: Store, clock: Clock):
+    caller = await make_caller(store)
+    for _ in range(3):
+        await store.reserve(caller, 2, granted, lease_s=60)
+    instants = []
+    for _ in range(250):
+        clock.pass_(0.1)
+        await store.reserve(caller, 1, granted, lease_s=60)
+        instants.append(clock())
+    windows: list[Any] = []
+
+    def look(ledger: Ledger) -> str:
+        windows.append((ledger.window_units, list(ledger.window)))
+        return "no"
+
+    assert await store.reserve(caller, 1, look, lease_s=60) == "no"
+    assert windows == [(256, [(NOON, 6), *((at, 1) for at in instants)])]
+    clock.pass_(47)
+    assert await store.reserve(caller, 1, look, lease_s=60) == "no"
+    later = [(at, 1) for at in instants if at > clock() - timedelta(seconds=60)]
+    assert windows[1] == (len(later), later)
+    assert 0 < len(later) < 250

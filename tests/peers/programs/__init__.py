@@ -1,0 +1,1 @@
+"""Real programs as children of the tests: mail servers, a resolver, a proxy."""
