@@ -9,13 +9,17 @@ import json
 import math
 import os
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import trio
 
+from mailprobe.api.http.exchange import Application, ErrorBody, Receive, Scope, Send
 from mailprobe.api.http.listeners import listeners_on, open_sockets
+from mailprobe.api.http.overload import AdmissionQueue
+from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.http.server import Limits, serve_app
 
 STOCK = os.environ.get("STOCK_HTTP") == "1"
@@ -35,7 +39,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        fields = json.loads(self.body)
+        fields: dict[str, str] = json.loads(self.body)
         assert fields.keys() == {"error", "message", "action", "docs"}
         assert self.headers["content-type"] == "application/json"
         assert self.headers["x-request-id"]
@@ -133,7 +137,9 @@ class Serving:
         self.ended = trio.Event()
         self.cancel_scope = trio.CancelScope()
 
-    def connect(self, *, receive_octets: int | None = None):
+    def connect(
+        self, *, receive_octets: int | None = None
+    ) -> AbstractAsyncContextManager[Raw]:
         return connected(self.port, receive_octets=receive_octets)
 
     async def ask(self, octets: bytes | str) -> Answer:
@@ -154,13 +160,19 @@ LIMITS = Limits(
 
 @asynccontextmanager
 async def serving(
-    app, admission_queue=None, *, intake=None, vital=(), error_body=error_body, **limits
+    app: Application,
+    admission_queue: AdmissionQueue | None = None,
+    *,
+    intake: BodyBudget | None = None,
+    vital: Iterable[bytes] = (),
+    error_body: ErrorBody = error_body,
+    **limits: Any,
 ) -> AsyncIterator[Serving]:
     """Serve this ASGI application on a free port of loopback."""
     (sock,) = open_sockets("127.0.0.1", 0)
     server = Serving(sock.getsockname()[1])
 
-    async def run(task_status) -> None:
+    async def run(task_status: trio.TaskStatus[None]) -> None:
         with server.cancel_scope:
             if STOCK:
                 await serve_stock(app, sock, server, replace(LIMITS, **limits), task_status)
@@ -186,7 +198,13 @@ async def serving(
             server.cancel_scope.cancel()
 
 
-async def serve_stock(app, sock, server, limits: Limits, task_status) -> None:
+async def serve_stock(
+    app: Application,
+    sock: socket.socket,
+    server: Serving,
+    limits: Limits,
+    task_status: trio.TaskStatus[Any],
+) -> None:
     from hypercorn.config import Config
     from hypercorn.trio import serve
 
@@ -196,7 +214,7 @@ async def serve_stock(app, sock, server, limits: Limits, task_status) -> None:
     config.graceful_timeout = limits.drain_s
     config.errorlog = None
 
-    async def without_lifespan(scope, receive, send):
+    async def without_lifespan(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "lifespan":
             await app(scope, receive, send)
             return
@@ -209,7 +227,7 @@ async def serve_stock(app, sock, server, limits: Limits, task_status) -> None:
     )
 
 
-async def read_body(receive) -> bytes:
+async def read_body(receive: Receive) -> bytes:
     """The whole body, as an application reads it."""
     body = b""
     while True:
@@ -221,11 +239,11 @@ async def read_body(receive) -> bytes:
             return body
 
 
-async def hello(scope, receive, send):
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
     await respond(send, b"ok")
 
 
-async def echo(scope, receive, send):
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers with what it was sent."""
     await respond(send, await read_body(receive))
 
@@ -234,12 +252,12 @@ class Streaming:
     """An application that sends a line each time one is put, and tells how it ended."""
 
     def __init__(self) -> None:
-        self.put, self._lines = trio.open_memory_channel(math.inf)
+        self.put, self._lines = trio.open_memory_channel[bytes](math.inf)
         self.begun = trio.Event()
         self.ended = trio.Event()
         self.whole = False
 
-    async def __call__(self, scope, receive, send):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await read_body(receive)
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -252,7 +270,7 @@ class Streaming:
             self.ended.set()
 
 
-async def respond(send, body: bytes = b"ok", status: int = 200) -> None:
+async def respond(send: Send, body: bytes = b"ok", status: int = 200) -> None:
     headers = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

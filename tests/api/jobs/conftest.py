@@ -1,6 +1,7 @@
 """Fixtures of the job and callback tests."""
 
 import socket
+from typing import Any
 
 import pytest
 import trustme
@@ -19,11 +20,13 @@ def ca_file(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-def names_are_never_resolved(monkeypatch):
+def names_are_never_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's resolver may turn digits into bytes, and nothing else."""
     real = socket.getaddrinfo
 
-    def getaddrinfo(host, port, family=0, type=0, proto=0, flags=0):
+    def getaddrinfo(
+        host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> Any:
         return real(host, port, family, type, proto, flags | socket.AI_NUMERICHOST)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)

@@ -2,10 +2,11 @@
 
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from trio.testing import memory_stream_pair
 from mailprobe.api.jobs.delivery import (
     INTERIM_MAX,
     Delivered,
+    FindAddresses,
     WebhookSender,
     open_webhook_sender,
 )
@@ -33,8 +35,10 @@ NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 LONG = b"x" * 1_000_000
 
+Serve = Callable[[trio.abc.Stream], Awaitable[None]]  # what a server does on a connection
 
-def context_of(authority: trustme.CA, *names: str, **more) -> ssl.SSLContext:
+
+def context_of(authority: trustme.CA, *names: str, **more: Any) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(*names, **more).configure_cert(context)
     return context
@@ -44,7 +48,7 @@ def context_of(authority: trustme.CA, *names: str, **more) -> ssl.SSLContext:
 class Receiver:
     """A receiver's server: reads one request on each connection, then does as `act` does."""
 
-    act: Callable[[trio.abc.Stream], Awaitable[None]]
+    act: Serve
     requests: list[bytes] = field(default_factory=list)
     connections: int = 0
     gone: trio.Event = field(default_factory=trio.Event)  # the first connection has ended
@@ -75,17 +79,17 @@ class Receiver:
         return received
 
 
-def says(*octets: bytes) -> Callable[[trio.abc.Stream], Awaitable[None]]:
+def says(*octets: bytes) -> Serve:
     async def act(stream: trio.abc.Stream) -> None:
         for each in octets:
             await stream.send_all(each)
-        with suppress(AttributeError):  # a stream without TLS has none
+        if isinstance(stream, trio.SSLStream):
             await stream.unwrap()
 
     return act
 
 
-def says_for_ever(first: bytes, then: bytes, every_s: float = 0.0):
+def says_for_ever(first: bytes, then: bytes, every_s: float = 0.0) -> Serve:
     async def act(stream: trio.abc.Stream) -> None:
         await stream.send_all(first)
         while True:
@@ -100,6 +104,7 @@ async def is_silent(stream: trio.abc.Stream) -> None:
 
 
 async def resets(stream: trio.abc.Stream) -> None:
+    assert isinstance(stream, trio.SSLStream)
     connection = stream.transport_stream.socket
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     connection.close()
@@ -107,7 +112,7 @@ async def resets(stream: trio.abc.Stream) -> None:
 
 @asynccontextmanager
 async def open_listener(
-    serve: Callable[[trio.abc.Stream], Awaitable[None]],
+    serve: Serve,
     tls: ssl.SSLContext | None,
     host: str = "127.0.0.1",
 ) -> AsyncIterator[int]:
@@ -127,7 +132,13 @@ async def open_listener(
 
 @asynccontextmanager
 async def open_receiver(
-    authority: trustme.CA, act=None, *, names=(HOST,), host="127.0.0.1", tls=None, **more
+    authority: trustme.CA,
+    act: Serve | None = None,
+    *,
+    names: Iterable[str] = (HOST,),
+    host: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+    **more: Any,
 ) -> AsyncIterator[Receiver]:
     receiver = Receiver(act or says(NO_CONTENT))
     tls = tls or context_of(authority, *names, **more)
@@ -135,7 +146,7 @@ async def open_receiver(
         yield receiver
 
 
-def finds(*ips: str):
+def finds(*ips: str) -> FindAddresses:
     """A resolver that always tells these addresses."""
 
     async def find(name: str) -> AddressAnswer:
@@ -145,7 +156,9 @@ def finds(*ips: str):
     return find
 
 
-def open_local(ca_file: str | None, *ips: str):
+def open_local(
+    ca_file: str | None, *ips: str
+) -> AbstractAsyncContextManager[WebhookSender]:
     """A courier that may go to loopback, where every name is found."""
     return open_webhook_sender(finds(*(ips or ("127.0.0.1",))), allow_private=True, ca_file=ca_file)
 
@@ -167,7 +180,7 @@ class InMemoryReceivers:
     """A dial to receivers in memory, with all streams it has given out."""
 
     nursery: trio.Nursery
-    serve: Callable[[trio.abc.Stream], Awaitable[None]]
+    serve: Serve
     silent: frozenset[str] = frozenset()
     connect_s: float = 0.0
     dialled: list[str] = field(default_factory=list)
@@ -187,7 +200,7 @@ class InMemoryReceivers:
                 await client.send_all(b"x")
 
 
-def over_tls(authority: trustme.CA, act) -> Callable[[trio.abc.Stream], Awaitable[None]]:
+def over_tls(authority: trustme.CA, act: Serve) -> Serve:
     tls = context_of(authority, HOST)
     receiver = Receiver(act)
 
@@ -199,7 +212,9 @@ def over_tls(authority: trustme.CA, act) -> Callable[[trio.abc.Stream], Awaitabl
 
 
 @asynccontextmanager
-async def open_in_memory(serve, ca_file: str, *ips: str, find=None, **more):
+async def open_in_memory(
+    serve: Serve, ca_file: str, *ips: str, find: FindAddresses | None = None, **more: Any
+) -> AsyncIterator[tuple[InMemoryReceivers, WebhookSender]]:
     async with trio.open_nursery() as nursery:
         receivers = InMemoryReceivers(nursery, serve, **more)
         async with open_webhook_sender(

@@ -82,7 +82,8 @@ def code_of(got: Got) -> int:
     """The error's code. Asserts that reason, action and docs are present."""
     error = error_of(got)
     assert {"reason", "action", "docs"} <= set(error["data"])
-    return error["code"]
+    code: int = error["code"]
+    return code
 
 
 def result_of(got: Got) -> Any:

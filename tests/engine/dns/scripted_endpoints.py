@@ -1,8 +1,10 @@
 """DoH endpoints that answer from a script, in virtual time."""
 
 from collections import Counter
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import dns.message
 import dns.rcode
@@ -14,7 +16,7 @@ from mailprobe.engine.dns.messages import (
     Route,
 )
 from mailprobe.engine.dns.response import TransportFailed
-from mailprobe.engine.dns.routes import open_routes
+from mailprobe.engine.dns.routes import Routes, open_routes
 from mailprobe.engine.settings import EngineSettings
 
 FIRST, SECOND, THIRD = "https://11.0.0.1/q", "https://11.0.0.2/q", "https://11.0.0.3/q"
@@ -65,9 +67,9 @@ def kind_of(query: bytes) -> str:
 class Endpoints:
     """A DohTransport of scripts: by (url, kind), else by url, else GOOD."""
 
-    script: dict = field(default_factory=dict)
-    asked: list = field(default_factory=list)  # (when, url, kind)
-    ended: Counter = field(default_factory=Counter)
+    script: dict[Any, Says] = field(default_factory=dict)
+    asked: list[tuple[float, str, str]] = field(default_factory=list)  # (when, url, kind)
+    ended: Counter[str] = field(default_factory=Counter)
     at_once: int = 0
     at_once_max: int = 0
 
@@ -90,7 +92,9 @@ class Endpoints:
         return [(round(when - since, 3), url) for when, url, _ in self.asked]
 
 
-def open_test(endpoints: Endpoints, *urls: str, **more):
+def open_test(
+    endpoints: Endpoints, *urls: str, **more: Any
+) -> AbstractAsyncContextManager[Routes]:
     settings = EngineSettings(doh_urls=urls or (FIRST, SECOND), **more)
     return open_routes(settings, transport=endpoints, rng=Random(1))
 

@@ -1,19 +1,20 @@
 """Small servers on loopback: SOCKS5 proxies, and others."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
+Handler = Callable[[trio.SocketStream], Awaitable[None]]
+
 
 @asynccontextmanager
-async def open_server(handler, host="127.0.0.1"):
+async def open_server(handler: Handler, host: str = "127.0.0.1") -> AsyncIterator[int]:
     """A server on a free port; what its handler raises on a broken connection is let go."""
 
-    async def handle(stream):
+    async def handle(stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError):
             async with stream:
                 await handler(stream)
@@ -29,7 +30,7 @@ async def open_server(handler, host="127.0.0.1"):
         nursery.cancel_scope.cancel()
 
 
-async def greet(stream):
+async def greet(stream: trio.SocketStream) -> None:
     await stream.send_all(b"220 mx.test\r\n")
     await stream.receive_some()  # until the client hangs up
 
@@ -38,7 +39,8 @@ def closed_port() -> int:
     """A port that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @dataclass
@@ -55,10 +57,10 @@ class Socks:
     gives_up: Callable[[], object] | None = None  # called at the request, which gets no reply
     reaches: frozenset[str] = frozenset()  # targets for which `says` does not hold
     bound: bytes = b"\1\0\0\0\0\0\0"  # address type, address and port in its reply
-    asked: list = field(default_factory=list)
+    asked: list[tuple[str, int]] = field(default_factory=list)
     connections: int = 0
 
-    async def serve(self, stream):
+    async def serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
         if self.silent:
             await stream.receive_some(1)
@@ -79,7 +81,7 @@ class Socks:
             return
         await self.connect(stream)
 
-    async def authenticate(self, stream) -> bool:
+    async def authenticate(self, stream: trio.SocketStream) -> bool:
         _, length = await exactly(stream, 2)
         user = await exactly(stream, length)
         password = await exactly(stream, (await exactly(stream, 1))[0])
@@ -87,7 +89,7 @@ class Socks:
         await stream.send_all(b"\1\0" if right else b"\1\1")
         return right
 
-    async def connect(self, stream):
+    async def connect(self, stream: trio.SocketStream) -> None:
         _, _, _, kind = await exactly(stream, 4)
         family = {1: socket.AF_INET, 4: socket.AF_INET6}[kind]
         host = socket.inet_ntop(family, await exactly(stream, 4 if kind == 1 else 16))
@@ -107,7 +109,7 @@ class Socks:
         await stream.receive_some()
 
 
-async def exactly(stream, octets: int) -> bytes:
+async def exactly(stream: trio.SocketStream, octets: int) -> bytes:
     read = b""
     while len(read) < octets:
         more = await stream.receive_some(octets - len(read))
@@ -121,24 +123,20 @@ TARGET = ("11.0.0.1", 25)
 
 
 @asynccontextmanager
-async def open_socks(*servers: Socks, userinfo: str = ""):
+async def open_socks(*servers: Socks, userinfo: str = "") -> AsyncIterator[list[str]]:
     """Dialers' URLs of these servers."""
     async with trio.open_nursery() as nursery:
         urls = []
 
-        async def run(server, task_status):
+        async def run(server: Socks, task_status: trio.TaskStatus[str]) -> None:
             async with open_server(server.serve) as port:
                 task_status.started(f"socks5://{userinfo}127.0.0.1:{port}")
                 await trio.sleep_forever()
 
         for server in servers:
-            urls.append(await nursery.start(partial(start, run, server)))
+            urls.append(await nursery.start(run, server))
         yield urls
         nursery.cancel_scope.cancel()
-
-
-async def start(run, server, task_status=trio.TASK_STATUS_IGNORED):
-    await run(server, task_status)
 
 
 def targets(count: int) -> list[tuple[str, int]]:
