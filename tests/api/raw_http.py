@@ -137,9 +137,7 @@ class Serving:
         self.ended = trio.Event()
         self.cancel_scope = trio.CancelScope()
 
-    def connect(
-        self, *, receive_octets: int | None = None
-    ) -> AbstractAsyncContextManager[Raw]:
+    def connect(self, *, receive_octets: int | None = None) -> AbstractAsyncContextManager[Raw]:
         return connected(self.port, receive_octets=receive_octets)
 
     async def ask(self, octets: bytes | str) -> Answer:
@@ -229,7 +227,7 @@ async def serve_stock(
 
 async def read_body(receive: Receive) -> bytes:
     """The whole body, as an application reads it."""
-    body = b""
+    body: bytes = b""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":

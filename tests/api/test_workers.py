@@ -123,7 +123,7 @@ async def running(how: str = "serves", count: int = 2) -> AsyncIterator[Program]
     try:
         with trio.fail_after(WITHIN_S):
             said = await process.stdout.receive_some()  # when one is ready, or all have ended
-        yield Program(process, said)
+        yield Program(process, bytes(said))
     finally:
         with trio.CancelScope(shield=True):
             if process.returncode is None:

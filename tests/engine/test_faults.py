@@ -31,7 +31,9 @@ class Fault(Exception):
 
 
 @contextmanager
-def failing(owner: Any, name: str, error: BaseException | None = None) -> Iterator[Callable]:
+def failing(
+    owner: Any, name: str, error: BaseException | None = None
+) -> Iterator[Callable[[], bool]]:
     """Let the next call of this fail; gives what tells whether it has."""
     original = getattr(owner, name)
     failed: list[bool] = []
@@ -157,7 +159,7 @@ async def test_whoever_is_told_may_fail_and_the_connection_goes_on(authority, ca
 async def test_the_end_gets_through_a_connection(authority, ca_file, protocol, end):
     with pytest.RaisesGroup(end, flatten_subgroups=True, allow_unwrapped=True):
         async with open_server(authority, protocol) as server, open_transport(ca_file) as transport:
-            carrier = (
+            carrier: tuple[Any, str] = (
                 (http2.Http2Connection, "receive_data")
                 if protocol == "h2"
                 else (http1.ResponseReader, "receive_data")

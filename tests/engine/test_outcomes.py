@@ -498,7 +498,8 @@ async def test_declared_limits_are_obeyed(autojump_clock, limit):
 
 
 def assert_limits(session, limits: dict[str, str]) -> None:
-    transactions, recipients, domains = 0, 0, set()
+    transactions, recipients = 0, 0
+    domains: set[str] = set()
     for spoken in session.commands_seen:
         if spoken.line.startswith("MAIL"):
             transactions, recipients, domains = transactions + 1, 0, set()

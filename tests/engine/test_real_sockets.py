@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -46,7 +47,7 @@ def assert_outcome(verdict: Verdict, outcome: Outcome) -> None:
     assert reported == LADDER[outcome], f"{verdict.email}: {reported}, not {outcome}"
 
 
-def assert_polite(records: dict, host_connections: int) -> None:
+def assert_polite(records: dict[str, Any], host_connections: int) -> None:
     """What every host has seen of us, whatever it did."""
     for host in records["hosts"].values():
         assert host["mistakes"] == []

@@ -11,6 +11,7 @@ any client: see UNTOLD.
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import trio
@@ -32,7 +33,7 @@ MODES: dict[str, dict[str, object]] = {
     "one recipient": {"recipients_max": 1},
     "one recipient, in step": {"recipients_max": 1, "ehlo_lines": NO_PIPELINING},
 }
-WORDS = {
+WORDS: dict[str, dict[str, Any]] = {
     "everything named": {
         "default_known": "250 2.1.5 <{rcpt}> Ok",
         "default_unknown": "550 5.1.1 <{rcpt}>: User unknown",

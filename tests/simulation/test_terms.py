@@ -55,7 +55,7 @@ def make_host(rng: random.Random, *, stormy: bool) -> MailHost:
 async def simulate(seed: int, *, stormy: bool) -> list[Verdict]:
     rng = random.Random(f"{seed}/{stormy}")
     settings = EngineSettings(host_connections=rng.choice((1, 2, 4)), mail_from=NAMED)
-    verdicts = []
+    verdicts: list[Verdict] = []
     async with open_fake_network(seed=seed) as network:
         hosts = [make_host(rng, stormy=stormy) for _ in range(rng.randint(1, 3))]
         for domain in DOMAINS:

@@ -26,7 +26,8 @@ def child(*args: object) -> Iterator[Any]:
 
 
 async def line_of(process: Any) -> str:
-    return (await trio.to_thread.run_sync(process.stdout.readline)).strip()
+    line: str = await trio.to_thread.run_sync(process.stdout.readline)
+    return line.strip()
 
 
 def tell(process: Any) -> None:

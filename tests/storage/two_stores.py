@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +121,12 @@ class TwoStores:
 
     def both(self, write: Callable[..., Awaitable[Any]], *each: Both) -> Both:
         """Tell both, each with its own of what is handed in; they must answer alike."""
+
+        def write_each(n: int, store: Any) -> Awaitable[Any]:
+            return write(store, *(pair[n] for pair in each))
+
         reported = [
-            self.portal.run(lambda store, n=n: write(store, *(pair[n] for pair in each)), store)
+            self.portal.run(partial(write_each, n), store)
             for n, store in enumerate(self.portal.stores)
         ]
         assert nameless(reported[0]) == nameless(reported[1])

@@ -72,7 +72,8 @@ class AlertsSetup:
             await self.store.create_key(
                 account.id, "standard", None, sha256=f"{account.id} {n}", prefix="", keys_max=None
             )
-        return await self.store.change_account(account.id, **changes) or account
+        changed: Account | None = await self.store.change_account(account.id, **changes)
+        return changed or account
 
     async def caller(self, account: Account) -> Caller:
         caller = await self.store.caller(f"{account.id} 0")
@@ -92,7 +93,7 @@ class AlertsSetup:
         await trio.sleep(2)
 
     def open(self, **more: Any) -> Any:
-        given = {"now": self.clock, "url": None, "sender": "alerts@mailprobe.test"}
+        given: dict[str, Any] = {"now": self.clock, "url": None, "sender": "alerts@mailprobe.test"}
         given |= {"rng": self.rng, "mailer": self.box}
         return open_alerts(self.store, FEW, PLACES, **{**given, **more})
 

@@ -62,7 +62,7 @@ class FakeRelay:
                     stream = self._tls(stream)
                 await self._converse(stream)
 
-    def _tls(self, stream: Any) -> trio.SSLStream:
+    def _tls(self, stream: Any) -> trio.SSLStream[Any]:
         assert self.certificate
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.certificate.configure_cert(context)

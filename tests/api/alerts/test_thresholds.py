@@ -15,6 +15,7 @@ from mailprobe.api.alerts.thresholds import (
     ALERT_TEXTS,
     Alert,
     Figures,
+    Kind,
     Unwritable,
     compose,
     crossed,
@@ -23,7 +24,7 @@ from mailprobe.api.alerts.thresholds import (
     to_body,
 )
 from mailprobe.api.quota.plans import PLANS, PricingPlan
-from mailprobe.storage.records import Account, Ledger
+from mailprobe.storage.records import Account, Ledger, Tier
 from tests.test_layers import IMPURE, tops
 
 NOW = datetime(2026, 3, 14, 9, 26, 53, 250_000, tzinfo=UTC)
@@ -49,7 +50,7 @@ def kinds(
     return [alert.kind for alert in crossed(plan, ledger(**more), account, capped=capped)]
 
 
-def alert(kind: str, tier: str = "builder", **more: Any) -> Alert:
+def alert(kind: Kind, tier: Tier = "builder", **more: Any) -> Alert:
     measure = "quota" if tier == "free" else "volume"
     plan = PLANS[tier]
     figures = Figures(
@@ -135,7 +136,7 @@ def test_the_soft_cap_is_reached_when_the_overage_is(calls, soft_cap, reached):
 
 def test_the_hard_cap_is_told_of_when_it_refuses_and_not_before():
     """It refuses what could pass it: a large request earlier than a small one."""
-    at_the_cap = {"period_billable": 7_500, "caps": (None, 10 * EUR)}
+    at_the_cap: dict[str, Any] = {"period_billable": 7_500, "caps": (None, 10 * EUR)}
     assert kinds(BUILDER, **at_the_cap) == ["75", "90", "100"]
     assert kinds(BUILDER, **at_the_cap, capped=True) == ["75", "90", "100", "hard_cap"]
     assert kinds(BUILDER, period_billable=10, caps=(None, 0), capped=True) == ["hard_cap"]
@@ -148,7 +149,7 @@ def test_a_free_account_has_no_overage_and_no_caps():
 
 def test_a_period_that_is_over_is_no_share_of_anything():
     """Its count goes on until the provider tells of the next; requests are refused by it, though."""
-    over = {"period_billable": 9_999, "period_end": NOW, "caps": (1, 1)}
+    over: dict[str, Any] = {"period_billable": 9_999, "period_end": NOW, "caps": (1, 1)}
     assert kinds(BUILDER, **over) == []
     assert kinds(BUILDER, **over, capped=True) == ["hard_cap"]
 
@@ -272,10 +273,10 @@ def test_the_mail_says_what_happened_and_what_it_means(key, subject, words):
 
 
 def test_every_threshold_that_can_be_reached_has_words():
-    caps = {"soft_cap_micros": 0, "hard_cap_micros": 0}
+    capped_at_0 = replace(ACCOUNT, soft_cap_micros=0, hard_cap_micros=0)
     full = ledger(period_billable=10**9, month_units=10**9)
     for plan in PLANS.values():
-        for one in crossed(plan, full, replace(ACCOUNT, **caps), capped=True):
+        for one in crossed(plan, full, capped_at_0, capped=True):
             assert mail(one)["Subject"].startswith("mailprobe: ")
 
 

@@ -67,4 +67,5 @@ async def main(path: str, url: str, began: str, seed: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    _, path, url, began, seed = sys.argv
+    trio.run(main, path, url, began, seed)

@@ -243,7 +243,7 @@ class FakeStripe:
                 while connection.our_state is h11.IDLE:
                     if not await self._serve_one(stream, connection):
                         return
-                    if connection.our_state is h11.MUST_CLOSE:
+                    if connection.states[h11.SERVER] is h11.MUST_CLOSE:
                         return
                     connection.start_next_cycle()
 
@@ -377,14 +377,14 @@ def subscription(
     **more: Any,
 ) -> dict[str, Any]:
     """As the API has it since 2025: the period is the item's."""
-    price = {
+    price: dict[str, Any] = {
         "id": "price_1",
         "object": "price",
         "lookup_key": tier,
         "metadata": {},
         "product": product,
     }
-    item = {"id": "si_1", "object": "subscription_item", "price": price}
+    item: dict[str, Any] = {"id": "si_1", "object": "subscription_item", "price": price}
     item |= {"current_period_start": start, "current_period_end": end}
     return {
         "id": id,

@@ -122,7 +122,10 @@ async def test_an_account_moves_to_a_customer_that_pays_from_one_that_does_not(
     billing: BillingSetup, caplog
 ):
     await become(billing, "cus_1")
-    named = {"customer": "cus_2", "metadata": {"account_id": billing.caller.account.id}}
+    named: dict[str, Any] = {
+        "customer": "cus_2",
+        "metadata": {"account_id": billing.caller.account.id},
+    }
     billing.fake.put(subscription("cus_2", "scale", id="sub_2", status="canceled"))
     assert (await send_event(billing, **named)).customer_id == "cus_1"
     billing.fake.put(subscription("cus_1", "builder"), subscription("cus_2", "scale", id="sub_2"))

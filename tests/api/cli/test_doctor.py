@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import dns.message
 import dns.rcode
@@ -54,15 +55,15 @@ RECORDS = {
 class Internet:
     """Endpoints and mail hosts as they are wanted, for one examination."""
 
-    records: dict = field(default_factory=lambda: dict(RECORDS))
-    failing: dict = field(default_factory=dict)  # URL -> words
+    records: dict[tuple[str, str], list[str]] = field(default_factory=lambda: dict(RECORDS))
+    failing: dict[str, str] = field(default_factory=dict)  # URL -> words
     silent: bool = False
     date: str | None = field(default_factory=lambda: formatdate(NOW, usegmt=True))
     refused: str | None = None  # why nobody connects
     banner: bytes = b"220 mx ready\r\n"
     ehlo: bytes = b"250-mx at your service, [11.0.9.9]\r\n250 PIPELINING\r\n"
-    dialled: list = field(default_factory=list)
-    received: list = field(default_factory=list)
+    dialled: list[tuple[str, int]] = field(default_factory=list)
+    received: list[bytes] = field(default_factory=list)
     nursery: trio.Nursery | None = None
 
     async def enqueue_message(self, url: str, query: bytes) -> DohResponse:
@@ -96,10 +97,11 @@ class Internet:
         if self.refused:
             raise CannotConnect(self.refused)
         client, server = memory_stream_pair()
+        assert self.nursery is not None
         self.nursery.start_soon(self.serve, server)
         return client
 
-    async def serve(self, stream) -> None:
+    async def serve(self, stream: trio.abc.Stream) -> None:
         said = {b"EHLO": self.ehlo, b"QUIT": b"221 bye\r\n"}
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await stream.send_all(self.banner)
@@ -118,8 +120,8 @@ async def open_network(internet: Internet, settings: EngineSettings):
         nursery.cancel_scope.cancel()
 
 
-async def examined(internet: Internet, database: object, **settings) -> dict[str, Check]:
-    """The checks by the first word of their names."""
+async def examined(internet: Internet, database: object, **settings: Any) -> dict[str, Any]:
+    """The checks by the first word of their names, and "all": a list of them."""
     chosen = EngineSettings(doh_urls=(FIRST, SECOND), **{"helo_name": HELO, **settings})
     async with open_network(internet, chosen) as network:
         checks = await examine_with(network, chosen, str(database))

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import random
+import shutil
 import subprocess
 import tarfile
 import zipfile
@@ -220,7 +222,7 @@ def test_an_upstream_that_shrank_changes_nothing(folder, archives):
 
 def test_a_failure_while_writing_leaves_nothing_half_written(folder, archives, monkeypatch):
     before = bytes_of(folder)
-    real_fsync = command.os.fsync
+    real_fsync = os.fsync
     calls = []
 
     def fsync(descriptor: int) -> None:
@@ -229,7 +231,7 @@ def test_a_failure_while_writing_leaves_nothing_half_written(folder, archives, m
             raise OSError(28, "No space left on device")
         real_fsync(descriptor)
 
-    monkeypatch.setattr(command.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     result = run("--from", archives, "--into", folder)
     assert result.exit_code == 1
     assert "No space left on device" in result.stderr
@@ -258,8 +260,8 @@ def play(monkeypatch, archives: Path | None, said: str = "") -> list[list[str]]:
             (into / path.name).write_bytes(path.read_bytes())
         return subprocess.CompletedProcess(argv, 0, "", "")
 
-    monkeypatch.setattr(command.subprocess, "run", fake_run)
-    monkeypatch.setattr(command.shutil, "which", lambda name: None)
+    monkeypatch.setattr(subprocess, "run", fake_run)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     return asked
 
 

@@ -83,11 +83,18 @@ def test_doctor_works_in_any_encoding(tmp_path: Path, encoding: str) -> None:
 
 
 def full(descriptor: int, flags: int = os.O_WRONLY) -> Callable[[], None]:
-    return lambda: os.dup2(os.open("/dev/full", flags), descriptor) and None
+    def fill() -> None:
+        os.dup2(os.open("/dev/full", flags), descriptor)
+
+    return fill
 
 
 def closed(*descriptors: int) -> Callable[[], None]:
-    return lambda: [os.close(each) for each in descriptors] and None
+    def close() -> None:
+        for each in descriptors:
+            os.close(each)
+
+    return close
 
 
 @pytest.mark.parametrize("before", [full(1), closed(1)], ids=["full", "closed"])

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from socket import SO_SNDBUF, SOL_SOCKET
+from typing import Any
 
 import pytest
 import trio
@@ -54,11 +55,11 @@ class ReceivesEvents:
 
 
 @asynccontextmanager
-async def open_listeners(payments: object = None, **limits: object) -> AsyncIterator[Listeners]:
+async def open_listeners(payments: object = None, **limits: Any) -> AsyncIterator[Listeners]:
     intake = limits.pop("intake", None) or BodyBudget()
     async with open_shop("scale", payments=payments) as shop:
         tools = create_tools_app(shop.service, "http://a.test", PLACES.docs_url)
-        common = {"intake": intake, "vital": (b"/health",), **limits}
+        common: dict[str, Any] = {"intake": intake, "vital": (b"/health",), **limits}
         common["error_body"] = lambda code: octets_of_code(code, PLACES)
         async with (
             serving(create_app(shop.service), **common) as api,
@@ -122,7 +123,7 @@ async def test_a_coded_body_is_refused_unread(coding):
 # -- bodies that are awaited ---------------------------------------------------------------------
 
 
-async def crowd(stack: AsyncExitStack, server: Serving, said: str, count: int) -> list[Raw]:
+async def crowd(stack: AsyncExitStack, server: Serving, said: bytes | str, count: int) -> list[Raw]:
     raws = []
     for _ in range(count):
         raws.append(await stack.enter_async_context(server.connect()))

@@ -7,6 +7,7 @@ needed.
 
 import struct
 from socket import SO_LINGER, SOL_SOCKET
+from typing import Any
 
 import h2.connection
 import h2.events
@@ -169,7 +170,7 @@ async def test_a_client_that_stops_reading_loses_its_connection():
 
 
 async def test_draining_does_not_wait_for_a_client_that_stopped_reading():
-    limits = {"drain_s": 0.3, "send_s": 30.0}
+    limits: dict[str, Any] = {"drain_s": 0.3, "send_s": 30.0}
     async with serving(flood, **limits) as server, server.connect(receive_octets=4096) as raw:
         await raw.say(GET)
         await raw.head()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from contextlib import AsyncExitStack, ExitStack
+from typing import Any
 
 import pytest
 import trio
@@ -104,7 +105,7 @@ async def test_no_client_holds_the_end_up(said):
         await read_body(receive)
         await respond(send)
 
-    limits = {"drain_s": 30.0, "keep_alive_s": 30.0, "head_s": 30.0, "body_s": 0.5}
+    limits: dict[str, Any] = {"drain_s": 30.0, "keep_alive_s": 30.0, "head_s": 30.0, "body_s": 0.5}
     async with serving(app, **limits) as server, server.connect() as raw:
         await raw.say(said)
         if said.startswith(GET):
@@ -150,6 +151,8 @@ async def test_a_signal_ends_the_process_in_order_whatever_its_clients_do(number
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     async with AsyncExitStack() as stack:
+        assert process.stdout is not None
+        assert process.stderr is not None
         port = int(await process.stdout.receive_some())
         for said in ("", GET, "GET / HT", POST + "he", GET.replace("/", "/endless", 1)):
             raw = await stack.enter_async_context(connected(port, receive_octets=4096))
@@ -206,7 +209,7 @@ async def test_a_crowd_that_has_come_before_it_is_looked_at_is_answered_whole():
 
 
 async def test_who_idles_longest_makes_room_for_a_newcomer():
-    limits = {"connections_max": 3, "keep_alive_s": 30.0}
+    limits: dict[str, Any] = {"connections_max": 3, "keep_alive_s": 30.0}
     async with serving(hello, **limits) as server, AsyncExitStack() as stack:
         first, second, third = [await stack.enter_async_context(server.connect()) for _ in "123"]
         for raw in (second, first, third):

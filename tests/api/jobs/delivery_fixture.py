@@ -121,7 +121,7 @@ async def open_listener(
     listening = trio.socket.socket(family, trio.socket.SOCK_STREAM)
     await listening.bind((host, 0))
     listening.listen()
-    listener: trio.abc.Listener = trio.SocketListener(listening)
+    listener: trio.abc.Listener[trio.abc.Stream] = trio.SocketListener(listening)
     if tls is not None:
         listener = trio.SSLListener(listener, tls, https_compatible=True)
     async with trio.open_nursery() as nursery:
@@ -156,9 +156,7 @@ def finds(*ips: str) -> FindAddresses:
     return find
 
 
-def open_local(
-    ca_file: str | None, *ips: str
-) -> AbstractAsyncContextManager[WebhookSender]:
+def open_local(ca_file: str | None, *ips: str) -> AbstractAsyncContextManager[WebhookSender]:
     """A courier that may go to loopback, where every name is found."""
     return open_webhook_sender(finds(*(ips or ("127.0.0.1",))), allow_private=True, ca_file=ca_file)
 

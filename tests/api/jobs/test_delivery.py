@@ -6,6 +6,7 @@ import ssl
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import trio
@@ -105,6 +106,7 @@ async def test_a_host_is_never_given_another_ones_connection(authority, ca_file)
         assert (await deliver(webhook_sender, receiver.port)).status == 204
         other = await deliver(webhook_sender, receiver.port, host="other.shop.test")
         assert other.status is None
+        assert other.error is not None
         assert "certificate not accepted" in other.error
         assert len(receiver.requests) == 1
 
@@ -133,7 +135,8 @@ async def test_only_http_1_1_is_offered(authority, ca_file):
     tls.set_alpn_protocols(["h2", "http/1.1"])
     chosen = []
 
-    async def act(stream: trio.SSLStream) -> None:
+    async def act(stream: trio.abc.Stream) -> None:
+        assert isinstance(stream, trio.SSLStream)
         chosen.append(stream.selected_alpn_protocol())
         await stream.send_all(NO_CONTENT)
 
@@ -253,7 +256,7 @@ async def test_no_more_than_64_kib_of_an_answer_is_read(authority, ca_file, body
 # -- TLS --------------------------------------------------------------------------------------
 
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
-CERTIFICATES = {
+CERTIFICATES: dict[str, tuple[dict[str, Any], str]] = {
     "another name": ({"names": ["other.test"]}, "Hostname mismatch"),
     "a name below": ({"names": [f"a.{HOST}"]}, "Hostname mismatch"),
     "a wildcard too high": ({"names": ["*.test"]}, "Hostname mismatch"),
@@ -277,6 +280,7 @@ async def expect_refused_certificate(
 ) -> None:
     delivered = await deliver(webhook_sender, receiver.port)
     assert delivered.status is None
+    assert delivered.error is not None
     assert delivered.error.startswith("certificate not accepted: ")
     assert words in delivered.error
     assert receiver.requests == []
@@ -346,4 +350,5 @@ async def test_a_port_without_tls(ca_file, what):
     async with open_listener(serve, None) as port, open_local(ca_file) as webhook_sender:
         delivered = await deliver(webhook_sender, port)
         assert delivered.status is None
+        assert delivered.error is not None
         assert delivered.error.startswith("TLS failed: ")

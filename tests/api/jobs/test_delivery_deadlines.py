@@ -3,6 +3,7 @@
 import logging
 import random
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 import trio
@@ -24,6 +25,7 @@ from tests.api.jobs.delivery_fixture import (
     NOT_HTTP,
     OK_HEAD,
     PUBLIC,
+    Serve,
     deliver,
     drips_tls,
     finds,
@@ -39,7 +41,7 @@ from tests.api.jobs.delivery_fixture import (
 
 pytestmark = pytest.mark.usefixtures("names_are_never_resolved")
 
-SLOW = {
+SLOW: dict[str, tuple[Serve | None, Serve | None, str]] = {
     "TLS that stalls": (None, stalls, "the TLS handshake took longer than 15 s"),
     "TLS that drips": (None, drips_tls, "the TLS handshake took longer than 15 s"),
     "silence": (is_silent, None, "the answer took longer than 15 s"),
@@ -53,7 +55,10 @@ SLOW = {
 @pytest.mark.parametrize("what", SLOW)
 async def test_a_slow_receiver_has_15_seconds_in_all(autojump_clock, authority, ca_file, what):
     act, serve, words = SLOW[what]
-    async with open_in_memory(serve or over_tls(authority, act), ca_file) as (
+    if serve is None:
+        assert act is not None
+        serve = over_tls(authority, act)
+    async with open_in_memory(serve, ca_file) as (
         receivers,
         webhook_sender,
     ):
@@ -158,14 +163,13 @@ BUGS = [ValueError("s3cret"), OSError(5, "s3cret"), ExceptionGroup("s3cret", [Ke
 
 @pytest.mark.parametrize("bug", BUGS, ids=repr)
 async def test_it_raises_nothing(ca_file, bug):
-    async def fails(*_: object) -> AddressAnswer:
+    async def fails(*_: object) -> Any:
         raise bug
 
-    for more in ({"find": fails}, {"dial": fails}):
+    for find, dial in ((fails, None), (finds(PUBLIC), fails)):
         async with open_webhook_sender(
-            more.get("find", finds(PUBLIC)), allow_private=False, ca_file=ca_file,
-            dial=more.get("dial"),
-        ) as webhook_sender:  # fmt: skip
+            find, allow_private=False, ca_file=ca_file, dial=dial
+        ) as webhook_sender:
             delivered = await deliver(webhook_sender, 443)
             assert delivered.status is None
             assert delivered.error == f"failed ({type(bug).__name__})"
@@ -174,13 +178,14 @@ async def test_it_raises_nothing(ca_file, bug):
 @pytest.mark.parametrize(
     "found", [Addresses((), 0), NoAddress("no A records"), LookupFailed("x" * 5000)]
 )
-async def test_a_look_up_that_finds_nothing(ca_file, found):
+async def test_a_look_up_that_finds_nothing(ca_file, found: AddressAnswer):
     async def find(name: str) -> AddressAnswer:
         return found
 
     async with open_webhook_sender(find, allow_private=False, ca_file=ca_file) as webhook_sender:
         delivered = await deliver(webhook_sender, 443)
         assert delivered.status is None
+        assert delivered.error is not None
         assert 0 < len(delivered.error) <= 200
 
 

@@ -47,7 +47,7 @@ class Receiver:
             while True:
                 event = connection.next_event()
                 if event is h11.NEED_DATA:
-                    connection.receive_data(await stream.receive_some(65536))
+                    connection.receive_data(bytes(await stream.receive_some(65536)))
                 elif isinstance(event, h11.Data):
                     body += event.data
                 elif isinstance(event, h11.EndOfMessage):
@@ -63,7 +63,9 @@ class Receiver:
 
 
 @asynccontextmanager
-async def open_receiver(lab: Lab, authority: trustme.CA) -> AsyncIterator[tuple[Receiver, list]]:
+async def open_receiver(
+    lab: Lab, authority: trustme.CA
+) -> AsyncIterator[tuple[Receiver, list[str]]]:
     """On the addresses of hosts that the lab's resolver knows; with the URLs that lead there."""
     names = await host_names(lab)
     receiver, urls = Receiver(), []

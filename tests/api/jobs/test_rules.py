@@ -4,6 +4,7 @@ import ast
 import hashlib
 import hmac
 from base64 import b64encode
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import format_datetime
 from importlib.metadata import version
@@ -197,7 +198,7 @@ def test_what_is_no_webhook(url, why):
     assert str(refused.value) == refused.value.why
 
 
-SPELLINGS = {
+SPELLINGS: dict[str, Callable[[int], str]] = {
     "decimal": str,
     "octal": oct,
     "hexadecimal": hex,

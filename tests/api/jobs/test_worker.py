@@ -78,7 +78,8 @@ async def promise(shop: Shop, email: str = "known@friendly.test", hook: str = HO
 
 
 async def state_of(shop: Shop, job_id: str) -> str:
-    return (await shop.store.job(job_id)).state
+    state: str = (await shop.store.job(job_id)).state
+    return state
 
 
 # -- the promise ------------------------------------------------------------------------------

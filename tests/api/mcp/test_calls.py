@@ -103,6 +103,9 @@ class Jobs:
     async def submit(self, caller: Any, order: Any, headers: Any, first: Any = None) -> Any:
         return await self.quota.reserve_job(caller, order, headers, first)
 
+    def stop(self) -> None:
+        """Nothing runs."""
+
 
 async def test_with_a_webhook_a_job_is_promised(autojump_clock, shop: Shop):
     listener = listener_of(

@@ -155,7 +155,7 @@ async def test_a_management_tool_needs_a_provisioning_key_too(
 ):
     other = await listener.shop.store.create_account("bob@example.org", "scale")
     theirs = await listener.shop.new_key("sk_mgmt_", other.id)
-    wrong = {
+    wrong: dict[str, list[str | None]] = {
         "needs the header": [None, " "],
         "is not known": ["x", f"Bearer {listener.shop.provisioning}", theirs[:-1] + "?"],
         "is a standard key": [listener.shop.key],

@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -145,7 +145,7 @@ async def test_a_page_is_made_beside_the_loop_one_at_a_time() -> None:
 async def test_a_page_that_fails_is_500_and_the_next_one_is_there(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pages = iter([ZeroDivisionError(), b"page\n"])
+    pages: Iterator[Exception | bytes] = iter([ZeroDivisionError(), b"page\n"])
 
     def make() -> bytes:
         found = next(pages)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -127,6 +128,13 @@ def test_a_page_is_what_was_asked_whichever_worker_answers(
             watched.read()
 
 
+def is_replaced(reported: Read, started: float) -> bool:
+    """Both workers are up, and more were started than these."""
+    return (
+        reported("mailprobe_workers") == 2 and reported("mailprobe_workers_started_total") > started
+    )
+
+
 def test_what_a_worker_counted_outlives_it(tmp_path: Path, lab: Lab) -> None:
     key = make_account(tmp_path, "scale")["key"]
     with measured(tmp_path, lab, "--workers", "2") as watched:
@@ -135,11 +143,7 @@ def test_what_a_worker_counted_outlives_it(tmp_path: Path, lab: Lab) -> None:
         for pid in workers_of(watched.service):
             os.kill(pid, signal.SIGKILL)
             reported = watched.until(  # whoever is alive there has told its states
-                lambda reported, before=reported: (
-                    reported("mailprobe_workers") == 2
-                    and reported("mailprobe_workers_started_total")
-                    > before("mailprobe_workers_started_total")
-                )
+                partial(is_replaced, started=reported("mailprobe_workers_started_total"))
             )
         assert reported("mailprobe_verdicts_total") == 60
         assert reported("mailprobe_requests_total") == 22

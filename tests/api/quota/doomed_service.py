@@ -87,7 +87,7 @@ def doom_sqlite(countdown: Countdown) -> None:
         answer(self, those)
 
     Writer._furnish = furnish_doomed  # type: ignore[method-assign]
-    Writer._answer = answer_doomed  # type: ignore[method-assign]
+    Writer._answer = answer_doomed  # type: ignore[method-assign,assignment]
 
 
 def doom_postgres(countdown: Countdown) -> None:
@@ -104,7 +104,7 @@ def doom_postgres(countdown: Countdown) -> None:
         return outcomes
 
     TransactionSession.execute = execute_doomed  # type: ignore[method-assign]
-    BatchExecutor.do = do_doomed  # type: ignore[method-assign,assignment]
+    BatchExecutor.do = do_doomed  # type: ignore[method-assign]
 
 
 async def no_upkeep(service: object) -> None:
@@ -116,7 +116,7 @@ def main() -> None:
     countdown = Countdown(Path(sys.argv[1]))
     doom_sqlite(countdown)
     doom_postgres(countdown)
-    serve._apply_retention = no_upkeep  # type: ignore[assignment]
+    serve._apply_retention = no_upkeep
     # a killed process's seats at a host hold up the next one for 12 s
     serve._open_leases = lambda settings, store: nullcontext()
     idempotency.LEASE_S = worker.LEASE_S = LEASE_S

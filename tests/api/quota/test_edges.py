@@ -169,7 +169,7 @@ def assert_reached_and_never_passed(
 
 def used(service: Running, who: Credentials) -> int:
     """What the management API says of this month, by both of its routes."""
-    said = service.manage(who, "/account")["usage_this_month"]
+    said: int = service.manage(who, "/account")["usage_this_month"]
     assert said == service.manage(who, "/usage/summary")["calls_used"]
     return said
 

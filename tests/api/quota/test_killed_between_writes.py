@@ -229,7 +229,8 @@ async def answer_to(
 def job_of(answer: httpx.Response) -> str | None:
     reported = answer.json()
     reported = reported.get("result", {}).get("structuredContent", reported)
-    return reported.get("job_id")
+    job_id: str | None = reported.get("job_id")
+    return job_id
 
 
 async def kill_before_each_write(tmp_path: Path, lab: Lab, case: Case) -> None:

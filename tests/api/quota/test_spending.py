@@ -1,6 +1,6 @@
 """What is known at once is counted in one transaction, and otherwise as everything else."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -45,7 +45,7 @@ async def warm(shop: Shop) -> None:
     shop.store.calls.clear()
 
 
-async def what_came_of(path: str, texts: list[str], query: str) -> Mapping[str, Any]:
+async def what_came_of(path: str, texts: list[str], query: str) -> dict[str, Any]:
     async with open_shop(metered=True) as shop:
         await warm(shop)
         before = len(await shop.rows())

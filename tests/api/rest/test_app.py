@@ -259,7 +259,7 @@ async def test_a_large_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatc
         threads.extend(sizes)
         return await run_sync(act, *words, limiter=limiter)
 
-    monkeypatch.setattr(decoding.trio.to_thread, "run_sync", watched)
+    monkeypatch.setattr(trio.to_thread, "run_sync", watched)
     async with open_shop() as shop:
         for size in (decoding.THREAD_OCTETS - 100, decoding.THREAD_OCTETS + 1):
             octets = json.dumps({"email": "known@friendly.test", "x": "x" * size}).encode()

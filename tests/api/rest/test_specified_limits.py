@@ -184,7 +184,8 @@ async def test_quota_rule_6_units_that_would_exceed_the_cap_are_refused_whole(
 
 
 async def billable(shop: Shop) -> int:
-    return (await shop.manage("GET", "/usage")).body["days"][-1]["calls"]
+    calls: int = (await shop.manage("GET", "/usage")).body["days"][-1]["calls"]
+    return calls
 
 
 async def test_billing_rule_1_a_result_after_layer_1_is_billable(autojump_clock, shop: Shop):

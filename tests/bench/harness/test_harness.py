@@ -458,7 +458,7 @@ def test_every_suite_is_told() -> None:
     assert SUITES.keys() <= reported
 
 
-SMALL = {  # suite -> what makes it small
+SMALL: dict[str, dict[str, object]] = {  # suite -> what makes it small
     "wire": {"SESSIONS": 2},
     "replies": {"HOT": 10, "COLD": 1, "AFRESH": 1},
     "clean": {"CSV_ROWS": 200, "SHEET_ROWS": 100},

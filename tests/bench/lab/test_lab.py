@@ -51,7 +51,8 @@ class Resolver:
         (exchanges,) = self.resolve(domain, "MX").answer
         first = min(exchanges, key=lambda mx: mx.preference).exchange.to_text()
         (addresses,) = self.resolve(first, "A").answer
-        return addresses[0].address
+        address: str = addresses[0].address
+        return address
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dns.asyncquery
 import dns.message
@@ -64,7 +65,7 @@ print(json.dumps({"told": told, "took_s": 1.0, "cpu_s": 0.5, "raised": 0}))
 """
 
 
-def program(text: str, **more: object) -> Runner:
+def program(text: str, **more: Any) -> Runner:
     return Runner("tiny", (sys.executable, "-c", text), **more)
 
 
@@ -111,7 +112,7 @@ def test_turnarounds_are_banners_and_writes_but_quit():
     assert turnarounds(record) == (1 + 3) + (1 + 2)
 
 
-def task(runner: str, word: str = GOOD, **seen: object) -> Task:
+def task(runner: str, word: str = GOOD, **seen: Any) -> Task:
     return Task(runner, "one domain", dict.fromkeys(ONE_DOMAIN, word), **seen)
 
 
@@ -289,7 +290,7 @@ def test_peers_that_are_not_installed_are_named_with_the_remedy(monkeypatch, tmp
 
 
 def test_a_machine_without_unshare_is_told_what_to_install(monkeypatch):
-    monkeypatch.setattr(namespace.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(MissingRequirement, match="util-linux"):
         namespace.entering()
 
@@ -298,7 +299,7 @@ def test_a_user_who_may_not_is_told_so(monkeypatch, tmp_path):
     refusing = tmp_path / "unshare"
     refusing.write_text("#!/bin/sh\necho 'unshare: unshare failed: not permitted' >&2; exit 1\n")
     refusing.chmod(0o755)
-    monkeypatch.setattr(namespace.shutil, "which", lambda name: str(refusing))
+    monkeypatch.setattr(shutil, "which", lambda name: str(refusing))
     with pytest.raises(MissingRequirement, match=r"needs root: unshare: .* not permitted"):
         namespace.entering()
 

@@ -38,9 +38,9 @@ class Server:
     open_now: int = 0
     at_once: int = 0
     questions: int = 0
-    resets: list = field(default_factory=list)
+    resets: list[int] = field(default_factory=list)
 
-    async def serve(self, stream: trio.SSLStream) -> None:
+    async def serve(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         self.connections += 1
         self.open_now += 1
         silent = self.connections <= self.silent_connections
@@ -60,7 +60,7 @@ class Server:
                 await trio.aclose_forcefully(stream)
             self.open_now -= 1
 
-    async def serve_one(self, stream: trio.SSLStream) -> None:
+    async def serve_one(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         buffer = b""
         for _ in range(self.lasts):
             while len(buffer.partition(b"\r\n\r\n")[2]) < len(QUESTION):
@@ -72,10 +72,10 @@ class Server:
             self.questions += 1
             if self.slow is not None:
                 await self.slow.wait()
-            head = f"HTTP/1.1 200 OK\r\nContent-Type: {DNS}\r\nContent-Length: {len(body)}\r\n\r\n"
-            await stream.send_all(head.encode() + body)
+            reply = f"HTTP/1.1 200 OK\r\nContent-Type: {DNS}\r\nContent-Length: {len(body)}\r\n\r\n"
+            await stream.send_all(reply.encode() + body)
 
-    async def serve_two(self, stream: trio.SSLStream) -> None:
+    async def serve_two(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         wire = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
         wire.local_settings = h2.settings.Settings(
             client=False,
@@ -91,6 +91,7 @@ class Server:
                 await stream.send_all(wire.data_to_send())
 
         async def release() -> None:
+            assert self.slow is not None
             await self.slow.wait()
             for number in waiting:
                 self.answer(wire, number, bodies[number])
@@ -484,7 +485,7 @@ async def test_an_endpoint_that_never_shakes_hands_fails_all_who_wait(ca_file, m
 
 
 async def test_whoever_waits_when_the_transport_closes_is_told(authority, ca_file):
-    reported = []
+    reported: list[object] = []
     async with open_server(authority, "h2", slow=trio.Event()) as server:
         async with open_transport(ca_file) as transport:
             transport.begin(server.url, QUESTION, reported.append)
@@ -496,7 +497,7 @@ async def test_whoever_waits_when_the_transport_closes_is_told(authority, ca_fil
 
 
 async def test_what_has_been_given_up_is_told_nothing(authority, ca_file):
-    reported = []
+    reported: list[object] = []
     async with (
         open_server(authority, "h2") as server,
         open_transport(ca_file) as transport,

@@ -3,6 +3,8 @@
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -99,7 +101,7 @@ async def test_a_resolver_that_answers_is_asked_nothing_else(autojump_clock):
         ):
             for number in range(1_000):
                 domain = f"d{number}.test"
-                nursery.start_soon(lambda domain=domain: engine.routes.find(domain, patient=True))
+                nursery.start_soon(partial(engine.routes.find, domain, patient=True))
         assert len(transport.asked) == 1_000
 
 
@@ -133,7 +135,7 @@ async def test_a_list_that_joins_a_requests_look_up_is_patient(autojump_clock, a
         network.zone.mx("shop.test", "mx.test")
         transport = Troubled(network, "loses")
         transport.fault(0.0, 1.2)
-        reported = {}
+        reported: dict[str, Any] = {}
 
         async def find(account: str, *, patient: bool) -> None:
             reported[patient] = await engine.routes.find("shop.test", account, patient=patient)

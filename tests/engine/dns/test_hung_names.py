@@ -3,11 +3,13 @@
 import random
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import trio
 
 from mailprobe.engine import EngineSettings
+from mailprobe.engine.dns.messages import Route
 from mailprobe.engine.dns.query_queue import LATE_S
 from mailprobe.engine.dns.resolver_endpoint import LOOKUPS_MAX
 from mailprobe.engine.smtp.address_lookups import EXCHANGE_S
@@ -40,7 +42,9 @@ class SlowFor:
         return await self.world.transport.exchange(url, query)
 
 
-def add_domains(network: FakeNetwork, count: int, *, hung_share: float = 0.0) -> tuple[list, list]:
+def add_domains(
+    network: FakeNetwork, count: int, *, hung_share: float = 0.0
+) -> tuple[list[str], list[str]]:
     """Domains at a few hosts, of which some hang: the healthy ones, and those."""
     hosts = [MailHost(), MailHost()]
     healthy, hung = [], []
@@ -136,14 +140,13 @@ async def test_a_shared_name_takes_the_better_turn(autojump_clock):
             for number in range(4 * LOOKUPS_MAX):
                 network.zone.mode(f"dead{number}.test", ZoneMode.HANG)
                 nursery.start_soon(
-                    lambda number=number: engine.routes.find(
-                        f"dead{number}.test", "crowd", patient=True
-                    )
+                    partial(engine.routes.find, f"dead{number}.test", "crowd", patient=True)
                 )
             nursery.start_soon(lambda: engine.routes.find("d0.test", "crowd", patient=True))
             await trio.testing.wait_all_tasks_blocked()
             began = trio.current_time()
             route = await engine.routes.find("d0.test", "neighbour")
+            assert isinstance(route, Route)
             assert route.mx_host == "mx0.test"
             assert trio.current_time() - began < LATE_S + 0.1
             nursery.cancel_scope.cancel()

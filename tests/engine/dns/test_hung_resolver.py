@@ -15,6 +15,7 @@ import trio.testing
 
 from mailprobe.bench.lab import doh as lab
 from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine.dns.messages import Route
 from mailprobe.engine.dns.resolver_endpoint import LOOKUP_S
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.testing.fake_network import open_fake_network
@@ -76,6 +77,7 @@ class Http1Resolver:
                     answer = self.zone.answer(body[:length])
                     if answer is ZoneMode.HANG:
                         continue  # until the client has gone
+                    assert isinstance(answer, bytes)
                     await stream.send_all(HTTP1 % len(answer) + answer)
 
 
@@ -287,4 +289,6 @@ async def test_an_answer_that_came_while_the_process_stood_still_counts():
                 await trio.lowlevel.checkpoint()
             time.sleep(LOOKUP_S + 0.2)  # noqa: ASYNC251 - the process stands still
         server.join()
-    assert [route.mx_host for route in reported] == ["mx.test"]
+    [route] = reported
+    assert isinstance(route, Route)
+    assert route.mx_host == "mx.test"

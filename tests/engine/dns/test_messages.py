@@ -1,6 +1,7 @@
 """What an answer's bytes are read as. dnspython makes the answers here."""
 
 import random
+from typing import Any, Literal
 
 import dns.edns
 import dns.flags
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from mailprobe.engine.dns.messages import (
     EXCHANGES_MAX,
     RECORDS_MAX,
+    AddressAnswer,
     Addresses,
     LookupFailed,
     MailExchange,
@@ -54,7 +56,9 @@ def answer(
             owner, ttl, type_, rest = line.split(" ", 3)
             section.append(dns.rrset.from_text(f"{owner}.", int(ttl), "IN", type_, rest))
     if errors:
-        options = [dns.edns.EDEOption(code, "a reason") for code in errors]
+        options: list[dns.edns.Option] = [
+            dns.edns.EDEOption(dns.edns.EDECode(code), "a reason") for code in errors
+        ]
         message.use_edns(0, payload=1232, options=options)
     message.flags = (message.flags & ~clear) | set_
     return message.to_wire(max_size=65535)
@@ -87,6 +91,12 @@ def test_what_is_no_name_is_not_asked_about(name):
         encode_query(name, "MX")
 
 
+def routed(octets: bytes) -> Route:
+    route = read_route(octets, "shop.test")
+    assert isinstance(route, Route)
+    return route
+
+
 def test_exchanges_come_by_preference_then_by_name():
     octets = answer(*mx((20, "b.test"), (10, "z.test"), (20, "a.test")))
     assert read_route(octets, "shop.test") == Route(
@@ -97,12 +107,12 @@ def test_exchanges_come_by_preference_then_by_name():
 
 
 def test_names_are_lower_case_without_a_dot_at_the_end():
-    route = read_route(answer(*mx((10, "MX.Shop.TEST"))), "shop.test")
+    route = routed(answer(*mx((10, "MX.Shop.TEST"))))
     assert route.mx_host == "mx.shop.test"
 
 
 def test_the_same_exchange_twice_counts_once_at_its_best_preference():
-    route = read_route(answer(*mx((20, "a.test"), (10, "A.test"), (10, "a.test"))), "shop.test")
+    route = routed(answer(*mx((20, "a.test"), (10, "A.test"), (10, "a.test"))))
     assert route.exchanges == (MailExchange("a.test", 10),)
 
 
@@ -194,7 +204,7 @@ def test_a_certain_no_is_told_with_its_reason(octets, reason):
 
 def test_the_question_may_come_back_in_another_case():
     octets = answer("SHOP.test 300 MX 10 a.test.", name="ShOp.TeSt")
-    assert read_route(octets, "shop.test").mx_host == "a.test"
+    assert routed(octets).mx_host == "a.test"
 
 
 def chain(length: int, *, shuffled: bool = False) -> list[str]:
@@ -209,7 +219,7 @@ def chain(length: int, *, shuffled: bool = False) -> list[str]:
 @pytest.mark.parametrize("length", range(9))
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_aliases_are_followed_in_any_order(length, shuffled):
-    route = read_route(answer(*chain(length, shuffled=shuffled)), "shop.test")
+    route = routed(answer(*chain(length, shuffled=shuffled)))
     assert route.mx_host == "end.test"
     assert route.domain == "shop.test"
 
@@ -226,7 +236,7 @@ def test_only_the_end_of_the_chain_speaks():
         *mx((10, "good.test"), owner="a.test"),
         *mx((1, "evil.test"), owner="other.test"),
     )
-    assert read_route(octets, "shop.test").exchanges == (MailExchange("good.test", 10),)
+    assert routed(octets).exchanges == (MailExchange("good.test", 10),)
 
 
 JUNK = [
@@ -246,7 +256,7 @@ JUNK = [
 
 @pytest.mark.parametrize("name", JUNK)
 def test_an_exchange_that_is_no_host_name_is_passed_over(name):
-    route = read_route(answer(*mx((0, name), (10, "good.test"))), "shop.test")
+    route = routed(answer(*mx((0, name), (10, "good.test"))))
     assert route.exchanges == (MailExchange("good.test", 10),)
     assert route.mx_host == "good.test"
 
@@ -258,17 +268,17 @@ def test_with_nothing_but_junk_the_records_still_exist(name):
 
 def test_a_null_mx_beside_others_is_only_junk():
     octets = answer("shop.test 60 MX 0 .", *mx((10, "good.test")))
-    assert read_route(octets, "shop.test").exchanges == (MailExchange("good.test", 10),)
+    assert routed(octets).exchanges == (MailExchange("good.test", 10),)
 
 
 def test_a_host_name_with_an_underscore_gets_its_mail():
-    route = read_route(answer(*mx((10, "mail_1._x.shop.test"))), "shop.test")
+    route = routed(answer(*mx((10, "mail_1._x.shop.test"))))
     assert route.mx_host == "mail_1._x.shop.test"
 
 
 def test_the_best_exchanges_are_kept():
     octets = answer(*mx(*((1000 - n, f"mx{n}.test") for n in range(EXCHANGES_MAX + 50))))
-    exchanges = read_route(octets, "shop.test").exchanges
+    exchanges = routed(octets).exchanges
     assert len(exchanges) == EXCHANGES_MAX
     assert exchanges[0] == MailExchange(f"mx{EXCHANGES_MAX + 49}.test", 951 - EXCHANGES_MAX)
 
@@ -277,7 +287,7 @@ def test_the_best_exchanges_are_kept():
 def test_of_an_answer_of_any_length_the_best_are_kept(count):
     """Also with one that names no host: that is no reason to read it in another way."""
     pairs = [(count - n, f"mx{n}.test") for n in range(count)]
-    route = read_route(answer(*mx((0, "192.0.2.1"), *pairs)), "shop.test")
+    route = routed(answer(*mx((0, "192.0.2.1"), *pairs)))
     assert len(route.exchanges) == EXCHANGES_MAX
     assert route.mx_host == f"mx{count - 1}.test"
 
@@ -300,7 +310,7 @@ def test_of_unusual_records_only_some_are_read():
 
 def test_equal_exchanges_are_shuffled_and_others_stay():
     pairs = [(10, "a.test"), (10, "b.test"), (10, "c.test"), (20, "d.test"), (30, "e.test")]
-    route = read_route(answer(*mx(*pairs)), "shop.test")
+    route = routed(answer(*mx(*pairs)))
     rng = random.Random(1)
     orders = {tuple(exchange.name for exchange in route.in_order(rng)) for _ in range(200)}
     assert len(orders) == 6
@@ -308,7 +318,7 @@ def test_equal_exchanges_are_shuffled_and_others_stay():
     assert route.mx_host == "a.test"
 
 
-def addresses(*records: str, kind: str = "A", **more):
+def addresses(*records: str, kind: Literal["A", "AAAA"] = "A", **more: Any) -> AddressAnswer:
     return read_addresses(answer(*records, kind=kind, **more), "shop.test", kind)
 
 

@@ -17,7 +17,9 @@ from mailprobe.engine.dns.query_queue import (
 class Sent(Query):
     """A query that keeps a record of what became of it."""
 
-    def __init__(self, log: list, name: str, *accounts: str, priority=Priority.REQUEST) -> None:
+    def __init__(
+        self, log: list[str], name: str, *accounts: str, priority=Priority.REQUEST
+    ) -> None:
         super().__init__(name, dict.fromkeys(accounts, priority))
         self._log = log
 
@@ -188,7 +190,8 @@ def test_whatever_is_asked_places_are_kept_and_everybody_is_served(seed):
     rng = random.Random(seed)
     capacity = rng.choice((1, 2, 8, 32))
     queue = Queue(capacity)
-    now, number, answered = 0.0, 0, set()
+    now, number = 0.0, 0
+    answered: set[str] = set()
     for _ in range(300):
         now += rng.choice((0.0, 0.01, 0.1, 0.4))
         match rng.randrange(5):

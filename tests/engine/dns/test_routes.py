@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ from mailprobe.engine.dns.messages import (
 from mailprobe.engine.dns.resolver import AGAIN_AFTER_S, HEDGE_S
 from mailprobe.engine.dns.resolver_endpoint import LOOKUPS_MAX, TRY_S
 from mailprobe.engine.dns.routes import open_routes
-from mailprobe.engine.dns.single_flight import FAILURE_KEPT_S, SingleFlightCache
+from mailprobe.engine.dns.single_flight import FAILURE_KEPT_S, InFlightLookup, SingleFlightCache
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
 from tests.engine.dns.scripted_endpoints import (
     BROKEN,
@@ -190,7 +191,7 @@ async def test_a_look_up_that_nobody_wants_any_more_is_given_up_at_once(autojump
 async def test_a_caller_whose_clock_ran_out_fails_alone(autojump_clock):
     """The look-up goes on for who came later, and for the memory."""
     endpoints = Endpoints()
-    reported = {}
+    reported: dict[str, tuple[Any, float]] = {}
 
     async def asker(account: str, *, patient: bool) -> None:
         answer = await routes.find("shop.test", account, patient=patient)
@@ -247,7 +248,7 @@ async def test_a_failure_is_kept_five_seconds(autojump_clock):
 
 async def test_memory_is_bounded_and_forgets_the_oldest(autojump_clock):
     class AtOnce:
-        def __init__(self, name, flight) -> None:
+        def __init__(self, name: str, flight: InFlightLookup[str]) -> None:
             self.name, self.flight = name, flight
 
         def start(self) -> None:
@@ -270,7 +271,9 @@ async def test_only_so_many_look_ups_are_made_at_a_time(autojump_clock):
     async with open_test(endpoints, FIRST) as routes, trio.open_nursery() as nursery:
 
         async def account(name):
-            assert (await routes.find(name, patient=True)).mx_host == "mx.shop.test"
+            route = await routes.find(name, patient=True)
+            assert isinstance(route, Route)
+            assert route.mx_host == "mx.shop.test"
 
         for place in range(10 * LOOKUPS_MAX):
             nursery.start_soon(account, f"d{place}.test")
@@ -279,7 +282,7 @@ async def test_only_so_many_look_ups_are_made_at_a_time(autojump_clock):
 
 async def test_a_request_that_has_no_turn_within_its_clock_fails(autojump_clock):
     endpoints = Endpoints({FIRST: Says(delay_s=0.26)})
-    answers = Counter()
+    answers: Counter[str] = Counter()
     async with open_test(endpoints, FIRST) as routes, trio.open_nursery() as nursery:
 
         async def account(name):
@@ -312,6 +315,7 @@ async def test_a_name_that_cannot_be_asked_is_the_callers_mistake(autojump_clock
 async def test_equal_exchanges_are_shuffled_at_each_use(autojump_clock):
     async with open_test(Endpoints({FIRST: Says(("9 MX 5 a.test.", "9 MX 5 b.test."))})) as routes:
         route = await routes.find("shop.test")
+        assert isinstance(route, Route)
         firsts = {routes.in_order(route)[0].name for _ in range(50)}
         assert firsts == {"a.test", "b.test"}
 

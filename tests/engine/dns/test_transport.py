@@ -202,7 +202,7 @@ class TlsServer:
     connections: int = 0
     dropped: int = 0
 
-    async def serve(self, stream: trio.SSLStream) -> None:
+    async def serve(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         self.connections += 1
         wire = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
         wire.initiate_connection()

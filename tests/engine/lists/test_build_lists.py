@@ -170,11 +170,13 @@ def test_archives_are_read_with_their_versions():
     source = "class MailChecker(object):\n    blacklist = {'trash.com', 'b.com'}\n"
     octets = wheel("MailChecker.py", source)
     upstream = read_upstream(MAILCHECKER, "mailchecker-6.0.21-py3-none-any.whl", octets)
-    assert (upstream.version, upstream.domains) == ("6.0.21", {"trash.com", "b.com"})
+    assert upstream.version == "6.0.21"
+    assert upstream.domains == {"trash.com", "b.com"}
 
     octets = tgz("package/domains.json", json.dumps(["kind.com"]))
     upstream = read_upstream(FREE_EMAIL_DOMAINS, "free-email-domains-1.12.6.tgz", octets)
-    assert (upstream.version, upstream.domains) == ("1.12.6", {"kind.com"})
+    assert upstream.version == "1.12.6"
+    assert upstream.domains == {"kind.com"}
 
 
 def test_an_archive_is_never_run():

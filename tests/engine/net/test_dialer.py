@@ -48,6 +48,7 @@ async def test_a_direct_connection_has_no_delay(host, monkeypatch):
     async with open_server(greet, host) as port:
         stream = await Dialer(allow_private=True)(host, port)
         async with stream:
+            assert isinstance(stream, trio.SocketStream)
             assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert await stream.receive_some() == b"220 mx.test\r\n"
 

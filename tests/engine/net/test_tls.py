@@ -61,13 +61,17 @@ async def secure(connection: SmtpConnection, server: Server) -> str:
 
 
 @asynccontextmanager
-async def in_memory(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple]:
+async def in_memory(
+    context: ssl.SSLContext | None = None,
+) -> AsyncIterator[tuple[SmtpConnection, Server]]:
     client, theirs = open_cable()
     yield SmtpConnection(client, 1.0), Server(theirs, context)
 
 
 @asynccontextmanager
-async def on_sockets(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple]:
+async def on_sockets(
+    context: ssl.SSLContext | None = None,
+) -> AsyncIterator[tuple[SmtpConnection, Server]]:
     async with open_reactor() as lines:
         assert lines is not None
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -140,7 +144,8 @@ async def test_what_comes_while_waiting_is_taken_as_in_plain_text(open_both):
         def go_on() -> float | None:
             turn = connection.receive_exchange()
             if turn is None:
-                return connection.deadline(float("inf"))
+                deadline: float | None = connection.deadline(float("inf"))
+                return deadline
             received.append(turn.reply.code)
             return None
 

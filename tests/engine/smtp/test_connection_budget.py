@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -64,7 +65,7 @@ class Granted:
 
 @asynccontextmanager
 async def open_engine_with(
-    network: FakeNetwork, permits: Granted, **settings: int
+    network: FakeNetwork, permits: Granted, **settings: Any
 ) -> AsyncIterator[Engine]:
     async with open_test_engine(network, permits=permits, **settings) as engine:
         yield engine

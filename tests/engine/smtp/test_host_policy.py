@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -75,7 +76,7 @@ def senders(host: MailHost) -> list[str]:
     ]
 
 
-async def explain(network: FakeNetwork, text: str, **settings: object) -> Answer:
+async def explain(network: FakeNetwork, text: str, **settings: Any) -> Answer:
     async with (
         open_test_engine(network, **settings) as engine,
         open_answers(engine, [text], account="me", explain=True) as answers,
@@ -84,9 +85,7 @@ async def explain(network: FakeNetwork, text: str, **settings: object) -> Answer
     return answer
 
 
-async def in_turn(
-    network: FakeNetwork, *rounds: list[str], **settings: object
-) -> list[list[Verdict]]:
+async def in_turn(network: FakeNetwork, *rounds: list[str], **settings: Any) -> list[list[Verdict]]:
     """Verify each list when the connections of the one before are closed."""
     verdicts = []
     async with open_test_engine(network, **settings) as engine:

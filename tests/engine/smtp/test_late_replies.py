@@ -4,6 +4,8 @@ import heapq
 import itertools
 import random
 from collections import deque
+from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -80,9 +82,7 @@ async def test_a_neighbour_at_a_tarpit_is_answered(autojump_clock):
         async with open_checked_engine(network) as engine, trio.open_nursery() as nursery:
             unknown = [f"gone{n}@shop.test" for n in range(200)]
             for number in range(4):
-                nursery.start_soon(
-                    lambda n=number: verify(engine, *unknown[n::4], account="theirs")
-                )
+                nursery.start_soon(partial(verify, engine, *unknown[number::4], account="theirs"))
             for number in range(6):
                 [verdict] = await verify(engine, f"known{number}@shop.test")
                 assert verdict.status == "deliverable"
@@ -104,14 +104,14 @@ async def test_one_slow_reply_is_forgotten_in_time(autojump_clock):
 
 # -- at real distances -----------------------------------------------------------------------
 
-FAR = {
+FAR: dict[str, dict[str, Any]] = {
     "100 ms": {"latency_s": 0.1},
     "100 ms and the connect": {"latency_s": 0.1, "connect_s": 0.1},
     "100 ms and 20 ms of work": {"latency_s": 0.1, "reply_s": 0.02},
     "150 ms": {"latency_s": 0.15},
     "50 ms of work": {"reply_s": 0.05},
 }
-FARTHER = {
+FARTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "150 ms in step": ("in step", {"latency_s": 0.15}),
     "150 ms and the connect": ("pipelined", {"latency_s": 0.15, "connect_s": 0.15}),
     "150 ms and the connect, in step": ("in step", {"latency_s": 0.15, "connect_s": 0.15}),
@@ -248,9 +248,7 @@ async def test_a_neighbour_at_a_tarpit_far_away_is_answered(
             unknown = [f"gone{n}@shop.test" for n in range(200)]
             for number in range(4):
                 account = f"theirs{number % accounts}"
-                nursery.start_soon(
-                    lambda n=number, a=account: verify(engine, *unknown[n::4], account=a)
-                )
+                nursery.start_soon(partial(verify, engine, *unknown[number::4], account=account))
             for number in range(6):
                 [verdict] = await verify(engine, f"known{number}@shop.test")
                 assert verdict.status == "deliverable"

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -44,7 +45,7 @@ WITHIN_S = 60.0  # of real time; it takes less than one
 
 @asynccontextmanager
 async def open_engine_over(
-    network: FakeNetwork, sockets: bool, **settings: object
+    network: FakeNetwork, sockets: bool, **settings: Any
 ) -> AsyncIterator[Engine]:
     """An engine with one connection to a host, in memory or over pairs of sockets."""
     async with trio.open_nursery() as nursery:
@@ -72,9 +73,10 @@ async def verify_in_time(engine: Engine, *texts: str) -> list[Verdict]:
 
 @pytest.fixture(params=["memory", "sockets"])
 def sockets(request: pytest.FixtureRequest) -> bool:
-    if request.param == "memory":
+    is_real: bool = request.param == "sockets"
+    if not is_real:
         request.getfixturevalue("autojump_clock")
-    return request.param == "sockets"
+    return is_real
 
 
 FAULTS: dict[str, tuple[Fault, set[str]]] = {

@@ -1,6 +1,7 @@
 """Lists: addresses wait in the backlog until their host has capacity."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import trio
@@ -140,7 +141,7 @@ async def test_who_waits_in_step_is_let_in_a_few_at_a_time(autojump_clock):
         network.add("shop.test", new_host("no pipelining", reply_s=0.01))
         async with open_test_engine(network, host_connections=4) as engine:
             texts = knowns(40)
-            rooms = {}
+            rooms: dict[Any, tuple[int, int]] = {}
             async with (
                 open_answers(engine, texts, account="me") as answers,
                 trio.open_nursery() as nursery,

@@ -96,7 +96,7 @@ async def test_more_than_may_be_open_are_all_answered(autojump_clock, monkeypatc
         count = 2_000
         async with open_test_engine(network) as engine:
             texts = (f"a{number}@shop.test" for number in range(count))
-            places = set()
+            places: set[int] = set()
             async with open_answers(engine, texts, account="me", patient=True) as answers:
                 while ready := await answers.next_ready():
                     assert {fields_of(answer.verdict) for answer in ready} == {CATCH_ALL}

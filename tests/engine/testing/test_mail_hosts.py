@@ -361,7 +361,7 @@ async def test_a_host_can_be_silent_for_some_recipients(autojump_clock):
 
 
 async def test_replies_come_doubled_dropped_and_swapped_where_they_are_told_to(autojump_clock):
-    async def pipelined(**faults: object) -> str:
+    async def pipelined(**faults: Fault) -> str:
         host = MailHost(faults={key.replace("_", " "): t for key, t in faults.items()})
         async with open_fake_network() as network:
             client = await meet(network, host)

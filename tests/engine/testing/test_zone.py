@@ -77,7 +77,9 @@ def test_an_unknown_name_does_not_exist(zone):
 
 
 def test_a_chain_of_aliases_comes_in_one_answer(zone):
-    chain = resolve(zone, "alias.test").resolve_chaining()
+    answer = resolve(zone, "alias.test")
+    assert isinstance(answer, dns.message.QueryMessage)
+    chain = answer.resolve_chaining()
     assert len(chain.cnames) == 2
     assert chain.canonical_name.to_text() == "shop.test."
 

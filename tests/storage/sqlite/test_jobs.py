@@ -136,7 +136,8 @@ async def test_who_finds_nothing_due_writes_nothing_and_waits_for_nobody(
         assert await line_of(process) == "held"
         assert await claimed(store, each_max=1) == []
         assert await claimed(store, "deliver") == []
-        for kind in ("alert", "meter"):
+        kinds: tuple[MessageKind, ...] = ("alert", "meter")
+        for kind in kinds:
             assert await store.claim_messages(kind, limit=9, lease_s=LEASE_S) == []  # type: ignore[arg-type]
 
 
@@ -265,7 +266,9 @@ async def test_no_write_reads_or_sorts_a_whole_table(store: Store, path: Path):
 def fill(path: Path, *, ended: int, full: int, others: int) -> None:
     """So many jobs that have ended, then of one host that are due, then of hosts that are due later."""
     at = micros(NOON)
-    jobs = [(f"ended {n}", "ended.test", "done", None, at) for n in range(ended)]
+    jobs: list[tuple[str, str, str, int | None, int | None]] = [
+        (f"ended {n}", "ended.test", "done", None, at) for n in range(ended)
+    ]
     jobs += [
         (f"full {n}", "full.test", "delivering", at - 2_000_000 + n, None) for n in range(full)
     ]

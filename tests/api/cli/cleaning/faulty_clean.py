@@ -128,7 +128,11 @@ def at_step(number: int, act: Callable[[], None], reached: Callable[[int], None]
 
 def count_steps(place: Place) -> int:
     counts, into = os.pipe()
-    place.apart(lambda: at_step(-1, lambda: None, lambda _: os.write(into, b".")))
+
+    def mark(_: int) -> None:
+        os.write(into, b".")
+
+    place.apart(lambda: at_step(-1, lambda: None, mark))
     os.set_blocking(counts, False)
     return len(os.read(counts, 1 << 20))
 
@@ -141,11 +145,14 @@ def faults(place: Place) -> dict[str, Callable[[], None]]:
         beside.write_bytes(other)
         os.replace(beside, place.list)
 
+    def rewrite() -> None:
+        place.list.write_bytes(other)
+
     return {
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "fill": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1)),
         "truncate": lambda: os.truncate(place.list, len(place.octets) // 2),
-        "replace": lambda: place.list.write_bytes(other) and None,
+        "replace": rewrite,
         "rename": rename,
     }
 
