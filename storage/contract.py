@@ -50,7 +50,7 @@ SETTLED_KEPT = timedelta(days=7)  # a second settlement within this time is reco
 LISTED_MAX = 1_000  # jobs, attempts or messages per call
 METER_SLOT_S = 10  # billable verifications within a slot go to the billing meter as one count
 METER_REST_S = 2  # from the end of a slot until its count is due
-MESSAGES_KEPT_MAX = {
+MESSAGES_KEPT_MAX: dict[MessageKind, timedelta] = {
     "alert": timedelta(days=400),
     "meter": timedelta(days=40),
 }  # alert: a yearly period; meter: Stripe accepts events of the last 35 days

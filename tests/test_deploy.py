@@ -20,7 +20,7 @@ import yaml
 from mailprobe.api.cli import COMMANDS
 from mailprobe.api.settings import TABLE, Settings
 from mailprobe.bench.lab import start_lab
-from mailprobe.bench.suites.service import ServiceProcess, start_service
+from mailprobe.bench.load.service_process import ServiceProcess, start_service
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -87,14 +88,16 @@ def engine_settings(doh_url: str, authority: Path, smtp_port: int) -> EngineSett
 
 
 @asynccontextmanager
-async def open_engine_for(zone: Zone, smtp_port: int, **settings: object) -> AsyncIterator[Engine]:
+async def open_engine_for(zone: Zone, smtp_port: int, **settings: Any) -> AsyncIterator[Engine]:
     """An engine that resolves these names; at its end nothing may be left under way."""
     with tempfile.TemporaryDirectory() as folder:
         tls, authority = doh.make_authority(Path(folder), "127.0.0.1")
         listeners = await trio.open_ssl_over_tcp_listeners(
             0, tls, host="127.0.0.1", https_compatible=True
         )
-        port = listeners[0].transport_listener.socket.getsockname()[1]
+        listener = listeners[0].transport_listener
+        assert isinstance(listener, trio.SocketListener)
+        port = listener.socket.getsockname()[1]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, doh.Resolver(zone).serve, listeners)
             base = engine_settings(f"https://127.0.0.1:{port}{doh.PATH}", authority, smtp_port)
@@ -112,5 +115,6 @@ async def verify(engine: Engine, texts: Iterable[str]) -> dict[str, Finding]:
             engine, list(texts), account="peers", patient=True, explain=True
         ) as answers:
             async for answer in answers:
+                assert answer.evidence is not None
                 findings[answer.verdict.email] = Finding(answer.verdict, answer.evidence)
     return findings

@@ -195,6 +195,7 @@ async def test_a_restart_in_a_burst_makes_no_domain_lose_its_mail(another):
                 engine, wanted, account="me", patient=True, explain=True
             ) as answers:
                 async for answer in answers:
+                    assert answer.evidence is not None
                     findings[answer.verdict.email] = Finding(answer.verdict, answer.evidence)
                     if len(findings) == 300:
                         await trio.to_thread.run_sync(first.stop)

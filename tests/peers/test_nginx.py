@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -45,7 +46,7 @@ class Client:
         self._http = http
         self._front = front
 
-    def _build(self, method: str, path: str, **more: object) -> httpx.Request:
+    def _build(self, method: str, path: str, **more: Any) -> httpx.Request:
         headers = {"host": NAME, "authorization": f"Bearer {self._front.credentials.key}"}
         headers.update(more.pop("headers", {}))
         return self._http.build_request(
@@ -56,7 +57,7 @@ class Client:
             **more,
         )
 
-    async def request(self, method: str, path: str, **more: object) -> httpx.Response:
+    async def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         response = await self._http.send(self._build(method, path, **more))
         assert response.http_version == "HTTP/2"
         return response

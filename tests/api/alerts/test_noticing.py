@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import trio
@@ -227,7 +228,7 @@ async def test_a_cap_reached_again_in_one_period_is_told_of_once(autojump_clock,
 async def test_the_quota_tells_of_use_and_of_402(autojump_clock):
     """The service itself, from the request to the mail."""
     box = Mailbox()
-    received: list[Alerts] = []
+    received: list[Any] = []
     plans = {**FEW, "builder": replace(FEW["builder"], monthly_calls=4)}
     async with (
         open_shop("builder", plans=plans, watch=lambda *reported: received[0].watch(*reported)) as shop,

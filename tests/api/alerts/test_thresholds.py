@@ -16,6 +16,7 @@ from mailprobe.api.alerts.thresholds import (
     Alert,
     Figures,
     Kind,
+    Measure,
     Unwritable,
     compose,
     crossed,
@@ -51,7 +52,7 @@ def kinds(
 
 
 def alert(kind: Kind, tier: Tier = "builder", **more: Any) -> Alert:
-    measure = "quota" if tier == "free" else "volume"
+    measure: Measure = "quota" if tier == "free" else "volume"
     plan = PLANS[tier]
     figures = Figures(
         tier, measure, NOW, MARCH, APRIL, 4_000, plan.monthly_calls, plan.price_micros_per_call,

@@ -121,7 +121,7 @@ async def kill_portal(billed: Billed, case: Case, step: int) -> None:
     service = billed.service
     for write in count(step=step):
         account_id = billed.next_account(case)
-        first = await service.ask(case, write, doom=True)
+        first = await service.send(case, write, doom=True)
         if first is None:
             await service.until_killed()
         survived = not service.countdown.stop()
@@ -146,7 +146,7 @@ async def kill_job(billed: Billed) -> None:
     account_id = billed.next_account(JOB)
     before = service.done()
     for write in count():
-        first = await service.ask(JOB, write, doom=True)
+        first = await service.send(JOB, write, doom=True)
         if first is None:
             await service.until_killed()
         if service.countdown.stop():

@@ -271,6 +271,7 @@ def test_a_database_that_cannot_be_written(tmp_path, place):
     (tmp_path / "folder").mkdir()
     check = check_database(str(tmp_path / place))
     assert check.status == "failed"
+    assert check.advice is not None
     assert "MAILPROBE_DATABASE" in check.advice
 
 
@@ -279,6 +280,7 @@ async def test_a_postgresql_server_that_is_away_is_told_without_its_password():
     assert check.status == "failed"
     assert "127.0.0.1:1/mailprobe" in check.found
     assert "s3cret" not in repr(check)
+    assert check.advice is not None
     assert "MAILPROBE_DATABASE" in check.advice
 
 

@@ -22,7 +22,7 @@ from tests.api.raw_http import Raw, Streaming, echo, hello, read_body, respond, 
 MEBIBYTE = 1 << 20
 
 
-def quart() -> QuartTrio:
+def quart() -> Any:
     """What the service is made of, in small."""
     app = QuartTrio(__name__)
     app.config["MAX_CONTENT_LENGTH"] = 2 * MEBIBYTE
@@ -463,7 +463,7 @@ async def test_a_client_that_hangs_up_cancels_its_request():
 @pytest.mark.parametrize("body", ["", "hel"])
 async def test_a_client_that_hangs_up_cancels_a_handler(body, reset):
     begun, ended = trio.Event(), trio.Event()
-    app = QuartTrio(__name__)
+    app: Any = QuartTrio(__name__)
 
     @app.post("/")
     async def work():

@@ -16,7 +16,7 @@ from mailprobe.api.http.overload import (
 )
 from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.http.server import REJECT_WITHIN_S, UNREAD_S_MAX, HttpServer, Limits
-from tests.api.raw_http import read_body, respond, serving
+from tests.api.raw_http import hello, read_body, respond, serving
 
 HEAD = "POST / HTTP/1.1\r\nHost: a.test\r\n"
 WHOLE = HEAD + "Content-Length: 5\r\n\r\nhello"
@@ -192,7 +192,7 @@ def fill(queue: AdmissionQueue) -> list[Ticket]:
 
 
 def a_server(queue: AdmissionQueue) -> HttpServer:
-    return HttpServer(respond, lambda code: b"", Limits(), queue, BodyBudget(), ())
+    return HttpServer(hello, lambda code: b"", Limits(), queue, BodyBudget(), ())
 
 
 WAYS = {

@@ -13,9 +13,11 @@ from mailprobe.api.jobs.delivery import (
     CONNECT_S,
     DELIVERY_S,
     Delivered,
+    FindAddresses,
     open_webhook_sender,
 )
 from mailprobe.engine.dns.messages import AddressAnswer, Addresses, LookupFailed, NoAddress
+from mailprobe.engine.net.dialer import Dial
 from mailprobe.engine.net.tcp import CannotConnect
 from tests.api.jobs.delivery_fixture import (
     ANSWERS,
@@ -163,10 +165,11 @@ BUGS = [ValueError("s3cret"), OSError(5, "s3cret"), ExceptionGroup("s3cret", [Ke
 
 @pytest.mark.parametrize("bug", BUGS, ids=repr)
 async def test_it_raises_nothing(ca_file, bug):
-    async def fails(*_: object) -> Any:
+    async def fails(*_: Any, **__: Any) -> Any:
         raise bug
 
-    for find, dial in ((fails, None), (finds(PUBLIC), fails)):
+    cases: list[tuple[FindAddresses, Dial | None]] = [(fails, None), (finds(PUBLIC), fails)]
+    for find, dial in cases:
         async with open_webhook_sender(
             find, allow_private=False, ca_file=ca_file, dial=dial
         ) as webhook_sender:

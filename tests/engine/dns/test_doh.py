@@ -3,6 +3,7 @@
 import ssl
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import h2.config
 import h2.connection
@@ -67,7 +68,7 @@ class Server:
                 if not (more := await stream.receive_some()):
                     return
                 buffer += more
-            head, _, buffer = buffer.partition(b"\r\n\r\n")
+            _, _, buffer = buffer.partition(b"\r\n\r\n")
             body, buffer = buffer[: len(QUESTION)], buffer[len(QUESTION) :]
             self.questions += 1
             if self.slow is not None:
@@ -332,7 +333,7 @@ async def test_a_question_that_is_given_up_frees_its_place_at_once(authority, ca
         reported: list[object] = []
         hung = [transport.begin(server.url, QUESTION, reported.append) for _ in range(most)]
         await until(lambda: server.questions == most)
-        answered: list[object] = []
+        answered: list[Any] = []
         for _ in range(3):
             transport.begin(server.url, QUESTION, answered.append)
         for give_up in hung:
@@ -363,7 +364,7 @@ async def test_a_connection_with_many_resets_is_replaced_before_the_server_hangs
         open_transport(ca_file) as transport,
     ):
         transport.subscribe_capacity(server.url, places.append)
-        answered: list[object] = []
+        answered: list[Any] = []
         transport.begin(server.url, QUESTION, answered.append)
         for number in range(20):
             give_up = transport.begin(server.url, QUESTION, answered.append)

@@ -135,7 +135,7 @@ async def test_a_list_that_joins_a_requests_look_up_is_patient(autojump_clock, a
         network.zone.mx("shop.test", "mx.test")
         transport = Troubled(network, "loses")
         transport.fault(0.0, 1.2)
-        reported: dict[str, Any] = {}
+        reported: dict[bool, Any] = {}
 
         async def find(account: str, *, patient: bool) -> None:
             reported[patient] = await engine.routes.find("shop.test", account, patient=patient)

@@ -16,6 +16,7 @@ from mailprobe.engine.dns.messages import (
     OPT,
     TYPES,
     Addresses,
+    Kind,
     LookupFailed,
     NoMail,
     Route,
@@ -28,7 +29,7 @@ from mailprobe.engine.dns.messages import (
 NAME = "shop.test"
 IP = "11.0.0.9"
 REVERSE = "9.0.0.11.in-addr.arpa"
-KINDS = {"MX": NAME, "A": NAME, "AAAA": NAME, "PTR": REVERSE}
+KINDS: dict[Kind, str] = {"MX": NAME, "A": NAME, "AAAA": NAME, "PTR": REVERSE}
 
 
 def question_of(name: str, kind: str) -> bytes:
@@ -44,7 +45,7 @@ def labels(*names: str | bytes) -> bytes:
 class Writer:
     """Writes messages that are mostly well formed, and now and then are not, by chance."""
 
-    def __init__(self, rng: random.Random, kind: str) -> None:
+    def __init__(self, rng: random.Random, kind: Kind) -> None:
         self.rng = rng
         self.kind = kind
         self.octets = bytearray()
@@ -81,7 +82,13 @@ class Writer:
             self.octets += b"\0" if rng.random() < 0.9 else self.name()
         else:
             self.octets += b"\xc0\x0c" if rng.random() < 0.6 else self.name()
-        numbers = {**TYPES, "CNAME": 5, "SOA": 6, "NS": 2, "TXT": 16, "OPT": 41}
+        numbers = dict[str, int](TYPES.items()) | {
+            "CNAME": 5,
+            "SOA": 6,
+            "NS": 2,
+            "TXT": 16,
+            "OPT": 41,
+        }
         class_ = 1 if rng.random() < 0.97 else rng.choice((3, 254, 255, 1232))
         ttl = rng.choice((0, 60, 300, 86400) * 6 + (0x7FFFFFFF, 0x80000000, 0xFFFFFFFF))
         head = pack(">HHI", numbers[kind], class_, ttl)
@@ -181,7 +188,7 @@ READ = {
 }
 
 
-def quick(octets: bytes, kind: str):
+def quick(octets: bytes, kind: Kind):
     """What the quick reader alone says of octets behind a header that is right."""
     question = question_of(KINDS[kind], kind)
     missing = mailprobe.engine.dns.messages._check_header(octets, question)
@@ -217,7 +224,7 @@ def test_the_quick_reader_says_what_dnspython_says(by_dnspython, kind, seed):
     assert known > certain / 3 > 40  # else the two were compared about nothing
 
 
-def known_and_same(octets: bytes, kind: str, by_dnspython) -> object:
+def known_and_same(octets: bytes, kind: Kind, by_dnspython) -> object:
     assert quick(octets, kind) is not None
     reported = READ[kind](octets)
     assert reported == by_dnspython(octets, kind)
@@ -225,7 +232,7 @@ def known_and_same(octets: bytes, kind: str, by_dnspython) -> object:
 
 
 def message(
-    kind: str, *answers: bytes, rcode: int = 0, authority: bytes = b"", others: bytes = b""
+    kind: Kind, *answers: bytes, rcode: int = 0, authority: bytes = b"", others: bytes = b""
 ) -> bytes:
     counts = (1, len(answers), bool(authority), bool(others))
     head = pack(">HHHHHH", 0, 0x8180 | rcode, *counts)

@@ -45,7 +45,9 @@ class Pair:
         self.server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
         self.server.local_settings = h2.settings.Settings(
             client=False,
-            initial_values={Codes[name.upper()]: value for name, value in settings.items()},
+            initial_values={
+                getattr(Codes, name.upper()): value for name, value in settings.items()
+            },
         )
         self.server.initiate_connection()
         self.received: dict[int, dict[bytes, bytes]] = {}

@@ -12,6 +12,7 @@ from mailprobe.engine.dns.deadlines import DeadlineClock
 from mailprobe.engine.dns.messages import (
     LookupFailed,
     NoMail,
+    Route,
 )
 from mailprobe.engine.dns.resolver import AGAIN_AFTER_S, HEDGE_S
 from mailprobe.engine.dns.resolver_endpoint import LOOKUPS_MAX, TRY_S
@@ -255,7 +256,8 @@ async def test_memory_is_bounded_and_forgets_the_oldest(autojump_clock):
             self.flight.finish(self.name, 60.0)
 
     async with trio.open_nursery():
-        memory = SingleFlightCache(DeadlineClock(), AtOnce, names_max=3)
+        new_lookup: Any = AtOnce  # only start() is called
+        memory: SingleFlightCache[str] = SingleFlightCache(DeadlineClock(), new_lookup, names_max=3)
         for name in ("a", "b", "c", "d"):
             await memory.find(name)
         assert [memory.cached(name) for name in "abcd"] == [None, "b", "c", "d"]

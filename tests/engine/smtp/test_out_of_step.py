@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Drop, Sometimes, Swap, Twice
+from mailprobe.engine.testing.faults import Drop, Fault, Sometimes, Swap, Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import open_checked_engine, verify
@@ -19,7 +19,7 @@ NAMING = {
     True: ("250 2.1.5 <{rcpt}>: Ok", "550 5.1.1 <{rcpt}>: User unknown"),
     False: ("250 Accepted", "550 Unrouteable address"),
 }
-FAULTS = {
+FAULTS: dict[str, Fault] = {
     "doubled": Twice(),
     "doubled 5 ms later": Twice(gap_s=0.005),
     "doubled 8 ms later": Twice(gap_s=0.008),

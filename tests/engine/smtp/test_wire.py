@@ -46,7 +46,7 @@ COMMANDS = {
     "STARTTLS": STARTTLS,
 }
 PIPELINING = b"250-mx.shop.test\r\n250 PIPELINING\r\n"
-WAYS = {  # how a conversation comes to a stage
+WAYS: dict[Stage, list[tuple[Command | None, bytes]]] = {  # how a conversation comes to a stage
     Stage.BANNER: [],
     Stage.HELLO: [(None, b"220 hello\r\n")],
     Stage.READY: [(None, b"220 hello\r\n"), (EHLO, b"250 hello\r\n")],

@@ -1,6 +1,7 @@
 """How replies are framed: lines, bounds, and what is no reply."""
 
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 from hypothesis import example, given
@@ -13,6 +14,8 @@ from mailprobe.engine.smtp.wire import (
     ReplyReader,
     SmtpReply,
 )
+
+SURROGATES: tuple[Literal["Cs"]] = ("Cs",)
 
 
 def read_all(*pieces: bytes) -> list[SmtpReply]:
@@ -28,7 +31,7 @@ def read_all(*pieces: bytes) -> list[SmtpReply]:
 # -- framing ---------------------------------------------------------------------------------
 
 line_texts = st.text(
-    st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)), max_size=60
+    st.characters(exclude_characters="\r\n", exclude_categories=SURROGATES), max_size=60
 )
 replies = st.builds(
     SmtpReply,

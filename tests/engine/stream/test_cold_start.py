@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import trio
@@ -73,7 +74,8 @@ def test_before_workers_fork_everything_is_made(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(engine_module, "_rules", lambda: rules)
     engine_module.load_rules_and_lists()
     assert left_to_compile(rules) == 0
-    assert engine_module._lists().disposable._names is not None
+    names: Any = engine_module._lists().disposable
+    assert names._names is not None
 
 
 def test_the_package_alone_imports_no_layer():

@@ -11,6 +11,7 @@ from mailprobe.engine import (
     Engine,
     open_answers,
 )
+from mailprobe.engine.evidence import Evidence
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.host_profiles import new_host

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -361,7 +362,7 @@ async def test_a_host_can_be_silent_for_some_recipients(autojump_clock):
 
 
 async def test_replies_come_doubled_dropped_and_swapped_where_they_are_told_to(autojump_clock):
-    async def pipelined(**faults: Fault) -> str:
+    async def pipelined(**faults: Any) -> str:
         host = MailHost(faults={key.replace("_", " "): t for key, t in faults.items()})
         async with open_fake_network() as network:
             client = await meet(network, host)

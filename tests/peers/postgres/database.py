@@ -14,7 +14,7 @@ DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_data
 def query(url: str, statement: str) -> list[Any]:
     """Run a statement in a transaction of its own. Returns its rows, if it has any."""
     with psycopg.connect(url, options=f"-c search_path={SCHEMA}", autocommit=True) as db:
-        cursor = db.execute(statement)  # type: ignore[call-overload]
+        cursor = db.execute(statement)
         return cursor.fetchall() if cursor.description else []
 
 

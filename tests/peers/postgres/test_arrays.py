@@ -47,7 +47,7 @@ def test_what_is_written_as_an_array_is_read_as_it_was(
     server: PrivatePostgres, kind: str, values: list[Any]
 ):
     with closing(PostgresServer(server.url).connect()) as db:
-        [(read,)] = db.execute(f"SELECT %s::{kind}[]", [values]).fetchall()  # type: ignore[call-overload]
+        [(read,)] = db.execute(f"SELECT %s::{kind}[]", [values]).fetchall()
         assert read == values
         for value in values:
             [(same,)] = db.execute("SELECT %s = ANY(%s)", [value, [value]]).fetchall()

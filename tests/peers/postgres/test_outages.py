@@ -1,6 +1,7 @@
 """A server that is away, stands still or holds a lock: the store is unavailable, and heals."""
 
 from collections import Counter
+from functools import partial
 
 import psycopg
 import pytest
@@ -122,9 +123,7 @@ async def test_stopped_and_started_under_load_nothing_is_lost_or_counted_twice(
                     nursery.start_soon(work, index)
             for stop in range(4):
                 await reach(sum(settled.values()) + 200)
-                await trio.to_thread.run_sync(
-                    lambda gently=stop % 2 == 1: server.stop(gently=gently)
-                )
+                await trio.to_thread.run_sync(partial(server.stop, gently=stop % 2 == 1))
                 await trio.to_thread.run_sync(server.start)
             await reach(sum(settled.values()) + 200)
             running = False

@@ -47,6 +47,7 @@ class Nginx:
 
 def page_text() -> str:
     """The page's only block of nginx configuration."""
+    block: str
     (block,) = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
     return block
 

@@ -14,7 +14,7 @@ import pytest
 from mailprobe.storage import open_store
 from mailprobe.storage.columns import micros
 from mailprobe.storage.contract import Store
-from mailprobe.storage.records import Caller
+from mailprobe.storage.records import Caller, MessageKind
 from tests.storage.child_processes import (
     child,
     line_of,
@@ -138,7 +138,7 @@ async def test_who_finds_nothing_due_writes_nothing_and_waits_for_nobody(
         assert await claimed(store, "deliver") == []
         kinds: tuple[MessageKind, ...] = ("alert", "meter")
         for kind in kinds:
-            assert await store.claim_messages(kind, limit=9, lease_s=LEASE_S) == []  # type: ignore[arg-type]
+            assert await store.claim_messages(kind, limit=9, lease_s=LEASE_S) == []
 
 
 async def test_killed_at_any_moment_no_job_is_lost_or_counted_twice(path: Path, clock: Clock):
@@ -227,7 +227,7 @@ async def every_write(store: Store, caller: Caller) -> None:
     await store.job("1")
     for which in ({}, {"account_id": caller.account.id}):
         for state in (None, "done"):
-            await store.jobs(**which, state=state, limit=5)  # type: ignore[arg-type]
+            await store.jobs(**which, state=state, limit=5)
         await store.messages("meter", **which, limit=5)
     reservation: Any = await store.reserve(caller, 1, granted, lease_s=60)
     await store.settle(reservation, [row(NOON)], metered=True)

@@ -19,7 +19,7 @@ import trio.testing
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import SETTLED_KEPT, Store, StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Caller, Ledger, Reservation
-from mailprobe.storage.sqlite import database_thread, key_lookup, retention
+from mailprobe.storage.sqlite import accounts, database_thread, key_lookup, retention
 from tests.storage.child_processes import child, line_of, said_by, tell
 from tests.storage.fixed_clock import (
     NOON,
@@ -361,7 +361,7 @@ async def test_those_who_ask_for_a_key_together_share_a_look_up(
         looked[sha256] += 1
         return look_up(db, sha256)
 
-    look_up = key_lookup.caller
+    look_up = accounts.caller
     monkeypatch.setattr(key_lookup, "caller", counted)
     found = []
 
