@@ -20,7 +20,7 @@ from rich.text import Text
 
 from mailprobe.bench.harness.figures import Figure, Result, Series
 from mailprobe.bench.harness.tables import new_table, number
-from mailprobe.engine.smtp.session.session import REFUSALS_MAX as DEPTH_MAX
+from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX as DEPTH_MAX
 
 HOST_LIMIT = 4  # connections: what hosts bear from a stranger
 KNEE = 0.9  # of the best rate: what more would bring is not worth what it costs

@@ -12,6 +12,7 @@ from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.pool.greeting import Greeter
 from mailprobe.engine.smtp.pool.host import PoolHost
 from mailprobe.engine.smtp.pool.reply_pace import FAR_S
+from mailprobe.engine.smtp.pool.resting import record_failure, send_on
 from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause
 from mailprobe.engine.smtp.session.session import SmtpSession
 from mailprobe.engine.smtp.throttle import NEVER
@@ -23,7 +24,6 @@ HEDGE_S = 0.25  # of silence before a greeting, then the next exchange is dialle
 HURRY_S = 0.15  # a greeting that takes longer is not waited for before the next is opened
 RELEASE_S = 0.2  # so long a host may count a connection that is closed, or about to be
 OPENING_S_LEAST = 0.1  # what a new connection costs, however near its host is
-AVOID_S = 5.0  # an address that failed is avoided for so long
 DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one go after no, one, two strikes in a row
 
 
@@ -111,14 +111,14 @@ class ConnectionOpener:
                 return greeted
             cause = greeted
         if cause is not None and not permits_short:
-            self._pool.record_failure(cause)
-            self._pool.send_on(cause)
+            record_failure(self._pool, cause)
+            send_on(self._pool, cause)
         elif (
             cause is None
             and backoff_cause is not None
             and not (permits_short or self._pool.sessions)
         ):
-            self._pool.send_on(backoff_cause)  # they failed under another name
+            send_on(self._pool, backoff_cause)  # they failed under another name
         return None
 
     async def _try_address(self, address: str) -> SmtpSession | Cause | None:
