@@ -189,5 +189,5 @@ class ConnectionOpener:
             probe.cause = cause
             if probe.notes is not None:
                 probe.notes.tried.append(ConnectionAttempt(self._pool.name, address, cause.words))
-            if probe.exhausted and probe.pool is self:
+            if probe.exhausted and probe.pool is self._pool:
                 self._pool.settle(probe, cause.outcome, cause.rule)
