@@ -31,6 +31,7 @@ from mailprobe.engine.smtp.address_lookups import (
 )
 from mailprobe.engine.smtp.catchall import Domains, random_local
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
+from mailprobe.engine.smtp.hedges import Hedges
 from mailprobe.engine.smtp.host_memory import HostMemory
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.permits import Permits
@@ -55,7 +56,6 @@ class ProbeDispatcher:
         "_awaiting_proof",
         "_clock_needed",
         "_clocked",
-        "_hedging",
         "_looking_up",
         "_now",
         "_nursery",
@@ -70,6 +70,7 @@ class ProbeDispatcher:
         "closing",
         "dial",
         "domains",
+        "hedge",
         "host_memory",
         "observer",
         "permits",
@@ -112,7 +113,6 @@ class ProbeDispatcher:
         self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
         self._answering = 0  # batches whose replies are being processed
         self._room_at: dict[Pool | None, None] = {}  # capacity freed meanwhile
-        self._hedging: set[str] = set()  # exchanges being looked up for a hedge
         self.host_memory = HostMemory(self._now)
         self.pools = Pools(operators, self.host_memory, self._new_pool, self._now)
         self.permits = Permits(
@@ -121,6 +121,7 @@ class ProbeDispatcher:
             self.pools.at_address,
             self.capacity_freed,
         )
+        self.hedge = Hedges(routes, self.pools, self._usable, self.start).hedge
         self._looking_up = AddressLookups(routes, self._found, self._next_exchange)
         self._tasks = 0
         self._all_done = trio.Event()
@@ -134,17 +135,18 @@ class ProbeDispatcher:
 
     @property
     def full(self) -> bool:
-        return self.under_way >= self._probes_max
+        # Here and below `under_way` is written out: that saves a call or more for each reply.
+        return len(self._admitted) - self._awaiting_proof >= self._probes_max
 
     @property
     def at_capacity(self) -> bool:
         """More than half of `probes_max` is in use: keep queues at lock-step sessions short."""
-        return 2 * self.under_way > self._probes_max
+        return 2 * (len(self._admitted) - self._awaiting_proof) > self._probes_max
 
     @property
     def room(self) -> int:
         """How many more probes may be admitted."""
-        return self._probes_max - self.under_way
+        return self._probes_max - len(self._admitted) + self._awaiting_proof
 
     def statistics(self) -> EngineStatistics:
         """Return current counts. Visits every host: call it once a second, not per address."""
@@ -386,38 +388,6 @@ class ProbeDispatcher:
         if self.settings.allow_private:
             return ips
         return tuple(ip for ip in ips if is_public(ip))
-
-    # -- hedges ------------------------------------------------------------------------------
-
-    def hedge(self, pool: Pool) -> None:
-        """The pool's exchange is silent: dial the next exchange of each probe that waits there."""
-        for probe in list(pool.waiting):
-            if probe.settled or probe.pool is not pool or probe.hedge_index >= 0:
-                continue
-            index = probe.exchange_index + 1
-            if index >= len(probe.exchanges):
-                continue
-            name = probe.exchanges[index].name
-            known = self._routes.cached_addresses(name)
-            if known is None:
-                self._lookup_for_hedge(name, probe.asker, pool)
-            elif isinstance(known, Addresses) and (usable := self._usable(known.ips)):
-                other = self.pools.find(usable, name)
-                if other is not pool:
-                    other.hedge(probe, index)
-
-    def _lookup_for_hedge(self, name: str, account: str, pool: Pool) -> None:
-        if name not in self._hedging:
-            self._hedging.add(name)
-            self.start(self._find_for_hedge, name, account, pool)
-
-    async def _find_for_hedge(self, name: str, account: str, pool: Pool) -> None:
-        try:
-            await self._routes.addresses(name, account)
-        finally:
-            self._hedging.discard(name)
-        if pool.silent and self._routes.cached_addresses(name) is not None:
-            self.hedge(pool)
 
     # -- tasks and clocks --------------------------------------------------------------------
 

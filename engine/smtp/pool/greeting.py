@@ -7,6 +7,7 @@ import trio
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.connection import SmtpConnection
 from mailprobe.engine.smtp.host_policy import start_tls
+from mailprobe.engine.smtp.pool.connecting import learn_pace
 from mailprobe.engine.smtp.pool.host import PoolHost
 from mailprobe.engine.smtp.probe import Cause
 from mailprobe.engine.smtp.replies.rules import Step
@@ -87,7 +88,7 @@ class Greeter:
             return cause
         if connection.unread():
             return cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)
-        self._pool.learn_pace(connection)
+        learn_pace(self._pool, connection)
         return SmtpSession(self._pool, connection, address, preamble)
 
     async def _start_tls(

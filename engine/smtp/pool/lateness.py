@@ -6,7 +6,8 @@ others.
 """
 
 from mailprobe.engine.smtp.pool.reply_pace import ReplyPace
-from mailprobe.engine.smtp.session.session import REFUSALS_MAX, SmtpSession
+from mailprobe.engine.smtp.session.session import SmtpSession
+from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER
 
 LATE_SHARE_GUESS = 0.2  # of the recipients at a host that has had one late reply
@@ -27,34 +28,30 @@ class Lateness:
     """The late sessions and the late replies of one host. Times are seconds of trio's clock."""
 
     __slots__ = (
-        "_accepted",
         "_accepted_late",
         "_accepting_s",
-        "_share",
+        "accepted",
         "late_reply_s",
         "rerouted_at",
         "sessions",
+        "share",
     )
 
     def __init__(self) -> None:
         self.sessions: dict[SmtpSession, float] = {}  # late now, and since when
         self.rerouted_at = NEVER  # when a session last gave up a late reply
         self.late_reply_s: float | None = None  # how long a late reply takes here, at the least
-        self._accepted = 0  # recipients,
+        self.accepted = 0  # recipients,
         self._accepted_late = 0  # those of them with a late reply,
         self._accepting_s = 0.0  # and the longest of these replies
-        self._share = LATE_SHARE_GUESS  # of the recipients: a guess, then a moving average
-
-    def recipient_in_time(self, *, accepted: bool) -> None:
-        self._accepted += accepted
-        self._share -= LATE_SHARE_EWMA * self._share
+        self.share = LATE_SHARE_GUESS  # of the recipients: a guess, then a moving average
 
     def session_late(self, session: SmtpSession, since: float, accepted: int) -> None:
         """`accepted` recipients before the late one were answered in time."""
-        self._accepted += accepted
-        self._share *= (1 - LATE_SHARE_EWMA) ** accepted
+        self.accepted += accepted
+        self.share *= (1 - LATE_SHARE_EWMA) ** accepted
         self.sessions[session] = since
-        self._share += LATE_SHARE_EWMA * (1 - self._share)
+        self.share += LATE_SHARE_EWMA * (1 - self.share)
 
     def accepted_late(self, reply_s: float) -> None:
         self._accepted_late += 1
@@ -70,7 +67,7 @@ class Lateness:
     @property
     def slow_for_all(self) -> bool:
         """No recipient was accepted in time: the host may be slow rather than a tarpit."""
-        return self._accepted <= self._accepted_late
+        return self.accepted <= self._accepted_late
 
     def reroute_s(self, late_s: float, opening_s: float) -> float:
         """How long to wait for a late reply while other probes need its connection.
@@ -91,5 +88,5 @@ class Lateness:
         costs less than a round trip for each recipient.
         """
         far = int((pace.reply_s - gap_s) / TARPIT_DEPTH_S)
-        few = int(LATE_A_ROUND / self._share)
+        few = int(LATE_A_ROUND / self.share)
         return max(1, min(far, few, REFUSALS_MAX // 2))

@@ -12,6 +12,7 @@ from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.pool.greeting import Greeter
 from mailprobe.engine.smtp.pool.host import PoolHost
 from mailprobe.engine.smtp.pool.reply_pace import FAR_S
+from mailprobe.engine.smtp.pool.resting import record_failure, send_on
 from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause
 from mailprobe.engine.smtp.session.session import SmtpSession
 from mailprobe.engine.smtp.throttle import NEVER
@@ -23,7 +24,6 @@ HEDGE_S = 0.25  # without a greeting, then the next exchange is dialled as well
 HURRY_S = 0.15  # without a greeting, then further connections are opened
 RELEASE_S = 0.2  # for which a host may still count a connection that is closed or closing
 OPENING_S_LEAST = 0.1  # what a new connection costs even to a near host
-AVOID_S = 5.0  # an address that failed is avoided this long
 DOUBTFUL_ADDRESSES = (ADDRESSES_MAX, 2, 1)  # tried in one attempt after 0, 1, 2 failures in a row
 
 
@@ -111,14 +111,14 @@ class ConnectionOpener:
                 return greeted
             cause = greeted
         if cause is not None and not permits_short:
-            self._pool.record_failure(cause)
-            self._pool.send_on(cause)
+            record_failure(self._pool, cause)
+            send_on(self._pool, cause)
         elif (
             cause is None
             and backoff_cause is not None
             and not (permits_short or self._pool.sessions)
         ):
-            self._pool.send_on(backoff_cause)  # they failed under another name
+            send_on(self._pool, backoff_cause)  # they failed under another name
         return None
 
     async def _try_address(self, address: str) -> SmtpSession | Cause | None:
@@ -189,5 +189,5 @@ class ConnectionOpener:
             probe.cause = cause
             if probe.notes is not None:
                 probe.notes.tried.append(ConnectionAttempt(self._pool.name, address, cause.words))
-            if probe.exhausted and probe.pool is self:
+            if probe.exhausted and probe.pool is self._pool:
                 self._pool.settle(probe, cause.outcome, cause.rule)

@@ -7,41 +7,40 @@ that cannot be reached is tried once, not once for each address.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import trio
 
-from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.fair_queue import FairQueue
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.connection import SmtpConnection
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.host_policy import first_terms
 from mailprobe.engine.smtp.operators import MailOperator
 from mailprobe.engine.smtp.pairing import EARLY
+from mailprobe.engine.smtp.pool.catchall_tests import repeat_test, settle_awaiting
+from mailprobe.engine.smtp.pool.connecting import run_connection
+from mailprobe.engine.smtp.pool.hedging import claim_hedged
 from mailprobe.engine.smtp.pool.host import PoolHost
-from mailprobe.engine.smtp.pool.lateness import (
-    LATE_REPLIES,
-    LATE_S,
-    PROMPT_BATCHES,
-    QUICK_REPLY_S,
-    Lateness,
-)
-from mailprobe.engine.smtp.pool.opening import AVOID_S, HEDGE_S, ConnectionOpener
+from mailprobe.engine.smtp.pool.late_sessions import record_late, record_prompt, record_rerouted
+from mailprobe.engine.smtp.pool.lateness import LATE_S, PROMPT_BATCHES, QUICK_REPLY_S, Lateness
+from mailprobe.engine.smtp.pool.opening import ConnectionOpener
 from mailprobe.engine.smtp.pool.refusals import RefusalMemory
 from mailprobe.engine.smtp.pool.reply_pace import FAR_S, ReplyPace
+from mailprobe.engine.smtp.pool.resting import cause_of_backoff, record_failure, reject_waiting
+from mailprobe.engine.smtp.pool.staffing import (
+    BACKLOG_S,
+    LATE_BACKLOG_S,
+    connections_max,
+    gives_way,
+    needs_connection,
+    width_of,
+)
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
-from mailprobe.engine.smtp.session.session import REFUSALS_MAX, SmtpSession
-from mailprobe.engine.smtp.throttle import (
-    BACKOFF_AFTER,
-    NEVER,
-    HostBackoff,
-    Throttle,
-)
+from mailprobe.engine.smtp.session.session import SmtpSession
+from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
+from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, Throttle
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
-BACKLOG_S = 0.5  # work for longer than this is worth one more connection
 BATCH_S = 0.8  # the replies of one batch should not take longer
 DEFERRED_FAILURES_MAX = 3  # after more, probes are settled instead of deferred
 ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
@@ -50,8 +49,6 @@ QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
 MANY = 1 << 30  # more probes than there ever are
-REROUTE_S = 0.4  # a host without one timely acceptance may just be slow
-LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is worth a connection
 
 
 _NOT_IDLE = object()
@@ -62,21 +59,18 @@ class Pool:
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
-        "_accepted_several",
-        "_backoff_cause",
-        "_behind",
         "_coming",
-        "_depth",
-        "_dispatcher",
         "_idle",
-        "_now",
-        "_pipelines",
-        "_prompt",
+        "accepted_several",
         "addresses",
         "allowed",
         "backlog",
         "backoff",
+        "backoff_cause",
+        "behind",
         "connections",
+        "depth",
+        "dispatcher",
         "fail_over",
         "found_at",
         "host",
@@ -85,11 +79,14 @@ class Pool:
         "name",
         "names",
         "names_backoff_until",
+        "now",
         "one_each",
         "opener",
         "operator",
         "pace",
+        "pipelines",
         "present",
+        "prompt",
         "recipient_read",
         "room_at",
         "session_barren",
@@ -120,8 +117,8 @@ class Pool:
         self.waiting: FairQueue[Probe] = FairQueue()
         self.sessions: set[SmtpSession] = set()
         self._idle: dict[SmtpSession, None] = {}  # of the sessions
-        self._depth = REFUSALS_MAX  # recipients in one batch, fewer after a late reply
-        self._prompt = 0  # batches without a late reply since then
+        self.depth = REFUSALS_MAX  # recipients in one batch, fewer after a late reply
+        self.prompt = 0  # batches without a late reply since then
         self.backlog = 0  # verdicts that are not proven yet
         self.room_at = MANY  # with more probes under way, room() is 0
         self.usual_s = 0.0
@@ -133,24 +130,22 @@ class Pool:
         self.throttle = Throttle(dispatcher.settings.host_connections)
         self.allowed = dispatcher.settings.host_connections  # fewer if other processes want permits
         self.backoff = HostBackoff()
-        self._backoff_cause: Cause | None = None
-        self._behind = 0  # probes that the scheduler holds back for this host
+        self.backoff_cause: Cause | None = None
+        self.behind = 0  # probes that the scheduler holds back for this host
         self.pace = ReplyPace()
         self.lateness = Lateness()
         self.opener = ConnectionOpener(self, dispatcher)
         refusals = RefusalMemory(self, self.lateness)
         self.recipient_read = refusals.recipient_read  # bound here to save a call for each reply
         self.session_barren = refusals.session_barren
-        self._pipelines: bool | None = None
-        self._accepted_several = False  # a whole batch of recipients
-        self._dispatcher = dispatcher
+        self.pipelines: bool | None = None
+        self.accepted_several = False  # a whole batch of recipients
+        self.dispatcher = dispatcher
         self.settle, self.fail_over = (
             dispatcher.settle,
             dispatcher.fail_over,
         )  # bound here to save a call for each reply
-        self._now = trio.lowlevel.current_clock().current_time
-
-    # -- probes ------------------------------------------------------------------------------
+        self.now = trio.lowlevel.current_clock().current_time
 
     def belong_to(self, site: MailOperator | None) -> None:
         """One of the host's names is this operator's: apply its policy to the host."""
@@ -163,7 +158,7 @@ class Pool:
 
     def join(self, probes: Sequence[Probe], now: float) -> None:
         """Queue probes; during a back-off they fail over with its cause at once."""
-        waiting, find_domain = self.waiting, self._dispatcher.domains.find
+        waiting, find_domain = self.waiting, self.dispatcher.domains.find
         for probe in probes:
             probe.pool = self
             domain = probe.domain_here = find_domain(self.host, probe.domain)
@@ -176,37 +171,17 @@ class Pool:
                 or now < domain.backoff_until
                 or now < self.names_backoff_until
             )
-            if backing_off and (cause := self._backing_off(probe, now)) is not None:
-                self._reject_waiting(probe, cause)
+            if backing_off and (cause := cause_of_backoff(self, probe, now)) is not None:
+                reject_waiting(self, probe, cause)
             else:
-                self._behind = probe.behind
+                self.behind = probe.behind
                 waiting.join(probe.asker, probe)
         before = -1
         while waiting.count > self._coming != before:  # until no further session is woken
             before = self._coming
             self.staff()
         if self.opener.hedged and not self.sessions:
-            self._dispatcher.hedge(self)
-
-    def _backing_off(self, probe: Probe, now: float) -> Cause | None:
-        """The cause of the back-off of the host, the domain or the name; None without one."""
-        domain: DomainAcceptance = probe.domain_here
-        if now < self.backoff.until:
-            return self._backoff_cause
-        if now < domain.backoff_until:
-            return domain.backoff_cause
-        if now < self.names_backoff_until:
-            return self._dispatcher.host_memory.name_backoff(
-                probe.exchanges[probe.exchange_index].name, now
-            )
-        return None
-
-    def _reject_waiting(self, probe: Probe, cause: Cause) -> None:
-        if probe.notes is not None:
-            probe.notes.cached.append("rest")
-            words = f"not asked, resting: {cause.words}"
-            probe.notes.tried.append(ConnectionAttempt(self.name, self.addresses[0], words))
-        self.fail_over(probe, cause)
+            self.dispatcher.hedge(self)
 
     def room(self, held: int) -> int:
         """How many more probes would soon be sent, of the `held` that the scheduler holds back.
@@ -219,28 +194,28 @@ class Pool:
         if self.backoff.failures:
             if self.worth_waiting_for():
                 return 0
-            if self.backoff.active(self._now()):
+            if self.backoff.active(self.now()):
                 return ANSWERED_AT_ONCE - self.present
-        if self._pipelines is None:
+        if self.pipelines is None:
             return 1 - self.present  # wait for its greeting
         # Late sessions do not count: nothing is queued behind them.
         capacity, present = self.throttle.limit, self.present - self.backlog
         if self.lateness.sessions:
             late = len(self.lateness.sessions)
-            capacity = min(self._connections_max(), self.allowed) - late
+            capacity = min(connections_max(self), self.allowed) - late
             present -= late
         elif self.allowed < capacity:
             capacity = self.allowed
         if capacity <= 0:
             return 0
-        careful = self._depth < REFUSALS_MAX
-        if self._pipelines and not self.one_each:
-            if not self._accepted_several and not careful:  # wait for its first batch
+        careful = self.depth < REFUSALS_MAX
+        if self.pipelines and not self.one_each:
+            if not self.accepted_several and not careful:  # wait for its first batch
                 return VENTURED - present
-            return capacity * self._window() - present
+            return capacity * self.window() - present
         if careful:
             return capacity - present
-        if (self.pace.batch_s or 0.0) < QUICK_BATCH_S and not self._dispatcher.at_capacity:
+        if (self.pace.batch_s or 0.0) < QUICK_BATCH_S and not self.dispatcher.at_capacity:
             capacity *= 1 + QUEUED_IN_STEP
         few, several = IN_STEP_LEAST * len(self.sessions), capacity // 3
         if not self.lateness.sessions:
@@ -257,38 +232,38 @@ class Pool:
         """The host could not be reached a moment ago: a caller with time should defer its probes."""
         if not self.backoff.failures:
             return False
-        refused = self._backoff_cause is not None and self._backoff_cause.about_us
+        refused = self.backoff_cause is not None and self.backoff_cause.about_us
         may_defer = not refused and self.backoff.failures < DEFERRED_FAILURES_MAX
-        return may_defer and self.backoff.doubtful(self._now())
+        return may_defer and self.backoff.doubtful(self.now())
 
     def staff(self, *, hurried: bool = False) -> None:
         """Wake an idle session, or open a connection if the queue is worth one."""
         if not self._idle:
             if self.connections >= self.throttle.limit and not self.lateness.sessions:
                 return
-            # A cheap part of _worth_one_more(), since this runs for almost every reply: no, if
+            # A cheap part of worth_one_more(), since this runs for almost every reply: no, if
             # the sessions are soon done even with one probe at a time.
-            round_s, backlog = self.pace.batch_s or 0.0, self.waiting.count + self._behind
+            round_s, backlog = self.pace.batch_s or 0.0, self.waiting.count + self.behind
             prompt = len(self.sessions) - len(self.lateness.sessions)
-            backlog_s = BACKLOG_S if self._depth == REFUSALS_MAX else LATE_BACKLOG_S
+            backlog_s = BACKLOG_S if self.depth == REFUSALS_MAX else LATE_BACKLOG_S
             if prompt > 0 and backlog * round_s <= backlog_s * prompt:
                 return
         if not self.any_waiting():
             return
-        if self._dispatcher.closing or (self.backoff.failures and self.backoff.active(self._now())):
+        if self.dispatcher.closing or (self.backoff.failures and self.backoff.active(self.now())):
             return
-        if self._coming * self._width() >= self.waiting.count:
+        if self._coming * width_of(self) >= self.waiting.count:
             return
         if self._idle:
             session = next(iter(self._idle))
             del self._idle[session]
             self._coming += 1
             session.interrupt()
-        elif self._needs_connection(hurried):
+        elif needs_connection(self, hurried):
             self.connections += 1
-            self._dispatcher.start(self._work, None)
+            self.dispatcher.start(run_connection, self, None)
 
-    def _open_all(self) -> None:
+    def open_all(self) -> None:
         """Open as many connections as are worth it and allowed."""
         before = -1
         while self.connections != before:
@@ -298,10 +273,10 @@ class Pool:
     def adopt(self, address: str) -> bool:
         """Use a permit of the address; False if the pool does not need it any more."""
         prompt = len(self.sessions) - len(self.lateness.sessions)
-        if prompt > 0 or not self.any_waiting() or self.connections >= self._connections_max():
+        if prompt > 0 or not self.any_waiting() or self.connections >= connections_max(self):
             return False
         self.connections += 1
-        self._dispatcher.start(self._work, address)
+        self.dispatcher.start(run_connection, self, address)
         return True
 
     def permit_acquired(self) -> None:
@@ -316,203 +291,32 @@ class Pool:
         """The probe is settled, or under way at another exchange."""
         return probe.outcome is not None or (probe.pool is not self and probe.hedge is not self)
 
-    def _needs_connection(self, hurried: bool) -> bool:
-        if self.connections >= self._connections_max():
-            return False
-        if len(self.sessions) < self.connections:  # one is opening or closing
-            if self.opener.has_enough:
-                return False
-            # For a distant host only the limit counts; it grows with each greeting.
-            untried = (
-                self.connections >= self.opener.proven_parallelism and self.pace.reply_s < FAR_S
-            )
-            if untried and not hurried:
-                return False  # wait for the host's reaction first
-        another_address = hurried and self.connections < len(self.addresses) and not self.sessions
-        wanted = self.connections == 0 or another_address or self._worth_one_more()
-        return wanted and self._free_address()
-
-    def _connections_max(self) -> int:
-        """How many connections may be open at the moment."""
-        if not self.lateness.sessions:
-            return self.throttle.limit
-        return self.throttle.with_late(len(self.lateness.sessions), self._now())
-
-    def _backlog_s(self) -> float:
-        return BACKLOG_S if self._depth == REFUSALS_MAX else LATE_BACKLOG_S
-
-    def _worth_one_more(self) -> bool:
-        """Is there more in the queue than the present connections soon complete?"""
-        prompt = len(self.sessions) - len(self.lateness.sessions)
-        if prompt <= 0:
-            opening = self.connections - len(self.sessions)
-            return len(self.waiting) > self._width() * opening
-        width = self._width()
-        if self.pace.reply_s >= FAR_S and not (self._accepted_several or self.lateness.sessions):
-            width = 1  # opening takes long, and any of the first batch may be late
-        rounds = (len(self.waiting) + self._behind) / (prompt * width)
-        return rounds * (self.pace.batch_s or 0.0) > self._backlog_s()
-
-    def _width(self) -> int:
-        """How many probes a session sends at a time."""
-        return 1 if self._pipelines is False or self.one_each else self._window()
-
-    def _window(self) -> int:
-        if not self._accepted_several and self.pace.reply_s >= FAR_S and not self.lateness.sessions:
-            return min(self._depth, VENTURED)  # network latency, or work for each recipient
+    def window(self) -> int:
+        if not self.accepted_several and self.pace.reply_s >= FAR_S and not self.lateness.sessions:
+            return min(self.depth, VENTURED)  # network latency, or work for each recipient
         gap_s = self.pace.gap_s
         # Compared as a product: the mean gap of replies that come together can underflow
         # a division.
         if gap_s * REFUSALS_MAX <= BATCH_S:
-            return self._depth
-        return min(self._depth, max(1, int(BATCH_S / gap_s)))
-
-    # -- one connection's task ---------------------------------------------------------------
-
-    async def _work(self, permit_at: str | None) -> None:
-        """Run one connection; `permit_at` is an address whose permit it holds already."""
-        session = None
-        try:
-            session = await self.opener.open(permit_at)
-            if session is not None:
-                self.sessions.add(session)
-                self.opener.proven_parallelism = max(
-                    self.opener.proven_parallelism, len(self.sessions)
-                )
-                if self._dispatcher.closing:
-                    session.withdraw()
-                self._dispatcher.capacity_freed(self)
-                self._open_all()
-                with self._dispatcher.permits.holding(session.address):
-                    await session.serve()
-                    self._session_over(session)
-                    self.staff()
-                    await session.quit()
-        finally:
-            if session is not None:
-                self._session_over(session)
-                with trio.CancelScope(shield=True):
-                    await session.close()
-                self.opener.closed_at = self._now()
-                self._dispatcher.permits.release(session.address)
-            self.connections -= 1
-        self.staff()
-
-    def _session_over(self, session: SmtpSession) -> None:
-        self.sessions.discard(session)
-        if self.lateness.sessions.pop(session, None) is not None:
-            self._dispatcher.capacity_freed(self)
+            return self.depth
+        return min(self.depth, max(1, int(BATCH_S / gap_s)))
 
     @property
     def silent(self) -> bool:
         return self.opener.silent
 
-    def hedge(self, probe: Probe, place: int) -> None:
-        """Queue the probe here as well, because the exchange before this one is silent.
-
-        The first of the two that greets takes it.
-        """
-        now = self._now()
-        if now < self.backoff.until or now < self.names_backoff_until:
-            return
-        probe.hedge, probe.hedge_index = self, place
-        self.waiting.join(probe.asker, probe)
-        self.staff()
-
-    def _claim(self, probe: Probe) -> None:
-        """This host greeted first: move the probe here from the pool where it waited."""
-        silent: Pool = probe.pool
-        silent.present -= 1
-        self._dispatcher.capacity_freed(silent)
-        if probe.notes is not None:
-            words = f"silent for {HEDGE_S:g} s, the next exchange was quicker"
-            probe.notes.tried.append(ConnectionAttempt(silent.name, silent.addresses[0], words))
-        probe.pool, probe.hedge = self, None
-        probe.exchange_index = probe.hedge_index
-        probe.domain_here = self._dispatcher.domains.find(self.host, probe.domain)
-        self.present += 1
-
-    def send_on(self, cause: Cause) -> None:
-        """Fail over every probe that waits here."""
-        for probe in self.waiting.pop_all():
-            if probe.pool is self:
-                self.fail_over(probe, cause)
-            elif probe.hedge is self:
-                probe.hedge, probe.hedge_cause = None, cause
-
     def reduce_limit(self, throttle: Throttle) -> None:
         if throttle.limit < self.throttle.limit:
             self.opener.proven_parallelism = 0
-            self._dispatcher.observer.limit_lowered()
+            self.dispatcher.observer.limit_lowered()
         self.throttle = throttle
-
-    def _free_address(self) -> bool:
-        """Is a permit free at an address? If not, queue for one at each of them."""
-        now = self._now()
-        good = [
-            address
-            for address in self.addresses
-            if now - self.opener.failed_at.get(address, NEVER) >= AVOID_S
-        ]
-        free = [self._dispatcher.permits.available(address) for address in good or self.addresses]
-        if any(free):
-            return True
-        for address in good or self.addresses:
-            self._dispatcher.permits.set_demand(address, self)
-        return False
-
-    def learn_pace(self, connection: SmtpConnection) -> None:
-        self._pipelines = connection.conversation.offer.pipelining
-        if self.pace.batch_s is None:
-            turnaround_s = connection.received_at - connection.sent_at
-            self.pace.measured(turnaround_s, -1)
-            self.pace.gap_s = turnaround_s
-            self.pace.reply_s = turnaround_s
-            self._replied(turnaround_s)
-
-    # -- back-off ----------------------------------------------------------------------------
-
-    def end_backoff(self) -> None:
-        """A recipient was answered: the host and its names are not left alone any more."""
-        if self.backoff.failures:
-            self.backoff = HostBackoff()
-        if self.names_backoff_until != NEVER:
-            self.names_backoff_until = NEVER
-            self._dispatcher.host_memory.record_success(self)
-
-    def record_failure(self, cause: Cause, *, at_once: bool = False) -> None:
-        self.opener.proven_parallelism = 0
-        now, rested_until = self._now(), self.backoff.until
-        if at_once:
-            self.backoff = replace(
-                self.backoff, failures=max(self.backoff.failures, BACKOFF_AFTER - 1)
-            )
-        self.backoff = self.backoff.after_failure(now, refused=cause.about_us)
-        self._backoff_cause = cause
-        if self.backoff.until > rested_until:
-            self._dispatcher.observer.host_backed_off(refused=cause.about_us)
-        if self.backoff.active(now):
-            failed = [
-                address
-                for address in self.addresses
-                if now - self.opener.failed_at.get(address, NEVER) < AVOID_S
-            ]
-            self._dispatcher.host_memory.record(self, failed or self.addresses[:1], cause)
-            for session in self.sessions:
-                session.withdraw()
-            self.send_on(cause)
-
-    # -- SessionHost -------------------------------------------------------------------------
 
     @property
     def helo_name(self) -> str:
-        return self._dispatcher.settings.helo_name
+        return self.dispatcher.settings.helo_name
 
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
-        return self._dispatcher.rules.read(step, reply, self.operator.id if self.operator else None)
-
-    def window(self) -> int:
-        return self._window()
+        return self.dispatcher.rules.read(step, reply, self.operator.id if self.operator else None)
 
     def next_probe(self, now: float) -> Probe | None:
         while (probe := self.waiting.pop()) is not None:
@@ -521,19 +325,19 @@ class Pool:
             if probe.pool is not self:
                 if probe.hedge is not self:
                     continue  # it is under way elsewhere
-                self._claim(probe)
+                claim_hedged(self, probe)
             probe.hedge = None
             backing_off = now < self.backoff.until or now < probe.domain_here.backoff_until
-            if not backing_off or (cause := self._backing_off(probe, now)) is None:
+            if not backing_off or (cause := cause_of_backoff(self, probe, now)) is None:
                 return probe
-            self._reject_waiting(probe, cause)
+            reject_waiting(self, probe, cause)
         return None
 
     def requeue(self, probe: Probe) -> None:
         if probe.settled:
             return
-        if (cause := self._backing_off(probe, self._now())) is not None:
-            self._reject_waiting(probe, cause)
+        if (cause := cause_of_backoff(self, probe, self.now())) is not None:
+            reject_waiting(self, probe, cause)
         else:
             self.waiting.push_front(probe.asker, probe)
 
@@ -542,30 +346,10 @@ class Pool:
         self.waiting.join(probe.asker, probe)
 
     def is_blocked(self, session: SmtpSession) -> bool:
-        """Do other probes need the place of this late session, for longer than opening takes?
-
-        Probes whose own reply was late before do not count.
-        """
-        if not self.any_waiting():
-            return False
-        if self.connections < self._connections_max() and any(
-            map(self._dispatcher.permits.available, self.addresses)
-        ):
-            return False  # one more can be opened beside it
-        if all(self.session_ended(each) or each.rerouted for each in self.waiting.heads()):
-            return False
-        prompt = self.connections - len(self.lateness.sessions)
-        if self.lateness.slow_for_all:  # perhaps: give up one at a time
-            now, patience_s = self._now(), max(REROUTE_S, 2 * LATE_REPLIES * self.pace.reply_s)
-            since = min(self.lateness.sessions.get(session, now), self.lateness.rerouted_at)
-            return prompt <= 0 and now - since >= patience_s
-        if prompt <= 0:
-            return True
-        work_s = len(self.waiting) * (self.pace.batch_s or 0.0)
-        return work_s > prompt * self.opener.opening_s
+        return gives_way(self, session)
 
     def is_needed_elsewhere(self, address: str) -> bool:
-        return self._dispatcher.permits.is_needed_elsewhere(address, self)
+        return self.dispatcher.permits.is_needed_elsewhere(address, self)
 
     def close_idle_session(self) -> None:
         for session in list(self._idle):
@@ -593,54 +377,34 @@ class Pool:
             self._coming -= woken
 
     def begin_answers(self) -> None:
-        self._dispatcher.begin_answers()
+        self.dispatcher.begin_answers()
 
     def end_answers(self, *, all_of_them: bool) -> None:
         self._coming += all_of_them  # it takes one of the probes now admitted
-        self._dispatcher.end_answers()
+        self.dispatcher.end_answers()
         self._coming -= all_of_them
 
     def session_reused(self) -> None:
-        self._dispatcher.observer.session_reused()
-
-    def _domain(self, name: str) -> DomainAcceptance:
-        return self._dispatcher.domains.find(self.host, name)
+        self.dispatcher.observer.session_reused()
 
     def random_mailbox(self, domain: DomainAcceptance) -> str:
-        return self._dispatcher.domains.random_mailbox(domain)
+        return self.dispatcher.domains.random_mailbox(domain)
 
     def learn(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
-        now = self._now()
-        for probe in self._dispatcher.domains.learn(domain, acceptance, now):
-            rule = deciding_rule(acceptance, probe.rule)
-            self.settle(probe, acceptance.value, rule)
+        settle_awaiting(self, domain, acceptance)
 
     def leave_untested(self, domain: DomainAcceptance) -> None:
-        """The catch-all test was not sent: repeat it.
-
-        One of the accepted probes is sent again on another connection with the test behind
-        it. If none has a conversation left, all are settled as untested.
-        """
-        domain.testing = False
-        domain.awaiting = [probe for probe in domain.awaiting if not probe.settled]
-        again = next((each for each in domain.awaiting if not each.exhausted), None)
-        if again is not None:
-            domain.awaiting.remove(again)
-            self.requeue(again)
-            return
-        awaiting, domain.awaiting = domain.awaiting, []
-        for probe in awaiting:
-            self.settle(probe, Outcome.DELIVERABLE_UNTESTED, probe.rule)
+        repeat_test(self, domain)
 
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:
-        if gap_s >= 0 and not self._accepted_several:
+        if gap_s >= 0 and not self.accepted_several:
             self.pace.gap_s = gap_s  # until now it was a guess
         self.pace.measured(round_s, gap_s)
-        self._replied(first_s)
-        self.throttle = self.throttle.after_success(self._now())
-        if gap_s >= 0 and not self._accepted_several:
-            self._accepted_several = True
-            self._dispatcher.capacity_freed(self)
+        self.replied(first_s)
+        self.throttle = self.throttle.after_success(self.now())
+        if gap_s >= 0 and not self.accepted_several:
+            self.accepted_several = True
+            self.dispatcher.capacity_freed(self)
         if len(self.waiting):
             self._coming += 1  # it takes a waiting probe after this
             self.staff()
@@ -656,10 +420,10 @@ class Pool:
     def answered_alone(self, round_s: float) -> None:
         """A batch of one is done; its verdict is settled or still to be proven."""
         self.pace.measured(round_s, -1)
-        self._replied(round_s)
+        self.replied(round_s)
         throttle = self.throttle
         if throttle.limit < throttle.limit_max or throttle.bad:
-            self.throttle = throttle.after_success(self._now())
+            self.throttle = throttle.after_success(self.now())
         if self.waiting.count > self._coming + 1:  # the session takes one of those
             self._coming += 1
             self.staff()
@@ -669,7 +433,7 @@ class Pool:
         """A reply that came sooner than usual was the right one."""
         self.usual_s = self.pace.replied(reply_s)
 
-    def _replied(self, reply_s: float) -> None:
+    def replied(self, reply_s: float) -> None:
         pace = self.pace
         usual_s = pace.reply_s
         if reply_s >= EARLY * usual_s:  # otherwise learn_fast_reply() counts it once it is proven
@@ -679,26 +443,18 @@ class Pool:
             self.late_s = LATE_S
         else:
             self.late_s = self.lateness.late_after_s(pace)
-        if self._depth < REFUSALS_MAX and not self.wary:
-            self._prompt += 1
-            if self._prompt >= PROMPT_BATCHES:
-                self._depth, self._prompt = self._depth + 1, 0
-                self.slow_to_answer = self._depth < REFUSALS_MAX
+        if self.depth < REFUSALS_MAX and not self.wary:
+            self.prompt += 1
+            if self.prompt >= PROMPT_BATCHES:
+                self.depth, self.prompt = self.depth + 1, 0
+                self.slow_to_answer = self.depth < REFUSALS_MAX
 
     @property
     def reroute_s(self) -> float:
         return self.lateness.reroute_s(self.late_s, self.opener.opening_s)
 
     def session_rerouted(self) -> None:
-        """A late reply was given up: it takes longer than that."""
-        late = self.lateness
-        late.rerouted_at = self._now()
-        at_least_s = self.reroute_s + self.opener.opening_s
-        self._learn_lateness(max(at_least_s, late.late_reply_s or 0.0))
-
-    def _learn_lateness(self, late_reply_s: float) -> None:
-        self.lateness.late_reply_s = late_reply_s
-        self.late_s = self.lateness.late_after_s(self.pace)
+        record_rerouted(self)
 
     def hold_back(self, count: int) -> None:
         """`count` verdicts wait for their proof: admit other probes in their place.
@@ -706,41 +462,23 @@ class Pool:
         The session that calls takes the probes admitted for them.
         """
         self._coming += 1
-        self._dispatcher.defer(self, count)
+        self.dispatcher.defer(self, count)
         self._coming -= 1
 
     def end_deferral(self, count: int) -> None:
         """`count` verdicts are settled or doubted now."""
-        self._dispatcher.end_hold(self, count)
+        self.dispatcher.end_hold(self, count)
 
     def distrust(self) -> None:
         """A reply too many, or one too few: from now on prove each verdict by itself."""
         self.wary = True
-        self._depth = 1
+        self.depth = 1
 
     def session_late(self, session: SmtpSession, *, accepted: int) -> None:
-        """The oldest recipient of the session is late: open another connection if needed.
-
-        `accepted` recipients before it were accepted in time, which is not proven yet.
-        """
-        self.lateness.session_late(session, self._now() - self.late_s, accepted)
-        gap_s = self.pace.gap_s if self._accepted_several else 0.0
-        self._depth, self._prompt = self.lateness.tarpit_depth(self.pace, gap_s), 0
-        self.slow_to_answer = True
-        self.staff()
-        if self.lateness.late_reply_s is None:
-            self._learn_lateness(self.late_s)
-        self._dispatcher.capacity_freed(self)
+        record_late(self, session, accepted=accepted)
 
     def session_prompt(self, session: SmtpSession, *, accepted: bool) -> None:
-        """The late reply has come; `accepted` if it was positive."""
-        since = self.lateness.sessions.pop(session, None)
-        if since is not None:
-            late_reply_s = self._now() - since
-            if accepted:
-                self.lateness.accepted_late(late_reply_s)
-            self._learn_lateness(late_reply_s)
-        self._dispatcher.capacity_freed(self)
+        record_prompt(self, session, accepted=accepted)
 
     def session_failed(
         self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool
@@ -752,4 +490,4 @@ class Pool:
         if not (late and cause.outcome is Outcome.TIMED_OUT):
             self.reduce_limit(self.throttle.after_failure())
         if before_recipients or (cause.about_us and not at_recipient):
-            self.record_failure(cause)
+            record_failure(self, cause)

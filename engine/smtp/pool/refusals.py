@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from mailprobe.engine.smtp.catchall import DomainAcceptance
+from mailprobe.engine.smtp.pool.lateness import LATE_SHARE_EWMA, Lateness
+from mailprobe.engine.smtp.pool.resting import end_backoff, record_failure
 from mailprobe.engine.smtp.probe import Cause
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning
 from mailprobe.engine.smtp.session.causes import refusal_outcome
@@ -18,7 +20,6 @@ from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.pool.lateness import Lateness
     from mailprobe.engine.smtp.pool.pool import Pool
 
 COLD_MAX = 3  # recipients in a row refused because of us, before a back-off from the domain
@@ -62,7 +63,9 @@ class RefusalMemory:
         domain.unanswered_sessions = 0
         if domain.silence.sessions or self._silence.sessions:
             domain.silence = self._silence = NO_SILENCE
-        self._lateness.recipient_in_time(accepted=reply.code < 300)
+        lateness = self._lateness  # written here to save a call for each reply
+        lateness.accepted += reply.code < 300
+        lateness.share -= LATE_SHARE_EWMA * lateness.share
         if not reading.about_us:
             domain.cold = 0
             domain.answered = self._succeeded = True
@@ -71,7 +74,7 @@ class RefusalMemory:
                 self._refused.clear()
             pool = self._pool
             if pool.backoff.failures or pool.names_backoff_until != NEVER:
-                pool.end_backoff()
+                end_backoff(pool)
             return
         domain.cold += 1
         self._refused[domain.name] = None
@@ -127,4 +130,4 @@ class RefusalMemory:
         recently = now - self._succeeded_at < RECENT_SUCCESS_S
         if len(self._backed_off) >= (RECENT_SUCCESS_DOMAINS_MAX if recently else COLD_DOMAINS_MAX):
             self._backed_off.clear()
-            self._pool.record_failure(replace(cause, about_us=True), at_once=True)
+            record_failure(self._pool, replace(cause, about_us=True), at_once=True)

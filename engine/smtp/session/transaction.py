@@ -12,6 +12,7 @@ from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.wire import Command, Conversation, Stage
 
 RECIPIENTS_MAX = 100  # RFC 5321 4.5.3.1.8: every server must accept this many
+REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st
 RESETS_MAX = 8  # Exim closes after 10 commands other than mail, RSET included
 
 

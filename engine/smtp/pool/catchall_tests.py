@@ -1,0 +1,34 @@
+"""What the end of a catch-all test means for the accepted probes of its domain."""
+
+from typing import TYPE_CHECKING
+
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
+from mailprobe.engine.verdict import Outcome
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.pool.pool import Pool
+
+
+def settle_awaiting(pool: "Pool", domain: DomainAcceptance, acceptance: Acceptance) -> None:
+    """The test was answered: settle the probes that await it."""
+    for probe in pool.dispatcher.domains.learn(domain, acceptance, pool.now()):
+        rule = deciding_rule(acceptance, probe.rule)
+        pool.settle(probe, acceptance.value, rule)
+
+
+def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
+    """The test was not sent: repeat it.
+
+    One of the accepted probes is sent again on another connection with the test behind
+    it. If none has a conversation left, all are settled as untested.
+    """
+    domain.testing = False
+    domain.awaiting = [probe for probe in domain.awaiting if not probe.settled]
+    again = next((each for each in domain.awaiting if not each.exhausted), None)
+    if again is not None:
+        domain.awaiting.remove(again)
+        pool.requeue(again)
+        return
+    awaiting, domain.awaiting = domain.awaiting, []
+    for probe in awaiting:
+        pool.settle(probe, Outcome.DELIVERABLE_UNTESTED, probe.rule)

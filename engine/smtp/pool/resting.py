@@ -1,0 +1,78 @@
+"""Leaving one mail host alone for a while after failures, and what its waiting probes get meanwhile.
+
+The pool, a domain or a name of the host may be backing off; each has its own cause.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mailprobe.engine.evidence import ConnectionAttempt
+from mailprobe.engine.smtp.catchall import DomainAcceptance
+from mailprobe.engine.smtp.probe import Cause, Probe
+from mailprobe.engine.smtp.throttle import BACKOFF_AFTER, NEVER, HostBackoff
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.pool.pool import Pool
+
+AVOID_S = 5.0  # an address that failed is avoided for so long
+
+
+def cause_of_backoff(pool: "Pool", probe: Probe, now: float) -> Cause | None:
+    """The cause of the back-off of the host, the domain or the name; None without one."""
+    domain: DomainAcceptance = probe.domain_here
+    if now < pool.backoff.until:
+        return pool.backoff_cause
+    if now < domain.backoff_until:
+        return domain.backoff_cause
+    if now < pool.names_backoff_until:
+        return pool.dispatcher.host_memory.name_backoff(
+            probe.exchanges[probe.exchange_index].name, now
+        )
+    return None
+
+
+def reject_waiting(pool: "Pool", probe: Probe, cause: Cause) -> None:
+    if probe.notes is not None:
+        probe.notes.cached.append("rest")
+        words = f"not asked, resting: {cause.words}"
+        probe.notes.tried.append(ConnectionAttempt(pool.name, pool.addresses[0], words))
+    pool.fail_over(probe, cause)
+
+
+def send_on(pool: "Pool", cause: Cause) -> None:
+    """Fail over every probe that waits here."""
+    for probe in pool.waiting.pop_all():
+        if probe.pool is pool:
+            pool.fail_over(probe, cause)
+        elif probe.hedge is pool:
+            probe.hedge, probe.hedge_cause = None, cause
+
+
+def end_backoff(pool: "Pool") -> None:
+    """A recipient was answered: the host and its names are not left alone any more."""
+    if pool.backoff.failures:
+        pool.backoff = HostBackoff()
+    if pool.names_backoff_until != NEVER:
+        pool.names_backoff_until = NEVER
+        pool.dispatcher.host_memory.record_success(pool)
+
+
+def record_failure(pool: "Pool", cause: Cause, *, at_once: bool = False) -> None:
+    pool.opener.proven_parallelism = 0
+    now, rested_until = pool.now(), pool.backoff.until
+    if at_once:
+        pool.backoff = replace(pool.backoff, failures=max(pool.backoff.failures, BACKOFF_AFTER - 1))
+    pool.backoff = pool.backoff.after_failure(now, refused=cause.about_us)
+    pool.backoff_cause = cause
+    if pool.backoff.until > rested_until:
+        pool.dispatcher.observer.host_backed_off(refused=cause.about_us)
+    if pool.backoff.active(now):
+        failed = [
+            address
+            for address in pool.addresses
+            if now - pool.opener.failed_at.get(address, NEVER) < AVOID_S
+        ]
+        pool.dispatcher.host_memory.record(pool, failed or pool.addresses[:1], cause)
+        for session in pool.sessions:
+            session.withdraw()
+        send_on(pool, cause)

@@ -1,0 +1,101 @@
+"""How many connections one mail host is worth, and whether a late session gives up its place."""
+
+from typing import TYPE_CHECKING
+
+from mailprobe.engine.smtp.pool.lateness import LATE_REPLIES
+from mailprobe.engine.smtp.pool.reply_pace import FAR_S
+from mailprobe.engine.smtp.pool.resting import AVOID_S
+from mailprobe.engine.smtp.session.session import SmtpSession
+from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
+from mailprobe.engine.smtp.throttle import NEVER
+
+if TYPE_CHECKING:
+    from mailprobe.engine.smtp.pool.pool import Pool
+
+BACKLOG_S = 0.5  # work for longer than this is worth one more connection
+REROUTE_S = 0.4  # a host without one timely acceptance may just be slow
+LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is worth a connection
+
+
+def needs_connection(pool: "Pool", hurried: bool) -> bool:
+    if pool.connections >= connections_max(pool):
+        return False
+    if len(pool.sessions) < pool.connections:  # one is opening or closing
+        if pool.opener.has_enough:
+            return False
+        # For a distant host only the limit counts; it grows with each greeting.
+        untried = pool.connections >= pool.opener.proven_parallelism and pool.pace.reply_s < FAR_S
+        if untried and not hurried:
+            return False  # wait for the host's reaction first
+    another_address = hurried and pool.connections < len(pool.addresses) and not pool.sessions
+    wanted = pool.connections == 0 or another_address or worth_one_more(pool)
+    return wanted and free_address(pool)
+
+
+def connections_max(pool: "Pool") -> int:
+    """How many connections may be open at the moment."""
+    if not pool.lateness.sessions:
+        return pool.throttle.limit
+    return pool.throttle.with_late(len(pool.lateness.sessions), pool.now())
+
+
+def backlog_s(pool: "Pool") -> float:
+    return BACKLOG_S if pool.depth == REFUSALS_MAX else LATE_BACKLOG_S
+
+
+def worth_one_more(pool: "Pool") -> bool:
+    """Is there more in the queue than the present connections soon complete?"""
+    prompt = len(pool.sessions) - len(pool.lateness.sessions)
+    if prompt <= 0:
+        opening = pool.connections - len(pool.sessions)
+        return len(pool.waiting) > width_of(pool) * opening
+    width = width_of(pool)
+    if pool.pace.reply_s >= FAR_S and not (pool.accepted_several or pool.lateness.sessions):
+        width = 1  # opening takes long, and any of the first batch may be late
+    rounds = (len(pool.waiting) + pool.behind) / (prompt * width)
+    return rounds * (pool.pace.batch_s or 0.0) > backlog_s(pool)
+
+
+def width_of(pool: "Pool") -> int:
+    """How many probes a session sends at a time."""
+    return 1 if pool.pipelines is False or pool.one_each else pool.window()
+
+
+def free_address(pool: "Pool") -> bool:
+    """Is a permit free at an address? If not, queue for one at each of them."""
+    now = pool.now()
+    good = [
+        address
+        for address in pool.addresses
+        if now - pool.opener.failed_at.get(address, NEVER) >= AVOID_S
+    ]
+    free = [pool.dispatcher.permits.available(address) for address in good or pool.addresses]
+    if any(free):
+        return True
+    for address in good or pool.addresses:
+        pool.dispatcher.permits.set_demand(address, pool)
+    return False
+
+
+def gives_way(pool: "Pool", session: SmtpSession) -> bool:
+    """Do other probes need the place of this late session, for longer than opening takes?
+
+    Probes whose own reply was late before do not count.
+    """
+    if not pool.any_waiting():
+        return False
+    if pool.connections < connections_max(pool) and any(
+        map(pool.dispatcher.permits.available, pool.addresses)
+    ):
+        return False  # one more can be opened beside it
+    if all(pool.session_ended(each) or each.rerouted for each in pool.waiting.heads()):
+        return False
+    prompt = pool.connections - len(pool.lateness.sessions)
+    if pool.lateness.slow_for_all:  # perhaps: give up one at a time
+        now, patience_s = pool.now(), max(REROUTE_S, 2 * LATE_REPLIES * pool.pace.reply_s)
+        since = min(pool.lateness.sessions.get(session, now), pool.lateness.rerouted_at)
+        return prompt <= 0 and now - since >= patience_s
+    if prompt <= 0:
+        return True
+    work_s = len(pool.waiting) * (pool.pace.batch_s or 0.0)
+    return work_s > prompt * pool.opener.opening_s
