@@ -38,13 +38,15 @@ class OutOfStep(RemoteProtocolError):
 class Pairing:
     """All recipients of one session, to tell whose a reply is by the names in it."""
 
-    __slots__ = ("_new", "_quoted", "_sent", "add")
+    __slots__ = ("_new", "_quoted", "_sent", "add", "nameless")
 
     def __init__(self) -> None:
         self._sent: set[str] = set()  # lower case
         self._new: list[str] = []  # not among them yet: few replies name anybody
         self._quoted = False  # a local part is: it may contain another one's whole address
         self.add = self._new.append  # a mailbox that is asked about
+        self.nameless: SmtpReply | None = None  # the latest that proves nothing to anybody:
+        # hosts repeat themselves, and the reader returns the same object then
 
     def proves(self, reply: SmtpReply, mailbox: str) -> bool:
         """Say whether the reply to RCPT names the recipient that it is taken for, and no other.
@@ -57,6 +59,7 @@ class Pairing:
         lines = reply.lines
         text = lines[0] if len(lines) == 1 else " ".join(lines)
         if "@" not in text:
+            self.nameless = reply
             return False
         text, mailbox = text.lower(), mailbox.lower()
         asked = self._all_sent()
@@ -103,11 +106,15 @@ class UnprovenPairings:
         self.until = float("inf")  # then it is time for a silence
         self.quiet_s = QUIET_S  # how long a silence proves what is held
 
-    def hold(self, verdict: tuple[Probe, Outcome, str], now: float) -> None:
+    def hold(self, verdicts: list[tuple[Probe, Outcome, str]], now: float) -> None:
+        """Hold back these verdicts, at least one, of replies that came at `now`."""
         until = self.until if self.verdicts else now + HELD_S
-        latest = verdict[0].deadline - DEADLINE_MARGIN_S
-        self.until = latest if latest < until else until
-        self.verdicts.append(verdict)
+        for probe, _, _ in verdicts:
+            latest = probe.deadline - DEADLINE_MARGIN_S
+            if latest < until:
+                until = latest
+        self.until = until
+        self.verdicts += verdicts
 
     def expect_surplus(self, within_s: float) -> None:
         """A surplus reply would come so long after the one before it."""

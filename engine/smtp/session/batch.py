@@ -34,6 +34,7 @@ class BatchReplies(msgspec.Struct, eq=False):
     recipients: list[Command] = []
     alone: bool = False  # one recipient in step, and nobody wants to know the words
     noted: bool = False  # somebody does
+    tests: bool = False  # a catch-all test is among them
     place: int = 0  # the recipient whose reply comes next
     proven: int = 0  # so many of the replies are surely their recipients'
     first: bool = False  # any reply at all

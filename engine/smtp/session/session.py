@@ -385,6 +385,8 @@ class SmtpSession:
                     received.noted = True
                     attempt = ConnectionAttempt(self._host.name, self.address, "answered")
                     self._recorder.record_start(each.notes, attempt, reused=received.reused)
+            else:
+                received.tests = True
         if not received.until:
             received.until = float("inf")
         received.alone = not received.pipelined and len(asked) == 1 and not received.noted
@@ -424,7 +426,8 @@ class SmtpSession:
             turn = self._connection.receive_exchange() if received.alone else None
             if turn is not None:
                 asked, reply = received.sent[0], turn.reply
-                self._named = self._pairing.proves(reply, asked.mailbox)
+                pairing = self._pairing
+                self._named = reply is not pairing.nameless and pairing.proves(reply, asked.mailbox)
                 if not self._transaction.recipients and reply == self._conversation.opening_reply:
                     self._pairing_suspect = True
                 if (usual := self._usual(asked, reply)) is not None:
@@ -482,27 +485,32 @@ class SmtpSession:
         Processes only what is proven by a reply that names its recipient; see _batch_answered().
         """
         connection, asked, turns = self._connection, received.sent, received.exchanges
-        while received.place < len(asked):
+        pairing, place, count = self._pairing, received.place, len(asked)
+        while place < count:
             turn = turn or connection.already_received()
             if turn is None:
                 self._process_proven(received)
                 return False
-            named = self._pairing.proves(turn.reply, asked[received.place].mailbox)
-            if not (self._transaction.recipients or received.place):
+            reply = turn.reply
+            named = reply is not pairing.nameless and pairing.proves(reply, asked[place].mailbox)
+            if not (place or self._transaction.recipients):
                 self._pairing_suspect = (
-                    self._pairing_suspect or turn.reply == self._conversation.opening_reply
+                    self._pairing_suspect or reply == self._conversation.opening_reply
                 )
             turns.append(turn)
-            received.place += 1
-            if received.last_at and connection.received_at - received.last_at > received.gap_s_max:
-                received.gap_s_max = connection.received_at - received.last_at
-            received.last_at = connection.received_at
-            received.first_at = received.first_at or received.last_at
+            received.place = place = place + 1
+            received_at = connection.received_at
+            if received_at != received.last_at:
+                if not received.last_at:
+                    received.first_at = received_at
+                elif received_at - received.last_at > received.gap_s_max:
+                    received.gap_s_max = received_at - received.last_at
+                received.last_at = received_at
             if named and received.transaction:
-                received.proven = received.place
+                received.proven = place
             if self._late:
-                self._catch_up(accepted=turn.reply.positive)
-            if turn.reply.code == 421:
+                self._catch_up(accepted=reply.positive)
+            if reply.code == 421:
                 break
             turn = None
         else:
@@ -537,18 +545,18 @@ class SmtpSession:
             self._release()
             self._process(received, len(turns))
             return self._end_batch(received)
-        held = 0
+        held = []
         for turn in () if received.noted else turns:
             verdict = self._usual(self._unanswered[0], turn.reply)
             if verdict is None:
                 break
-            received.first = True
             self._unanswered.popleft()
-            self._unproven.hold(verdict, now)
-            held += 1
+            held.append(verdict)
         if held:
-            del turns[:held]
-            self._host.hold_back(held)
+            received.first = True
+            self._unproven.hold(held, now)
+            del turns[: len(held)]
+            self._host.hold_back(len(held))
         if turns:
             return self._begin_quiet()
         if self._pairing_suspect and self._unproven.verdicts and received.refusal is None:
@@ -560,7 +568,7 @@ class SmtpSession:
 
     def _accepts_at_random(self, received: BatchReplies) -> bool:
         """Was a random address accepted by a host that may only be slow to refuse it?"""
-        return not self._refused_promptly and any(
+        return received.tests and not self._refused_promptly and any(
             turn.reply.positive and isinstance(asked, CatchAllTest)
             for asked, turn in zip(self._unanswered, received.exchanges, strict=False)
         )
@@ -829,7 +837,7 @@ class SmtpSession:
                 self._release()
             host.settle_alone(asked, outcome, rule, round_s)
         else:
-            unproven.hold((asked, outcome, rule), now)
+            unproven.hold([(asked, outcome, rule)], now)
             host.hold_back(1)
             host.answered_alone(round_s)
             if self._must_prove(now):
