@@ -568,9 +568,13 @@ class SmtpSession:
 
     def _accepts_at_random(self, received: BatchReplies) -> bool:
         """Was a random address accepted by a host that may only be slow to refuse it?"""
-        return received.tests and not self._refused_promptly and any(
-            turn.reply.positive and isinstance(asked, CatchAllTest)
-            for asked, turn in zip(self._unanswered, received.exchanges, strict=False)
+        return (
+            received.tests
+            and not self._refused_promptly
+            and any(
+                turn.reply.positive and isinstance(asked, CatchAllTest)
+                for asked, turn in zip(self._unanswered, received.exchanges, strict=False)
+            )
         )
 
     def _expect_surplus(self, first_s: float, gap_s: float) -> None:
