@@ -80,7 +80,7 @@ class Greeting:
 class QueryTransport(Protocol):
     """The part of mailprobe.engine.dns.doh.Transport that the checks use."""
 
-    async def enqueue_message(self, url: str, query: bytes) -> DohResponse: ...
+    async def post(self, url: str, query: bytes) -> DohResponse: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,7 @@ async def check_endpoint(network: Network, url: str) -> EndpointCheck:
     began = trio.current_time()
     with trio.move_on_after(ENDPOINT_S):
         try:
-            response = await network.transport.enqueue_message(
-                url, encode_query(PROVIDERS[0], "MX")
-            )
+            response = await network.transport.post(url, encode_query(PROVIDERS[0], "MX"))
         except TransportFailed as failed:
             trouble = str(failed)
         else:

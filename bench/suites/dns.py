@@ -175,7 +175,7 @@ async def query_by_httpx(client, url: str, name: str) -> int:  # type: ignore[no
 
     question = dns.message.make_query(name, "MX", id=0)
     headers = {"accept": "application/dns-message", "content-type": "application/dns-message"}
-    response = await client.enqueue_message(url, content=question.to_wire(), headers=headers)
+    response = await client.post(url, content=question.to_wire(), headers=headers)
     assert response.status_code == 200
     assert len(dns.message.from_wire(response.content).answer[0]) == 2
     return 1

@@ -70,9 +70,9 @@ class Transport:
         self._endpoints: dict[str, DohEndpoint] = {}
 
     async def exchange(self, url: str, query: bytes) -> bytes:
-        return (await self.enqueue_message(url, query)).octets
+        return (await self.post(url, query)).octets
 
-    async def enqueue_message(self, url: str, query: bytes) -> DohResponse:
+    async def post(self, url: str, query: bytes) -> DohResponse:
         """Send a query and return the response.
 
         It is sent again if its connection ends (GOAWAY), TRIES_MAX times in all. Raises

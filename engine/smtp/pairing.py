@@ -38,13 +38,16 @@ class OutOfStep(RemoteProtocolError):
 class Pairing:
     """All recipients of one session, to check the names in a reply against them."""
 
-    __slots__ = ("_new", "_quoted", "_sent", "add")
+    __slots__ = ("_new", "_quoted", "_sent", "add", "nameless")
 
     def __init__(self) -> None:
         self._sent: set[str] = set()  # lower case
         self._new: list[str] = []  # not added to it yet: few replies contain a name
         self._quoted = False  # a local part is quoted: it may contain another address
         self.add = self._new.append  # call it with each mailbox sent in RCPT
+        # The latest reply that names nobody. Hosts repeat themselves, and the reader then
+        # returns the same object.
+        self.nameless: SmtpReply | None = None
 
     def proves(self, reply: SmtpReply, mailbox: str) -> bool:
         """Return whether the reply to RCPT names its recipient and no other.
@@ -57,6 +60,7 @@ class Pairing:
         lines = reply.lines
         text = lines[0] if len(lines) == 1 else " ".join(lines)
         if "@" not in text:
+            self.nameless = reply
             return False
         text, mailbox = text.lower(), mailbox.lower()
         asked = self._all_sent()
@@ -103,11 +107,15 @@ class UnprovenPairings:
         self.until = float("inf")  # when the session must wait in silence
         self.quiet_s = QUIET_S  # how long a silence must last to prove the held verdicts
 
-    def hold(self, verdict: tuple[Probe, Outcome, str], now: float) -> None:
+    def hold(self, verdicts: list[tuple[Probe, Outcome, str]], now: float) -> None:
+        """Hold back these verdicts, at least one, of replies that came at `now`."""
         until = self.until if self.verdicts else now + HELD_S
-        latest = verdict[0].deadline - DEADLINE_MARGIN_S
-        self.until = latest if latest < until else until
-        self.verdicts.append(verdict)
+        for probe, _, _ in verdicts:
+            latest = probe.deadline - DEADLINE_MARGIN_S
+            if latest < until:
+                until = latest
+        self.until = until
+        self.verdicts += verdicts
 
     def expect_surplus(self, within_s: float) -> None:
         """Lengthen the silence: a surplus reply may come `within_s` after the one before it."""

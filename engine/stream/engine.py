@@ -19,6 +19,7 @@ from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher, open_dispatcher
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.replies.rules import Rules, load_rules
+from mailprobe.engine.stream.submission_turns import SubmissionTurns
 
 COMPILE_AFTER_S = 0.05  # by then the first query has been sent; it goes before the rules
 
@@ -32,6 +33,7 @@ class Engine:
     routes: Routes
     dispatcher: ProbeDispatcher
     rng: random.Random
+    submission_turns: SubmissionTurns
     observer: Observer = NO_OBSERVER
 
 
@@ -98,7 +100,7 @@ async def open_engine(
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(contained, _compile, rules)
-            yield Engine(settings, lists, routes, dispatcher, rng, observer)
+            yield Engine(settings, lists, routes, dispatcher, rng, SubmissionTurns(), observer)
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise sole_exception(group) from None

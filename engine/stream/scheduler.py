@@ -8,7 +8,7 @@ block cancels what is unfinished.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sized
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -22,6 +22,7 @@ from mailprobe.engine.smtp.pool.pool import Pool
 from mailprobe.engine.smtp.probe import Probe, ProbeNotes
 from mailprobe.engine.stream.answers import Answer, Answers
 from mailprobe.engine.stream.engine import Engine
+from mailprobe.engine.stream.submission_turns import SubmissionTurn
 
 OPEN_MAX = 20_000  # addresses submitted and not answered; enough to find work for every host
 UNREAD_MAX = 1_000  # answers that the reader has not taken
@@ -29,6 +30,7 @@ LOOKUPS_MAX = 200  # route look-ups at a time: as many as one resolver is sent a
 ORDERS_MAX = 10_000  # domains whose shuffled exchanges are kept
 FIRST_EXCHANGES = 2  # exchanges of a route that a list may wait for
 BACKOFF_CHECK_S = 0.5  # between two checks of the hosts that are in back-off
+SUBMIT_AT_ONCE_MAX = 8  # texts that a stream submits without waiting for its turn
 SUBMIT_STEP = 64  # addresses submitted between two checkpoints,
 HUNGRY_SUBMIT_STEP = 256  # or this many (3 ms of work) while every host could take more
 RELEASE_STEP = 1024  # after this many, the backlog they made is released together
@@ -83,6 +85,22 @@ class _Scheduler:
 
     async def submit_all(self, texts: Iterable[str]) -> None:
         """Submit the texts as capacity allows. Those of one step begin together."""
+        with self._engine.submission_turns.of(self._account) as turn:
+            if isinstance(texts, Sized) and len(texts) <= SUBMIT_AT_ONCE_MAX:
+                await self._submit(texts, None)
+                self._end_submission()
+                return
+            await turn.begin()
+            await self._submit(texts, turn)
+            self._end_submission()
+            await trio.lowlevel.checkpoint()  # before another stream has its turn
+
+    def _end_submission(self) -> None:
+        self._release_due()
+        self._all_submitted = True
+        self._end_if_done()
+
+    async def _submit(self, texts: Iterable[str], turn: SubmissionTurn | None) -> None:
         ready, now, hungry = self.answers.ready, self._now(), False
         for position, text in enumerate(texts):
             if self._closed:
@@ -94,7 +112,11 @@ class _Scheduler:
                 or len(self._by_domain) >= LOOKUPS_MAX
             ):
                 self._release_due()
+                if turn is not None:
+                    turn.end()
                 await self._wait_for_room()
+                if turn is not None:
+                    await turn.begin()
                 now = self._now()
             self._admit(position, text, now)
             if position % SUBMIT_STEP == SUBMIT_STEP - 1:
@@ -104,10 +126,10 @@ class _Scheduler:
                 if hungry and position % HUNGRY_SUBMIT_STEP != HUNGRY_SUBMIT_STEP - 1:
                     continue
                 await trio.lowlevel.checkpoint()
+                if turn is not None:
+                    turn.end()
+                    await turn.begin()
                 now = self._now()
-        self._release_due()
-        self._all_submitted = True
-        self._end_if_done()
 
     def _at_capacity(self) -> bool:
         return (

@@ -34,6 +34,7 @@ class BatchReplies(msgspec.Struct, eq=False):
     recipients: list[Command] = []
     alone: bool = False  # one recipient in lock-step, and no probe has notes
     noted: bool = False  # a probe has notes
+    tests: bool = False  # a catch-all test is among them
     place: int = 0  # the recipient whose reply comes next
     proven: int = 0  # so many replies are proven to be their recipients'
     first: bool = False  # any reply at all

@@ -98,6 +98,8 @@ def begin_batch(session: "SmtpSession", asked: list[PendingProbe]) -> BatchRepli
                 received.noted = True
                 attempt = ConnectionAttempt(session.host.name, session.address, "answered")
                 session.recorder.record_start(each.notes, attempt, reused=received.reused)
+        else:
+            received.tests = True
     if not received.until:
         received.until = float("inf")
     received.alone = not received.pipelined and len(asked) == 1 and not received.noted

@@ -45,27 +45,32 @@ def received_all(
     Processes only what is proven by a reply that names its recipient; see batch_answered().
     """
     connection, asked, turns = session.connection, received.sent, received.exchanges
-    while received.place < len(asked):
+    pairing, place, count = session.pairing, received.place, len(asked)
+    while place < count:
         turn = turn or connection.already_received()
         if turn is None:
             process_proven(session, received)
             return False
-        named = session.pairing.proves(turn.reply, asked[received.place].mailbox)
-        if not (session.transaction.recipients or received.place):
+        reply = turn.reply
+        named = reply is not pairing.nameless and pairing.proves(reply, asked[place].mailbox)
+        if not (place or session.transaction.recipients):
             session.pairing_suspect = (
-                session.pairing_suspect or turn.reply == session.conversation.opening_reply
+                session.pairing_suspect or reply == session.conversation.opening_reply
             )
         turns.append(turn)
-        received.place += 1
-        if received.last_at and connection.received_at - received.last_at > received.gap_s_max:
-            received.gap_s_max = connection.received_at - received.last_at
-        received.last_at = connection.received_at
-        received.first_at = received.first_at or received.last_at
+        received.place = place = place + 1
+        received_at = connection.received_at
+        if received_at != received.last_at:  # replies that come together have one time
+            if not received.last_at:
+                received.first_at = received_at
+            elif received_at - received.last_at > received.gap_s_max:
+                received.gap_s_max = received_at - received.last_at
+            received.last_at = received_at
         if named and received.transaction:
-            received.proven = received.place
+            received.proven = place
         if session.late:
-            catch_up(session, accepted=turn.reply.positive)
-        if turn.reply.code == 421:
+            catch_up(session, accepted=reply.positive)
+        if reply.code == 421:
             break
         turn = None
     else:
@@ -102,18 +107,18 @@ def batch_answered(session: "SmtpSession", received: BatchReplies) -> float | No
         release_proven(session)
         process_oldest(session, received, len(turns))
         return session.end_batch(received)
-    held = 0
+    held = []
     for turn in () if received.noted else turns:
         verdict = session.usual(session.unanswered[0], turn.reply)
         if verdict is None:
             break
-        received.first = True
         session.unanswered.popleft()
-        session.unproven.hold(verdict, now)
-        held += 1
+        held.append(verdict)
     if held:
-        del turns[:held]
-        session.host.hold_back(held)
+        received.first = True
+        session.unproven.hold(held, now)
+        del turns[: len(held)]
+        session.host.hold_back(len(held))
     if turns:
         return begin_quiet(session)
     if session.pairing_suspect and session.unproven.verdicts and received.refusal is None:

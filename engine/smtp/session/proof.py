@@ -26,9 +26,13 @@ if TYPE_CHECKING:
 
 def accepts_at_random(session: "SmtpSession", received: BatchReplies) -> bool:
     """Was a random address accepted by a host that may only be slow to refuse it?"""
-    return not session.refused_promptly and any(
-        turn.reply.positive and isinstance(asked, CatchAllTest)
-        for asked, turn in zip(session.unanswered, received.exchanges, strict=False)
+    return (
+        received.tests
+        and not session.refused_promptly
+        and any(
+            turn.reply.positive and isinstance(asked, CatchAllTest)
+            for asked, turn in zip(session.unanswered, received.exchanges, strict=False)
+        )
     )
 
 

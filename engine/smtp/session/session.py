@@ -284,7 +284,8 @@ class SmtpSession:
             turn = self.connection.receive_exchange() if received.alone else None
             if turn is not None:
                 asked, reply = received.sent[0], turn.reply
-                self._named = self.pairing.proves(reply, asked.mailbox)
+                pairing = self.pairing
+                self._named = reply is not pairing.nameless and pairing.proves(reply, asked.mailbox)
                 if not self.transaction.recipients and reply == self.conversation.opening_reply:
                     self.pairing_suspect = True
                 if (usual := self.usual(asked, reply)) is not None:
@@ -411,7 +412,7 @@ class SmtpSession:
                 release_proven(self)
             host.settle_alone(asked, outcome, rule, round_s)
         else:
-            unproven.hold((asked, outcome, rule), now)
+            unproven.hold([(asked, outcome, rule)], now)
             host.hold_back(1)
             host.answered_alone(round_s)
             if self._must_prove(now):

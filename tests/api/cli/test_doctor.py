@@ -66,7 +66,7 @@ class Internet:
     received: list[bytes] = field(default_factory=list)
     nursery: trio.Nursery | None = None
 
-    async def enqueue_message(self, url: str, query: bytes) -> DohResponse:
+    async def post(self, url: str, query: bytes) -> DohResponse:
         return DohResponse(await self.exchange(url, query), self.date)
 
     async def exchange(self, url: str, query: bytes) -> bytes:

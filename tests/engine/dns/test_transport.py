@@ -132,9 +132,7 @@ async def test_a_plain_endpoint_answers(host):
 
 async def test_the_answers_date_is_told():
     async with open_plain() as server, open_transport() as transport:
-        response = await transport.enqueue_message(
-            f"{server.url}/q", encode_query("shop.test", "MX")
-        )
+        response = await transport.post(f"{server.url}/q", encode_query("shop.test", "MX"))
         assert response.date == "Tue, 01 Jul 2025 10:00:00 GMT"
 
 
