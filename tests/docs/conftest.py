@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from mailprobe.bench.lab import Lab, start_lab
-from mailprobe.bench.suites.service import ServiceProcess, start_service
+from mailprobe.bench.load.service_process import ServiceProcess, start_service
 from tests.docs.pages import ROOT, Block
 
 SERVED = {"api.md", "operating.md", "tools.md"}  # pages whose commands have a service

@@ -2,8 +2,9 @@
 
 import re
 import runpy
+from collections.abc import Sequence
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from mailprobe.api.cli.output.lights import LIGHTS, light_of
 from mailprobe.api.quota.plans import MICROS_PER_EUR, PLANS
 from mailprobe.api.rest.errors import TABLE as ERRORS
-from mailprobe.api.rest.operations import OPERATIONS, Operation
+from mailprobe.api.rest.messages import Operation
+from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.rest.schema import (
     BatchVerifyResponse,
     ManagementAccountResponse,
@@ -108,7 +110,7 @@ def test_the_lights_are_the_codes() -> None:
 def test_the_example_gives_the_same_lights() -> None:
     """Each outcome, as it comes and with any one field otherwise."""
     light_in_example = runpy.run_path(str(ROOT / "examples/stream.py"))["light_of"]
-    others = {
+    others: dict[str, Sequence[Any]] = {
         "suggestion": ["gmail.com"],
         "disposable": [True],
         "smtp_blocked": [True],

@@ -7,7 +7,8 @@ import trio.testing
 from mailprobe.engine.stream.scheduler import SUBMIT_AT_ONCE_MAX
 from mailprobe.engine.stream.submission_turns import SubmissionTurns
 from mailprobe.engine.testing.fake_network import open_fake_network
-from tests.engine.stream.streams import collect, engine_over
+from tests.engine.engine_runs import open_test_engine
+from tests.engine.stream.streams import collect
 
 
 async def submit(turns: SubmissionTurns, account: str, log: list[str], steps: int = 1) -> None:
@@ -27,7 +28,8 @@ async def count_turns_of_the_loop(log: list[str]) -> None:
 
 
 async def test_one_step_in_a_turn_of_the_loop():
-    turns, log = SubmissionTurns(), []
+    turns = SubmissionTurns()
+    log: list[str] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count_turns_of_the_loop, log)
         async with trio.open_nursery() as streams:
@@ -40,7 +42,8 @@ async def test_one_step_in_a_turn_of_the_loop():
 
 
 async def test_accounts_take_turns():
-    turns, log = SubmissionTurns(), []
+    turns = SubmissionTurns()
+    log: list[str] = []
     async with trio.open_nursery() as nursery:
         for _ in range(20):
             nursery.start_soon(submit, turns, "busy", log)
@@ -72,7 +75,8 @@ async def cancellable(scope: trio.CancelScope, turns: SubmissionTurns, log: list
 
 @pytest.mark.parametrize("moment", ["waiting", "woken", "submitting"])
 async def test_a_cancelled_stream_passes_its_turn_on(moment):
-    turns, log, scope = SubmissionTurns(), [], trio.CancelScope()
+    turns, scope = SubmissionTurns(), trio.CancelScope()
+    log: list[str] = []
     async with trio.open_nursery() as nursery:
         holder = turns.of("holder")
         await holder.begin()
@@ -99,7 +103,7 @@ async def test_a_cancelled_stream_passes_its_turn_on(moment):
 
 async def test_few_texts_do_not_wait_for_a_turn(autojump_clock):
     """A single request is answered while another stream has the turn."""
-    async with open_fake_network() as network, engine_over(network) as engine:
+    async with open_fake_network() as network, open_test_engine(network) as engine:
         with engine.submission_turns.of("busy") as turn:
             await turn.begin()
             answers = await collect(engine, *["no address"] * SUBMIT_AT_ONCE_MAX, account="me")
