@@ -25,7 +25,7 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def spare_the_collector() -> None:
+def tune_collector() -> None:
     """Exempt all present objects (rules, lists, modules) from collection; collect less often.
 
     Does not collect first: a start leaves 0.6 MB in cycles, and finding them would block

@@ -18,7 +18,7 @@ import trio
 
 from mailprobe.api.alerts.sender import open_alerts
 from mailprobe.api.billing.billing import open_payments
-from mailprobe.api.gc_tuning import spare_the_collector
+from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.http.exchange import REFUSALS
 from mailprobe.api.http.listeners import listeners_on
 from mailprobe.api.http.server import drain_on_signals, serve_app
@@ -92,7 +92,7 @@ async def serve_until_drained(
                 )
             await serving.start(serve_service, service, listeners.api, drain)
             serving.start_soon(_stop_jobs, service, drain)
-            spare_the_collector()
+            tune_collector()
             ready()
         nursery.cancel_scope.cancel()
 

@@ -11,14 +11,14 @@ from mailprobe.storage.records import Account, Answered, JobState, UsageRow
 CHANGEABLE = {field.name for field in fields(Account)} - {"id", "created_at"}
 
 
-def next_key_at(made: Sequence[datetime], a_minute: int) -> datetime | None:
+def next_key_at(made: Sequence[datetime], keys_per_minute_max: int) -> datetime | None:
     """Return when the next key may be created; None if at once.
 
     `made` are the instants of the keys created within the last minute, `a_minute` the limit.
     """
-    if len(made) < a_minute:
+    if len(made) < keys_per_minute_max:
         return None
-    return sorted(made)[len(made) - a_minute] + WINDOW
+    return sorted(made)[len(made) - keys_per_minute_max] + WINDOW
 
 
 def at_most(most: int, limit: int) -> int:

@@ -139,7 +139,7 @@ class Store(Protocol):
         sha256: str,
         prefix: str,
         keys_max: int | None,
-        a_minute: int | None = None,
+        keys_per_minute_max: int | None = None,
         idempotency: IdempotencyRecord | None = None,
         answer: Callable[[Key], Answered] | None = None,
     ) -> Key:

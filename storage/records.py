@@ -248,7 +248,7 @@ class Claim:
     caller: Caller  # the key may have been revoked since
     secret: str | None
     fence: int
-    sealed: bool = False  # the secret cannot be decrypted: another key encrypted it
+    undecryptable: bool = False  # the secret cannot be decrypted: another key encrypted it
 
 
 @dataclass(frozen=True, slots=True)

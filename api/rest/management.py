@@ -100,7 +100,7 @@ async def create_api_key(service: Service, call: Call) -> OperationReply:
             sha256=key_hash(raw),
             prefix=shown(raw),
             keys_max=keys_max,
-            a_minute=KEYS_A_MINUTE,
+            keys_per_minute_max=KEYS_A_MINUTE,
             idempotency=call.idempotency,
             answer=lambda key: call.answered(created(key)),
         )

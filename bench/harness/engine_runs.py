@@ -50,10 +50,10 @@ async def lookup_all(engine: Engine, texts: Sequence[str]) -> None:
 
     async def look_up(domain: str) -> None:
         async with limit:
-            route = await engine.routes.find(domain, patient=True)
+            route = await engine.routes.find(domain, deferred_start=True)
             if isinstance(route, Route):
                 for exchange in route.exchanges:
-                    await engine.routes.addresses(exchange.name, patient=True)
+                    await engine.routes.addresses(exchange.name, deferred_start=True)
 
     limit = trio.CapacityLimiter(50)
     async with trio.open_nursery() as nursery:
@@ -62,9 +62,11 @@ async def lookup_all(engine: Engine, texts: Sequence[str]) -> None:
 
 
 async def verify_all(
-    engine: Engine, texts: Sequence[str], *, patient: bool = False
+    engine: Engine, texts: Sequence[str], *, deferred_start: bool = False
 ) -> list[Verdict]:
-    async with open_answers(engine, texts, account="bench", patient=patient) as answers:
+    async with open_answers(
+        engine, texts, account="bench", deferred_start=deferred_start
+    ) as answers:
         return await in_order(answers, len(texts))
 
 

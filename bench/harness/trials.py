@@ -114,7 +114,7 @@ class _Bench:
     async def _verify_on(self, engine: Engine, texts: Iterator[str], addresses: int) -> None:
         while True:
             part = list(islice(texts, addresses))
-            async with open_answers(engine, part, account="tune", patient=True) as answers:
+            async with open_answers(engine, part, account="tune", deferred_start=True) as answers:
                 async for answer in answers:
                     self._count.add(answer.verdict, engine)
 

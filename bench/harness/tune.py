@@ -65,7 +65,7 @@ def knee(trials: Sequence[Trial]) -> int:
     return min(trial.value for trial in trials if trial.rate >= enough)
 
 
-def bearable(trials: Sequence[Trial]) -> int | None:
+def probes_handled(trials: Sequence[Trial]) -> int | None:
     """The largest value that reaches KNEE of the best rate and is below any with a wrong verdict.
 
     It is above the knee: silent hosts hold a probe for three seconds each, and more probes
@@ -84,25 +84,25 @@ def bearable(trials: Sequence[Trial]) -> int | None:
 
 def advise(findings: Sequence[Findings], host_limit: int = HOST_LIMIT) -> Advice:
     """The settings that work for all latencies that were tried."""
-    borne = [bearable(found.probes) for found in findings]
+    handled = [probes_handled(found.probes) for found in findings]
     least = min(trial.value for trial in findings[0].probes)
     return Advice(
         host_connections=min(host_limit, max(knee(found.connections) for found in findings)),
-        probes_max=min(value or least for value in borne),
+        probes_max=min(value or least for value in handled),
         together=max(knee(found.together) for found in findings),
-        remarks=tuple(_remarks(findings, borne)),
+        remarks=tuple(_remarks(findings, handled)),
     )
 
 
-def _remarks(findings: Sequence[Findings], borne: Sequence[int | None]) -> Iterator[str]:
+def _remarks(findings: Sequence[Findings], handled: Sequence[int | None]) -> Iterator[str]:
     """Remarks on how far the advice can be trusted."""
     most = max(trial.value for trial in findings[0].probes)
-    if None in borne:
+    if None in handled:
         yield (
             "even with the fewest probes some were told wrong: this machine is too busy now; "
             "try again when nothing else runs"
         )
-    elif all(value == most for value in borne):
+    elif all(value == most for value in handled):
         yield f"more than {most:,} probes under way were not tried"
     heavy = [f"{found.delay_ms:g} ms" for found in findings if _load_is_heavy(found)]
     if heavy:

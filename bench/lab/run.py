@@ -45,7 +45,7 @@ def run(name: str, seed: int, *, until_eof: bool = False) -> int:
 
 
 async def _play(
-    scenario: Scenario, doors: LabListeners, folder: Path, seed: int, until_eof: bool
+    scenario: Scenario, smtp_listeners: LabListeners, folder: Path, seed: int, until_eof: bool
 ) -> int:
     authority = doh.Authority(folder, RESOLVER_ADDRESS)
     resolver = doh.Resolver(scenario.zone, requests_max=scenario.doh_requests_max)
@@ -58,10 +58,10 @@ async def _play(
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         # Before the doors are served: the kernel lets callers wait, and a reader that
         # has gone is a plain BrokenPipeError here.
-        _report(_introduction(scenario, urls, authority.trusted, doors.port))
+        _report(_introduction(scenario, urls, authority.trusted, smtp_listeners.port))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, resolver.serve, listeners)
-            nursery.start_soon(doors.serve, seed)
+            nursery.start_soon(smtp_listeners.serve, seed)
             nursery.start_soon(_listen, scenario, resolver, nursery.cancel_scope, until_eof)
             async for number in signals:
                 nursery.cancel_scope.cancel()

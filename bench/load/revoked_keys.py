@@ -119,7 +119,7 @@ async def _make_key(customers: "StoreLoad") -> None:
     try:
         key = await customers.store.create_key(
             account, "standard", None, sha256=uuid4().hex, prefix="sk_live_benc",
-            keys_max=PLAN.max_keys, a_minute=KEYS_A_MINUTE,
+            keys_max=PLAN.max_keys, keys_per_minute_max=KEYS_A_MINUTE,
         )  # fmt: skip
     except (KeyLimitReached, KeyCreationTooFast):
         return

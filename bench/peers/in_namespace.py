@@ -46,7 +46,7 @@ class Runner:
 class RunnerOutput:
     """What a runner printed."""
 
-    told: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
     took_s: float = 0.0
     cpu_s: float = 0.0
     raised: int = 0
@@ -57,8 +57,8 @@ class Task:
     """What became of it; `remark` says why there is nothing, where a runner gave no answer."""
 
     runner: str
-    errand: str  # "list" or "one domain"
-    told: Mapping[str, str] = field(default_factory=dict)
+    workload: str  # "list" or "one domain"
+    answers: Mapping[str, str] = field(default_factory=dict)
     took_s: float = 0.0
     cpu_s: float = 0.0
     raised: int = 0
@@ -101,11 +101,11 @@ async def _open_world(
     listeners = await trio.open_tcp_listeners(0, host=namespace.RESOLVER_ADDRESS)
     port = listeners[0].socket.getsockname()[1]
     encrypted = [trio.SSLListener(listener, tls, https_compatible=True) for listener in listeners]
-    with LabListeners(hosts, SMTP_PORT) as doors:
+    with LabListeners(hosts, SMTP_PORT) as smtp_listeners:
         async with trio.open_nursery() as nursery:
             await nursery.start(resolver.serve, zone, namespace.RESOLVER_ADDRESS)
             nursery.start_soon(trio.serve_listeners, doh.Resolver(zone).serve, encrypted)
-            nursery.start_soon(doors.serve, 0)
+            nursery.start_soon(smtp_listeners.serve, 0)
             yield {
                 "MAILPROBE_DOH_URLS": f"https://{namespace.RESOLVER_ADDRESS}:{port}{doh.PATH}",
                 "MAILPROBE_DOH_CA_FILE": str(authority),
@@ -134,7 +134,7 @@ async def _send(
     return Task(
         runner.name,
         task,
-        told=answer.told,
+        answers=answer.answers,
         took_s=answer.took_s,
         cpu_s=answer.cpu_s,
         raised=answer.raised,

@@ -127,10 +127,10 @@ async def measure(h2: DnsServer, http1: DnsServer) -> dict[str, Measured]:
             return await query_by_httpx(client, h2.url, name)
 
         async def by_routes(name: str) -> int:
-            route = await routes.find(name, patient=True)
+            route = await routes.find(name, deferred_start=True)
             assert isinstance(route, Route)
             for exchange in route.exchanges:
-                await routes.addresses(exchange.name, patient=True)
+                await routes.addresses(exchange.name, deferred_start=True)
             return 1 + len(route.exchanges)
 
         ways: dict[str, tuple[SendQuery, DnsServer, int]] = {

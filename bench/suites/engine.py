@@ -20,7 +20,7 @@ from statistics import median
 import msgspec
 import trio
 
-from mailprobe.api.gc_tuning import spare_the_collector
+from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.settings import Settings
 from mailprobe.bench.harness.engine_runs import lookup_all, rss_mib
 from mailprobe.bench.harness.figures import Figure, Result, Series
@@ -64,7 +64,7 @@ class EngineRound:
 
 
 def run() -> Result:
-    spare_the_collector()  # as `clean` and `serve` do
+    tune_collector()  # as `clean` and `serve` do
     return trio.run(_run)
 
 
@@ -93,7 +93,7 @@ async def _engine(sink: SmtpSink, connections: int) -> AsyncIterator[Engine]:
 async def verify(engine: Engine, texts: Iterable[str]) -> int:
     """Ask as one who cleans a list; gives how many octets the results are as lines."""
     octets = 0
-    async with open_answers(engine, texts, account="bench", patient=True) as answers:
+    async with open_answers(engine, texts, account="bench", deferred_start=True) as answers:
         while ready := await answers.next_ready():
             for answer in ready:
                 if answer.verdict.status != "deliverable":
@@ -271,7 +271,7 @@ async def _steady(latency_ms: float, connections: int, *, pipelining: bool) -> f
             with trio.move_on_after(WARM_S + measured_s):
                 starts = trio.current_time() + WARM_S
                 async with open_answers(
-                    engine, _endless(sink), account="bench", patient=True
+                    engine, _endless(sink), account="bench", deferred_start=True
                 ) as answers:
                     while ready := await answers.next_ready():
                         if trio.current_time() >= starts:

@@ -19,7 +19,7 @@ from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.lab import Lab
 from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers, open_engine
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Garbage, Silence, Twice
+from mailprobe.engine.testing.faults import Garbage, StaySilent, Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING, SPAMHAUS, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 
@@ -33,7 +33,7 @@ REFUSING = {
 }
 REFUSING |= {
     "garbage at rcpt": MailHost(faults={"RCPT": Garbage()}),
-    "silent at rcpt": MailHost(faults={"RCPT": Silence()}),
+    "silent at rcpt": MailHost(faults={"RCPT": StaySilent()}),
 }
 FAR_TARPITS = {
     f"{words}, {delay_s:g} s": MailHost(
@@ -110,13 +110,13 @@ def _remark(what: str, verdicts: Sequence[Verdict]) -> None:
 
 async def _tarpits(lab: Lab) -> list[Figure]:
     figures, lies = [], 0
-    for group, words, patient in (
+    for group, words, deferred_start in (
         ("tarpit batch", "tarpit, a batch of 50: the known told deliverable", False),
         ("tarpit list", "tarpit, a list of 400: the known told deliverable", True),
     ):
         texts = lab.groups[group]
         async with open_watched(lab) as (engine, _):
-            verdicts = await verify_all(engine, texts, patient=patient)
+            verdicts = await verify_all(engine, texts, deferred_start=deferred_start)
         _remark(group, verdicts)
         known = sum(text.startswith("known") for text in texts)
         figures.append(Figure(words, share(_reported(verdicts, "deliverable"), known), "%"))
@@ -145,7 +145,7 @@ async def _hung(lab: Lab) -> list[Figure]:
         random.Random(0).shuffle(texts)
         async with open_watched(lab, **urls) as (engine, _):
             began = time.perf_counter()
-            verdicts = await verify_all(engine, texts, patient=True)
+            verdicts = await verify_all(engine, texts, deferred_start=True)
             took_s = time.perf_counter() - began
         beside = set(healthy)
         reported = sum(v.status != "deliverable" for v in verdicts if v.email in beside)
@@ -212,7 +212,7 @@ async def _first_exchange(lab: Lab) -> list[Figure]:
 async def _later_transactions(lab: Lab) -> Figure:
     texts = lab.groups["later transactions"]
     async with open_watched(lab) as (engine, _):
-        verdicts = await verify_all(engine, texts, patient=True)
+        verdicts = await verify_all(engine, texts, deferred_start=True)
     _remark("later transactions", verdicts)
     lost = len(texts) - _reported(verdicts, "deliverable")
     return Figure("later transactions refused: verdicts lost", lost, f"of {len(texts)}")

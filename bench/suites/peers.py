@@ -59,14 +59,14 @@ def figures(tasks: Sequence[Task]) -> list[Figure]:
     reported: list[Figure] = []
     tasks = [
         _typical(list(rounds), kinds[name])
-        for (_, name), rounds in groupby(tasks, lambda each: (each.runner, each.errand))
+        for (_, name), rounds in groupby(tasks, lambda each: (each.runner, each.workload))
     ]
     for task in tasks:
-        for remark in remarks(task, kinds[task.errand]):
+        for remark in remarks(task, kinds[task.workload]):
             print(f"# {remark}")
         if not task.remark:
-            reported += (_of_list if task.errand == LIST else _of_one_domain)(
-                task, kinds[task.errand]
+            reported += (_of_list if task.workload == LIST else _of_one_domain)(
+                task, kinds[task.workload]
             )
     return [*reported, *_compared(tasks, kinds[ONE_DOMAIN])]
 
@@ -81,7 +81,9 @@ def _typical(rounds: Sequence[Task], kinds: Mapping[str, str]) -> Task:
         return failed[0]
     median = sorted(rounds, key=lambda each: each.took_s)[len(rounds) // 2]
     worst = max([median, *rounds], key=lambda each: wrong(each, kinds))
-    return replace(median, told=worst.told, turnarounds=max(each.turnarounds for each in rounds))
+    return replace(
+        median, answers=worst.answers, turnarounds=max(each.turnarounds for each in rounds)
+    )
 
 
 def _of_list(task: Task, kinds: Mapping[str, str]) -> list[Figure]:
@@ -115,7 +117,7 @@ def _of_one_domain(task: Task, kinds: Mapping[str, str]) -> list[Figure]:
 def _compared(tasks: Sequence[Task], kinds: Mapping[str, str]) -> list[Figure]:
     """Only whoever told all of the one domain right: to say nothing is quick."""
     able = [
-        task for task in tasks if task.errand == ONE_DOMAIN and right(task, kinds) == len(kinds)
+        task for task in tasks if task.workload == ONE_DOMAIN and right(task, kinds) == len(kinds)
     ]
     ours = [task for task in able if task.runner == OURS]
     theirs = [task for task in able if task.runner != OURS]
@@ -138,14 +140,16 @@ def _at_once(task: Task) -> bool:
 
 
 def right(task: Task, kinds: Mapping[str, str]) -> int:
-    return sum(word in fixture_domains.RIGHT[kinds[address]] for address, word in task.told.items())
+    return sum(
+        word in fixture_domains.RIGHT[kinds[address]] for address, word in task.answers.items()
+    )
 
 
 def wrong(task: Task, kinds: Mapping[str, str]) -> int:
     """Only what is plainly wrong: not to know is never that."""
     return sum(
         word != UNSURE and word not in fixture_domains.RIGHT[kinds[address]]
-        for address, word in task.told.items()
+        for address, word in task.answers.items()
     )
 
 
@@ -156,8 +160,8 @@ def remarks(task: Task, kinds: Mapping[str, str]) -> list[str]:
         said.append(f"raised an error for {task.raised} addresses")
     wrong = Counter(
         f"{kinds[address]} -> {word}"
-        for address, word in task.told.items()
+        for address, word in task.answers.items()
         if word not in fixture_domains.RIGHT[kinds[address]]
     )
     said += [f"{number} × {what}" for what, number in sorted(wrong.items())]
-    return [f"{task.runner}, {task.errand}: {each}" for each in said]
+    return [f"{task.runner}, {task.workload}: {each}" for each in said]

@@ -38,7 +38,7 @@ async def _verify_list(lab: Lab, known: KnownTruth) -> list[Figure]:
     texts = _shuffled(known)
     async with open_watched(lab) as (engine, watch):
         began = time.perf_counter()
-        verdicts = await _verify(engine, "list", texts, patient=True)
+        verdicts = await _verify(engine, "list", texts, deferred_start=True)
         took_s = time.perf_counter() - began
     return [
         *_judge("a list", known, verdicts),
@@ -73,9 +73,11 @@ async def _verify_requests(lab: Lab, known: KnownTruth) -> list[Figure]:
 
 
 async def _verify(
-    engine: Engine, account: str, texts: Sequence[str], *, patient: bool = False
+    engine: Engine, account: str, texts: Sequence[str], *, deferred_start: bool = False
 ) -> list[Verdict]:
-    async with open_answers(engine, texts, account=account, patient=patient) as answers:
+    async with open_answers(
+        engine, texts, account=account, deferred_start=deferred_start
+    ) as answers:
         return await in_order(answers, len(texts))
 
 

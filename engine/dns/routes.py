@@ -174,24 +174,26 @@ class Routes:
             clock, self._new_address_lookup, observer=observer
         )
 
-    def cached_route(self, domain: str, *, patient: bool = False) -> RouteAnswer | None:
+    def cached_route(self, domain: str, *, deferred_start: bool = False) -> RouteAnswer | None:
         """The route in the cache; None means that `find` has to look it up."""
-        return self._routes.cached(domain.lower(), patient=patient)
+        return self._routes.cached(domain.lower(), deferred_start=deferred_start)
 
-    async def find(self, domain: str, account: str = "", *, patient: bool = False) -> RouteAnswer:
+    async def find(
+        self, domain: str, account: str = "", *, deferred_start: bool = False
+    ) -> RouteAnswer:
         """Return where this domain's mail goes. Raises ValueError for what is not a domain name.
 
         The look-up uses the turns of `account`. It takes at most LOOKUP_S; with `patient`
         (for a list) that time starts with the first query.
         """
         encode_query(domain, "MX")  # raises ValueError
-        return await self._routes.find(domain.lower(), account, _priority(patient))
+        return await self._routes.find(domain.lower(), account, _priority(deferred_start))
 
-    def cached_addresses(self, name: str, *, patient: bool = False) -> AddressAnswer | None:
-        return self._addresses.cached(name.lower(), patient=patient)
+    def cached_addresses(self, name: str, *, deferred_start: bool = False) -> AddressAnswer | None:
+        return self._addresses.cached(name.lower(), deferred_start=deferred_start)
 
     async def addresses(
-        self, name: str, account: str = "", *, patient: bool = False
+        self, name: str, account: str = "", *, deferred_start: bool = False
     ) -> AddressAnswer:
         """Return an exchange's addresses: IPv4, or IPv6 too where no IPv4 one may be used.
 
@@ -199,7 +201,7 @@ class Routes:
         dialer refuses those.
         """
         encode_query(name, "A")
-        return await self._addresses.find(name.lower(), account, _priority(patient))
+        return await self._addresses.find(name.lower(), account, _priority(deferred_start))
 
     def subscribe_addresses(self, name: str, interest: Interest[AddressAnswer]) -> None:
         """The same without waiting; the interest may be settled at once."""
@@ -280,8 +282,8 @@ class Routes:
         return self._allow_private or any(map(is_public, addresses.ips))
 
 
-def _priority(patient: bool) -> Priority:
-    return Priority.LIST if patient else Priority.REQUEST
+def _priority(deferred_start: bool) -> Priority:
+    return Priority.LIST if deferred_start else Priority.REQUEST
 
 
 def _both(four: AddressAnswer, six: AddressAnswer) -> tuple[AddressAnswer, float]:

@@ -196,10 +196,12 @@ class SingleFlightCache(Generic[Answer]):
         self._answers: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
         self._in_flight: dict[str, InFlightLookup[Answer]] = {}
 
-    def cached(self, name: str, *, patient: bool = False) -> Answer | None:
+    def cached(self, name: str, *, deferred_start: bool = False) -> Answer | None:
         """Return the cached answer, or None. With `patient`, hasty failures are left out."""
         until, answer = self._answers.get(name, _NEVER)
-        if self.now() >= until or (patient and isinstance(answer, LookupFailed) and answer.hasty):
+        if self.now() >= until or (
+            deferred_start and isinstance(answer, LookupFailed) and answer.hasty
+        ):
             return None
         return answer
 
@@ -222,7 +224,7 @@ class SingleFlightCache(Generic[Answer]):
         self, name: str, account: str = "", priority: Priority = Priority.REQUEST
     ) -> Answer | LookupFailed:
         """Return the answer, kept or looked up. It takes at most LOOKUP_S, unless it is a list's."""
-        if (known := self.cached(name, patient=priority >= Priority.LIST)) is not None:
+        if (known := self.cached(name, deferred_start=priority >= Priority.LIST)) is not None:
             await trio.lowlevel.checkpoint()
             return known
         task = _TaskInterest[Answer](account, priority, self.now)

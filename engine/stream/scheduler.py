@@ -53,7 +53,13 @@ class _Scheduler:
     """One call of open_answers: its verifications, from submission to answer."""
 
     def __init__(
-        self, engine: Engine, account: str, nursery: trio.Nursery, *, patient: bool, explain: bool
+        self,
+        engine: Engine,
+        account: str,
+        nursery: trio.Nursery,
+        *,
+        deferred_start: bool,
+        explain: bool,
     ) -> None:
         self.answers = Answers(self._check_capacity)
         self._engine = engine
@@ -61,7 +67,7 @@ class _Scheduler:
         self._observed = engine.observer is not NO_OBSERVER
         self._account = account
         self._nursery = nursery
-        self._deferred = patient
+        self._deferred = deferred_start
         self._explain = explain
         self._now = trio.lowlevel.current_clock().current_time
         self._open: dict[str, Verification] = {}  # by mailbox, which is probed once
@@ -77,7 +83,7 @@ class _Scheduler:
         self._stalled = False  # submission waits for `_room`
         self._all_submitted = False
         self._closed = False
-        if patient:
+        if deferred_start:
             engine.dispatcher.subscribe_capacity(self._on_capacity)
             nursery.start_soon(self.watch_backoffs)
 
@@ -228,7 +234,7 @@ class _Scheduler:
 
     def _open_snapshot(self, domain: str) -> _DomainSnapshot | None:
         """A snapshot made from the caches alone; None where a look-up is needed."""
-        known = self._engine.routes.cached_route(domain, patient=self._deferred)
+        known = self._engine.routes.cached_route(domain, deferred_start=self._deferred)
         if known is None or not self._has_exchanges(known):
             return None
         if len(self._snapshots) >= SNAPSHOTS_MAX:
@@ -248,7 +254,8 @@ class _Scheduler:
             return True
         routes = self._engine.routes
         return all(
-            routes.cached_addresses(exchange.name, patient=True) for exchange in self._first(answer)
+            routes.cached_addresses(exchange.name, deferred_start=True)
+            for exchange in self._first(answer)
         )
 
     def _first(self, route: Route) -> list[MailExchange]:
@@ -256,10 +263,10 @@ class _Scheduler:
 
     async def _lookup(self, domain: str) -> None:
         routes = self._engine.routes
-        answer = await routes.find(domain, self._account, patient=self._deferred)
+        answer = await routes.find(domain, self._account, deferred_start=self._deferred)
         if self._deferred and isinstance(answer, Route):
             for exchange in self._first(answer):
-                await routes.addresses(exchange.name, self._account, patient=True)
+                await routes.addresses(exchange.name, self._account, deferred_start=True)
         if self._closed:
             return
         snapshot, now = self._snapshot(answer), self._now()
@@ -437,7 +444,7 @@ async def open_answers(
     texts: Iterable[str],
     *,
     account: str,
-    patient: bool = False,
+    deferred_start: bool = False,
     explain: bool = False,
 ) -> AsyncIterator[Answers]:
     """Verify each text; the block's value is a stream with one Answer for each.
@@ -449,7 +456,9 @@ async def open_answers(
     """
     try:
         async with trio.open_nursery() as nursery:
-            scheduler = _Scheduler(engine, account, nursery, patient=patient, explain=explain)
+            scheduler = _Scheduler(
+                engine, account, nursery, deferred_start=deferred_start, explain=explain
+            )
             nursery.start_soon(scheduler.submit_all, texts)
             try:
                 yield scheduler.answers

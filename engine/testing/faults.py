@@ -61,7 +61,7 @@ def reset_at_close(stream: trio.abc.Stream) -> None:
         stream.reset()
 
 
-class Fault(Protocol):
+class ReplyFault(Protocol):
     """One way of sending a reply wrongly."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
@@ -70,7 +70,7 @@ class Fault(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class StaySilent:
     """Send nothing any more, and keep the connection open."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
@@ -209,7 +209,7 @@ class Sometimes:
     """Another fault with this probability for each reply; else the right reply."""
 
     chance: float
-    fault: Fault
+    fault: ReplyFault
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         if reply_writer.rng.random() < self.chance:

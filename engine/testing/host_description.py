@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mailprobe.engine.testing.faults import Fault
+from mailprobe.engine.testing.faults import ReplyFault
 from mailprobe.engine.testing.host_log import HostLog
 
 EHLO_LINES = (
@@ -97,9 +97,9 @@ class HostDescription:
     idle_s: float | None = None  # without a command: then 421, and the host hangs up
 
     # faults
-    faults: Mapping[str, Fault] = field(default_factory=dict)
+    faults: Mapping[str, ReplyFault] = field(default_factory=dict)
     troubled_sessions: int | None = None  # only this many sessions have faults, the first ones
-    weather: tuple[tuple[float, Fault], ...] = ()  # (probability at each reply, fault)
+    weather: tuple[tuple[float, ReplyFault], ...] = ()  # (probability at each reply, fault)
     splits: bool = False  # replies are sent in random pieces
 
     record: HostLog = field(init=False, default_factory=HostLog, compare=False, repr=False)

@@ -15,13 +15,13 @@ from mailprobe.engine.testing.faults import (
     Drip,
     Drop,
     Endless,
-    Fault,
     Garbage,
     Half,
     Late,
+    ReplyFault,
     ResetConnection,
     SendLine,
-    Silence,
+    StaySilent,
     Swap,
     Twice,
 )
@@ -147,7 +147,7 @@ def _to_everyone(reply: str) -> MailHost:
     return MailHost(default_known=reply, default_unknown=reply)
 
 
-def _at(**faults: Fault) -> MailHost:
+def _at(**faults: ReplyFault) -> MailHost:
     return MailHost(faults=faults)
 
 
@@ -189,10 +189,10 @@ HOST_PROFILES: Mapping[str, MailHost] = {
     "refused": MailHost(address=HostAddress.REFUSED),
     "unanswered": MailHost(address=HostAddress.SILENT),
     "unreachable": MailHost(address=HostAddress.UNREACHABLE),
-    "silent": _at(CONNECT=Silence()),
-    "silent at ehlo": _at(EHLO=Silence()),
-    "silent at mail": _at(MAIL=Silence()),
-    "silent at rcpt": _at(RCPT=Silence()),
+    "silent": _at(CONNECT=StaySilent()),
+    "silent at ehlo": _at(EHLO=StaySilent()),
+    "silent at mail": _at(MAIL=StaySilent()),
+    "silent at rcpt": _at(RCPT=StaySilent()),
     "dripping": _at(CONNECT=Drip()),
     "dripping at ehlo": _at(EHLO=Drip()),
     "dripping at rcpt": _at(RCPT=Drip()),

@@ -7,7 +7,7 @@ from random import Random
 
 import trio
 
-from mailprobe.engine.testing.faults import Fault, ReplyWriter, ResetConnection, as_octets
+from mailprobe.engine.testing.faults import ReplyFault, ReplyWriter, ResetConnection, as_octets
 from mailprobe.engine.testing.host_description import EHLO_LINES, HostAddress, HostDescription
 from mailprobe.engine.testing.host_log import HostLogSession, LoggedCommand, rcpt_mailbox
 from mailprobe.engine.testing.smtp_script import ScriptReply, SmtpScript
@@ -171,7 +171,7 @@ class _HostSession:
             session.closed = session.closed or closed_by
         return goes_on
 
-    def _fault(self, line: str) -> Fault | None:
+    def _fault(self, line: str) -> ReplyFault | None:
         """The fault at this command: by its mailbox, by its verb, or by chance."""
         host = self._host
         if not self._faulty:

@@ -77,7 +77,7 @@ class MemoryAccounts:
         sha256: str,
         prefix: str,
         keys_max: int | None,
-        a_minute: int | None = None,
+        keys_per_minute_max: int | None = None,
         idempotency: IdempotencyRecord | None = None,
         answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
@@ -88,7 +88,7 @@ class MemoryAccounts:
             if len(active) >= keys_max:
                 raise KeyLimitReached
         now = self._now()
-        if kind == "standard" and a_minute is not None:
+        if kind == "standard" and keys_per_minute_max is not None:
             made = [
                 key.created_at
                 for key in self._keys.values()
@@ -96,7 +96,7 @@ class MemoryAccounts:
                 and key.kind == "standard"
                 and now - WINDOW < key.created_at <= now
             ]
-            if (at := next_key_at(made, a_minute)) is not None:
+            if (at := next_key_at(made, keys_per_minute_max)) is not None:
                 raise KeyCreationTooFast(now, at)
         if sha256 in self._key_ids:
             raise ValueError("a key with this hash is kept already")

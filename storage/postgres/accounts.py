@@ -105,8 +105,8 @@ def create_keys(
             reported.append(Raised(KeyLimitReached()))
         elif (
             standard
-            and command.a_minute is not None
-            and (at := next_key_at(made.get(account, []), command.a_minute))
+            and command.keys_per_minute_max is not None
+            and (at := next_key_at(made.get(account, []), command.keys_per_minute_max))
         ):
             reported.append(Raised(KeyCreationTooFast(now, at)))
         elif command.sha256 in kept:

@@ -176,7 +176,7 @@ class PostgresStore:
         sha256: str,
         prefix: str,
         keys_max: int | None,
-        a_minute: int | None = None,
+        keys_per_minute_max: int | None = None,
         idempotency: IdempotencyRecord | None = None,
         answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
@@ -192,7 +192,7 @@ class PostgresStore:
             sha256,
             prefix,
             keys_max,
-            a_minute,
+            keys_per_minute_max,
             idempotency,
             cipher if idempotency else None,
         )
@@ -328,7 +328,7 @@ class PostgresStore:
         try:
             secret = self._cipher.open(encrypted, job_context(claim.job.id))
         except StoreBroken:  # one unreadable secret must not fail the other claims
-            return replace(claim, sealed=True)
+            return replace(claim, undecryptable=True)
         return replace(claim, secret=secret.decode())
 
     async def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:

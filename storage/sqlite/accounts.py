@@ -92,7 +92,7 @@ def create_key(
     sha256: str,
     prefix: str,
     keys_max: int | None,
-    a_minute: int | None,
+    keys_per_minute_max: int | None,
 ) -> Key:
     """Insert a key; raises what Store.create_key raises."""
     account = number_of(db, account_id)
@@ -104,8 +104,8 @@ def create_key(
         ).fetchone()
         if active >= keys_max:
             raise KeyLimitReached
-    if kind == "standard" and a_minute is not None:
-        _check_creation_rate(db, now, account, a_minute)
+    if kind == "standard" and keys_per_minute_max is not None:
+        _check_creation_rate(db, now, account, keys_per_minute_max)
     if db.execute("SELECT 1 FROM keys WHERE sha256 = ?", (sha256,)).fetchone():
         raise ValueError("a key with this hash is kept already")
     key = Key(str(uuid4()), account_id, kind, label, prefix, now)
@@ -117,13 +117,13 @@ def create_key(
     return key
 
 
-def _check_creation_rate(db: DB, now: datetime, account: int, a_minute: int) -> None:
+def _check_creation_rate(db: DB, now: datetime, account: int, keys_per_minute_max: int) -> None:
     rows = db.execute(
         "SELECT created_at FROM keys WHERE account = ? AND kind = 'standard'"
         " AND created_at > ? AND created_at <= ?",
         (account, micros(now - WINDOW), micros(now)),
     )
-    at = next_key_at([instant(at) for (at,) in rows], a_minute)
+    at = next_key_at([instant(at) for (at,) in rows], keys_per_minute_max)
     if at is not None:
         raise KeyCreationTooFast(now, at)
 

@@ -168,11 +168,11 @@ class DatabaseThread(ABC):
         if self._db is None:
             self._inode = inode_of(self._path)
             self._db = connect(self._path)
-            self._furnish(self._db)
+            self._configure(self._db)
         return self._db
 
     @abstractmethod
-    def _furnish(self, db: sqlite3.Connection) -> None:
+    def _configure(self, db: sqlite3.Connection) -> None:
         """Configure a new connection."""
 
     def _disconnect(self) -> None:
@@ -208,7 +208,7 @@ class Writer(DatabaseThread):
         if not self._thread.is_alive():
             self._writer_queue.close()
 
-    def _furnish(self, db: sqlite3.Connection) -> None:
+    def _configure(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA busy_timeout = 0")  # WriterQueue does the waiting
 
     def _serve(self) -> None:
@@ -265,7 +265,7 @@ class Writer(DatabaseThread):
 class Reader(DatabaseThread):
     """Answers all pending calls from one snapshot; it waits for no writer."""
 
-    def _furnish(self, db: sqlite3.Connection) -> None:
+    def _configure(self, db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA busy_timeout = {READING_MS}")
         db.execute("PRAGMA query_only = ON")
 

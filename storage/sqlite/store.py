@@ -146,14 +146,14 @@ class SqliteStore:
         sha256: str,
         prefix: str,
         keys_max: int | None,
-        a_minute: int | None = None,
+        keys_per_minute_max: int | None = None,
         idempotency: IdempotencyRecord | None = None,
         answer: Callable[[Key], Answered] | None = None,
     ) -> Key:
         def create(db: sqlite3.Connection, now: datetime) -> Key:
             idempotency_records.check_runs(db, idempotency)
             key = accounts.create_key(
-                db, now, account_id, kind, label, sha256, prefix, keys_max, a_minute
+                db, now, account_id, kind, label, sha256, prefix, keys_max, keys_per_minute_max
             )
             if idempotency and answer:
                 idempotency_records.keep(db, self._encrypted(FirstAnswer(idempotency, answer(key))))
@@ -316,7 +316,7 @@ class SqliteStore:
         try:
             secret = self._cipher.open(encrypted, job_context(claim.job.id))
         except StoreBroken:  # only this job's secret; the others are readable
-            return replace(claim, sealed=True)
+            return replace(claim, undecryptable=True)
         return replace(claim, secret=secret.decode())
 
     async def extend_claim(self, claim: Claim, *, lease_s: float) -> bool:

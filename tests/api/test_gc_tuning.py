@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from mailprobe.api.cli.source import open_own_engine
-from mailprobe.api.gc_tuning import COLLECT_AFTER, collector_paused, spare_the_collector
+from mailprobe.api.gc_tuning import COLLECT_AFTER, collector_paused, tune_collector
 from mailprobe.engine.settings import EngineSettings
 
 
@@ -21,7 +21,7 @@ def collector_as_it_was() -> Iterator[None]:
 def test_it_is_held_until_the_start_is_over() -> None:
     with collector_paused():
         assert not gc.isenabled()
-        spare_the_collector()
+        tune_collector()
         assert gc.isenabled()
         assert gc.get_threshold()[0] == COLLECT_AFTER
         assert gc.get_freeze_count() > 0

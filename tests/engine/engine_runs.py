@@ -73,10 +73,12 @@ async def open_checked_engine(network: FakeNetwork, **settings: Any) -> AsyncIte
 
 
 async def verify(
-    engine: Engine, *texts: str, account: str = "me", patient: bool = False
+    engine: Engine, *texts: str, account: str = "me", deferred_start: bool = False
 ) -> list[Verdict]:
     """Verify these texts as one stream. Returns the verdicts in the order of the texts."""
-    async with open_answers(engine, texts, account=account, patient=patient) as answers:
+    async with open_answers(
+        engine, texts, account=account, deferred_start=deferred_start
+    ) as answers:
         return await in_order(answers, len(texts))
 
 
@@ -86,12 +88,14 @@ async def verify_once(network: FakeNetwork, *texts: str, **settings: Any) -> lis
         return await verify(engine, *texts)
 
 
-async def verify_lists(engine: Engine, *lists: list[str], patient: bool = False) -> Counter[object]:
+async def verify_lists(
+    engine: Engine, *lists: list[str], deferred_start: bool = False
+) -> Counter[object]:
     """Verify all lists at the same time, each for an account of its own. Counts the verdicts."""
     counts: Counter[object] = Counter()
 
     async def verify_list(account: str, texts: list[str]) -> None:
-        verdicts = await verify(engine, *texts, account=account, patient=patient)
+        verdicts = await verify(engine, *texts, account=account, deferred_start=deferred_start)
         counts.update(map(fields_of, verdicts))
 
     async with trio.open_nursery() as nursery:

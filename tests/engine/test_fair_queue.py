@@ -96,11 +96,11 @@ class BesideAList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.fair_queue: FairQueue[int] = FairQueue()
-        self.lanes: list[tuple[str, list[int]]] = []  # nobody's lane is empty
+        self.queues: list[tuple[str, list[int]]] = []  # nobody's lane is empty
         self.number = 0
 
     def lane(self, account: str) -> list[int] | None:
-        return next((queue for name, queue in self.lanes if name == account), None)
+        return next((queue for name, queue in self.queues if name == account), None)
 
     @rule(account=st.sampled_from("abcde"))
     def join(self, account: str) -> None:
@@ -109,34 +109,34 @@ class BesideAList(RuleBasedStateMachine):
         if (queue := self.lane(account)) is not None:
             queue.append(self.number)
         else:
-            self.lanes.append((account, [self.number]))
+            self.queues.append((account, [self.number]))
 
     @rule(account=st.sampled_from("abcde"))
     def put_back(self, account: str) -> None:
         self.number += 1
         self.fair_queue.push_front(account, self.number)
         queue = self.lane(account) or []
-        self.lanes = [(account, [self.number, *queue])] + [
-            (name, others) for name, others in self.lanes if name != account
+        self.queues = [(account, [self.number, *queue])] + [
+            (name, others) for name, others in self.queues if name != account
         ]
 
     @rule()
     def take(self) -> None:
         expected = None
-        if self.lanes:
-            account, (expected, *rest) = self.lanes.pop(0)
+        if self.queues:
+            account, (expected, *rest) = self.queues.pop(0)
             if rest:
-                self.lanes.append((account, rest))
+                self.queues.append((account, rest))
         assert self.fair_queue.pop() == expected
 
     @rule()
     def take_all(self) -> None:
-        assert self.fair_queue.pop_all() == [item for _, queue in self.lanes for item in queue]
-        self.lanes = []
+        assert self.fair_queue.pop_all() == [item for _, queue in self.queues for item in queue]
+        self.queues = []
 
     @invariant()
     def all_are_there(self) -> None:
-        items = [item for _, queue in self.lanes for item in queue]
+        items = [item for _, queue in self.queues for item in queue]
         assert list(self.fair_queue) == items
         assert len(self.fair_queue) == len(items)
 

@@ -50,9 +50,9 @@ class Diary:
         return counted
 
 
-@pytest.mark.parametrize("patient", [False, True], ids=["at once", "patient"])
+@pytest.mark.parametrize("deferred_start", [False, True], ids=["at once", "patient"])
 async def test_every_address_is_told_of_once_with_the_outcome_of_its_verdict(
-    autojump_clock, patient
+    autojump_clock, deferred_start
 ):
     texts = [
         "no address", "ann@mailinator.com", "ann@nowhere.test", "ann@gmail.com",
@@ -64,7 +64,7 @@ async def test_every_address_is_told_of_once_with_the_outcome_of_its_verdict(
         network.add("gmail.com", MailHost())
         network.add("silent.test", new_host("silent"))
         async with open_test_engine(network, observer=diary) as engine:
-            verdicts = await verify(engine, *texts, patient=patient)
+            verdicts = await verify(engine, *texts, deferred_start=deferred_start)
     rungs = Counter((each.status, each.failed_check) for each in verdicts)
     reported: Counter[Any] = Counter()
     for (outcome, _), count in diary.outcomes.items():
@@ -97,7 +97,7 @@ async def test_who_is_held_back_by_patience_is_not_longer_in_a_layer(autojump_cl
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(latency_s=0.4))
         async with open_test_engine(network, observer=diary) as engine:
-            await verify(engine, *(f"a{n}@shop.test" for n in range(100)), patient=True)
+            await verify(engine, *(f"a{n}@shop.test" for n in range(100)), deferred_start=True)
     assert len(diary.seconds["probe_settled"]) == 100
     assert max(diary.seconds["probe_settled"]) < 3.05
     assert max(diary.seconds["route_read"]) < 1
@@ -173,7 +173,7 @@ async def test_a_host_that_bears_fewer_connections_is_told_of(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", new_host("no pipelining", latency_s=0.02, connections_max=1))
         async with open_test_engine(network, observer=diary) as engine:
-            await verify(engine, *(f"a{n}@shop.test" for n in range(80)), patient=True)
+            await verify(engine, *(f"a{n}@shop.test" for n in range(80)), deferred_start=True)
     assert diary.said("limit_lowered")
 
 

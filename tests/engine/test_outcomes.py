@@ -10,7 +10,7 @@ from mailprobe.engine import (
     open_answers,
 )
 from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Close, Late, SendLine, Silence
+from mailprobe.engine.testing.faults import Close, Late, SendLine, StaySilent
 from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.testing.zone import ZoneMode
@@ -373,7 +373,7 @@ async def test_an_exchange_of_several_addresses_is_tried_at_each(autojump_clock)
 async def test_those_behind_a_stalled_recipient_are_asked_again(autojump_clock):
     """One mailbox that the host cannot look up must not cost the others their verdicts."""
     async with open_fake_network() as network:
-        network.add("shop.test", MailHost(faults={"stuck@shop.test": Silence()}))
+        network.add("shop.test", MailHost(faults={"stuck@shop.test": StaySilent()}))
         texts = ["stuck@shop.test", *knowns(5)]
         stuck, *others = await verify_once(network, *texts)
         assert fields_of(stuck) == TIMED_OUT

@@ -21,7 +21,9 @@ async def verify_every_address(scenario: str) -> None:
         settings = Settings.read(lab.env).engine
         async with open_engine(settings) as engine:
             for outcome, texts in lab.addresses.items():
-                async with open_answers(engine, texts, account="me", patient=True) as answers:
+                async with open_answers(
+                    engine, texts, account="me", deferred_start=True
+                ) as answers:
                     for verdict in await in_order(answers, len(texts)):
                         assert_outcome(verdict, Outcome(outcome))
         await trio.to_thread.run_sync(assert_polite, lab.records(), settings.host_connections)

@@ -112,7 +112,7 @@ async def verify(engine: Engine, texts: Iterable[str]) -> dict[str, Finding]:
     findings = {}
     with trio.fail_after(ALL_S):
         async with open_answers(
-            engine, list(texts), account="peers", patient=True, explain=True
+            engine, list(texts), account="peers", deferred_start=True, explain=True
         ) as answers:
             async for answer in answers:
                 assert answer.evidence is not None

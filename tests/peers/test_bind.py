@@ -192,7 +192,7 @@ async def test_a_restart_in_a_burst_makes_no_domain_lose_its_mail(another):
     async with open_engine_for(another) as engine:
         with another.running() as first:
             async with open_answers(
-                engine, wanted, account="me", patient=True, explain=True
+                engine, wanted, account="me", deferred_start=True, explain=True
             ) as answers:
                 async for answer in answers:
                     assert answer.evidence is not None

@@ -33,7 +33,7 @@ TRUTHS = {"known": "deliverable", "gone": "undeliverable"}  # by the beginning o
 
 
 @dataclass(slots=True)
-class Town:
+class MailWorld:
     """The domains of a world, by what is to be expected of them."""
 
     healthy: list[str] = field(default_factory=list)
@@ -41,8 +41,8 @@ class Town:
     dead: list[str] = field(default_factory=list)
 
 
-def make_town(network: FakeNetwork, rng: random.Random) -> Town:
-    town = Town()
+def make_world(network: FakeNetwork, rng: random.Random) -> MailWorld:
+    world = MailWorld()
     for number in range(rng.randint(2, 6)):
         host = new_host(
             rng.choice(HEALTHY),
@@ -50,20 +50,20 @@ def make_town(network: FakeNetwork, rng: random.Random) -> Town:
             splits=rng.random() < 0.2,
         )
         for part in range(rng.randint(1, 6)):
-            town.healthy.append(f"healthy{number}-{part}.test")
-            network.add(town.healthy[-1], host, mx=f"mx.healthy{number}.test")
+            world.healthy.append(f"healthy{number}-{part}.test")
+            network.add(world.healthy[-1], host, mx=f"mx.healthy{number}.test")
     for number in range(rng.randint(1, 3)):
-        town.slow.append(f"slow{number}.test")
-        network.add(town.slow[-1], make_slow_host(rng))
+        world.slow.append(f"slow{number}.test")
+        network.add(world.slow[-1], make_slow_host(rng))
     for number in range(DEAD_DOMAINS):
-        town.dead.append(f"dead{number}.test")
+        world.dead.append(f"dead{number}.test")
         mode = rng.choice(DEAD)
         if rng.random() < 0.8:
-            network.zone.mode(town.dead[-1], mode)
+            network.zone.mode(world.dead[-1], mode)
         else:  # the domain is found, its exchange is not
-            network.zone.mx(town.dead[-1], f"mx.{town.dead[-1]}")
-            network.zone.mode(f"mx.{town.dead[-1]}", mode)
-    return town
+            network.zone.mx(world.dead[-1], f"mx.{world.dead[-1]}")
+            network.zone.mode(f"mx.{world.dead[-1]}", mode)
+    return world
 
 
 def make_slow_host(rng: random.Random) -> MailHost:
@@ -75,37 +75,39 @@ def make_slow_host(rng: random.Random) -> MailHost:
     )
 
 
-def check(verdict: Verdict, town: Town) -> None:
+def check(verdict: Verdict, world: MailWorld) -> None:
     """No lie, and at a healthy domain no `unknown` either."""
     local, _, domain = verdict.email.partition("@")
     true = next(reported for start, reported in TRUTHS.items() if local.startswith(start))
-    allowed = {true} if domain in town.healthy else {true, "unknown"}
-    if domain in town.dead:
+    allowed = {true} if domain in world.healthy else {true, "unknown"}
+    if domain in world.dead:
         allowed = {"unknown"}
     assert verdict.status in allowed, verdict
 
 
 async def verify_and_check(
-    engine: Engine, town: Town, account: str, texts: list[str], *, patient: bool
+    engine: Engine, world: MailWorld, account: str, texts: list[str], *, deferred_start: bool
 ) -> None:
     asked_at = trio.current_time()
     places = []
-    async with open_answers(engine, texts, account=account, patient=patient) as answers:
+    async with open_answers(
+        engine, texts, account=account, deferred_start=deferred_start
+    ) as answers:
         async for answer in answers:
-            check(answer.verdict, town)
+            check(answer.verdict, world)
             places.append(answer.position)
-            if not patient:
+            if not deferred_start:
                 assert trio.current_time() - asked_at <= LAYER_3_S + LAYER_4_S, answer.verdict
     assert sorted(places) == list(range(len(texts)))
 
 
-async def verify_singly(engine: Engine, town: Town, rng: random.Random, account: str) -> None:
+async def verify_singly(engine: Engine, world: MailWorld, rng: random.Random, account: str) -> None:
     """Single addresses at healthy hosts: each has its answer, soon."""
     for _ in range(rng.randint(3, 8)):
         await trio.sleep(rng.uniform(0, 2))
         asked_at = trio.current_time()
-        text = f"{rng.choice(list(TRUTHS))}{rng.randrange(10)}@{rng.choice(town.healthy)}"
-        await verify_and_check(engine, town, account, [text], patient=False)
+        text = f"{rng.choice(list(TRUTHS))}{rng.randrange(10)}@{rng.choice(world.healthy)}"
+        await verify_and_check(engine, world, account, [text], deferred_start=False)
         assert trio.current_time() - asked_at < 2.0
 
 
@@ -113,34 +115,39 @@ SHARES = ((1, 0, 0), (1, 0, 0), (6, 2, 1), (1, 8, 1))  # of dead, slow and healt
 
 
 async def verify_bad_list(
-    engine: Engine, town: Town, rng: random.Random, shares: tuple[int, int, int], *, patient: bool
+    engine: Engine,
+    world: MailWorld,
+    rng: random.Random,
+    shares: tuple[int, int, int],
+    *,
+    deferred_start: bool,
 ) -> None:
     """Much, and of little else than trouble."""
     await trio.sleep(rng.uniform(0, 1))
     texts = []
-    for _ in range(200 if patient else 50):
-        domains = rng.choices((town.dead, town.slow, town.healthy), shares)[0]
+    for _ in range(200 if deferred_start else 50):
+        domains = rng.choices((world.dead, world.slow, world.healthy), shares)[0]
         local = rng.choice(("known", "known", "known.silent", "gone"))
         texts.append(f"{local}{rng.randrange(1000)}@{rng.choice(domains)}")
-    await verify_and_check(engine, town, "greedy", texts, patient=patient)
+    await verify_and_check(engine, world, "greedy", texts, deferred_start=deferred_start)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_trouble_stays_where_it_is(autojump_clock, seed):
     rng = random.Random(seed)
     async with open_fake_network(seed=seed) as network:
-        town = make_town(network, rng)
+        world = make_world(network, rng)
         settings = EngineSettings(host_connections=rng.choice((2, 4)))
         async with open_engine(
             settings, transport=network.transport, dial=network.dial, rng=rng
         ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 3)):
-                    nursery.start_soon(verify_singly, engine, town, rng, f"modest{number}")
+                    nursery.start_soon(verify_singly, engine, world, rng, f"modest{number}")
                 shares = rng.choice(SHARES)
                 for _ in range(rng.randint(1, 8)):
-                    verify_some = partial(verify_bad_list, patient=rng.random() < 0.2)
-                    nursery.start_soon(verify_some, engine, town, rng, shares)
+                    verify_some = partial(verify_bad_list, deferred_start=rng.random() < 0.2)
+                    nursery.start_soon(verify_some, engine, world, rng, shares)
             await trio.sleep(30)
             assert_whole(engine)
         for host in network.hosts.values():

@@ -62,7 +62,7 @@ async def test_every_verdict_is_the_truth(autojump_clock, seed):
 
         async def clean(account: str, texts: list[str], start_s: float) -> None:
             await trio.sleep(start_s)
-            async with open_answers(engine, texts, account=account, patient=True) as answers:
+            async with open_answers(engine, texts, account=account, deferred_start=True) as answers:
                 async for answer in answers:
                     reported = (answer.verdict.status, answer.verdict.confidence)
                     assert reported == truth(answer.verdict.email, where), answer.verdict

@@ -43,7 +43,9 @@ async def test_a_doubled_reply_before_a_late_one_makes_no_verdict_wrong(
                 open_engine(
                     EngineSettings(), transport=network.transport, dial=network.dial, rng=rng
                 ) as engine,
-                open_answers(engine, texts, account="me", patient=rng.random() < 0.5) as answers,
+                open_answers(
+                    engine, texts, account="me", deferred_start=rng.random() < 0.5
+                ) as answers,
             ):
                 async for answer in answers:
                     verdict = answer.verdict

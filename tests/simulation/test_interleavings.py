@@ -22,7 +22,7 @@ from mailprobe.engine.testing.faults import (
     Late,
     ResetConnection,
     SendLine,
-    Silence,
+    StaySilent,
 )
 from mailprobe.engine.testing.host_profiles import HOST_PROFILES
 from mailprobe.engine.testing.mail_host import MailHost
@@ -36,7 +36,7 @@ FAULTS = (
     Late(1.05),
     Late(1.5),
     Late(2.9),
-    Silence(),
+    StaySilent(),
     Close(),
     ResetConnection(),
     Half(),
@@ -109,10 +109,12 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
 
         async def verify_list(name: str, texts: list[str], start_s: float, leave_s: float) -> None:
             await trio.sleep(start_s)
-            patient = name == "patient"
+            deferred_start = name == "patient"
             with trio.move_on_after(leave_s):
                 asked_at = trio.current_time()
-                async with open_answers(engine, texts, account=name, patient=patient) as answers:
+                async with open_answers(
+                    engine, texts, account=name, deferred_start=deferred_start
+                ) as answers:
                     seen = []
                     async for answer in answers:
                         verdict = answer.verdict
@@ -123,7 +125,7 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
                         )
                         seen.append(answer.position)
                         assert verdict.latency_ms <= 3050
-                        if not patient:
+                        if not deferred_start:
                             assert trio.current_time() - asked_at <= 3.05
                 assert sorted(seen) == list(range(len(texts)))
 

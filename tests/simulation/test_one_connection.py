@@ -17,7 +17,7 @@ IDLE_S = 2.0
 
 
 async def statuses_of(engine: Engine, texts: list[str]) -> list[str]:
-    return [verdict.status for verdict in await verify(engine, *texts, patient=True)]
+    return [verdict.status for verdict in await verify(engine, *texts, deferred_start=True)]
 
 
 @pytest.mark.parametrize("server", ["postfix", "no pipelining"])

@@ -18,7 +18,7 @@ import trio
 
 from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Drop, Fault, Sometimes, Swap, Twice
+from mailprobe.engine.testing.faults import Drop, ReplyFault, Sometimes, Swap, Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
@@ -44,7 +44,7 @@ WORDS: dict[str, dict[str, Any]] = {
     },
     "nothing named": {"default_known": "250 Ok", "default_unknown": "550 5.1.1 User unknown"},
 }
-FAULTS: dict[str, Fault] = {
+FAULTS: dict[str, ReplyFault] = {
     "doubled": Twice(),
     "doubled 1 ms later": Twice(0.001),
     "doubled 5 ms later": Twice(0.005),
@@ -104,8 +104,10 @@ async def test_a_reply_too_many_or_too_few_makes_no_verdict_wrong(autojump_clock
         async with open_engine(
             EngineSettings(), transport=network.transport, dial=network.dial, rng=rng
         ) as engine:
-            patient = rng.random() < 0.5
-            async with open_answers(engine, texts, account="me", patient=patient) as answers:
+            deferred_start = rng.random() < 0.5
+            async with open_answers(
+                engine, texts, account="me", deferred_start=deferred_start
+            ) as answers:
                 async for answer in answers:
                     verdict = answer.verdict
                     known = verdict.email.startswith("known")

@@ -9,7 +9,14 @@ import trio
 from mailprobe.engine import EngineSettings, Verdict, open_answers, open_engine
 from mailprobe.engine.smtp.session.transaction import REFUSALS_MAX
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Close, Garbage, Late, ResetConnection, SendLine, Silence
+from mailprobe.engine.testing.faults import (
+    Close,
+    Garbage,
+    Late,
+    ResetConnection,
+    SendLine,
+    StaySilent,
+)
 from mailprobe.engine.testing.host_profiles import NAMED_SENDER, NULL_SENDER, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.invariants import assert_whole
@@ -20,7 +27,7 @@ NAMED = "check@probe.test"
 SERVERS = ("friendly", "postfix", "exim", "opensmtpd", "no pipelining", "one recipient")
 DOMAINS = [f"d{number}.test" for number in range(5)]
 FAULTS = (
-    *(Late(0.2), Late(1.5), Silence(), Close(), ResetConnection(), Garbage()),
+    *(Late(0.2), Late(1.5), StaySilent(), Close(), ResetConnection(), Garbage()),
     *(SendLine("421 4.3.2 Shutting down", close=True), SendLine("451 4.3.0 Try again later")),
 )
 UPGRADES = ("TLS", "STARTTLS", "EHLO 2", "EHLO", "MAIL 2", "RSET")
@@ -67,7 +74,10 @@ async def simulate(seed: int, *, stormy: bool) -> list[Verdict]:
             await trio.sleep(start_s)
             with trio.move_on_after(leave_s):
                 async with open_answers(
-                    engine, texts, account=f"asker{number}", patient=not stormy or number == 0
+                    engine,
+                    texts,
+                    account=f"asker{number}",
+                    deferred_start=not stormy or number == 0,
                 ) as answers:
                     async for answer in answers:
                         verdicts.append(answer.verdict)

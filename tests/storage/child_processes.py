@@ -40,7 +40,7 @@ async def said_by(*args: object) -> str:
         return await line_of(process)
 
 
-def partitions_told(db: sqlite3.Connection) -> list[Any]:
+def partitions_stored(db: sqlite3.Connection) -> list[Any]:
     partitions = db.execute(
         "SELECT state, account, host, jobs, due_at FROM job_partitions ORDER BY 1, 2, 3"
     )

@@ -33,16 +33,16 @@ EMPTYING = f"-c search_path={SCHEMA} -c lock_timeout=2s"
 PATIENCE_S = 30.0
 
 
-def be_patient(change: Callable[[Any, str, Any], None] = setattr) -> None:
+def use_long_timeouts(change: Callable[[Any, str, Any], None] = setattr) -> None:
     """On a busy machine an answer takes its time; what was promised of it tests/peers/ holds it to."""
     change(database_thread, "ANSWER_S", PATIENCE_S)
     text = f"statement_timeout = {driver_server.STATEMENT_MS}"
-    patient = f"statement_timeout = {1000 * PATIENCE_S:.0f}"
-    change(driver_server, "SETTINGS", driver_server.SETTINGS.replace(text, patient))
+    deferred_start = f"statement_timeout = {1000 * PATIENCE_S:.0f}"
+    change(driver_server, "SETTINGS", driver_server.SETTINGS.replace(text, deferred_start))
 
 
 if SERVER:
-    be_patient()
+    use_long_timeouts()
 
 
 @contextmanager

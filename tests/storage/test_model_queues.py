@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mailprobe.storage.records import JobOrder, Ledger
-from tests.storage.child_processes import partitions_told, partitions_true
+from tests.storage.child_processes import partitions_stored, partitions_true
 from tests.storage.fixed_clock import RETENTION, attempt, granted, row
 from tests.storage.stores import STORES
 from tests.storage.two_stores import Both, TwoStores
@@ -195,5 +195,5 @@ def test_it_queues_as_memory_does(kind: str, seed: int):
             both.compare()
             if kind == "sqlite":
                 with closing(sqlite3.connect(both.path)) as db:
-                    assert partitions_told(db) == partitions_true(db)
+                    assert partitions_stored(db) == partitions_true(db)
         assert set(both.happened) >= {"create_job", "claim_jobs", "job_verified", "job_attempted"}

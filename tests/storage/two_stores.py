@@ -40,7 +40,7 @@ from tests.storage.fixed_clock import SECRET, Clock
 from tests.storage.stores import place_for
 
 Both = tuple[Any, Any]  # memory's and the other's
-TOLD = (IdempotencyInProgress, IdempotencyKeyReused, KeyLimitReached, ValueError)
+REFUSALS = (IdempotencyInProgress, IdempotencyKeyReused, KeyLimitReached, ValueError)
 MEMORY_DISK = Path("/dev/shm")  # answers are compared here, not durability
 STARTS = datetime.fromisoformat("2025-01-31T23:58:00+00:00")
 
@@ -89,7 +89,7 @@ class Portal:
     def run(self, write: Callable[[Store], Awaitable[Any]], store: Store) -> Any:
         try:
             return trio.from_thread.run(write, store, trio_token=self._token)
-        except TOLD as reported:
+        except REFUSALS as reported:
             return type(reported)
 
     def close(self) -> None:

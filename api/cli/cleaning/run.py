@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from mailprobe.api.cli.cleaning.counts import ResultCounts
 from mailprobe.api.cli.cleaning.journal import Header, Journal, open_journal
-from mailprobe.api.cli.cleaning.tally import ResultCounts
 from mailprobe.api.cli.errors import CommandError, Interrupted, Misuse, print_error
 from mailprobe.api.cli.listfile import (
     BadList,
@@ -75,7 +75,7 @@ class Summary:
     addresses: int
     verified: int
     took_s: float
-    tally: ResultCounts
+    counts: ResultCounts
 
 
 @dataclass(slots=True)
@@ -188,7 +188,7 @@ def clean_list(
         addresses=len(addresses.numbers),
         verified=addresses.answered - before,
         took_s=time.monotonic() - started,
-        tally=counts,
+        counts=counts,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.api.cli.cleaning.tally import ProgressRate, ResultCounts, duration
+from mailprobe.api.cli.cleaning.counts import ProgressRate, ResultCounts, duration
 from mailprobe.api.cli.errors import print_error
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mailprobe.api.cli.cleaning.tally import ResultCounts, duration
+from mailprobe.api.cli.cleaning.counts import ResultCounts, duration
 from mailprobe.api.cli.output.lights import REASONS, light_of, words_of
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
@@ -151,7 +151,7 @@ def _add_counts(table: Table, title: str, counts: Iterable[tuple[str, int]], tot
 def print_summary(summary: "Summary", stream: TextIO) -> None:
     """Print a list's summary and its output path."""
     console = console_on(stream)
-    console.print(summary_table(summary.tally))
+    console.print(summary_table(summary.counts))
     console.print(summary_line(summary), overflow="fold")
     if summary.output:
         console.print(

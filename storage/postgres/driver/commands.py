@@ -155,7 +155,7 @@ class NewKey:
     sha256: str
     prefix: str
     keys_max: int | None
-    a_minute: int | None = None
+    keys_per_minute_max: int | None = None
     idempotency: IdempotencyRecord | None = None
     answer: Callable[[Key], EncryptedFirst] | None = None
 

@@ -69,7 +69,7 @@ def test_each_row_comes_out_once_in_order_with_its_result(tmp_path: Path) -> Non
         ["ann@shop.test", "nobody@shop.test", "bob@gmial.com", "not an address"], 1
     )
     assert (summary.rows, summary.blank, summary.addresses, summary.verified) == (6, 1, 4, 4)
-    assert summary.tally.statuses == {"deliverable": 3, "undeliverable": 1, "invalid": 1}
+    assert summary.counts.statuses == {"deliverable": 3, "undeliverable": 1, "invalid": 1}
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from mailprobe.api.cli.cleaning.tally import ProgressRate, ResultCounts, duration
+from mailprobe.api.cli.cleaning.counts import ProgressRate, ResultCounts, duration
 from mailprobe.api.cli.output.report import explanation, summary_table, verdict_table
 from mailprobe.api.cli.output.terminal import plain
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
@@ -152,10 +152,10 @@ def test_an_explanation_shows_who_said_what_and_when() -> None:
 
 
 def test_a_summary_counts_by_status_reason_and_light() -> None:
-    tally = ResultCounts()
+    counts = ResultCounts()
     for address in ("a@x.test", "b@x.test", "nobody@x.test", "throwaway@x.test"):
-        tally.count(verdict_of(address))
-    shown = drawn(summary_table(tally))
+        counts.count(verdict_of(address))
+    shown = drawn(summary_table(counts))
     for words in ("deliverable", "50.0 %", "no_mailbox", "throwaway domain", "RED_LIGHT"):
         assert words in shown
 

@@ -86,7 +86,7 @@ KEYS = st.builds(
 WORDS = st.text() | st.text(alphabet="sk_liveтmgt AZ09@.=:;'\"\\\n\t%<>()…") | KEYS | st.emails()
 
 
-class Told(Exception):
+class Leaking(Exception):
     """Its words hold whatever was put in."""
 
 
@@ -103,7 +103,7 @@ def as_field(text: str, paper: Paper) -> str:
 
 
 def as_fields(text: str, paper: Paper) -> str:
-    deep = {"a": [{text: (text, {text})}, text.encode("utf-8", "replace")], "b": Told(text)}
+    deep = {"a": [{text: (text, {text})}, text.encode("utf-8", "replace")], "b": Leaking(text)}
     deepest: Any = deep
     for _ in range(10):
         deepest = [deepest]
@@ -113,8 +113,8 @@ def as_fields(text: str, paper: Paper) -> str:
 def as_error(text: str, paper: Paper) -> str:
     try:
         try:
-            raise Told(text)
-        except Told as inner:
+            raise Leaking(text)
+        except Leaking as inner:
             inner.add_note(text)
             raise ValueError(repr(text)) from inner
     except ValueError as error:
@@ -123,7 +123,7 @@ def as_error(text: str, paper: Paper) -> str:
 
 def as_group(text: str, paper: Paper) -> str:
     try:
-        raise ExceptionGroup(text, [Told(text), ExceptionGroup("b", [KeyError(text)])])
+        raise ExceptionGroup(text, [Leaking(text), ExceptionGroup("b", [KeyError(text)])])
     except ExceptionGroup as error:
         return paper.write("errors", error=error)
 

@@ -76,17 +76,17 @@ class Countdown:
 
 
 def doom_sqlite(countdown: Countdown) -> None:
-    furnish, answer = Writer._furnish, Writer._answer
+    configure, answer = Writer._configure, Writer._answer
 
-    def furnish_doomed(self: Writer, db: Any) -> None:
-        furnish(self, db)
+    def configure_doomed(self: Writer, db: Any) -> None:
+        configure(self, db)
         db.set_trace_callback(countdown.count_statement)
 
     def answer_doomed(self: Writer, those: list[Any]) -> None:
         countdown.count()
         answer(self, those)
 
-    Writer._furnish = furnish_doomed  # type: ignore[method-assign]
+    Writer._configure = configure_doomed  # type: ignore[method-assign]
     Writer._answer = answer_doomed  # type: ignore[method-assign,assignment]
 
 

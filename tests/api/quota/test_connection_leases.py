@@ -158,7 +158,7 @@ async def test_all_machines_keep_one_limit(autojump_clock, seed: int):
                 texts = [
                     f"{rng.choice(('known', 'nobody'))}{number}{n}@{domain}" for n in range(30)
                 ]
-                reported.extend(await verify(engine, *texts, patient=rng.random() < 0.7))
+                reported.extend(await verify(engine, *texts, deferred_start=rng.random() < 0.7))
                 await trio.sleep(rng.uniform(0, 4))
 
         async with trio.open_nursery() as machines:
@@ -182,7 +182,7 @@ async def test_more_machines_than_permits_take_turns(autojump_clock):
         async with machine(network, store) as (engine, _):
             done[number] = [trio.current_time()]
             texts = [f"known{number}x{n}@shop.test" for n in range(300)]
-            async with open_answers(engine, texts, account="me", patient=True) as answers:
+            async with open_answers(engine, texts, account="me", deferred_start=True) as answers:
                 async for answer in answers:
                     assert answer.verdict.status == "deliverable"
                     done[number].append(trio.current_time())
@@ -218,7 +218,7 @@ async def test_a_holder_of_all_makes_room_for_who_comes(autojump_clock):
 
 
 async def _verify_list(engine: Engine, count: int) -> None:
-    check(await verify(engine, *knowns(count), patient=True))
+    check(await verify(engine, *knowns(count), deferred_start=True))
 
 
 async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
@@ -252,7 +252,7 @@ async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
 
 
 async def _verify_during_outage(engine: Engine) -> None:
-    for verdict in await verify(engine, *knowns(300), patient=True):
+    for verdict in await verify(engine, *knowns(300), deferred_start=True):
         assert verdict.status in ("deliverable", "unknown")
 
 

@@ -339,7 +339,7 @@ async def test_fifty_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, 
     with running(place, bind=bind) as service:
         for book in books:
             assert_counted_idempotency(place, book)
-            assert_told(service, book)
+            assert_answered(service, book)
         service.stop()
     assert load.streams_cut
     for book in books:
@@ -347,7 +347,7 @@ async def test_fifty_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, 
     assert reservations(place) == 0
 
 
-def assert_told(service: Running, book: Book) -> None:
+def assert_answered(service: Running, book: Book) -> None:
     """The API tells the database's numbers; on free, what the killed ones had reserved besides."""
     counted, reported = (
         book.counted_before,

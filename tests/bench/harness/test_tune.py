@@ -20,8 +20,8 @@ from mailprobe.bench.harness.tune import (
     Findings,
     Trial,
     advise,
-    bearable,
     knee,
+    probes_handled,
     words_on,
 )
 from mailprobe.bench.load.smtp_sink import start_sink
@@ -65,7 +65,7 @@ BEARABLE = {
 @pytest.mark.parametrize("name", BEARABLE)
 def test_what_a_machine_bears_is_the_most_that_harms_nobody(name: str) -> None:
     tried, most = BEARABLE[name]
-    assert bearable(tried) == most
+    assert probes_handled(tried) == most
 
 
 def findings(delay_ms: float, most: int = 8, load_us: float = 10.0) -> Findings:

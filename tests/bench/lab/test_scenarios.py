@@ -119,11 +119,11 @@ async def test_every_mailbox_of_the_fixture_domains_is_answered_as_it_says(
             local, _, domain = text.rpartition("@")
             *_, (_, exchange) = fixture_domains.zone.names[alabel(domain)].mx
             (address,) = fixture_domains.zone.names[exchange].addresses
-            clerk = SmtpScript(fixture_domains.hosts[address], HostLogSession(1, 0.0))
-            clerk.receive("EHLO probe.test", 0, together=False)
-            clerk.receive("HELO probe.test", 0, together=False)
-            clerk.receive("MAIL FROM:<>", 0, together=False)
-            said = clerk.receive(f"RCPT TO:<{local}@{alabel(domain)}>", 0, together=False)
+            server = SmtpScript(fixture_domains.hosts[address], HostLogSession(1, 0.0))
+            server.receive("EHLO probe.test", 0, together=False)
+            server.receive("HELO probe.test", 0, together=False)
+            server.receive("MAIL FROM:<>", 0, together=False)
+            said = server.receive(f"RCPT TO:<{local}@{alabel(domain)}>", 0, together=False)
             assert said.text.startswith(digit), (text, said)
 
 
@@ -180,13 +180,13 @@ def hosts_of(scenario: Scenario, domain: str) -> list[str]:
 
 
 def first_reply(scenario: Scenario, address: str, text: str) -> str:
-    clerk = SmtpScript(scenario.hosts[address], HostLogSession(1, 0.0))
-    clerk.secured()
-    clerk.receive("EHLO probe.test", 0, together=False)
-    clerk.receive("HELO probe.test", 0, together=False)
+    server = SmtpScript(scenario.hosts[address], HostLogSession(1, 0.0))
+    server.secured()
+    server.receive("EHLO probe.test", 0, together=False)
+    server.receive("HELO probe.test", 0, together=False)
     null = scenario.hosts[address].named_sender_reply is not None
-    clerk.receive(f"MAIL FROM:<{'' if null else 'probe@probe.test'}>", 0, together=False)
-    return clerk.receive(f"RCPT TO:<{text}>", 0, together=False).text
+    server.receive(f"MAIL FROM:<{'' if null else 'probe@probe.test'}>", 0, together=False)
+    return server.receive(f"RCPT TO:<{text}>", 0, together=False).text
 
 
 def test_the_seed_decides_how_far_healthy_hosts_are():

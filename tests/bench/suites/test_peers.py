@@ -135,7 +135,7 @@ def test_ours_is_compared_with_the_best_peer_that_told_all_right():
 
 def test_of_several_rounds_the_median_time_and_the_wrongest_answers_count():
     rounds = [task("mailprobe", turnarounds=8, took_s=took_s) for took_s in (0.9, 0.5, 0.4)]
-    rounds[2] = replace(rounds[2], told={**rounds[2].told, next(iter(ONE_DOMAIN)): BAD})
+    rounds[2] = replace(rounds[2], answers={**rounds[2].answers, next(iter(ONE_DOMAIN)): BAD})
     peer = task("peer", turnarounds=200, took_s=1.0)
     reported = {figure.what: figure.value for figure in peers.figures([*rounds[:2], peer])}
     assert reported["mailprobe: 50 of one domain"] == 0.9
@@ -322,11 +322,11 @@ def test_both_tasks_are_run_and_counted_in_there():
     assert len(rounds) == 2 * tiny.rounds + 2
     listed, one_domain = rounds[0], rounds[tiny.rounds]
 
-    assert (listed.errand, listed.turnarounds, listed.connections) == ("list", 0, 0)
-    assert set(listed.told.values()) == {UNSURE}
+    assert (listed.workload, listed.turnarounds, listed.connections) == ("list", 0, 0)
+    assert set(listed.answers.values()) == {UNSURE}
     # each: the banner, EHLO, MAIL, RCPT; QUIT is not waited for
     assert (one_domain.turnarounds, one_domain.connections) == (3 * 4, 3)
-    assert list(one_domain.told.values()).count(GOOD) == 3
+    assert list(one_domain.answers.values()).count(GOOD) == 3
     assert [each.remark for each in rounds[-2:]] == 2 * [
         "ended with 1: ZeroDivisionError: division by zero"
     ]
@@ -339,6 +339,6 @@ def test_our_own_runner_answers_both_tasks():
     ours = replace(install.runners()[0], rounds=1)
     rounds = peers.play([ours])
     assert {each.remark for each in rounds} == {""}
-    assert {each.errand for each in rounds} == {"list", "one domain"}
-    assert rounds[-1].told.keys() == ONE_DOMAIN.keys()
+    assert {each.workload for each in rounds} == {"list", "one domain"}
+    assert rounds[-1].answers.keys() == ONE_DOMAIN.keys()
     assert rounds[-1].connections >= 1

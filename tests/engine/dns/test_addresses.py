@@ -73,17 +73,19 @@ ADDRESSES = {
 }
 
 
-@pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize("deferred_start", [False, True])
 @pytest.mark.parametrize(("script", "reported", "asked"), ADDRESSES.values(), ids=ADDRESSES)
-async def test_the_addresses_of_an_exchange(autojump_clock, script, reported, asked, patient):
+async def test_the_addresses_of_an_exchange(
+    autojump_clock, script, reported, asked, deferred_start
+):
     """A list asks for IPv6 where IPv4 is no help; whose clock runs asks for both together."""
     endpoints = Endpoints(script)
     async with open_test(endpoints, FIRST) as routes:
         assert routes.cached_addresses("MX.test") is None
-        assert await routes.addresses("MX.test", patient=patient) == reported
+        assert await routes.addresses("MX.test", deferred_start=deferred_start) == reported
         assert routes.cached_addresses("mx.test") == reported
         kinds = [kind for _, _, kind in endpoints.asked]
-        assert kinds == asked if patient else sorted(kinds) == ["A", "AAAA"]
+        assert kinds == asked if deferred_start else sorted(kinds) == ["A", "AAAA"]
 
 
 async def test_a_silent_look_up_of_the_other_family_delays_nobody(autojump_clock):
@@ -107,7 +109,9 @@ async def test_six_will_do_where_the_clock_runs_out_over_four(autojump_clock):
 async def test_a_private_address_is_enough_where_private_ones_are_allowed(autojump_clock):
     endpoints = Endpoints({"A": address(PRIVATE_FOUR)})
     async with open_test(endpoints, FIRST, allow_private=True) as routes:
-        assert await routes.addresses("mx.test", patient=True) == Addresses(("10.0.0.9",), 900)
+        assert await routes.addresses("mx.test", deferred_start=True) == Addresses(
+            ("10.0.0.9",), 900
+        )
         assert [kind for _, _, kind in endpoints.asked] == ["A"]
 
 
@@ -141,7 +145,7 @@ async def test_all_addresses_that_a_host_has_now(autojump_clock, script, reporte
 async def test_what_a_host_has_now_is_asked_each_time_and_not_remembered(autojump_clock):
     endpoints = Endpoints({"A": address(FOUR), "AAAA": EMPTY})
     async with open_test(endpoints, FIRST) as routes:
-        await routes.addresses("mx.test", patient=True)
+        await routes.addresses("mx.test", deferred_start=True)
         endpoints.script["A"] = address(PRIVATE_FOUR)
         for _ in range(2):
             found = await routes.addresses_now("mx.test")

@@ -439,10 +439,10 @@ async def test_who_gives_up_takes_nothing_from_the_others(authority, ca_file, pr
         open_transport(ca_file) as transport,
         trio.open_nursery() as nursery,
     ):
-        patient = []
+        deferred_start = []
 
         async def wait_for_it() -> None:
-            patient.append(await transport.exchange(server.url, QUESTION))
+            deferred_start.append(await transport.exchange(server.url, QUESTION))
 
         nursery.start_soon(wait_for_it)
         await until(lambda: server.questions)
@@ -451,8 +451,8 @@ async def test_who_gives_up_takes_nothing_from_the_others(authority, ca_file, pr
         assert limit.cancelled_caught
         nursery.start_soon(wait_for_it)
         slow.set()
-        await until(lambda: len(patient) == 2)
-        assert patient == [QUESTION] * 2
+        await until(lambda: len(deferred_start) == 2)
+        assert deferred_start == [QUESTION] * 2
         assert await exchange_many(transport, server, 10) == 10
 
 

@@ -65,7 +65,7 @@ async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(autojump_clo
         transport = Troubled(network, kind)
         async with open_test_engine(network, transport=transport, doh_urls=ENDPOINTS) as engine:
             transport.fault(0.1, lasts_s)
-            async with open_answers(engine, texts, account="list", patient=True) as answers:
+            async with open_answers(engine, texts, account="list", deferred_start=True) as answers:
                 verdicts = await in_order(answers, len(texts))
             assert transport.ends_at < trio.current_time()
             await trio.sleep(60)
@@ -81,7 +81,7 @@ async def test_hung_names_alone_take_a_list_no_longer_for_that(autojump_clock):
         transport = Troubled(network)
         async with open_test_engine(network, transport=transport, doh_urls=ENDPOINTS) as engine:
             began = trio.current_time()
-            answer = await engine.routes.find("hung.test", patient=True)
+            answer = await engine.routes.find("hung.test", deferred_start=True)
             assert trio.current_time() - began == pytest.approx(LOOKUP_S)
             assert isinstance(answer, LookupFailed)
             questions = transport.asked.count(ROOT_QUESTION)
@@ -101,7 +101,7 @@ async def test_a_resolver_that_answers_is_asked_nothing_else(autojump_clock):
         ):
             for number in range(1_000):
                 domain = f"d{number}.test"
-                nursery.start_soon(partial(engine.routes.find, domain, patient=True))
+                nursery.start_soon(partial(engine.routes.find, domain, deferred_start=True))
         assert len(transport.asked) == 1_000
 
 
@@ -114,7 +114,7 @@ async def test_a_request_does_not_wait_with_the_list(autojump_clock):
         found = []
 
         async def find() -> None:
-            found.append(await engine.routes.find("shop.test", "list", patient=True))
+            found.append(await engine.routes.find("shop.test", "list", deferred_start=True))
 
         async with (
             open_test_engine(network, transport=transport, doh_urls=ENDPOINTS) as engine,
@@ -137,16 +137,18 @@ async def test_a_list_that_joins_a_requests_look_up_is_patient(autojump_clock, a
         transport.fault(0.0, 1.2)
         reported: dict[bool, Any] = {}
 
-        async def find(account: str, *, patient: bool) -> None:
-            reported[patient] = await engine.routes.find("shop.test", account, patient=patient)
+        async def find(account: str, *, deferred_start: bool) -> None:
+            reported[deferred_start] = await engine.routes.find(
+                "shop.test", account, deferred_start=deferred_start
+            )
 
         async with (
             open_test_engine(network, transport=transport, doh_urls=ENDPOINTS) as engine,
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(lambda: find("me", patient=False))
+            nursery.start_soon(lambda: find("me", deferred_start=False))
             await trio.sleep(0.1)
-            nursery.start_soon(lambda: find(account, patient=True))
+            nursery.start_soon(lambda: find(account, deferred_start=True))
         assert isinstance(reported[False], LookupFailed)
         assert isinstance(reported[True], Route)
 
@@ -162,5 +164,5 @@ async def test_a_list_does_not_take_a_requests_hasty_failure_from_memory(autojum
             assert isinstance(failed, LookupFailed)
             await trio.sleep(1)
             assert routes.cached_route("shop.test") == failed
-            assert routes.cached_route("shop.test", patient=True) is None
-            assert isinstance(await routes.find("shop.test", "list", patient=True), Route)
+            assert routes.cached_route("shop.test", deferred_start=True) is None
+            assert isinstance(await routes.find("shop.test", "list", deferred_start=True), Route)

@@ -192,7 +192,9 @@ async def test_a_list_of_which_a_fifth_hangs(idle_clock, protocol, tmp_path):
     domains = [f"d{n}.test" for n in range(healthy)] + [f"hung{n}.test" for n in range(hung)]
     random.Random(1).shuffle(domains)
     async with open_engine_of_domains(protocol, tmp_path, healthy=healthy, hung=hung) as engine:
-        verdicts = await verify(engine, *(f"known@{domain}" for domain in domains), patient=True)
+        verdicts = await verify(
+            engine, *(f"known@{domain}" for domain in domains), deferred_start=True
+        )
     assert failed(verdicts) == {domain for domain in domains if domain.startswith("hung")}
 
 
@@ -227,7 +229,7 @@ async def test_a_list_loses_no_answer_to_a_resolver_that_comes_back(
                 open_engine(
                     replace(settings, doh_urls=(url,)), dial=network.dial, rng=random.Random(0)
                 ) as engine,
-                open_answers(engine, texts, account="me", patient=True) as answers,
+                open_answers(engine, texts, account="me", deferred_start=True) as answers,
             ):
                 with trio.fail_after(120):
                     async for answer in answers:

@@ -104,29 +104,33 @@ async def test_it_fails_only_when_all_have_and_says_what_each_did(autojump_clock
         assert trio.current_time() - began == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize("deferred_start", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 11])
-async def test_a_silent_name_takes_a_second_and_a_half_in_all(autojump_clock, count, patient):
+async def test_a_silent_name_takes_a_second_and_a_half_in_all(
+    autojump_clock, count, deferred_start
+):
     urls = tuple(f"https://11.0.0.{n}/q" for n in range(1, count + 1))
     script = {(url, "MX"): SILENT for url in urls}
     async with open_test(Endpoints(script), *urls) as routes:
         began = trio.current_time()
-        failed = await routes.find("shop.test", patient=patient)
+        failed = await routes.find("shop.test", deferred_start=deferred_start)
         assert isinstance(failed, LookupFailed)
         assert "no answer within 1.5 s" in failed.reason
         assert trio.current_time() - began == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize("deferred_start", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 11])
-async def test_a_list_waits_for_silent_endpoints_but_not_for_ever(autojump_clock, count, patient):
+async def test_a_list_waits_for_silent_endpoints_but_not_for_ever(
+    autojump_clock, count, deferred_start
+):
     urls = tuple(f"https://11.0.0.{n}/q" for n in range(1, count + 1))
     async with open_test(Endpoints(dict.fromkeys(urls, SILENT)), *urls) as routes:
         began = trio.current_time()
-        failed = await routes.find("shop.test", patient=patient)
+        failed = await routes.find("shop.test", deferred_start=deferred_start)
         assert isinstance(failed, LookupFailed)
         assert "no answer within 1.5 s" in failed.reason
-        in_all_s = (len(AGAIN_AFTER_S) + 1) * TRY_S + sum(AGAIN_AFTER_S) if patient else 1.5
+        in_all_s = (len(AGAIN_AFTER_S) + 1) * TRY_S + sum(AGAIN_AFTER_S) if deferred_start else 1.5
         assert trio.current_time() - began == pytest.approx(in_all_s)
         assert in_all_s <= 15
 
@@ -167,11 +171,11 @@ async def test_an_account_who_gives_up_takes_nothing_from_the_others(autojump_cl
                     await routes.find("shop.test")
                 assert scope.cancelled_caught
 
-            async def patient():
+            async def deferred_start():
                 assert await routes.find("shop.test") == ROUTE
 
             nursery.start_soon(impatient)  # may be the one who began it
-            nursery.start_soon(patient)
+            nursery.start_soon(deferred_start)
             nursery.start_soon(impatient)
         assert len(endpoints.asked) == 1
 
@@ -194,8 +198,8 @@ async def test_a_caller_whose_clock_ran_out_fails_alone(autojump_clock):
     endpoints = Endpoints()
     reported: dict[str, tuple[Any, float]] = {}
 
-    async def asker(account: str, *, patient: bool) -> None:
-        answer = await routes.find("shop.test", account, patient=patient)
+    async def asker(account: str, *, deferred_start: bool) -> None:
+        answer = await routes.find("shop.test", account, deferred_start=deferred_start)
         reported[account] = answer, round(trio.current_time() - began, 2)
 
     async with open_test(endpoints, FIRST, SECOND) as routes, trio.open_nursery() as nursery:
@@ -204,8 +208,8 @@ async def test_a_caller_whose_clock_ran_out_fails_alone(autojump_clock):
         for place in range(LOOKUPS_MAX):  # so that the look-up begins later than its asker
             nursery.start_soon(routes.find, f"d{place}.test", "others")
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(lambda: asker("request", patient=False))
-        nursery.start_soon(lambda: asker("list", patient=True))
+        nursery.start_soon(lambda: asker("request", deferred_start=False))
+        nursery.start_soon(lambda: asker("list", deferred_start=True))
         await trio.testing.wait_all_tasks_blocked()
         endpoints.script.update({FIRST: SILENT, SECOND: Says(delay_s=1.3)})
     assert reported["request"] == (LookupFailed(reported["request"][0].reason), 1.5)
@@ -273,7 +277,7 @@ async def test_only_so_many_look_ups_are_made_at_a_time(autojump_clock):
     async with open_test(endpoints, FIRST) as routes, trio.open_nursery() as nursery:
 
         async def account(name):
-            route = await routes.find(name, patient=True)
+            route = await routes.find(name, deferred_start=True)
             assert isinstance(route, Route)
             assert route.mx_host == "mx.shop.test"
 

@@ -25,7 +25,7 @@ from mailprobe.engine import (
 )
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Late, Silence
+from mailprobe.engine.testing.faults import Late, StaySilent
 from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import verify
@@ -103,7 +103,7 @@ class Scenario:
     asked_before: bool = False  # there is an idle connection, the route is known
     idle_s: float = 0.0  # since then: after 3 s the connection is gone
     resolver_s: float = 0.0
-    patient: bool = False
+    deferred_start: bool = False
     neighbour: bool = True
     pause_s: float = 0.0  # until the next one asks
     stride: int = 4  # cut after every so many steps; an await lasts for several
@@ -137,7 +137,7 @@ SCENARIOS = {
         lambda: MailHost(latency_s=0.05, faults={"nobody1": Late(1.5)}), asked_before=True
     ),
     "one answer never": Scenario(
-        lambda: MailHost(latency_s=0.05, faults={"nobody1": Silence()}),
+        lambda: MailHost(latency_s=0.05, faults={"nobody1": StaySilent()}),
         neighbour=False,
         pause_s=1.1,  # whoever shares the silent round shares its silence
     ),
@@ -150,7 +150,7 @@ SCENARIOS = {
     "patient": Scenario(
         lambda: new_host("no pipelining", latency_s=0.05),
         texts=tuple(f"known1{number}@shop.test" for number in range(4)),
-        patient=True,
+        deferred_start=True,
         neighbour=False,
         settings=EngineSettings(host_connections=1),
     ),
@@ -166,7 +166,7 @@ SCENARIOS = {
         idle_s=10.0,
     ),
     "handshake in silence": Scenario(
-        first=lambda: new_host("starttls demanded", faults={"TLS": Silence()}),
+        first=lambda: new_host("starttls demanded", faults={"TLS": StaySilent()}),
         texts=HERS[:2],
         neighbour=False,
         pause_s=1.1,
@@ -230,7 +230,7 @@ async def leave_after(steps: int, scenario: Scenario, *, cancelled: bool) -> boo
             trio.lowlevel.add_instrument(cutter)
             with outer:
                 async with open_answers(
-                    engine, scenario.texts, account="she", patient=scenario.patient
+                    engine, scenario.texts, account="she", deferred_start=scenario.deferred_start
                 ) as answers:
                     with inner:
                         async for _ in answers:
@@ -293,7 +293,7 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
 
 async def read_all(engine: Engine, scenario: Scenario) -> None:
     async with open_answers(
-        engine, scenario.texts, account="she", patient=scenario.patient
+        engine, scenario.texts, account="she", deferred_start=scenario.deferred_start
     ) as answers:
         async for _ in answers:
             pass

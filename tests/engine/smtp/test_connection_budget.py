@@ -143,7 +143,7 @@ async def test_a_list_wants_more_and_uses_what_comes(autojump_clock):
                     permits.grant(address, count)
 
             nursery.start_soon(grant)
-            check(await verify(engine, *knowns(200), patient=True))
+            check(await verify(engine, *knowns(200), deferred_start=True))
     assert host.record.connections_peak == 3
 
 
@@ -166,7 +166,7 @@ async def test_a_grant_that_shrinks_is_obeyed_after_the_round(autojump_clock):
                     await trio.sleep(0.1)
 
             nursery.start_soon(shrink)
-            check(await verify(engine, *knowns(400), patient=True))
+            check(await verify(engine, *knowns(400), deferred_start=True))
             nursery.cancel_scope.cancel()
     assert len(open_then) > 5
     assert max(open_then) == 1
@@ -262,7 +262,7 @@ async def test_never_more_connections_than_granted(autojump_clock, seed: int):
             async def list_of(domain: str) -> None:
                 texts = [f"{rng.choice(('known', 'nobody'))}{n}@{domain}" for n in range(60)]
                 with trio.move_on_after(60 if domain == "shop.test" else rng.choice((0.7, 60))):
-                    reported.extend(await verify(engine, *texts, patient=rng.random() < 0.5))
+                    reported.extend(await verify(engine, *texts, deferred_start=rng.random() < 0.5))
 
             nursery.start_soon(change)
             async with trio.open_nursery() as asking:

@@ -16,12 +16,12 @@ from mailprobe.engine.smtp.host_policy import Terms, first_terms
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import (
     Close,
-    Fault,
     Garbage,
     Late,
+    ReplyFault,
     ResetConnection,
     SendLine,
-    Silence,
+    StaySilent,
     Twice,
 )
 from mailprobe.engine.testing.host_profiles import (
@@ -184,11 +184,11 @@ async def test_what_is_offered_only_within_tls_is_used(autojump_clock):
 
 
 FAILURES = [
-    ({"TLS": Silence()}, TIMED_OUT),
+    ({"TLS": StaySilent()}, TIMED_OUT),
     ({"TLS": Close()}, FAILED),
     ({"TLS": ResetConnection()}, FAILED),
     ({"TLS": Garbage()}, FAILED),
-    ({"STARTTLS": Silence()}, TIMED_OUT),
+    ({"STARTTLS": StaySilent()}, TIMED_OUT),
     ({"STARTTLS": Late(1.5)}, TIMED_OUT),
     ({"STARTTLS": Close()}, FAILED),
     ({"STARTTLS": ResetConnection()}, FAILED),
@@ -197,7 +197,7 @@ FAILURES = [
     ({"STARTTLS": SendLine("421 4.3.2 Shutting down", close=True)}, FAILED),
     ({"STARTTLS": SendLine("454 4.7.0 TLS not available due to temporary reason")}, FAILED),
     ({"STARTTLS": SendLine("502 5.5.1 Command not implemented")}, FAILED),
-    ({"EHLO 2": Silence()}, TIMED_OUT),
+    ({"EHLO 2": StaySilent()}, TIMED_OUT),
     ({"EHLO 2": Close()}, FAILED),
     ({"EHLO 2": SendLine("550 5.7.1 Go away")}, FAILED),
 ]
@@ -341,12 +341,12 @@ async def test_the_evidence_of_a_connection_that_began_with_tls(autojump_clock):
 @pytest.mark.parametrize(
     ("faults", "last", "rule"),
     [
-        ({"TLS": Silence()}, "(handshake failed: no answer in time)", "clock.starttls"),
+        ({"TLS": StaySilent()}, "(handshake failed: no answer in time)", "clock.starttls"),
         ({"TLS": Close()}, "(handshake failed: closed by the server)", "closed.starttls"),
         ({"TLS": Garbage()}, "(handshake failed: no TLS: ", "garbage.starttls"),
         ({"STARTTLS": Twice()}, "(handshake failed: plain text behind", "garbage.starttls"),
         ({"STARTTLS": SendLine("454 4.7.0 Later")}, "454 4.7.0 Later", None),
-        ({"STARTTLS": Silence()}, "530 5.7.0 Must issue", "clock.starttls"),
+        ({"STARTTLS": StaySilent()}, "530 5.7.0 Must issue", "clock.starttls"),
     ],
 )
 async def test_the_evidence_of_an_upgrade_that_failed(autojump_clock, faults, last, rule):
@@ -515,10 +515,10 @@ async def test_the_evidence_shows_both_senders(autojump_clock):
 
 # -- one domain's terms are not another's ---------------------------------------------------
 
-BROKEN_TLS: dict[str, dict[str, Fault]] = {
+BROKEN_TLS: dict[str, dict[str, ReplyFault]] = {
     "closes": {"TLS": Close()},
     "resets": {"TLS": ResetConnection()},
-    "silent": {"TLS": Silence()},
+    "silent": {"TLS": StaySilent()},
     "refuses": {"STARTTLS": SendLine("454 4.7.0 TLS not available due to temporary reason")},
 }
 

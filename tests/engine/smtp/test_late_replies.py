@@ -55,7 +55,7 @@ async def test_a_tarpit_hides_no_living_mailbox_of_a_list(autojump_clock, offer,
         host = MailHost(ehlo_lines=OFFERS[offer], reply_s=0.02, unknown_delay_s=delay_s)
         network.add("shop.test", host)
         async with open_checked_engine(network) as engine:
-            verdicts = await verify(engine, *mixed(400, 15), patient=True)
+            verdicts = await verify(engine, *mixed(400, 15), deferred_start=True)
     assert found(verdicts) >= 0.99
     assert not any(v.status == "deliverable" for v in verdicts if v.email.startswith("gone"))
 
@@ -96,7 +96,7 @@ async def test_one_slow_reply_is_forgotten_in_time(autojump_clock):
         network.add("shop.test", host)
         async with open_checked_engine(network) as engine:
             texts = knowns(1_000)
-            verdicts = await verify(engine, *texts, patient=True)
+            verdicts = await verify(engine, *texts, deferred_start=True)
             (pool,) = engine.dispatcher.pools.values()
             assert pool.window() == 8
     assert found(verdicts) == 1.0

@@ -26,9 +26,9 @@ from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import (
     Close,
     Drip,
-    Fault,
     Garbage,
     Half,
+    ReplyFault,
     ResetConnection,
     SendLine,
     Twice,
@@ -68,7 +68,7 @@ async def open_engine_over(
 
 async def verify_in_time(engine: Engine, *texts: str) -> list[Verdict]:
     with trio.fail_after(WITHIN_S):
-        return await verify(engine, *texts, patient=True)
+        return await verify(engine, *texts, deferred_start=True)
 
 
 @pytest.fixture(params=["memory", "sockets"])
@@ -79,7 +79,7 @@ def sockets(request: pytest.FixtureRequest) -> bool:
     return is_real
 
 
-FAULTS: dict[str, tuple[Fault, set[str]]] = {
+FAULTS: dict[str, tuple[ReplyFault, set[str]]] = {
     "two replies at once": (Twice(), {"unknown"}),
     "hangs up": (Close(), {"unknown"}),
     "breaks": (ResetConnection(), {"unknown"}),

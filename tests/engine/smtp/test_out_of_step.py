@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Drop, Fault, Sometimes, Swap, Twice
+from mailprobe.engine.testing.faults import Drop, ReplyFault, Sometimes, Swap, Twice
 from mailprobe.engine.testing.host_profiles import NO_PIPELINING
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import open_checked_engine, verify
@@ -19,7 +19,7 @@ NAMING = {
     True: ("250 2.1.5 <{rcpt}>: Ok", "550 5.1.1 <{rcpt}>: User unknown"),
     False: ("250 Accepted", "550 Unrouteable address"),
 }
-FAULTS: dict[str, Fault] = {
+FAULTS: dict[str, ReplyFault] = {
     "doubled": Twice(),
     "doubled 5 ms later": Twice(gap_s=0.005),
     "doubled 8 ms later": Twice(gap_s=0.008),
@@ -40,8 +40,10 @@ def is_wrong(email: str, status: str) -> bool:
 @pytest.mark.parametrize("offer", OFFERS)
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("patient", [False, True])
-async def test_nobody_gets_the_reply_of_another(autojump_clock, offer, named, fault, patient):
+@pytest.mark.parametrize("deferred_start", [False, True])
+async def test_nobody_gets_the_reply_of_another(
+    autojump_clock, offer, named, fault, deferred_start
+):
     if fault == "swapped" and not named:
         return
     wrong, reported = [], 0
@@ -60,7 +62,7 @@ async def test_nobody_gets_the_reply_of_another(autojump_clock, offer, named, fa
             network.add("shop.test", host)
             async with open_checked_engine(network) as engine:
                 texts = mixed(rng, 30)
-                for verdict in await verify(engine, *texts, patient=patient):
+                for verdict in await verify(engine, *texts, deferred_start=deferred_start):
                     reported += verdict.status != "unknown"
                     if is_wrong(verdict.email, verdict.status):
                         wrong.append((seed, verdict.email, verdict.status))

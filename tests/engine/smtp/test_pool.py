@@ -10,7 +10,7 @@ from mailprobe.engine import (
     open_answers,
 )
 from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Close, Late, SendLine, Silence
+from mailprobe.engine.testing.faults import Close, Late, SendLine, StaySilent
 from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
 from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import (
@@ -76,7 +76,7 @@ async def test_an_exchange_of_several_addresses_keeps_one_limit_in_all(autojump_
         peak = 0
         async with (
             open_checked_engine(network, host_connections=2) as engine,
-            open_answers(engine, knowns(300), account="me", patient=True) as answers,
+            open_answers(engine, knowns(300), account="me", deferred_start=True) as answers,
         ):
             async for _ in answers:
                 peak = max(peak, sum(host.record.connections_now for host in hosts))
@@ -172,7 +172,7 @@ async def test_a_pool_does_not_starve_another_at_the_same_address(autojump_clock
 
             async def clean(domain: str) -> None:
                 texts = knowns(2000, domain)
-                await verify(engine, *texts, account=domain, patient=True)
+                await verify(engine, *texts, account=domain, deferred_start=True)
 
             nursery.start_soon(clean, "d0.test")
             nursery.start_soon(clean, "d1.test")
@@ -206,7 +206,7 @@ async def test_an_operator_gets_no_more_connections_than_its_limit(autojump_cloc
         host = new_host("no pipelining", latency_s=0.02)
         network.add("shop.test", host, mx="mta5.am0.yahoodns.net")
         async with open_checked_engine(network, host_connections=10) as engine:
-            seen = await verify_lists(engine, knowns(200), patient=True)
+            seen = await verify_lists(engine, knowns(200), deferred_start=True)
         assert set(seen) == {DELIVERABLE}
         assert host.record.connections_peak == 2
 
@@ -216,7 +216,7 @@ async def test_an_operator_never_gets_more_than_the_setting_either(autojump_cloc
         host = new_host("no pipelining", latency_s=0.02)
         network.add("shop.test", host, mx="mta5.am0.yahoodns.net")
         async with open_checked_engine(network, host_connections=1) as engine:
-            await verify_lists(engine, knowns(50), patient=True)
+            await verify_lists(engine, knowns(50), deferred_start=True)
         assert host.record.connections_peak == 1
 
 
@@ -323,7 +323,7 @@ async def test_a_host_that_allows_fewer_connections_answers_every_probe(autojump
         host = new_host("no pipelining", latency_s=0.02, connections_max=1)
         network.add("shop.test", host)
         async with open_checked_engine(network) as engine:
-            seen = await verify_lists(engine, knowns(200), patient=True)
+            seen = await verify_lists(engine, knowns(200), deferred_start=True)
         assert seen == {DELIVERABLE: 200}
 
 
@@ -335,7 +335,7 @@ async def test_a_host_that_allows_one_connection_is_seldom_tried_with_two(autoju
         texts = knowns(200)
         async with (
             open_test_engine(network) as engine,
-            open_answers(engine, texts, account="me", patient=True) as answers,
+            open_answers(engine, texts, account="me", deferred_start=True) as answers,
         ):
             await in_order(answers, len(texts))
     assert sum(not session.recipients for session in host.record.sessions) <= 20
@@ -360,7 +360,7 @@ async def test_cancelled_probes_open_no_connections(autojump_clock):
     "fault",
     [
         Close(),
-        Silence(),
+        StaySilent(),
         SendLine("421 4.3.2 Shutting down", close=True),
         SendLine(SPAMHAUS, close=True),
     ],
@@ -424,7 +424,7 @@ async def test_a_host_in_back_off_is_skipped_for_the_next_exchange(autojump_cloc
 
 async def test_quit_after_a_refusal_does_not_delay_the_next_exchange(autojump_clock):
     async with open_fake_network() as network:
-        first = MailHost(faults={"CONNECT": SendLine("554 No"), "QUIT": Silence()})
+        first = MailHost(faults={"CONNECT": SendLine("554 No"), "QUIT": StaySilent()})
         network.add("shop.test", first, mx="mx1.shop.test", preference=10)
         network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
         [verdict] = await verify_once(network, "known@shop.test")
@@ -479,7 +479,7 @@ async def test_a_host_that_cannot_be_reached_is_dialled_once_for_all_probes(auto
 async def test_a_recipient_that_gets_no_answer_costs_its_neighbours_nothing(autojump_clock):
     """The recipients behind it in the same write are probed again, each alone."""
     async with open_fake_network() as network:
-        host = MailHost(latency_s=0.01, faults={"known3": Silence()})
+        host = MailHost(latency_s=0.01, faults={"known3": StaySilent()})
         network.add("shop.test", host)
         async with open_checked_engine(network) as engine:
             verdicts = await verify(engine, *knowns(12))
@@ -491,7 +491,7 @@ async def test_a_recipient_that_gets_no_answer_costs_its_neighbours_nothing(auto
 async def test_an_accepted_address_is_not_left_untested_by_anothers_silence(autojump_clock):
     """The random address was behind a silent recipient; it is probed again while there is time."""
     async with open_fake_network() as network:
-        network.add("shop.test", MailHost(latency_s=0.05, faults={"nobody1": Silence()}))
+        network.add("shop.test", MailHost(latency_s=0.05, faults={"nobody1": StaySilent()}))
         known, silent = await verify_once(network, "known@shop.test", "nobody1@shop.test")
         assert fields_of(silent) == TIMED_OUT
         assert fields_of(known) == DELIVERABLE

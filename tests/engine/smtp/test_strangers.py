@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Close, Fault, Garbage, Silence
+from mailprobe.engine.testing.faults import Close, Garbage, ReplyFault, StaySilent
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_checked_engine, verify
 
@@ -13,7 +13,11 @@ ABOUT_US = {
     "sender": "550 5.7.1 Sender verify failed",
     "421": "421 4.7.0 Go away",
 }
-UNANSWERED: dict[str, Fault] = {"closes": Close(), "garbage": Garbage(), "silence": Silence()}
+UNANSWERED: dict[str, ReplyFault] = {
+    "closes": Close(),
+    "garbage": Garbage(),
+    "silence": StaySilent(),
+}
 
 
 @pytest.mark.parametrize("reply", ABOUT_US)

@@ -35,7 +35,7 @@ async def test_a_patient_list_at_a_slow_host_gets_all_its_answers(autojump_clock
         network.add("shop.test", host)
         texts = [f"{('known', 'nobody')[n % 2]}{n}@shop.test" for n in range(500)]
         async with open_test_engine(network, host_connections=1) as engine:
-            answers = await collect(engine, *texts, patient=True)
+            answers = await collect(engine, *texts, deferred_start=True)
             took_s = trio.current_time()
             await trio.sleep(30)
             assert_whole(engine)
@@ -62,7 +62,7 @@ async def test_a_slow_host_in_a_patient_list_holds_up_no_other(autojump_clock):
         network.add("fast.test", MailHost(latency_s=0.01))
         async with open_test_engine(network) as engine:
             texts = [*knowns(200, "slow.test"), *knowns(200, "fast.test")]
-            async with open_answers(engine, texts, account="me", patient=True) as answers:
+            async with open_answers(engine, texts, account="me", deferred_start=True) as answers:
                 seen = [answer.position async for answer in answers]
         assert all(place >= 200 for place in seen[:150])
         assert sorted(seen) == list(range(400))
@@ -77,7 +77,7 @@ async def test_a_list_over_vanity_exchanges_of_one_host_is_patient(autojump_cloc
         texts = [f"known@d{number}.test" for number in range(100)]
         async with (
             open_test_engine(network) as engine,
-            open_answers(engine, texts, account="me", patient=True) as answers,
+            open_answers(engine, texts, account="me", deferred_start=True) as answers,
         ):
             seen = Counter([answer.verdict.failed_check async for answer in answers])
         assert seen == {None: 100}
@@ -93,7 +93,9 @@ async def test_patient_lists_share_what_a_host_can_bear(autojump_clock):
 
             async def clean(account: str) -> None:
                 texts = [f"known-{account}{number}@shop.test" for number in range(60)]
-                async with open_answers(engine, texts, account=account, patient=True) as answers:
+                async with open_answers(
+                    engine, texts, account=account, deferred_start=True
+                ) as answers:
                     async for answer in answers:
                         seen[answer.verdict.failed_check] += 1
 
@@ -112,7 +114,7 @@ async def test_a_list_behind_a_dead_first_exchange_is_patient(autojump_clock):
         texts = knowns(40)
         async with (
             open_test_engine(network) as engine,
-            open_answers(engine, texts, account="me", patient=True) as answers,
+            open_answers(engine, texts, account="me", deferred_start=True) as answers,
         ):
             seen = Counter([answer.verdict.failed_check async for answer in answers])
         assert seen == {None: 40}
@@ -129,7 +131,7 @@ async def test_a_patient_list_begins_with_as_few_as_the_host_can_bear(
         texts = knowns(500)
         async with (
             open_engine(settings, transport=network.transport, dial=network.dial) as engine,
-            open_answers(engine, texts, account="me", patient=True) as answers,
+            open_answers(engine, texts, account="me", deferred_start=True) as answers,
         ):
             seen = Counter([answer.verdict.failed_check async for answer in answers])
         assert seen == {None: 500}

@@ -29,20 +29,22 @@ from tests.engine.invariants import assert_whole
 from tests.engine.stream.streams import collect, endless
 
 
-@pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize("deferred_start", [False, True])
 @pytest.mark.parametrize("probes_max", [1, 2, 7])
-async def test_probes_max_is_never_exceeded(autojump_clock, probes_max, patient):
+async def test_probes_max_is_never_exceeded(autojump_clock, probes_max, deferred_start):
     async with open_fake_network() as network:
         for number in range(5):
             network.add(f"d{number}.test", MailHost(latency_s=0.02))
         texts = [f"known{n}@d{n % 5}.test" for n in range(40)]
         async with open_test_engine(network, probes_max=probes_max) as engine:
-            async with open_answers(engine, texts, account="me", patient=patient) as answers:
+            async with open_answers(
+                engine, texts, account="me", deferred_start=deferred_start
+            ) as answers:
                 peak = 0
                 async for answer in answers:
                     peak = max(peak, engine.dispatcher.under_way)
                     assert fields_of(answer.verdict) in (DELIVERABLE, TIMED_OUT)
-                    if patient:
+                    if deferred_start:
                         assert fields_of(answer.verdict) == DELIVERABLE
             assert 0 < peak <= probes_max or probes_max == 1
             await trio.sleep(30)
@@ -72,7 +74,7 @@ async def test_texts_are_read_as_there_is_room(autojump_clock):
         network.add("shop.test", new_host("silent"))
         async with (
             open_test_engine(network) as engine,
-            open_answers(engine, texts, account="me", patient=True),
+            open_answers(engine, texts, account="me", deferred_start=True),
         ):
             await trio.sleep(0.5)
             assert 1000 < texts.read <= OPEN_MAX + 1
@@ -97,7 +99,7 @@ async def test_more_than_may_be_open_are_all_answered(autojump_clock, monkeypatc
         async with open_test_engine(network) as engine:
             texts = (f"a{number}@shop.test" for number in range(count))
             places: set[int] = set()
-            async with open_answers(engine, texts, account="me", patient=True) as answers:
+            async with open_answers(engine, texts, account="me", deferred_start=True) as answers:
                 while ready := await answers.next_ready():
                     assert {fields_of(answer.verdict) for answer in ready} == {CATCH_ALL}
                     places.update(answer.position for answer in ready)
@@ -109,7 +111,7 @@ async def test_an_endless_list_can_be_left(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(latency_s=0.01))
         async with open_test_engine(network) as engine:
-            async with open_answers(engine, texts, account="me", patient=True) as answers:
+            async with open_answers(engine, texts, account="me", deferred_start=True) as answers:
                 for _ in range(100):
                     await anext(answers)
             read = texts.read

@@ -171,7 +171,9 @@ async def test_a_list_of_many_domains_does_not_starve_a_neighbour_of_room(autoju
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(
-                lambda: collect(engine, *knowns(50, "slow.test"), account="list", patient=True)
+                lambda: collect(
+                    engine, *knowns(50, "slow.test"), account="list", deferred_start=True
+                )
             )
             await trio.sleep(1)
             [answer] = await collect(engine, "known@shop.test", account="neighbour")
@@ -193,7 +195,7 @@ async def test_being_held_back_is_no_latency(autojump_clock):
     async with open_fake_network() as network:
         network.add("shop.test", new_host("no pipelining", latency_s=0.2))
         async with open_test_engine(network, host_connections=1) as engine:
-            answers = await collect(engine, *knowns(100), patient=True)
+            answers = await collect(engine, *knowns(100), deferred_start=True)
         assert trio.current_time() > 20
         assert max(answer.verdict.latency_ms for answer in answers) <= 3000
         assert answers[-1].verdict.latency_ms < 1500

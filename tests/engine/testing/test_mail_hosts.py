@@ -13,8 +13,8 @@ from mailprobe.engine.testing.faults import (
     Drop,
     Late,
     SendLine,
-    Silence,
     Sometimes,
+    StaySilent,
     Swap,
     Twice,
 )
@@ -333,7 +333,7 @@ async def test_a_late_host_answers_after_all_and_in_order(autojump_clock):
         assert codes([await client.reply(), await client.reply()]) == "250 550"
 
 
-async def test_troubles_can_end_with_the_first_session(autojump_clock):
+async def test_faults_can_end_with_the_first_session(autojump_clock):
     host = MailHost(faults={"RCPT": Close()}, troubled_sessions=1)
     assert codes(await talk(host, HELLO, MAIL, KNOWN)) == "220 250 250 closed"
     assert codes(await talk(host, HELLO, MAIL, KNOWN)) == "220 250 250 250"
@@ -520,7 +520,7 @@ async def test_a_session_tells_how_it_ended(autojump_clock, profile, lines, clos
 
 async def test_a_client_that_goes_away_ends_a_silent_session(autojump_clock):
     async with open_fake_network() as network:
-        host = MailHost(faults={"RCPT": Silence()})
+        host = MailHost(faults={"RCPT": StaySilent()})
         client = await meet(network, host)
         await client.reply()
         await client.exchange(HELLO, MAIL, KNOWN)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Close, Garbage, ResetConnection, Silence
+from mailprobe.engine.testing.faults import Close, Garbage, ResetConnection, StaySilent
 from mailprobe.engine.testing.host_profiles import TLS_OFFERED, new_host
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.testing.test_mail_hosts import HELLO, KNOWN, MAIL, Client, codes, meet
@@ -62,7 +62,7 @@ async def test_after_the_handshake_ehlo_comes_first(autojump_clock):
         ("starttls offered", "STARTTLS where it is not demanded"),
     ],
 )
-async def test_starttls_unasked_is_a_probers_mistake(autojump_clock, profile, mistake):
+async def test_starttls_unasked_is_the_clients_mistake(autojump_clock, profile, mistake):
     async with open_fake_network() as network:
         host = new_host(profile)
         client = await meet(network, host)
@@ -95,7 +95,7 @@ async def test_a_client_that_does_not_shake_hands_loses_the_session(autojump_clo
 @pytest.mark.parametrize(
     ("fault", "seen"),
     [
-        (Silence(), "silent"),
+        (StaySilent(), "silent"),
         (Close(), "closed"),
         (ResetConnection(), "reset"),
         (Garbage(), "garbage"),

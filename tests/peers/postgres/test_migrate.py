@@ -37,7 +37,7 @@ from tests.storage.fixed_clock import (
     row,
     use,
 )
-from tests.storage.stores import be_patient
+from tests.storage.stores import use_long_timeouts
 
 BATCH_ROWS = 7
 ANSWER = Answered(201, (("X-Id", "é"),), b'{"key":"\xff\n"}')
@@ -65,7 +65,7 @@ main(["migrate", *sys.argv[3:]])
 @pytest.fixture(autouse=True)
 def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests are about what is migrated, and not about time."""
-    be_patient(monkeypatch.setattr)
+    use_long_timeouts(monkeypatch.setattr)
 
 
 @pytest.fixture(autouse=True)

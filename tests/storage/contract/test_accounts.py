@@ -214,11 +214,17 @@ async def test_an_account_makes_so_many_keys_in_a_minute(store: Store, clock: Cl
     account_id = caller.account.id
     made = 0
 
-    async def make(kind: Any = "standard", a_minute: int | None = 3) -> None:
+    async def make(kind: Any = "standard", keys_per_minute_max: int | None = 3) -> None:
         nonlocal made
         made += 1
         key = await store.create_key(
-            account_id, kind, None, sha256=f"new {made}", prefix="", keys_max=5, a_minute=a_minute
+            account_id,
+            kind,
+            None,
+            sha256=f"new {made}",
+            prefix="",
+            keys_max=5,
+            keys_per_minute_max=keys_per_minute_max,
         )
         await store.revoke_key(account_id, key.id)
 
@@ -230,7 +236,7 @@ async def test_an_account_makes_so_many_keys_in_a_minute(store: Store, clock: Cl
             await make()
         assert (early.value.asked_at, early.value.reset_at) == (clock(), NOON + WINDOW)
     await make("provisioning")
-    await make(a_minute=None)
+    await make(keys_per_minute_max=None)
     clock.pass_(49.999_999)
     with pytest.raises(KeyCreationTooFast):
         await make()

@@ -58,7 +58,7 @@ def columns_of(path: Path) -> dict[str, list[str]]:
         return source.columns()
 
 
-def told_of_postgres(path: Path) -> dict[str, dict[str, str]]:
+def types_in_postgres(path: Path) -> dict[str, dict[str, str]]:
     """The other side's columns, as if it had what is to be moved and nothing else."""
     ours = columns_of(path)
     return {
@@ -74,7 +74,7 @@ def told_of_postgres(path: Path) -> dict[str, dict[str, str]]:
 def plan_of(path: Path, name: str) -> TablePlan:
     return next(
         plan
-        for plan in planned(columns_of(path), told_of_postgres(path))
+        for plan in planned(columns_of(path), types_in_postgres(path))
         if plan.table.name == name
     )
 
@@ -83,7 +83,7 @@ def plan_of(path: Path, name: str) -> TablePlan:
 
 
 def test_every_table_of_sqlite_has_its_place(path: Path):
-    assert len(planned(columns_of(path), told_of_postgres(path))) == len(TABLES)
+    assert len(planned(columns_of(path), types_in_postgres(path))) == len(TABLES)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_every_table_of_sqlite_has_its_place(path: Path):
     ],
 )
 def test_what_nobody_explained_is_not_moved(path: Path, change: Callable[..., Any]):
-    ours, theirs = columns_of(path), told_of_postgres(path)
+    ours, theirs = columns_of(path), types_in_postgres(path)
     change(ours, theirs)
     with pytest.raises(StoreBroken, match=r"cannot move|not on both sides"):
         planned(ours, theirs)

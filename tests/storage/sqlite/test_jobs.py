@@ -19,7 +19,7 @@ from tests.storage.child_processes import (
     child,
     line_of,
     octets_in,
-    partitions_told,
+    partitions_stored,
     partitions_true,
     tell,
 )
@@ -80,7 +80,7 @@ async def test_a_sealed_secret_opens_only_for_its_job(store: Store, path: Path):
     [one] = await claimed(store, limit=1)
     assert one.secret == WEBHOOK_SECRET
     [two] = await claimed(store)
-    assert (two.job.id, two.secret, two.sealed) == ("2", None, True)
+    assert (two.job.id, two.secret, two.undecryptable) == ("2", None, True)
 
 
 async def test_a_secret_that_cannot_be_read_holds_up_no_other_job(path: Path, clock: Clock):
@@ -89,7 +89,7 @@ async def test_a_secret_that_cannot_be_read_holds_up_no_other_job(path: Path, cl
         caller = await make_caller(store)
         await delivering(store, caller, order("1", secret=WEBHOOK_SECRET), order("2"))
     async with open_store(path, secret_key=SECRET[::-1], now=clock) as store:
-        claims = {claim.job.id: claim.sealed for claim in await claimed(store, "deliver")}
+        claims = {claim.job.id: claim.undecryptable for claim in await claimed(store, "deliver")}
     assert claims == {"1": True, "2": False}
 
 
@@ -154,7 +154,7 @@ async def test_killed_at_any_moment_no_job_is_lost_or_counted_twice(path: Path, 
         said.update(tuple(line.split()) for line in lines)  # type: ignore[misc]
     assert set(said.values()) == {1}
     with closing(sqlite3.connect(path)) as db:
-        assert partitions_told(db) == partitions_true(db)
+        assert partitions_stored(db) == partitions_true(db)
         assert_all_is_there(db, said)
     async with open_store(path, secret_key=SECRET, now=clock) as store:
         await assert_all_is_counted(store, caller, path)
@@ -166,7 +166,7 @@ async def test_killed_at_any_moment_no_job_is_lost_or_counted_twice(path: Path, 
         assert set(db.execute("SELECT state, tries FROM jobs")) == {("done", 2)}
         numbers = "SELECT job, group_concat(number) FROM job_attempts GROUP BY job"
         assert {numbers for _, numbers in db.execute(numbers)} == {"1,2"}
-        assert partitions_told(db) == []
+        assert partitions_stored(db) == []
 
 
 def assert_all_is_there(db: sqlite3.Connection, said: Counter[tuple[str, str]]) -> None:

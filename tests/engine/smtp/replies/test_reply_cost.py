@@ -115,10 +115,10 @@ def test_what_calls_for_too_many_tries_is_not_understood(monkeypatch):
 
 def test_no_real_reply_comes_near_the_bound_of_tries(monkeypatch):
     monkeypatch.setattr(replies_rules, "TRIES_MAX", TRIES_MAX // 3)
-    rules, patient = RULES.forgetful(), Rules(RULES._table)
+    rules, deferred_start = RULES.forgetful(), Rules(RULES._table)
     read_short = [rules.read(Step.RCPT, reply_of(row)) for row in ALL_ROWS]
     monkeypatch.undo()
-    assert read_short == [patient.read(Step.RCPT, reply_of(row)) for row in ALL_ROWS]
+    assert read_short == [deferred_start.read(Step.RCPT, reply_of(row)) for row in ALL_ROWS]
 
 
 def test_words_behind_the_bound_are_not_judged():
