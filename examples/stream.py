@@ -36,7 +36,7 @@ def verify(client: httpx.Client, emails: list[str]) -> Iterator[Result]:
     left, size, failures = list(emails), EMAILS_MAX, 0
     while left:
         try:
-            for result in ask(client, left[:size]):
+            for result in verify_all(client, left[:size]):
                 left.remove(result["email"])
                 failures = 0
                 yield result
@@ -54,7 +54,7 @@ def verify(client: httpx.Client, emails: list[str]) -> Iterator[Result]:
             failures = pause(failures, str(error))
 
 
-def ask(client: httpx.Client, emails: list[str]) -> Iterator[Result]:
+def verify_all(client: httpx.Client, emails: list[str]) -> Iterator[Result]:
     """One request. Lines end with "\\n" alone: httpx's `iter_lines` would break at more than that."""
     with client.stream("POST", PATH, json={"emails": emails}) as response:
         if response.is_error:

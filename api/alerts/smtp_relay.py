@@ -97,7 +97,7 @@ class RelayMailer:
         self._threads = trio.CapacityLimiter(1)
 
     async def send(self, message: EmailMessage) -> SendResult:
-        exchange = _Exchange(self._relay, message)
+        exchange = _RelaySession(self._relay, message)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cut_in_time, exchange)
@@ -109,14 +109,14 @@ class RelayMailer:
             exchange.cut()
         return send_result
 
-    async def _cut_in_time(self, exchange: "_Exchange") -> None:
+    async def _cut_in_time(self, exchange: "_RelaySession") -> None:
         await trio.sleep(self._relay.delivery_s)
         if exchange.delivered:
             await trio.sleep(self._relay.answer_s)
         exchange.cut()
 
 
-class _Exchange:
+class _RelaySession:
     """One conversation with the relay, in a thread; any other thread can abort it.
 
     smtplib's time-out is per read: a relay that sends an octet a second would never

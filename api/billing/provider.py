@@ -139,7 +139,7 @@ class StripePayments:
             self._portals -= Counter([account.id])  # this also removes zero counts
 
     async def _open_portal(self, account: Account, return_url: str | None) -> str:
-        async def ask() -> str:
+        async def request() -> str:
             customer_id = await self._customers.of(account)
             try:
                 return await self._stripe.portal(customer_id, return_url or self._dashboard_url)
@@ -151,7 +151,7 @@ class StripePayments:
 
         try:
             return await self._with_retries(
-                ask, f"the portal of account {account.id} was not opened"
+                request, f"the portal of account {account.id} was not opened"
             )
         except CustomerMissing:  # the new one too
             raise ProviderUnavailable from None
@@ -256,13 +256,13 @@ class StripePayments:
     async def _reported(self, customer_id: str, why: str) -> list[Subscription]:
         return await self._with_retries(lambda: self._stripe.subscriptions(customer_id), why)
 
-    async def _with_retries(self, ask: Callable[[], Awaitable[T]], why: str) -> T:
+    async def _with_retries(self, request: Callable[[], Awaitable[T]], why: str) -> T:
         """Retry an idempotent request within `answer_s`. Raises ProviderUnavailable."""
         failure = Failure("Stripe did not answer in time", certain=False)
         with trio.move_on_after(self._pace.answer_s):
             for rest_s in (*self._pace.repeats_s, math.inf):
                 try:
-                    return await ask()
+                    return await request()
                 except CustomerMissing:
                     raise
                 except StripeFailed as failed:

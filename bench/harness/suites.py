@@ -22,7 +22,7 @@ SUITES: dict[str, str] = {
     "lists": "loading the lists, and looking a domain up",
     "wire": "commands written and replies paired with them, without a socket",
     "replies": "replies read by the rules",
-    "turnstile": "seats shared between 1, 100 and 10,000 askers",
+    "fair_queue": "the fair queue with 1, 100 and 10,000 accounts",
     "dns": "layer 3 over TLS: look-ups of unknown domains, beside httpx with dnspython",
     "domain": "50 addresses of one domain whose replies take 50 ms",
     "hostile": "1,000 hostile and 1,000 healthy mail hosts at once; each kind of trouble alone",

@@ -71,7 +71,7 @@ class H2:
     questions: dict[int, bytearray] = field(default_factory=dict)
     held: deque[tuple[int, bytes]] = field(default_factory=deque)  # answers without a window
 
-    def take(self, octets: bytes) -> bytes:
+    def receive(self, octets: bytes) -> bytes:
         """What is to be written after these octets."""
         self.buffer += octets
         out = bytearray()
@@ -90,7 +90,7 @@ class H2:
             payload = bytes(self.buffer[at + 9 : at + 9 + length])
             at += 9 + length
             read += length if kind == DATA else 0
-            self._take_frame(kind, flags, stream, payload, out)
+            self._receive_frame(kind, flags, stream, payload, out)
         del self.buffer[:at]
         if read:
             out += frame(WINDOW_UPDATE, 0, 0, read.to_bytes(4, "big"))
@@ -98,7 +98,7 @@ class H2:
             self._answer(*self.held.popleft(), out)
         return bytes(out)
 
-    def _take_frame(
+    def _receive_frame(
         self, kind: int, flags: int, stream: int, payload: bytes, out: bytearray
     ) -> None:
         if kind == HEADERS:
@@ -129,7 +129,7 @@ class Http1:
 
     buffer: bytes = b""
 
-    def take(self, octets: bytes) -> bytes:
+    def receive(self, octets: bytes) -> bytes:
         self.buffer += octets
         head, found, rest = self.buffer.partition(b"\r\n\r\n")
         if not found:
@@ -149,7 +149,7 @@ def converse(connection: socket.socket, tls: ssl.SSLContext) -> None:
     with suppress(OSError), tls.wrap_socket(connection, server_side=True) as stream:
         side = H2() if stream.selected_alpn_protocol() == "h2" else Http1()
         while octets := stream.recv(READ_OCTETS):
-            if out := side.take(octets):
+            if out := side.receive(octets):
                 stream.sendall(out)
 
 

@@ -13,7 +13,7 @@ from mailprobe.bench.peers.runner import (
     UNSURE,
     RunnerClock,
     read_addresses,
-    tell,
+    report,
 )
 from mailprobe.engine import open_engine
 
@@ -31,7 +31,7 @@ async def main() -> None:
     async with open_engine(Settings.read(os.environ).engine) as engine:
         with RunnerClock() as clock:
             verdicts = await verify_all(engine, addresses)
-    tell({verdict.email: WORDS[verdict.status] for verdict in verdicts}, clock)
+    report({verdict.email: WORDS[verdict.status] for verdict in verdicts}, clock)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from mailprobe.bench.peers.runner import (
     UNSURE,
     RunnerClock,
     read_addresses,
-    tell,
+    report,
     word,
 )
 
@@ -32,7 +32,7 @@ def main() -> None:
                 reported[address], raised = UNSURE, raised + 1
             else:
                 reported[address] = word(answer)
-    tell(reported, clock, raised)
+    report(reported, clock, raised)
 
 
 if __name__ == "__main__":

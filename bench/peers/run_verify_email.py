@@ -8,7 +8,7 @@ from multiprocessing import Pool
 
 from verify_email import verify_email  # type: ignore[import-not-found]  # it lives elsewhere
 
-from mailprobe.bench.peers.runner import UNSURE, RunnerClock, read_addresses, tell, word
+from mailprobe.bench.peers.runner import UNSURE, RunnerClock, read_addresses, report, word
 
 
 def verify(address: str) -> str | None:
@@ -28,7 +28,7 @@ def main() -> None:
     reported = {
         address: answer or UNSURE for address, answer in zip(addresses, answers, strict=True)
     }
-    tell(reported, clock, answers.count(None))
+    report(reported, clock, answers.count(None))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def read_addresses() -> list[str]:
     return addresses
 
 
-def tell(reported: Mapping[str, str], clock: RunnerClock, raised: int = 0) -> None:
+def report(reported: Mapping[str, str], clock: RunnerClock, raised: int = 0) -> None:
     answer = {"told": reported, "took_s": clock.took_s, "cpu_s": clock.cpu_s, "raised": raised}
     print("\n" + json.dumps(answer), flush=True)
 

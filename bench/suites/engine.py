@@ -186,15 +186,15 @@ async def _growth() -> list[Figure]:
         async with _engine(sink, FAR_CONNECTIONS) as engine:
             numbers = count()
 
-            async def ask_so_many(addresses: int, lists: int = 1) -> None:
+            async def verify_many(addresses: int, lists: int = 1) -> None:
                 for _ in range(lists):
                     texts = (_in_runs(sink, number) for number in islice(numbers, addresses))
                     await verify(engine, texts)
 
-            await ask_so_many(STEP)
-            few = await _timed(sink, lambda: ask_so_many(FEW, 40), FEW * 40)
+            await verify_many(STEP)
+            few = await _timed(sink, lambda: verify_many(FEW, 40), FEW * 40)
             before = rss_mib()
-            many = await _timed(sink, lambda: ask_so_many(GROWN), GROWN)
+            many = await _timed(sink, lambda: verify_many(GROWN), GROWN)
             after = rss_mib()
     return [
         Figure(f"{GROWN:,} addresses: CPU of each, beside lists of 1,000", many.cpu_us / few.cpu_us, "×", cpu_us=many.cpu_us, memory_mib=after),

@@ -163,7 +163,7 @@ async def _neighbour(lab: Lab) -> list[Figure]:
     dead, size = lab.groups["dead"], len(lab.groups["dead"]) // 8
     late_s, wrong = [0.0], [0]
 
-    async def ask_one(engine: Engine, text: str) -> None:
+    async def verify_one(engine: Engine, text: str) -> None:
         began = trio.current_time()
         async with open_answers(engine, [text], account="neighbour") as answers:
             async for answer in answers:
@@ -175,7 +175,7 @@ async def _neighbour(lab: Lab) -> list[Figure]:
             nursery.start_soon(verify_all, engine, dead[start : start + size])
         for text in lab.groups["neighbour"]:
             await trio.sleep(NEIGHBOUR_EVERY_S)
-            nursery.start_soon(ask_one, engine, text)
+            nursery.start_soon(verify_one, engine, text)
     asked = len(lab.groups["neighbour"])
     return [
         Figure("beside eight dead batches: a neighbour told wrong", wrong[0], f"of {asked}"),

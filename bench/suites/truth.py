@@ -52,19 +52,19 @@ async def _verify_requests(lab: Lab, known: KnownTruth) -> list[Figure]:
     verdicts: list[Verdict] = []
     limit = trio.CapacityLimiter(BATCHES_AT_A_TIME)
 
-    async def ask_batch(number: int) -> None:
+    async def verify_batch(number: int) -> None:
         async with limit:
             part = texts[number * BATCH : (number + 1) * BATCH]
             verdicts.extend(await _verify(engine, f"account{number % BATCHES_AT_A_TIME}", part))
 
-    async def ask_single(text: str) -> None:
+    async def verify_single(text: str) -> None:
         verdicts.extend(await _verify(engine, "single", [text]))
 
     async with open_watched(lab) as (engine, watch), trio.open_nursery() as nursery:
         for number in range(BATCHES):
-            nursery.start_soon(ask_batch, number)
+            nursery.start_soon(verify_batch, number)
         for text in texts[BATCH * BATCHES :]:
-            nursery.start_soon(ask_single, text)
+            nursery.start_soon(verify_single, text)
             await trio.sleep(SINGLES_EVERY_S)
     return [
         *_judge("requests", known, verdicts),

@@ -76,7 +76,7 @@ class DohRequest:
                 connection.drop(self)
 
 
-class RequestQueue(Protocol):
+class EndpointQueue(Protocol):
     """What a connection needs of its endpoint."""
 
     waiting: deque[DohRequest]
@@ -111,7 +111,7 @@ def _overlong() -> TransportFailed:
 class DohConnection(ABC):
     """One connection to an endpoint, with its deadlines."""
 
-    def __init__(self, endpoint: RequestQueue, stream: trio.abc.Stream) -> None:
+    def __init__(self, endpoint: EndpointQueue, stream: trio.abc.Stream) -> None:
         self._endpoint = endpoint
         self._stream = stream
         self._scope = trio.CancelScope()
@@ -181,7 +181,7 @@ class DohConnection(ABC):
 class DohHttp2Connection(DohConnection):
     """An HTTP/2 connection: one task reads, another writes what has gathered."""
 
-    def __init__(self, endpoint: RequestQueue, stream: trio.abc.Stream) -> None:
+    def __init__(self, endpoint: EndpointQueue, stream: trio.abc.Stream) -> None:
         from mailprobe.engine.dns import http2  # here, not above: hpack is slow to import
 
         super().__init__(endpoint, stream)
@@ -333,13 +333,13 @@ class DohHttp2Connection(DohConnection):
             self._flush()
 
     def _release(self) -> None:
-        self._endpoint.connection_closed(self, self._http.take_back(), self._ended)
+        self._endpoint.connection_closed(self, self._http.withdraw(), self._ended)
 
 
 class DohHttp1Connection(DohConnection):
     """An HTTP/1.1 connection: one request after the other."""
 
-    def __init__(self, endpoint: RequestQueue, stream: trio.abc.Stream) -> None:
+    def __init__(self, endpoint: EndpointQueue, stream: trio.abc.Stream) -> None:
         super().__init__(endpoint, stream)
         self._request: DohRequest | None = None
         self._sent_at = self._received_at

@@ -189,7 +189,7 @@ class Http2Connection(Generic[Http2Request]):
             self._blocked.pop(number, None)
             self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
 
-    def take_back(self) -> list[Http2Request]:
+    def withdraw(self) -> list[Http2Request]:
         """Remove and return the requests that are not settled, in the order they were sent."""
         questions = self.requests()
         self._streams.clear()

@@ -86,7 +86,7 @@ class Permits:
         self._in_use[address] += 1
         self._budget.used(address, self._in_use[address])
 
-    def _give_up(self, address: str) -> None:
+    def _withdraw(self, address: str) -> None:
         self._in_use[address] -= 1
         self._budget.used(address, self._in_use[address])
         if self._in_use[address] <= self._budget.at(address):
@@ -124,7 +124,7 @@ class Permits:
                 if not self._closing and pool.adopt(address):
                     return
             self._demand.pop(address, None)
-        self._give_up(address)
+        self._withdraw(address)
 
     @contextmanager
     def holding(self, address: str) -> Iterator[None]:
@@ -207,5 +207,5 @@ class Permits:
                 self._acquire(address)
                 if pool.adopt(address):
                     continue
-                self._give_up(address)
+                self._withdraw(address)
             pool.permit_acquired()

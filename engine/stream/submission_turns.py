@@ -23,7 +23,7 @@ class SubmissionTurns:
         """Return what one stream of `account` submits with."""
         return SubmissionTurn(self, account)
 
-    async def _take(self, turn: "SubmissionTurn") -> None:
+    async def _acquire(self, turn: "SubmissionTurn") -> None:
         if not self._taken:
             self._taken = True
             return
@@ -36,7 +36,7 @@ class SubmissionTurns:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def _pass_on(self) -> None:
+    def _release(self) -> None:
         while (turn := self._waiting.pop()) is not None:
             if turn.task is not None:  # else it was cancelled while it waited
                 trio.lowlevel.reschedule(turn.task)
@@ -58,14 +58,14 @@ class SubmissionTurn:
 
     async def begin(self) -> None:
         """Wait for the turn, if another stream has it. Not always a checkpoint."""
-        await self._turns._take(self)
+        await self._turns._acquire(self)
         self._held = True
 
     def end(self) -> None:
         """Pass the turn on, if this stream has it."""
         if self._held:
             self._held = False
-            self._turns._pass_on()
+            self._turns._release()
 
     def __enter__(self) -> "SubmissionTurn":
         return self

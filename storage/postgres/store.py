@@ -45,7 +45,7 @@ from mailprobe.storage.postgres.driver.database_thread import ANSWER_S, ThreadPo
 from mailprobe.storage.postgres.driver.partitions import Partitions
 from mailprobe.storage.postgres.driver.schema import prepare
 from mailprobe.storage.postgres.driver.server import UPKEEP_MS, PostgresServer, TransactionSession
-from mailprobe.storage.postgres.driver.work import Callers, Reads, Writes
+from mailprobe.storage.postgres.driver.work import Callers, Reads, SingleWrites
 from mailprobe.storage.records import (
     Account,
     Answered,
@@ -124,7 +124,7 @@ async def open_postgres(
 
         database_threads = Threads(
             database_thread(metering.BatchMetering(), "metering"),
-            database_thread(Writes(), "writes"),
+            database_thread(SingleWrites(), "writes"),
             database_thread(claims.Claims(), "claims"),
             database_thread(Callers(), "callers"),
             database_thread(Reads(), "reads"),

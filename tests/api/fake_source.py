@@ -97,13 +97,13 @@ class FakeSource:
                     raise CommandError("the service is gone")
                 if place >= self.hang_after:
                     await trio.testing.wait_all_tasks_blocked()  # all that was sent is taken
-                    self.tell("ready")
+                    self.report("ready")
                     await trio.sleep_forever()
                 self.asked.append(text)
-                self.tell(text)
+                self.report(text)
                 await send.send(Answer(place, verdict_of(text), EVIDENCE if explain else None))
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         if "FAKE_SOURCE_FD" in os.environ:
             os.write(int(os.environ["FAKE_SOURCE_FD"]), f"{line}\n".encode())
 

@@ -53,7 +53,7 @@ class Raw:
         self.stream = stream
         self.received = b""
 
-    async def say(self, octets: bytes | str) -> None:
+    async def send(self, octets: bytes | str) -> None:
         octets = octets.encode() if isinstance(octets, str) else octets
         with trio.fail_after(PATIENCE_S):
             await self.stream.send_all(octets)
@@ -102,8 +102,8 @@ class Raw:
             body = await self.rest()
         return Answer(status, headers, body)
 
-    async def ask(self, octets: bytes | str) -> Answer:
-        await self.say(octets)
+    async def request(self, octets: bytes | str) -> Answer:
+        await self.send(octets)
         return await self.answer()
 
     async def rest(self) -> bytes:
@@ -140,9 +140,9 @@ class Serving:
     def connect(self, *, receive_octets: int | None = None) -> AbstractAsyncContextManager[Raw]:
         return connected(self.port, receive_octets=receive_octets)
 
-    async def ask(self, octets: bytes | str) -> Answer:
+    async def request(self, octets: bytes | str) -> Answer:
         async with self.connect() as raw:
-            return await raw.ask(octets)
+            return await raw.request(octets)
 
     async def assert_ends(self, within_s: float = PATIENCE_S) -> None:
         self.drain.set()

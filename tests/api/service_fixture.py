@@ -165,7 +165,7 @@ class Shop:
     async def rows(self) -> list[Any]:
         return list(reversed(await self.store.usage(self.account.id, limit=10_000)))
 
-    async def ask(
+    async def request(
         self,
         method: str,
         path: str,
@@ -261,16 +261,16 @@ class Shop:
         return got
 
     async def verify(self, email: Any = "known@friendly.test", **more: Any) -> Got:
-        return await self.ask("POST", VERIFY, {"email": email}, **more)
+        return await self.request("POST", VERIFY, {"email": email}, **more)
 
     async def batch(self, *emails: Any, **more: Any) -> Got:
-        return await self.ask("POST", BATCH, {"emails": list(emails)}, **more)
+        return await self.request("POST", BATCH, {"emails": list(emails)}, **more)
 
     async def stream(self, *emails: Any, **more: Any) -> Got:
-        return await self.ask("POST", STREAM, {"emails": list(emails)}, **more)
+        return await self.request("POST", STREAM, {"emails": list(emails)}, **more)
 
     async def manage(self, method: str, path: str, body: Any = None, **more: Any) -> Got:
-        return await self.ask(method, MANAGEMENT + path, body, **more)
+        return await self.request(method, MANAGEMENT + path, body, **more)
 
 
 class Clock:

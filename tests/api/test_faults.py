@@ -104,12 +104,12 @@ async def application(scope, receive, send):
 async def all_kinds(serving: Serving) -> None:
     """Clients of every kind, so that each part of the server has something to do."""
 
-    async def say(*parts: str, reset: bool = False, half: bool = False) -> None:
+    async def send(*parts: str, reset: bool = False, half: bool = False) -> None:
         with trio.move_on_after(1.0):
             async with connected(serving.port) as raw:
                 try:
                     for part in parts:
-                        await raw.say(part)
+                        await raw.send(part)
                         await trio.sleep(0.01)
                     if half:
                         await raw.stream.send_eof()
@@ -123,19 +123,19 @@ async def all_kinds(serving: Serving) -> None:
                     pass
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(say, POST)
-        nursery.start_soon(say, GET, GET)
-        nursery.start_soon(say, POST + POST)
-        nursery.start_soon(say, CHUNKED, "4\r\nbody\r\n", "0\r\n\r\n")
-        nursery.start_soon(say, CONTINUED, "body")
-        nursery.start_soon(say, POST.replace("/a", "/crash"))
-        nursery.start_soon(say, POST[:-2], "dy")
-        nursery.start_soon(say, POST[:-2])  # and no more
-        nursery.start_soon(say, "GET / what is this\r\n\r\n")
-        nursery.start_soon(lambda: say(POST, half=True))
-        nursery.start_soon(lambda: say(POST[:-2], half=True))
-        nursery.start_soon(lambda: say(POST[:-2], reset=True))
-        nursery.start_soon(lambda: say(GET, reset=True))
+        nursery.start_soon(send, POST)
+        nursery.start_soon(send, GET, GET)
+        nursery.start_soon(send, POST + POST)
+        nursery.start_soon(send, CHUNKED, "4\r\nbody\r\n", "0\r\n\r\n")
+        nursery.start_soon(send, CONTINUED, "body")
+        nursery.start_soon(send, POST.replace("/a", "/crash"))
+        nursery.start_soon(send, POST[:-2], "dy")
+        nursery.start_soon(send, POST[:-2])  # and no more
+        nursery.start_soon(send, "GET / what is this\r\n\r\n")
+        nursery.start_soon(lambda: send(POST, half=True))
+        nursery.start_soon(lambda: send(POST[:-2], half=True))
+        nursery.start_soon(lambda: send(POST[:-2], reset=True))
+        nursery.start_soon(lambda: send(GET, reset=True))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ async def test_a_fault_in_the_server_ends_a_connection_at_most(owner, name, faul
             assert has_failed()
             for request in (POST, GET, POST):
                 with trio.fail_after(5):
-                    assert (await served.ask(request)).status == 200
+                    assert (await served.request(request)).status == 200
             await served.assert_ends()
     logged = caplog.text
     assert f"Fault: {name}" in logged
@@ -171,10 +171,10 @@ async def test_the_room_of_connections_that_failed_is_free_again(faults, caplog)
             with failing(owner, name):
                 async with connected(served.port) as raw:
                     with suppress(trio.BrokenResourceError):  # a reset
-                        await raw.say(GET)
+                        await raw.send(GET)
                         await raw.rest()
         for _ in range(5):
-            assert (await served.ask(GET)).status == 200
+            assert (await served.request(GET)).status == 200
 
 
 async def test_a_fault_in_the_words_of_a_refusal_ends_its_connection_alone(faults, caplog):
@@ -187,9 +187,9 @@ async def test_a_fault_in_the_words_of_a_refusal_ends_its_connection_alone(fault
 
     async with serving(application, error_body=faulty) as served:
         async with connected(served.port) as raw:
-            await raw.say("GET / what is this\r\n\r\n")
+            await raw.send("GET / what is this\r\n\r\n")
             await raw.assert_closed()
-        assert (await served.ask("GET / what is this\r\n\r\n")).status == 400
+        assert (await served.request("GET / what is this\r\n\r\n")).status == 400
     assert "ZeroDivisionError" in caplog.text
 
 

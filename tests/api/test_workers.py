@@ -85,7 +85,7 @@ class Program:
         self.said = said  # so far
         self.port = int(said.split()[0]) if said else 0
 
-    async def hear(self, lines: int) -> list[bytes]:
+    async def receive(self, lines: int) -> list[bytes]:
         """The first so many lines that it says."""
         assert self.process.stdout is not None
         with trio.fail_after(WITHIN_S):
@@ -96,7 +96,7 @@ class Program:
     async def responding_pid(self) -> int:
         """The process that answers one request."""
         async with connected(self.port) as raw:
-            return int((await raw.ask(GET)).body)
+            return int((await raw.request(GET)).body)
 
     async def request_until(self, enough: Callable[[set[int]], bool]) -> set[int]:
         """Send requests until these processes have answered."""
@@ -192,7 +192,7 @@ async def test_open_streams_of_all_workers_end_whole():
 
         async def stream() -> None:
             async with connected(program.port) as raw:
-                await raw.say("GET /stream HTTP/1.1\r\nHost: a.test\r\n\r\n")
+                await raw.send("GET /stream HTTP/1.1\r\nHost: a.test\r\n\r\n")
                 await raw.head()
                 pids.add(await raw.chunk())
                 begun.release()
@@ -255,8 +255,8 @@ async def test_the_parent_announces_when_all_serve_and_once() -> None:
     """Whoever reads that it serves may ask, and be answered by any of them."""
     async with running("announces", 3) as program:
         port = b"%d" % program.port
-        assert await program.hear(4) == [port, port, port, b"all"]
+        assert await program.receive(4) == [port, port, port, b"all"]
         os.kill(await program.responding_pid(), signal.SIGKILL)
-        assert await program.hear(5) == [port, port, port, b"all", port]  # its successor's
+        assert await program.receive(5) == [port, port, port, b"all", port]  # its successor's
         assert await program.end() == 0
         assert program.said.count(b"all") == 1

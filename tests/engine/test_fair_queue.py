@@ -8,7 +8,7 @@ from mailprobe.engine.fair_queue import FairQueue
 
 
 def joined(*items: str) -> FairQueue[str]:
-    """A turnstile at which these wait; an item's first letter is its asker."""
+    """A queue with these items; the first letter of an item is its account."""
     fair_queue: FairQueue[str] = FairQueue()
     for item in items:
         fair_queue.join(item[0], item)
@@ -121,7 +121,7 @@ class BesideAList(RuleBasedStateMachine):
         ]
 
     @rule()
-    def take(self) -> None:
+    def pop(self) -> None:
         expected = None
         if self.queues:
             account, (expected, *rest) = self.queues.pop(0)
@@ -130,7 +130,7 @@ class BesideAList(RuleBasedStateMachine):
         assert self.fair_queue.pop() == expected
 
     @rule()
-    def take_all(self) -> None:
+    def pop_all(self) -> None:
         assert self.fair_queue.pop_all() == [item for _, queue in self.queues for item in queue]
         self.queues = []
 

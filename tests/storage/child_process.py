@@ -37,7 +37,7 @@ clock = Clock()
 ROOM_OCTETS = 300_000  # some hundred rows fill it
 
 
-def say(line: object) -> None:
+def report(line: object) -> None:
     os.write(1, f"{line}\n".encode())
 
 
@@ -66,12 +66,12 @@ async def reserve_at_the_edge(store: Store, limit: str) -> None:
         except StoreUnavailable:
             said["unavailable"] += 1
 
-    say("ready")
+    report("ready")
     await trio.to_thread.run_sync(wait)
     async with trio.open_nursery() as nursery:
         for _ in range(60):
             nursery.start_soon(reserve)
-    say(" ".join(map(str, said.values())))
+    report(" ".join(map(str, said.values())))
 
 
 async def load(store: Store, first: str) -> None:
@@ -87,7 +87,7 @@ async def load(store: Store, first: str) -> None:
             reservation = await store.reserve(caller, 5, granted, lease_s=60)
             assert isinstance(reservation, Reservation)
             await store.settle(reservation, [row(NOON, latency_ms=mine)] * 3)
-            say(mine)
+            report(mine)
 
     async with trio.open_nursery() as nursery:
         for _ in range(12):
@@ -110,14 +110,14 @@ async def work(store: Store, first: str, begins_s: str) -> None:
             number += 1
             mine = number
             await promise(store, caller, order(f"{mine}", host=f"{mine % 5}.test", secret="s"))
-            say(f"promised {mine}")
+            report(f"promised {mine}")
 
     async def verify() -> None:
         while True:
             for claim in await claimed(store, "verify", limit=3, each_max=30):
                 logged = row(NOON, latency_ms=int(claim.job.id))
                 if await store.job_verified(claim, logged, b"{}", metered=True):
-                    say(f"verified {claim.job.id}")
+                    report(f"verified {claim.job.id}")
 
     async def deliver() -> None:
         while True:
@@ -126,7 +126,7 @@ async def work(store: Store, first: str, begins_s: str) -> None:
                 state: JobState = "done" if job.tries else "delivering"
                 tried, due_at = attempt(job.tries + 1), None if job.tries else clock()
                 if await store.job_attempted(claim, tried, state=state, due_at=due_at):
-                    say(f"{state} {job.id}")
+                    report(f"{state} {job.id}")
 
     async with trio.open_nursery() as nursery:
         for go in (promise_jobs, promise_jobs, verify, verify, deliver, deliver, deliver):
@@ -146,17 +146,17 @@ async def claim_at_the_edge(store: Store, work: Work, each_max: str) -> None:
             has.extend(claim.job.id for claim in claims)
             return
 
-    say("ready")
+    report("ready")
     await trio.to_thread.run_sync(wait)
     async with trio.open_nursery() as nursery:
         for _ in range(30):
             nursery.start_soon(go)
-    say(" ".join(has))
+    report(" ".join(has))
 
 
 async def claim_for_real(store: Store, count: str) -> None:
     """Claim by the store's own clock, and wait to be killed; says how many jobs it has."""
-    say(len(await claimed(store, limit=int(count))))
+    report(len(await claimed(store, limit=int(count))))
     await trio.sleep_forever()
 
 
@@ -170,17 +170,17 @@ async def post(store: Store, count: str) -> None:
             await store.enqueue_message("alert", caller.account.id, name, b"", due_at=NOON)
         )
 
-    say("ready")
+    report("ready")
     await trio.to_thread.run_sync(wait)
     async with trio.open_nursery() as nursery:
         for number in range(int(count)):
             nursery.start_soon(go, f"{number}")
-    say(sum(posted))
+    report(sum(posted))
 
 
 async def revoke(store: Store) -> None:
     caller = await known_caller(store)
-    say(await store.revoke_key(None, caller.key.id))
+    report(await store.revoke_key(None, caller.key.id))
 
 
 async def fill(store: Store, path: str) -> None:
@@ -205,23 +205,23 @@ async def fill(store: Store, path: str) -> None:
     for reservation in reservations[-1:] + failed:
         await store.settle(reservation, [row(NOON)] * 100)
     ledger = await store.ledger(caller)
-    say(slowest_s)
-    say((0 < len(failed) < 60, readable, under_way == 100 * len(failed), ledger.month_billable))
+    report(slowest_s)
+    report((0 < len(failed) < 60, readable, under_way == 100 * len(failed), ledger.month_billable))
 
 
 async def check(store: Store) -> None:
-    say(await store.check())
+    report(await store.check())
 
 
 def hold(path: str) -> None:
     """Hold the write lock until told."""
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("BEGIN IMMEDIATE")
-    say("held")
+    report("held")
     wait()
     db.execute("ROLLBACK")
     db.close()
-    say("let go")
+    report("let go")
 
 
 WRITES: dict[str, Callable[..., Awaitable[None]]] = {
@@ -244,7 +244,7 @@ async def do(write: str, path: str, *rest: str) -> None:
         async with open_store(path, secret_key=SECRET, now=now) as store:
             await WRITES[write](store, *rest)
     except StoreUnavailable as error:
-        say(f"{type(error).__name__} {error}")
+        report(f"{type(error).__name__} {error}")
 
 
 if __name__ == "__main__":

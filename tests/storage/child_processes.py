@@ -30,12 +30,12 @@ async def line_of(process: Any) -> str:
     return line.strip()
 
 
-def tell(process: Any) -> None:
+def report(process: Any) -> None:
     process.stdin.write("\n")
     process.stdin.flush()
 
 
-async def said_by(*args: object) -> str:
+async def output_of(*args: object) -> str:
     with child(*args) as process:
         return await line_of(process)
 

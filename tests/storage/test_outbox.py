@@ -175,12 +175,12 @@ async def test_many_claimants_have_each_message_once(store: Store):
         await post(store, account_id, f"{number}")
     got: list[str] = []
 
-    async def take() -> None:
+    async def claim() -> None:
         got.extend(names(await taken(store, limit=3)))
 
     async with trio.open_nursery() as nursery:
         for _ in range(20):
-            nursery.start_soon(take)
+            nursery.start_soon(claim)
     assert len(got) == len(set(got)) == 30
 
 

@@ -155,12 +155,12 @@ class TwoStores:
 
     def compare(self) -> None:
         """Everything that can be seen is the same."""
-        self.both(look, ([one for one, _ in self.known], [other for _, other in self.known]))
+        self.both(observe, ([one for one, _ in self.known], [other for _, other in self.known]))
         for sha256 in self.hashes:
             self.both(lambda store, sha256=sha256: store.caller(sha256))
 
 
-async def look(store: Store, callers: list[Caller]) -> list[Any]:
+async def observe(store: Store, callers: list[Caller]) -> list[Any]:
     seen: list[Any] = [await store.accounts()]
     for caller in callers:
         account_id = caller.account.id

@@ -34,7 +34,7 @@ CLOSING_S = 5.0
 WAITING_MAX = 20_000  # more calls than any server answers in ANSWER_S
 
 
-class _PendingCall(ThreadFuture, Generic[Q]):
+class _PendingCommands(ThreadFuture, Generic[Q]):
     """One call, from its submission to its answer."""
 
     __slots__ = ("outcome", "until", "what")
@@ -62,7 +62,7 @@ class ThreadPool(Generic[Q]):
         self._work = work
         self._now = now
         self._partitions = partitions
-        self._queue: deque[_PendingCall[Q]] = deque()
+        self._queue: deque[_PendingCommands[Q]] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._trio = trio.lowlevel.current_trio_token()
@@ -83,7 +83,7 @@ class ThreadPool(Generic[Q]):
         """
         patience_s = ANSWER_S if patience_s is None else patience_s
         await trio.lowlevel.checkpoint_if_cancelled()
-        asked = _PendingCall(what, trio.lowlevel.current_task(), patience_s)
+        asked = _PendingCommands(what, trio.lowlevel.current_task(), patience_s)
         self._enqueue(asked)
         await asked.wait(patience_s)
         if not asked.answered and not self._fail(asked):
@@ -94,7 +94,7 @@ class ThreadPool(Generic[Q]):
             raise asked.outcome.error
         return asked.outcome
 
-    def _fail(self, asked: _PendingCall[Q]) -> bool:
+    def _fail(self, asked: _PendingCommands[Q]) -> bool:
         """Abandon the call; False if a thread has begun it."""
         with self._changed:
             asked.abandoned = not asked.delivered
@@ -110,7 +110,7 @@ class ThreadPool(Generic[Q]):
             for thread in self._threads:
                 thread.join()
 
-    def _enqueue(self, asked: _PendingCall[Q]) -> None:
+    def _enqueue(self, asked: _PendingCommands[Q]) -> None:
         with self._changed:
             if self._closing:
                 raise StoreUnavailable("the store has been closed")
@@ -142,11 +142,11 @@ class ThreadPool(Generic[Q]):
             with suppress(trio.RunFinishedError):
                 self._trio.run_sync_soon(self._ended.set)
 
-    def _next_group(self) -> list[_PendingCall[Q]]:
+    def _next_group(self) -> list[_PendingCommands[Q]]:
         """Return the pending calls up to the batch size; empty once the pool is closed."""
         with self._changed:
             while True:
-                group: list[_PendingCall[Q]] = []
+                group: list[_PendingCommands[Q]] = []
                 while self._queue and len(group) < self._work.group_max:
                     asked = self._queue.popleft()
                     if not asked.abandoned:

@@ -12,7 +12,7 @@ CALLERS_MAX = 500  # key hashes looked up with one query
 
 
 @dataclass(frozen=True, slots=True)
-class Writes:
+class SingleWrites:
     """Each call in its own transaction. Not repeatable: a repetition would write twice."""
 
     group_max: int = 1

@@ -70,7 +70,7 @@ class FakeRelay:
 
     async def _converse(self, stream: Any) -> None:
         received = bytearray()
-        await self._say(stream, "connect", "220 relay.test ESMTP")
+        await self._send(stream, "connect", "220 relay.test ESMTP")
         while (line := await _line(stream, received)) is not None:
             verb = line.split(" ")[0].upper()
             self.received.append(
@@ -78,11 +78,11 @@ class FakeRelay:
             )
             self._move()
             if verb == "DATA":
-                await self._say(stream, verb, "354 go on")
+                await self._send(stream, verb, "354 go on")
                 if self.says.get(verb, "354").startswith("354"):
-                    await self._take(stream, received)
+                    await self._receive(stream, received)
             elif verb == "STARTTLS":
-                await self._say(stream, verb, "220 ready")
+                await self._send(stream, verb, "220 ready")
                 if verb in self.says:
                     continue
                 stream, received = self._tls(stream), bytearray()
@@ -95,21 +95,21 @@ class FakeRelay:
                 lines = ["relay.test", *known]
                 marks = "-" * (len(lines) - 1) + " "
                 reported = (f"250{mark}{text}" for mark, text in zip(marks, lines, strict=True))
-                await self._say(stream, verb, "\r\n".join(reported))
+                await self._send(stream, verb, "\r\n".join(reported))
             else:
                 replies = {"AUTH": "235 welcome", "QUIT": "221 bye"}
-                await self._say(stream, verb, replies.get(verb, "250 ok"))
+                await self._send(stream, verb, replies.get(verb, "250 ok"))
 
-    async def _take(self, stream: Any, received: bytearray) -> None:
+    async def _receive(self, stream: Any, received: bytearray) -> None:
         while b"\r\n.\r\n" not in received:
             received += await stream.receive_some(65_536) or b"\r\n.\r\n"
         octets, _, rest = bytes(received).partition(b"\r\n.\r\n")
         received[:] = rest
         self.mails.append(octets.replace(b"\r\n..", b"\r\n.") + b"\r\n")
         self._move()
-        await self._say(stream, ".", "250 taken")
+        await self._send(stream, ".", "250 taken")
 
-    async def _say(self, stream: Any, stage: str, reply: str) -> None:
+    async def _send(self, stream: Any, stage: str, reply: str) -> None:
         reply = self.says.get(stage, reply)
         await trio.sleep(self.pause_s.get(stage, 0))
         if reply == SILENCE:

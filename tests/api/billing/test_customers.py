@@ -173,6 +173,6 @@ async def test_a_verification_that_is_not_metered_posts_nothing(autojump_clock, 
     await shop.verify()
     assert (await shop.rows())[0].billable
     assert await shop.store.messages("meter", limit=10) == []
-    got = await shop.ask("POST", "/v1/billing/stripe", octets=OCTETS, key=None)
+    got = await shop.request("POST", "/v1/billing/stripe", octets=OCTETS, key=None)
     assert got.status == 404
     assert (await shop.manage("POST", "/billing/portal")).status == 402

@@ -171,7 +171,7 @@ async def kill_job(billed: Billed) -> None:
     assert len(service.receiver.calls) == after.jobs
 
 
-async def tell(service: Doomed, octets: bytes, signature: str, *, doom: int | None = None) -> int:
+async def report(service: Doomed, octets: bytes, signature: str, *, doom: int | None = None) -> int:
     """Stripe posts an event; its answer's status, 0 where the service died before it."""
     http = h11.Connection(h11.CLIENT)
     headers = {
@@ -209,14 +209,14 @@ async def kill_event(billed: Billed, kind: str, becomes: tuple[Any, ...], step: 
                 "metadata": {"account_id": ""}
             }
         event = signed(kind, about, datetime.now(UTC))
-        status = await tell(service, *event, doom=write)
+        status = await report(service, *event, doom=write)
         if status == 0:
             await service.until_killed()
         survived = not service.countdown.stop()
         if not survived:
             await service.start()
         for _ in range(2):
-            assert await tell(service, *event) == 204
+            assert await report(service, *event) == 204
             *is_now, kept, generation = billed.is_now(account_id)
             assert (*is_now, generation) == becomes, (kind, write)
             assert kept == (None if generation else customer)

@@ -82,13 +82,13 @@ async def live_and_die(command: list[str], fake: FakeStripe, rng: random.Random)
     settlements, events = rng.randint(1, 150), rng.randint(1, 6)
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, cwd=ROOT)
 
-    def look(asked: Any) -> None:
+    def observe(asked: Any) -> None:
         nonlocal events
         events -= asked.path.endswith("meter_events")
         if not events:
             process.kill()
 
-    fake.on_done = look
+    fake.on_done = observe
     assert process.stdout
     async for octets in process.stdout:
         settlements -= octets.count(b"\n")

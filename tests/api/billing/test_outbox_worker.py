@@ -201,11 +201,11 @@ async def test_one_customer_is_told_of_once_at_a_time_and_several_at_once(billin
     billing.fake.next("meter_events", *["late"] * 10)
     at_idempotency = 0
 
-    def look(asked: Any) -> None:
+    def observe(asked: Any) -> None:
         nonlocal at_idempotency
         at_idempotency = max(at_idempotency, sum(billing.fake.busy.values()) + 1)
 
-    billing.fake.on_ask = look
+    billing.fake.on_ask = observe
     await billing.deliver()
     assert billing.fake.counted == billing.fake.times_asked("meter_events") == 10
     assert at_idempotency == 2

@@ -220,7 +220,7 @@ async def test_of_two_processes_the_one_with_older_news_does_not_win(billing: Bi
 async def test_turns_are_kept_by_name_and_forgotten():
     turns, order = AccountLocks(), []
 
-    async def take(name: str) -> None:
+    async def receive(name: str) -> None:
         async with turns.of(name):
             order.append(f"{name}+")
             await trio.testing.wait_all_tasks_blocked()
@@ -228,7 +228,7 @@ async def test_turns_are_kept_by_name_and_forgotten():
 
     async with trio.open_nursery() as nursery:
         for name in "aab":
-            nursery.start_soon(take, name)
+            nursery.start_soon(receive, name)
     assert order.index("b-") > order.index("b+")
     assert "".join(word for word in order if word[0] == "a") == "a+a-a+a-"
     assert turns._locks == {}
@@ -240,7 +240,9 @@ async def test_turns_are_kept_by_name_and_forgotten():
 async def send_shop_event(shop: Shop, kind: str, about: dict[str, Any]) -> Any:
     octets, header = signed(kind, about, shop.clock())
     headers = {"stripe-signature": header}
-    return await shop.ask("POST", "/v1/billing/stripe", octets=octets, key=None, headers=headers)
+    return await shop.request(
+        "POST", "/v1/billing/stripe", octets=octets, key=None, headers=headers
+    )
 
 
 async def test_after_an_event_the_account_says_so_and_the_next_request_is_weighed_by_it():
@@ -287,7 +289,7 @@ async def test_a_subscription_that_ends_is_free_at_the_next_request():
 async def test_an_event_that_is_not_signed_is_a_bad_request():
     async with open_billed() as (shop, fake):
         for header in (None, "t=1,v1=0", HEADER):
-            got = await shop.ask(
+            got = await shop.request(
                 "POST", "/v1/billing/stripe", octets=OCTETS, key=None,
                 headers={"stripe-signature": header},
             )  # fmt: skip

@@ -76,7 +76,7 @@ async def open_listeners(payments: object = None, **limits: Any) -> AsyncIterato
 async def test_a_method_in_lower_case_is_refused_and_logs_nothing(method, path, caplog):
     async with open_listeners() as listeners:
         for server in (listeners.api, listeners.tools):
-            answer = await server.ask(listeners.head(path, "Content-Length: 0", method=method))
+            answer = await server.request(listeners.head(path, "Content-Length: 0", method=method))
             assert (answer.status, answer.code) == (400, "invalid_request")
     assert "Traceback" not in caplog.text
 
@@ -100,9 +100,9 @@ async def test_an_encoded_path_is_not_the_route(path, long_way):
         for method in ("GET", "POST"):
             body = ["Content-Length: 2"] if method == "POST" else []
             asked = listeners.head(path, *fields, *body, key=listeners.shop.key, method=method)
-            answer = await raw.ask(asked + ("{}" if body else ""))
+            answer = await raw.request(asked + ("{}" if body else ""))
             assert (answer.status, answer.code) == (404, "not_found")
-        tools = await listeners.tools.ask(listeners.head("/%6dcp", "Content-Length: 0"))
+        tools = await listeners.tools.request(listeners.head("/%6dcp", "Content-Length: 0"))
         assert (tools.status, tools.code) == (404, "not_found")
 
 
@@ -110,14 +110,18 @@ async def test_an_encoded_path_is_not_the_route(path, long_way):
 async def test_a_coded_body_is_refused_unread(coding):
     async with open_listeners() as listeners:
         fields = [f"Content-Encoding: {coding}", "Content-Length: 500"]
-        answer = await listeners.api.ask(listeners.head(VERIFY, *fields, key=listeners.shop.key))
+        answer = await listeners.api.request(
+            listeners.head(VERIFY, *fields, key=listeners.shop.key)
+        )
         assert (answer.status, answer.code) == (415, "unsupported_media_type")
-        answer = await listeners.api.ask(listeners.head(VERIFY, *fields))
+        answer = await listeners.api.request(listeners.head(VERIFY, *fields))
         assert answer.status == 401
-        answer = await listeners.tools.ask(listeners.head("/mcp", *fields, key=listeners.shop.key))
+        answer = await listeners.tools.request(
+            listeners.head("/mcp", *fields, key=listeners.shop.key)
+        )
         assert answer.status == 415
         fields = ["Content-Encoding: identity", "Content-Length: 2"]
-        assert (await listeners.api.ask(listeners.head(VERIFY, *fields) + "{}")).status == 401
+        assert (await listeners.api.request(listeners.head(VERIFY, *fields) + "{}")).status == 401
 
 
 # -- bodies that are awaited ---------------------------------------------------------------------
@@ -127,7 +131,7 @@ async def crowd(stack: AsyncExitStack, server: Serving, said: bytes | str, count
     raws = []
     for _ in range(count):
         raws.append(await stack.enter_async_context(server.connect()))
-        await raws[-1].say(said)
+        await raws[-1].send(said)
     return raws
 
 
@@ -143,17 +147,17 @@ async def test_slow_bodies_without_a_key_hold_up_nobody(path):
         server = listeners.tools if path == "/mcp" else listeners.api
         await crowd(stack, server, listeners.head(path, "Content-Length: 1000") + "{", 100)
         for _ in range(5):
-            assert (await listeners.api.ask(listeners.single())).status == 200
+            assert (await listeners.api.request(listeners.single())).status == 200
             health = listeners.head("/health", method="GET")
-            assert b'"ok":true' in (await listeners.api.ask(health)).body
+            assert b'"ok":true' in (await listeners.api.request(health)).body
 
 
 @pytest.mark.parametrize("target", ["/health", "/health?from=probe", "http://a.test/health?"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_health_is_told_where_no_request_may_be_at_work(target, method):
     async with open_listeners(in_flight_max=0) as listeners, listeners.api.connect() as raw:
-        assert (await listeners.api.ask(listeners.single())).status == 503
-        await raw.say(listeners.head(target, method=method))
+        assert (await listeners.api.request(listeners.single())).status == 503
+        await raw.send(listeners.head(target, method=method))
         assert (await raw.answer(head_only=method == "HEAD")).status == 200
 
 
@@ -164,7 +168,7 @@ async def test_slow_heads_hold_up_nobody():
     ):
         await crowd(stack, listeners.api, "POST / HT", 60)
         for _ in range(5):
-            assert (await listeners.api.ask(listeners.single())).status == 200
+            assert (await listeners.api.request(listeners.single())).status == 200
 
 
 async def test_who_is_awaited_longest_makes_room_and_is_told_so():
@@ -174,7 +178,7 @@ async def test_who_is_awaited_longest_makes_room_and_is_told_so():
             stack, listeners.api, listeners.head(STRIPE, "Content-Length: 9") + "{", 3
         )
         await settled()
-        assert (await listeners.api.ask(listeners.single())).status == 200
+        assert (await listeners.api.request(listeners.single())).status == 200
         answer = await slow[0].answer()
         assert (answer.status, answer.code) == (503, "overloaded")
         await slow[0].assert_closed()
@@ -182,7 +186,7 @@ async def test_who_is_awaited_longest_makes_room_and_is_told_so():
 
 async def test_a_route_that_is_off_answers_404_unread():
     async with open_listeners() as listeners, listeners.api.connect() as raw:
-        answer = await raw.ask(listeners.head(STRIPE, f"Content-Length: {MEBIBYTE}"))
+        answer = await raw.request(listeners.head(STRIPE, f"Content-Length: {MEBIBYTE}"))
         assert (answer.status, answer.code) == (404, "not_found")
 
 
@@ -194,7 +198,7 @@ async def test_the_key_is_checked_from_the_head_on_both_servers(listener, fields
         path = VERIFY if listener == "api" else "/mcp"
         for sent in ([], ["Authorization: Bearer sk_live_nothing"]):
             async with getattr(listeners, listener).connect() as raw:
-                answer = await raw.ask(listeners.head(path, *fields, *sent))
+                answer = await raw.request(listeners.head(path, *fields, *sent))
                 assert answer.status == 401
 
 
@@ -203,10 +207,10 @@ async def test_an_event_has_at_most_256_kib():
     async with open_listeners(payments) as listeners:
         for octets, status in ((256 * 1024, 204), (256 * 1024 + 1, 413)):
             head = listeners.head(STRIPE, f"Content-Length: {octets}")
-            assert (await listeners.api.ask(head.encode() + bytes(octets))).status == status
+            assert (await listeners.api.request(head.encode() + bytes(octets))).status == status
             chunks = listeners.head(STRIPE, "Transfer-Encoding: chunked").encode()
             chunks += b"%x\r\n" % octets + bytes(octets) + b"\r\n0\r\n\r\n"
-            assert (await listeners.api.ask(chunks)).status == status
+            assert (await listeners.api.request(chunks)).status == status
     assert payments.events == [256 * 1024] * 2
 
 
@@ -222,10 +226,10 @@ async def test_beyond_the_sum_of_all_bodies_the_youngest_without_a_key_is_refuse
         first, second = await crowd(stack, listeners.api, event + body[:-2000], 2)
         await settled()
         assert intake.octets <= MEBIBYTE
-        await named[0].say(bytes(MEBIBYTE // 4))
+        await named[0].send(bytes(MEBIBYTE // 4))
         answer = await second.answer()
         assert (answer.status, answer.code) == (503, "overloaded")
-        await first.say(bytes(1000))
+        await first.send(bytes(1000))
         await settled()
         assert intake.octets <= MEBIBYTE
         for raw in named:
@@ -244,10 +248,10 @@ async def test_bodies_on_their_way_leave_room_for_requests_that_come_in_one_piec
         for _ in range(4):
             slow += await crowd(stack, listeners.api, head.encode(), 1)
             await settled()
-            await slow[-1].say(bytes(MEBIBYTE // 4))
+            await slow[-1].send(bytes(MEBIBYTE // 4))
             await settled()
         assert 0 < intake.octets <= MEBIBYTE
-        answer = await listeners.api.ask(listeners.single())
+        answer = await listeners.api.request(listeners.single())
         assert answer.status == 200, answer.body
 
 
@@ -265,9 +269,9 @@ async def test_of_one_address_and_of_one_key_the_body_awaited_longest_is_refused
             assert (await slow[0].answer()).code == "overloaded"
         other = await listeners.shop.new_key("sk_live_")
         raw = await stack.enter_async_context(listeners.api.connect())
-        await raw.say(listeners.head(VERIFY, "Content-Length: 2", key=other))
+        await raw.send(listeners.head(VERIFY, "Content-Length: 2", key=other))
         await settled()
-        assert (await raw.ask("{}")).status == 400
+        assert (await raw.request("{}")).status == 400
 
 
 # -- who hangs up ---------------------------------------------------------------------------------
@@ -284,11 +288,11 @@ async def test_who_hangs_up_is_not_billed_whatever_came_behind_the_body(behind, 
         shop.world.add("silent.test", MailHost(address=HostAddress.SILENT))
         async with listeners.api.connect() as raw:
             if apart:
-                await raw.say(listeners.single("ann@silent.test"))
+                await raw.send(listeners.single("ann@silent.test"))
                 await settled()
-                await raw.say(behind or "\r\n")
+                await raw.send(behind or "\r\n")
             else:
-                await raw.say(listeners.single("ann@silent.test") + behind)
+                await raw.send(listeners.single("ann@silent.test") + behind)
             await until_under_way(shop, 1)
             if half:
                 await raw.stream.send_eof()
@@ -313,7 +317,7 @@ async def test_who_sends_no_more_still_gets_an_answer_that_waits_for_nobody():
             (listeners.single(), 200),
         ):
             async with listeners.api.connect() as raw:
-                await raw.say(asked)
+                await raw.send(asked)
                 await raw.stream.send_eof()
                 assert (await raw.answer()).status == status
                 await raw.assert_closed()
@@ -335,7 +339,7 @@ async def test_no_answer_is_made_before_the_one_before_it_is_out(apart):
     request = b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"
     async with serving(app, send_s=30.0) as server, server.connect(receive_octets=65536) as raw:
         for part in [request] * 20 if apart else [request * 20]:
-            await raw.say(part)
+            await raw.send(part)
             await settled()
         assert made <= 4  # the kernel takes some MiB
         for _ in range(20):
@@ -358,7 +362,7 @@ async def test_who_reads_no_answer_holds_neither_a_place_nor_the_room_of_a_reque
         await settled()
         assert len(room) == 0
         for _ in range(5):
-            assert (await listeners.api.ask(listeners.single())).status == 200
+            assert (await listeners.api.request(listeners.single())).status == 200
 
 
 async def test_who_reads_no_answer_makes_room_for_a_newcomer():
@@ -373,4 +377,4 @@ async def test_who_reads_no_answer_makes_room_for_a_newcomer():
         await settled()
         for _ in range(5):
             asked = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
-            assert (await server.ask(asked)).body == b"ok"
+            assert (await server.request(asked)).body == b"ok"

@@ -69,17 +69,17 @@ async def test_the_store_is_written_at_most_once_a_second(
     shop.store.calls.clear()
     async with trio.open_nursery() as nursery:
         for _ in range(100):
-            nursery.start_soon(shop.ask, "GET", "/health")
+            nursery.start_soon(shop.request, "GET", "/health")
     for _ in range(20):
-        assert (await shop.ask("GET", "/health", key=None)).body["ok"] is True
+        assert (await shop.request("GET", "/health", key=None)).body["ok"] is True
     assert shop.store.calls.count("check") == 1
     await trio.sleep(1)
     shop.store.away = True
-    assert (await shop.ask("GET", "/health", key=None)).body["ok"] is False
+    assert (await shop.request("GET", "/health", key=None)).body["ok"] is False
     assert shop.store.calls.count("check") == 2
     shop.store.away = False
     await trio.sleep(1)
-    assert (await shop.ask("GET", "/health", key=None)).body["ok"] is True
+    assert (await shop.request("GET", "/health", key=None)).body["ok"] is True
 
 
 async def test_a_store_that_says_nothing_is_as_good_as_away(
@@ -88,11 +88,11 @@ async def test_a_store_that_says_nothing_is_as_good_as_away(
     go_on = trio.Event()
     shop.store.store.check = go_on.wait
     began = trio.current_time()
-    assert (await shop.ask("GET", "/health", key=None)).body["ok"] is False
+    assert (await shop.request("GET", "/health", key=None)).body["ok"] is False
     assert trio.current_time() - began == pytest.approx(ANSWER_S, abs=0.01)
     go_on.set()
     await trio.sleep(0.1)
-    assert (await shop.ask("GET", "/health", key=None)).body["ok"] is True
+    assert (await shop.request("GET", "/health", key=None)).body["ok"] is True
 
 
 # -- memory ---------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def quart() -> Any:
 
 
 async def assert_alive(server) -> None:
-    assert (await server.ask(GET)).status == 200
+    assert (await server.request(GET)).status == 200
 
 
 # -- HTTP/2 ---------------------------------------
@@ -64,11 +64,11 @@ async def test_http2_data_after_an_early_answer_leaves_the_server_alive():
                     (":authority", "a.test"),
                 ],
             )
-            await raw.say(client.data_to_send())
+            await raw.send(client.data_to_send())
             await answer_or_refusal(raw, client)
             client.send_data(1, b"x", end_stream=True)
             with trio.move_on_after(0.5):
-                await raw.say(client.data_to_send())
+                await raw.send(client.data_to_send())
                 await raw.rest()
         await assert_alive(server)
 
@@ -86,8 +86,8 @@ async def answer_or_refusal(raw: Raw, client: h2.connection.H2Connection) -> Non
 async def test_an_upgrade_to_http2_is_passed_over():
     asked = GET.replace("\r\n\r\n", "\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n")
     async with serving(hello) as server, server.connect() as raw:
-        assert (await raw.ask(asked + "HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n")).body == b"ok"
-        assert (await raw.ask(GET)).body == b"ok"
+        assert (await raw.request(asked + "HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n")).body == b"ok"
+        assert (await raw.request(GET)).body == b"ok"
 
 
 # -- disconnects --------------------------------------------------------
@@ -96,8 +96,8 @@ async def test_an_upgrade_to_http2_is_passed_over():
 async def test_an_idle_connection_is_closed_after_its_time():
     """Without the repair the request's end cancelled its last send, and no connection ever idled."""
     async with serving(quart(), keep_alive_s=0.2) as server, server.connect() as raw:
-        assert (await raw.ask(GET)).body == b"ok"
-        assert (await raw.ask(GET)).body == b"ok"
+        assert (await raw.request(GET)).body == b"ok"
+        assert (await raw.request(GET)).body == b"ok"
         await raw.assert_closed()
 
 
@@ -108,17 +108,17 @@ async def test_a_request_after_an_early_answer_is_answered(together):
     async with serving(quart()) as server, server.connect() as raw:
         for _ in range(20):
             if together:
-                await raw.say(asked)
+                await raw.send(asked)
             else:
-                await raw.say(asked[:-5])
-                await raw.say(asked[-5:])
+                await raw.send(asked[:-5])
+                await raw.send(asked[-5:])
             assert (await raw.answer()).status == 401
-            assert (await raw.ask(GET)).body == b"ok"
+            assert (await raw.request(GET)).body == b"ok"
 
 
 async def test_draining_does_not_wait_for_an_idle_client():
     async with serving(quart(), drain_s=30.0) as server, server.connect() as raw:
-        assert (await raw.ask(GET)).body == b"ok"
+        assert (await raw.request(GET)).body == b"ok"
         await server.assert_ends(within_s=1.0)
         await raw.assert_closed()
 
@@ -140,7 +140,7 @@ async def test_the_application_hears_disconnect_only_after_its_last_message():
             received.append("sent")
 
     async with serving(app) as server, server.connect() as raw:
-        assert (await raw.ask(GET)).body == b"ok"
+        assert (await raw.request(GET)).body == b"ok"
         await done.wait()
     assert received == ["sent", "http.disconnect", "told"]
 
@@ -164,7 +164,7 @@ async def test_a_client_that_stops_reading_loses_its_connection():
             ended.set()
 
     async with serving(app, send_s=0.2) as server, server.connect(receive_octets=4096) as raw:
-        await raw.say(GET)
+        await raw.send(GET)
         with trio.fail_after(5):
             await ended.wait()
 
@@ -172,7 +172,7 @@ async def test_a_client_that_stops_reading_loses_its_connection():
 async def test_draining_does_not_wait_for_a_client_that_stopped_reading():
     limits: dict[str, Any] = {"drain_s": 0.3, "send_s": 30.0}
     async with serving(flood, **limits) as server, server.connect(receive_octets=4096) as raw:
-        await raw.say(GET)
+        await raw.send(GET)
         await raw.head()
         await server.assert_ends(within_s=2.0)
 
@@ -180,7 +180,7 @@ async def test_draining_does_not_wait_for_a_client_that_stopped_reading():
 async def test_requests_sent_before_their_turn_are_answered_in_order():
     asked = "".join(post("Content-Length: 1", body=str(n)) for n in range(5))
     async with serving(echo) as server, server.connect() as raw:
-        await raw.say(asked)
+        await raw.send(asked)
         for n in range(5):
             assert (await raw.answer()).body == str(n).encode()
 
@@ -191,7 +191,7 @@ async def test_requests_sent_before_their_turn_are_answered_in_order():
 @pytest.mark.parametrize("drip", ["Content-Length: 5000", CHUNKED])
 async def test_a_body_that_drips_is_refused_when_its_time_is_over(drip):
     async with serving(echo, body_s=0.4) as server, server.connect() as raw:
-        await raw.say(post(drip))
+        await raw.send(post(drip))
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drip_for_ever, raw, "1\r\nx\r\n" if drip is CHUNKED else "x")
@@ -205,13 +205,13 @@ async def test_a_body_that_drips_is_refused_when_its_time_is_over(drip):
 
 async def drip_for_ever(raw: Raw, octets: str) -> None:
     while True:
-        await raw.say(octets)
+        await raw.send(octets)
         await trio.sleep(0.02)
 
 
 async def test_a_slow_body_of_a_quart_application_is_refused_alike():
     async with serving(quart(), body_s=0.2) as server, server.connect() as raw:
-        assert (await raw.ask(post("Content-Length: 5"))).code == "request_timeout"
+        assert (await raw.request(post("Content-Length: 5"))).code == "request_timeout"
         await raw.assert_closed()
 
 
@@ -222,13 +222,13 @@ async def test_a_body_that_comes_in_time_may_have_a_slow_answer():
         await respond(send)
 
     async with serving(app, body_s=0.2, head_s=0.2, keep_alive_s=0.2) as server:
-        assert (await server.ask(post("Content-Length: 2", body="hi"))).status == 200
+        assert (await server.request(post("Content-Length: 2", body="hi"))).status == 200
 
 
 async def test_a_head_that_drips_is_refused_when_its_time_is_over():
     async with serving(hello, head_s=0.3) as server, server.connect() as raw:
         async with trio.open_nursery() as nursery:
-            await raw.say("GET / HTTP/1.1\r\n")
+            await raw.send("GET / HTTP/1.1\r\n")
             nursery.start_soon(drip_for_ever, raw, "X-A: b\r\n")
             answer = await raw.answer()
             nursery.cancel_scope.cancel()
@@ -238,7 +238,7 @@ async def test_a_head_that_drips_is_refused_when_its_time_is_over():
 
 async def test_a_second_head_that_drips_is_refused_too():
     async with serving(hello, head_s=0.3, keep_alive_s=30.0) as server, server.connect() as raw:
-        await raw.say(GET + "GET / HT")
+        await raw.send(GET + "GET / HT")
         assert (await raw.answer()).status == 200
         assert (await raw.answer()).code == "request_timeout"
 
@@ -261,28 +261,28 @@ async def assert_too_large(raw: Raw) -> None:
 @pytest.mark.parametrize("app", [echo, quart()], ids=["echo", "quart"])
 async def test_a_length_that_is_too_large_is_refused_unread(app):
     async with serving(app) as server, server.connect() as raw:
-        await raw.say(post(f"Content-Length: {2 * MEBIBYTE + 1}"))
+        await raw.send(post(f"Content-Length: {2 * MEBIBYTE + 1}"))
         await assert_too_large(raw)
 
 
 async def test_our_own_refusal_of_a_large_body_is_an_error_body():
     async with serving(echo) as server, server.connect() as raw:
-        assert (await raw.ask(post("Content-Length: 9999999"))).code == "payload_too_large"
+        assert (await raw.request(post("Content-Length: 9999999"))).code == "payload_too_large"
 
 
 @pytest.mark.parametrize("app", [echo, quart()], ids=["echo", "quart"])
 async def test_chunks_are_counted_while_they_are_read(app):
     async with serving(app) as server, server.connect() as raw:
-        await raw.say(post(CHUNKED))
+        await raw.send(post(CHUNKED))
         for _ in range(33):  # one more than the limit
-            await raw.say(b"10000\r\n" + bytes(65536) + b"\r\n")
+            await raw.send(b"10000\r\n" + bytes(65536) + b"\r\n")
         await assert_too_large(raw)
 
 
 async def test_a_body_of_countless_chunks_is_too_large_too():
     """Two mebibytes of them, an octet each, would keep the process busy for seconds."""
     async with serving(quart()) as server, server.connect() as raw:
-        await raw.say(post(CHUNKED, body="1\r\nx\r\n" * 5000))
+        await raw.send(post(CHUNKED, body="1\r\nx\r\n" * 5000))
         await assert_too_large(raw)
 
 
@@ -291,35 +291,35 @@ async def test_a_body_of_just_the_limit_is_taken():
     async with serving(quart()) as server:
         for framing in (f"Content-Length: {len(body)}", CHUNKED):
             sent = body if framing is not CHUNKED else f"{len(body):x}\r\n{body}\r\n0\r\n\r\n"
-            assert (await server.ask(post(framing, body=sent))).body == str(len(body)).encode()
+            assert (await server.request(post(framing, body=sent))).body == str(len(body)).encode()
 
 
 async def test_who_sends_all_before_reading_gets_the_refusal_too():
     """Closing at once would reset the connection, and the answer would be lost."""
     async with serving(quart()) as server, server.connect() as raw:
-        await raw.say(post(f"Content-Length: {10 * MEBIBYTE}"))
-        await raw.say(bytes(10 * MEBIBYTE))
+        await raw.send(post(f"Content-Length: {10 * MEBIBYTE}"))
+        await raw.send(bytes(10 * MEBIBYTE))
         assert (await raw.answer()).status == 413
 
 
 async def test_the_application_may_refuse_a_large_body_in_its_own_order():
     async with serving(quart(), refuse_s=30.0) as server, server.connect() as raw:
-        answer = await raw.ask(post("Content-Length: 9999999", path="/early"))
+        answer = await raw.request(post("Content-Length: 9999999", path="/early"))
         assert (answer.status, answer.headers["connection"]) == (401, "close")
         await raw.assert_closed()
 
 
 async def test_who_asks_before_sending_a_large_body_is_not_told_to_go_on():
     async with serving(quart()) as server, server.connect() as raw:
-        await raw.say(post("Content-Length: 9999999", "Expect: 100-continue"))
+        await raw.send(post("Content-Length: 9999999", "Expect: 100-continue"))
         assert (await raw.head())[0] == 413
 
 
 async def test_who_asks_before_sending_a_body_is_told_to_go_on():
     async with serving(echo) as server, server.connect() as raw:
-        await raw.say(post("Content-Length: 5", "Expect: 100-continue"))
+        await raw.send(post("Content-Length: 5", "Expect: 100-continue"))
         assert (await raw.head())[0] == 100
-        assert (await raw.ask("hello")).body == b"hello"
+        assert (await raw.request("hello")).body == b"hello"
 
 
 # -- applications that fail ------------------------------------------------------------------------
@@ -345,11 +345,11 @@ async def crash_after_a_head(scope, receive, send):
     raise ValueError("a bug")
 
 
-async def say_nothing(scope, receive, send):
+async def send_nothing(scope, receive, send):
     return
 
 
-async def say_nonsense(scope, receive, send):
+async def send_nonsense(scope, receive, send):
     headers = [(b"content-length", b"2"), (b"x", b"a\r\nb: c")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"ok"})
@@ -360,8 +360,8 @@ CRASHES = [
     crash_in_a_nursery,
     crash_with_a_generator,
     crash_after_a_head,
-    say_nothing,
-    say_nonsense,
+    send_nothing,
+    send_nonsense,
 ]
 
 
@@ -369,7 +369,7 @@ CRASHES = [
 async def test_a_crash_is_answered_and_logged_and_the_connection_lives(app, caplog):
     async with serving(app) as server, server.connect() as raw:
         for _ in range(2):
-            answer = await raw.ask(post("Content-Length: 2", body="hi"))
+            answer = await raw.request(post("Content-Length: 2", body="hi"))
             assert (answer.status, answer.code) == (500, "internal_error")
             assert answer.headers["x-request-id"] in caplog.text
 
@@ -391,11 +391,11 @@ async def promise_more_than_it_sends(scope, receive, send):
 async def test_a_crash_in_the_answer_cuts_it_off_visibly(app, caplog):
     async with serving(app) as server:
         async with server.connect() as raw:
-            await raw.say(GET)
+            await raw.send(GET)
             assert (await raw.head())[0] == 200
             assert not (await raw.rest()).endswith(b"0\r\n\r\n")
         async with server.connect() as raw:
-            await raw.say("GET / HTTP/1.0\r\n\r\n")
+            await raw.send("GET / HTTP/1.0\r\n\r\n")
             with pytest.raises(trio.BrokenResourceError):  # a plain close would end it well
                 await raw.rest()
 
@@ -410,17 +410,17 @@ async def test_one_request_too_many_is_told_so_at_once():
         await (stream if scope["path"] == "/stream" else hello)(scope, receive, send)
 
     async with serving(app, in_flight_max=1) as server, server.connect() as busy:
-        await busy.say(GET.replace("/", "/stream", 1))
+        await busy.send(GET.replace("/", "/stream", 1))
         await busy.head()
         async with server.connect() as raw:
             for asked in (GET, post("Content-Length: 2", body="hi")):
-                answer = await raw.ask(asked)
+                answer = await raw.request(asked)
                 assert (answer.status, answer.code) == (503, "overloaded")
                 assert answer.headers["retry-after"] == "1"
             stream.put.close()
             assert await busy.chunk() == b""
             await stream.ended.wait()
-            assert (await raw.ask(GET)).body == b"ok"
+            assert (await raw.request(GET)).body == b"ok"
 
 
 # -- streams and hang-ups --------------------------------------------------------------------------
@@ -429,7 +429,7 @@ async def test_one_request_too_many_is_told_so_at_once():
 async def test_each_message_goes_out_at_once():
     stream = Streaming()
     async with serving(stream) as server, server.connect() as raw:
-        await raw.say(GET)
+        await raw.send(GET)
         assert (await raw.head())[0] == 200  # before there is a line
         for line in (b"one\n", b"two\n", b"three\n"):
             stream.put.send_nowait(line)
@@ -443,7 +443,7 @@ async def test_each_message_goes_out_at_once():
 async def test_an_answer_of_known_length_is_one_piece():
     """Head and body in one segment: half the packets, and no wait for an acknowledgement."""
     async with serving(quart()) as server, server.connect() as raw:
-        await raw.say(GET)
+        await raw.send(GET)
         await raw.more()
         assert raw.received.endswith(b"\r\n\r\nok")
 
@@ -452,7 +452,7 @@ async def test_a_client_that_hangs_up_cancels_its_request():
     stream = Streaming()
     async with serving(stream) as server:
         async with server.connect() as raw:
-            await raw.say(GET)
+            await raw.send(GET)
             await raw.head()
         with trio.fail_after(5):
             await stream.ended.wait()
@@ -475,7 +475,7 @@ async def test_a_client_that_hangs_up_cancels_a_handler(body, reset):
 
     async with serving(app) as server:
         async with server.connect() as raw:
-            await raw.say(post("Content-Length: 5" if body else "Content-Length: 0", body=body))
+            await raw.send(post("Content-Length: 5" if body else "Content-Length: 0", body=body))
             await begun.wait()
             if reset:
                 raw.stream.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
@@ -491,7 +491,7 @@ async def test_every_answer_has_the_id_that_the_application_was_told():
         await respond(send, scope["state"]["request_id"].encode())
 
     async with serving(app) as server, server.connect() as raw:
-        first, second = await raw.ask(GET), await raw.ask(GET)
+        first, second = await raw.request(GET), await raw.request(GET)
         assert first.body.decode() == first.headers["x-request-id"]
         assert second.headers["x-request-id"] != first.headers["x-request-id"]
         assert "server" not in first.headers
@@ -500,8 +500,8 @@ async def test_every_answer_has_the_id_that_the_application_was_told():
 
 async def test_a_head_alone_is_answered_without_a_body():
     async with serving(hello) as server, server.connect() as raw:
-        await raw.say(GET.replace("GET", "HEAD"))
+        await raw.send(GET.replace("GET", "HEAD"))
         assert (await raw.answer(head_only=True)).headers["content-length"] == "2"
-        await raw.say("HEAD nowhere HTTP/1.1\r\nHost: a.test\r\n\r\n")
+        await raw.send("HEAD nowhere HTTP/1.1\r\nHost: a.test\r\n\r\n")
         assert (await raw.answer(head_only=True)).status == 400
         await raw.assert_closed()

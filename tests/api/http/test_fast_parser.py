@@ -50,10 +50,10 @@ async def test_both_ways_tell_the_application_the_same(asked):
     assert read_fast(octets, 16_384) is not None
     async with serving(mirror) as server, server.connect() as raw:
         for _ in range(2):
-            short = await raw.ask(octets)
-            await raw.say(octets[:10])
+            short = await raw.request(octets)
+            await raw.send(octets[:10])
             await trio.testing.wait_all_tasks_blocked(0.01)  # lest they become one
-            long = await raw.ask(octets[10:])
+            long = await raw.request(octets[10:])
             assert short.status == long.status == 200
             assert json.loads(short.body) == json.loads(long.body)
 
@@ -112,7 +112,7 @@ async def test_both_ways_answer_the_same():
             for field in ("X", "Expect"):  # with which it is plain no more
                 async with server.connect() as raw:
                     asked = GET.replace(" / ", f" {path} ").replace("Host", f"{field}: x\r\nHost")
-                    await raw.say(asked)
+                    await raw.send(asked)
                     answer = await raw.answer()
                     answer.headers |= {"x-request-id": "", "date": ""}
                     said.append((answer, path == "/last" and await raw.rest()))
@@ -127,16 +127,16 @@ async def test_what_comes_before_its_turn_waits_for_it():
         await (stream if scope["path"] == "/stream" else hello)(scope, receive, send)
 
     async with serving(app) as server, server.connect() as raw:
-        await raw.say(GET.replace(" / ", " /stream "))
+        await raw.send(GET.replace(" / ", " /stream "))
         assert (await raw.head())[0] == 200
-        await raw.say(GET + GET[:20])
+        await raw.send(GET + GET[:20])
         stream.put.send_nowait(b"one\n")
         assert await raw.chunk() == b"one\n"
         stream.put.close()
         assert await raw.chunk() == b""
         assert (await raw.answer()).status == 200
-        assert (await raw.ask(GET[20:])).status == 200
-        assert (await raw.ask(GET)).status == 200
+        assert (await raw.request(GET[20:])).status == 200
+        assert (await raw.request(GET)).status == 200
 
 
 NO_FIELDS = {

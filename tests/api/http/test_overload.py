@@ -213,7 +213,7 @@ async def test_one_too_many_is_told_503_and_may_ask_again_on_the_same_connection
         tickets = fill(queue)
         for _ in range(2):
             for piece in pieces:
-                await raw.say(piece)
+                await raw.send(piece)
             answer = await raw.answer()
             assert (answer.status, answer.code) == (503, "overloaded")
             assert answer.headers["retry-after"] == "1"
@@ -221,7 +221,7 @@ async def test_one_too_many_is_told_503_and_may_ask_again_on_the_same_connection
         for ticket in tickets:
             ticket.leave()
         for piece in pieces:
-            await raw.say(piece)
+            await raw.send(piece)
         assert (await raw.answer()).status == 200
         assert len(queue) == 0
 
@@ -230,8 +230,8 @@ async def test_both_ways_give_the_same_answer():
     app, queue = Slow(), AdmissionQueue()
     async with serving(app, queue) as server, server.connect() as raw:
         fill(queue)
-        short = await raw.ask(WHOLE)
-        long = await raw.ask(WHOLE.replace("Host", "Expect: nothing\r\nHost"))
+        short = await raw.request(WHOLE)
+        long = await raw.request(WHOLE.replace("Host", "Expect: nothing\r\nHost"))
         for answer in (short, long):
             del answer.headers["x-request-id"], answer.headers["date"]
         assert short == long
@@ -354,8 +354,8 @@ async def test_in_an_overrun_posts_are_left_unread_and_gets_are_served():
     async with serving(app, queue) as server, server.connect() as raw, server.connect() as late:
         tickets = fill(queue)
         queue.charge_rejection(60.0)  # as long, none may be rejected
-        await late.say(WHOLE)
-        assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
+        await late.send(WHOLE)
+        assert (await raw.request("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
         assert app.begun == 0
         for ticket in tickets:
             ticket.leave()
@@ -368,23 +368,23 @@ async def test_a_request_of_which_one_octet_has_come_is_left_unread_whole():
     async with serving(app, queue) as server, server.connect() as raw, server.connect() as late:
         tickets = fill(queue)
         queue.charge_rejection(60.0)
-        await late.say(WHOLE[:1])
-        assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
+        await late.send(WHOLE[:1])
+        assert (await raw.request("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
         for ticket in tickets:
             ticket.leave()
-        await late.say(WHOLE[1:])
+        await late.send(WHOLE[1:])
         assert (await late.answer()).status == 200
 
 
 async def test_who_was_let_in_is_served_and_who_only_looks_is_too():
     app, queue = Slow(), AdmissionQueue()
     async with serving(app, queue) as server, server.connect() as first, server.connect() as raw:
-        await first.say(WHOLE)
+        await first.send(WHOLE)
         while not len(queue):
             await trio.lowlevel.checkpoint()
         fill(queue)
-        assert (await raw.ask(WHOLE)).status == 503
-        assert (await raw.ask("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
+        assert (await raw.request(WHOLE)).status == 503
+        assert (await raw.request("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
         app.go_on.set()
         assert (await first.answer()).status == 200
 
@@ -392,11 +392,11 @@ async def test_who_was_let_in_is_served_and_who_only_looks_is_too():
 async def test_bodies_that_are_awaited_fill_no_room():
     app, queue = Slow(), AdmissionQueue()
     async with serving(app, queue) as server, server.connect() as raw, server.connect() as late:
-        await late.say(HEAD + "Content-Length: 5\r\n\r\n")
+        await late.send(HEAD + "Content-Length: 5\r\n\r\n")
         app.go_on.set()
-        assert (await raw.ask(WHOLE)).status == 200  # after the other's head was read
+        assert (await raw.request(WHOLE)).status == 200  # after the other's head was read
         assert len(queue) == 0
-        await late.say("hello")
+        await late.send("hello")
         assert (await late.answer()).status == 200
 
 

@@ -36,7 +36,7 @@ POST = "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\n"
 async def test_an_open_stream_ends_whole_and_nobody_else_is_let_in():
     stream = Streaming()
     async with serving(stream) as server, server.connect() as raw:
-        await raw.say(GET)
+        await raw.send(GET)
         await raw.head()
         server.drain.set()
         await refused(server)
@@ -68,7 +68,7 @@ async def test_an_answer_while_draining_says_that_the_connection_ends():
         await respond(send)
 
     async with serving(app) as server, server.connect() as raw:
-        await raw.say(GET)
+        await raw.send(GET)
         await begun.wait()
         server.drain.set()
         await refused(server)
@@ -80,7 +80,7 @@ async def test_an_answer_while_draining_says_that_the_connection_ends():
 async def test_a_request_that_takes_too_long_is_cut_off():
     stream = Streaming()
     async with serving(stream, drain_s=0.2) as server, server.connect() as raw:
-        await raw.say(GET)
+        await raw.send(GET)
         await raw.head()
         await server.assert_ends(within_s=1.0)
         assert stream.ended.is_set()
@@ -107,7 +107,7 @@ async def test_no_client_holds_the_end_up(said):
 
     limits: dict[str, Any] = {"drain_s": 30.0, "keep_alive_s": 30.0, "head_s": 30.0, "body_s": 0.5}
     async with serving(app, **limits) as server, server.connect() as raw:
-        await raw.say(said)
+        await raw.send(said)
         if said.startswith(GET):
             await raw.answer()
         await server.assert_ends(within_s=3.0)
@@ -156,7 +156,7 @@ async def test_a_signal_ends_the_process_in_order_whatever_its_clients_do(number
         port = int(await process.stdout.receive_some())
         for said in ("", GET, "GET / HT", POST + "he", GET.replace("/", "/endless", 1)):
             raw = await stack.enter_async_context(connected(port, receive_octets=4096))
-            await raw.say(said)
+            await raw.send(said)
             if "HTTP/1.1" in said and not said.startswith("POST"):
                 await raw.head()
         process.send_signal(number)
@@ -174,8 +174,8 @@ async def test_a_signal_ends_the_process_in_order_whatever_its_clients_do(number
 async def test_a_connection_is_closed_after_its_number_of_requests():
     async with serving(hello, requests_per_connection_max=3) as server, server.connect() as raw:
         for _ in range(2):
-            assert "connection" not in (await raw.ask(GET)).headers
-        assert (await raw.ask(GET)).headers["connection"] == "close"
+            assert "connection" not in (await raw.request(GET)).headers
+        assert (await raw.request(GET)).headers["connection"] == "close"
         await raw.assert_closed()
 
 
@@ -213,11 +213,11 @@ async def test_who_idles_longest_makes_room_for_a_newcomer():
     async with serving(hello, **limits) as server, AsyncExitStack() as stack:
         first, second, third = [await stack.enter_async_context(server.connect()) for _ in "123"]
         for raw in (second, first, third):
-            assert (await raw.ask(GET)).status == 200
+            assert (await raw.request(GET)).status == 200
         newcomer = await stack.enter_async_context(server.connect())
-        assert (await newcomer.ask(GET)).status == 200
+        assert (await newcomer.request(GET)).status == 200
         await second.assert_closed()
-        assert (await first.ask(GET)).status == 200
+        assert (await first.request(GET)).status == 200
 
 
 async def test_a_newcomer_waits_while_all_are_busy():
@@ -227,10 +227,10 @@ async def test_a_newcomer_waits_while_all_are_busy():
         await (stream if scope["path"] == "/stream" else hello)(scope, receive, send)
 
     async with serving(app, connections_max=1) as server, server.connect() as busy:
-        await busy.say(GET.replace("/", "/stream", 1))
+        await busy.send(GET.replace("/", "/stream", 1))
         await busy.head()
         async with server.connect() as newcomer:
-            await newcomer.say(GET)
+            await newcomer.send(GET)
             with trio.move_on_after(0.2) as waited:
                 await newcomer.more()
             assert waited.cancelled_caught
@@ -249,7 +249,7 @@ async def test_an_idle_connection_costs_little_memory():
             before, _ = tracemalloc.get_traced_memory()
             for _ in range(connections):
                 raw = await stack.enter_async_context(server.connect())
-                assert (await raw.ask(GET)).status == 200
+                assert (await raw.request(GET)).status == 200
             gc.collect()
             after, _ = tracemalloc.get_traced_memory()
         finally:
@@ -264,8 +264,8 @@ async def test_nothing_is_left_of_connections_that_are_gone():
         for _ in range(20):
             for said in ways:
                 async with server.connect() as raw:
-                    await raw.say(said)
-        assert (await server.ask(GET)).status == 200  # each of the three places is free again
+                    await raw.send(said)
+        assert (await server.request(GET)).status == 200  # each of the three places is free again
 
 
 # -- sockets ---------------------------------------------------------------------------------------

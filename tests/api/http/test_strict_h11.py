@@ -71,13 +71,13 @@ async def test_what_two_readers_may_read_in_two_ways_is_refused(octets):
 
     async with serving(app) as server:
         async with server.connect() as raw:
-            answer = await raw.ask(octets + SECOND)
+            answer = await raw.request(octets + SECOND)
             await raw.assert_closed()
         assert "/second" not in asked
         assert answer.status == 400
         assert answer.headers["connection"] == "close"
         assert answer.code == "invalid_request"
-        assert (await server.ask(GET)).status == 200
+        assert (await server.request(GET)).status == 200
 
 
 SOUND = {
@@ -108,6 +108,6 @@ async def test_what_is_sound_is_served_in_whatever_pieces_it_comes(octets, body,
     async with serving(echo) as server, server.connect() as raw:
         pieces = octets if drip else [octets]
         for piece in pieces:
-            await raw.say(piece)
+            await raw.send(piece)
         assert (await raw.answer()).body == body
-        assert (await raw.ask(GET)).status == 200
+        assert (await raw.request(GET)).status == 200

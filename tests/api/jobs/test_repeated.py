@@ -27,7 +27,7 @@ ALMOST_A_DAY = timedelta(hours=23, minutes=58)
 
 async def submit(shop: Shop) -> Got:
     body = {"email": "known@friendly.test", "webhook": "https://hooks.test/"}
-    return await shop.ask("POST", VERIFY, body, headers=KEYED)
+    return await shop.request("POST", VERIFY, body, headers=KEYED)
 
 
 def idle_board(shop: Shop) -> JobQueue:

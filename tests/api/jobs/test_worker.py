@@ -74,7 +74,7 @@ async def open_working_shop(tier: Any = "builder", **more: Any) -> AsyncIterator
 
 async def promise(shop: Shop, email: str = "known@friendly.test", hook: str = HOOK, **more: Any):
     body = {"email": email, "webhook": hook, **more.pop("body", {})}
-    return await shop.ask("POST", VERIFY, body, **more)
+    return await shop.request("POST", VERIFY, body, **more)
 
 
 async def state_of(shop: Shop, job_id: str) -> str:
@@ -147,7 +147,9 @@ async def test_a_secret_of_a_wrong_kind_is_400(autojump_clock, secret: Any):
 
 async def test_evidence_and_a_webhook_do_not_go_together(autojump_clock):
     async with open_working_shop() as (shop, _):
-        got = await shop.ask("POST", f"{VERIFY}?evidence=1", {"email": "a@b.test", "webhook": HOOK})
+        got = await shop.request(
+            "POST", f"{VERIFY}?evidence=1", {"email": "a@b.test", "webhook": HOOK}
+        )
         assert (got.status, got.error) == (400, "invalid_request")
         assert "evidence" in got.body["message"]
 

@@ -41,10 +41,10 @@ async def test_the_eight_tools_are_listed_in_their_order(autojump_clock, listene
 
 async def test_the_definitions_are_for_everybody(autojump_clock, listener: Listener):
     listed = result_of(await listener.rpc("tools/list"))["tools"]
-    got = await listener.inside.ask("GET", "/openapi.json", key=None)
+    got = await listener.inside.request("GET", "/openapi.json", key=None)
     assert (got.status, got.headers["content-type"]) == (200, "application/json")
     assert got.body == {"tools": listed}
-    head = await listener.inside.ask("HEAD", "/openapi.json", key=None)
+    head = await listener.inside.request("HEAD", "/openapi.json", key=None)
     assert (head.status, head.octets) == (200, b"")
     assert head.headers["content-length"] == got.headers["content-length"]
 
@@ -127,14 +127,14 @@ async def test_other_methods_of_mcp_are_405_without_a_body(
     autojump_clock, listener: Listener, method
 ):
     """Clients learn so that there is neither a stream nor a session."""
-    got = await listener.inside.ask(method, "/mcp", key=None)
+    got = await listener.inside.request(method, "/mcp", key=None)
     assert (got.status, got.headers["allow"], got.octets) == (405, "POST", b"")
     assert got.headers["content-length"] == "0"
     assert "content-type" not in got.headers
 
 
 async def test_other_methods_of_the_definitions_are_405(autojump_clock, listener: Listener):
-    got = await listener.inside.ask("POST", "/openapi.json", {})
+    got = await listener.inside.request("POST", "/openapi.json", {})
     assert (got.status, got.error, got.headers["allow"]) == (405, "method_not_allowed", "GET, HEAD")
 
 
@@ -143,7 +143,7 @@ async def test_another_path_is_404_in_the_words_of_the_api(
     autojump_clock, listener: Listener, path
 ):
     for method in ("GET", "POST"):
-        got = await listener.inside.ask(method, path, key=None)
+        got = await listener.inside.request(method, path, key=None)
         assert (got.status, got.error) == (404, "not_found")
         assert set(got.body) == {"error", "message", "action", "docs"}
         assert f"{TOOLS_URL}/mcp" in got.body["action"]
@@ -153,8 +153,8 @@ async def test_another_path_is_404_in_the_words_of_the_api(
 async def test_every_answer_has_a_request_id_of_its_own(autojump_clock, listener: Listener):
     answers = [
         await listener.rpc("ping"), await listener.rpc("ping", key=None), await listener.call("get_account"),
-        await listener.inside.ask("GET", "/mcp"), await listener.inside.ask("GET", "/nope"),
-        await listener.inside.ask("GET", "/openapi.json"),
+        await listener.inside.request("GET", "/mcp"), await listener.inside.request("GET", "/nope"),
+        await listener.inside.request("GET", "/openapi.json"),
     ]  # fmt: skip
     assert len({got.headers["x-request-id"] for got in answers}) == len(answers)
     assert all(got.headers["cache-control"] == "no-store" for got in answers)
@@ -196,10 +196,10 @@ async def test_a_length_that_is_too_large_is_413_without_reading(
 ):
     never = [(1000.0, b"{")]
     headers = {"content-length": "2097153"}
-    got = await listener.inside.ask("POST", "/mcp", pieces=never, headers=headers)
+    got = await listener.inside.request("POST", "/mcp", pieces=never, headers=headers)
     assert (got.status, code_of(got), got.body["id"]) == (413, -32600, None)
     assert got.headers["connection"] == "close"
-    got = await listener.inside.ask("POST", "/mcp", pieces=never, headers=headers, key=None)
+    got = await listener.inside.request("POST", "/mcp", pieces=never, headers=headers, key=None)
     assert (got.status, code_of(got), got.body["id"]) == (401, -32001, None)
     assert trio.current_time() < 1
 
@@ -211,12 +211,12 @@ async def test_a_body_without_a_length_is_read_up_to_2_mb(octets_over, status):
         body = b'{"jsonrpc":"2.0","id":1,"method":"ping","x":"'
         body += b"x" * (2 * 1024 * 1024 - len(body) - 2 + octets_over) + b'"}'
         pieces = [(0.0, body[at : at + 65_536]) for at in range(0, len(body), 65_536)]
-        got = await listener_of(shop).inside.ask("POST", "/mcp", pieces=pieces)
+        got = await listener_of(shop).inside.request("POST", "/mcp", pieces=pieces)
         assert got.status == status
 
 
 async def test_a_slow_body_is_408_ten_seconds_after_its_head(autojump_clock, listener: Listener):
-    got = await listener.inside.ask("POST", "/mcp", pieces=[(1.0, b" ")] * 60)
+    got = await listener.inside.request("POST", "/mcp", pieces=[(1.0, b" ")] * 60)
     assert (got.status, code_of(got)) == (408, -32600)
     assert got.headers["connection"] == "close"
     assert trio.current_time() == pytest.approx(10, abs=0.01)
@@ -226,7 +226,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_bug(
     autojump_clock, listener: Listener, caplog
 ):
     pieces = [(0.0, b"{"), (5.0, b"}")]
-    got = await listener.inside.ask("POST", "/mcp", pieces=pieces, hang_up_at=1.0)
+    got = await listener.inside.request("POST", "/mcp", pieces=pieces, hang_up_at=1.0)
     assert got.status == 0
     assert not caplog.records
 

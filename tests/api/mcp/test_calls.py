@@ -331,7 +331,7 @@ async def test_a_repeat_by_the_other_door_is_the_same_request(autojump_clock, li
     """Where its octets are: one key, one answer, one unit."""
     headers = {"idempotency-key": "once"}
     octets = json.dumps({"email": "known@friendly.test"}).encode()
-    there = await listener.shop.ask("POST", "/v1/email/verify", octets=octets, headers=headers)
+    there = await listener.shop.request("POST", "/v1/email/verify", octets=octets, headers=headers)
     here = await listener.call("verify_email", json.loads(octets), headers=headers)
     assert structured(here) == there.body
     assert here.headers["idempotency-replayed"] == "true"

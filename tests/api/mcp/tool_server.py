@@ -32,7 +32,7 @@ class Listener:
     inside: Shop  # the same service, with the tool server as its application
 
     async def post(self, octets: bytes, **more: Any) -> Got:
-        return await self.inside.ask("POST", "/mcp", octets=octets, **more)
+        return await self.inside.request("POST", "/mcp", octets=octets, **more)
 
     async def rpc(self, method: Any, params: Any = None, *, id_: Any = 1, **more: Any) -> Got:
         message = {"jsonrpc": "2.0", "id": id_, "method": method}

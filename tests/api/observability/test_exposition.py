@@ -70,9 +70,13 @@ async def test_a_page_names_nobody(autojump_clock: object, board: SharedCounters
     async with counted(board) as counting:
         shop = counting.shop
         await shop.batch("known@friendly.test", "sécret@slow.test", "sk_live_x@catchall.test", "@")
-        await shop.ask("GET", f"/{shop.key}")
-        await shop.ask("GET", "/health?email=ann@friendly.test", headers={"x-y": shop.account.id})
-        await shop.ask("DELETE", f"/v1/management/keys/{shop.account.id}", key=shop.provisioning)
+        await shop.request("GET", f"/{shop.key}")
+        await shop.request(
+            "GET", "/health?email=ann@friendly.test", headers={"x-y": shop.account.id}
+        )
+        await shop.request(
+            "DELETE", f"/v1/management/keys/{shop.account.id}", key=shop.provisioning
+        )
         text = counting.read().text
     for named in ("friendly", "catchall", "slow.test", "known", "cret", "sk_", "@", "mx."):
         assert named not in re.sub(r'rule="[a-z0-9._-]+"', "", text), named
@@ -103,21 +107,21 @@ async def test_there_is_one_page_and_it_is_read_with_get() -> None:
         trio.open_nursery() as nursery,
     ):
 
-        async def ask(method: str, path: str, status: int, body: bytes | None) -> None:
+        async def expect(method: str, path: str, status: int, body: bytes | None) -> None:
             async with connected(port) as raw:
-                await raw.say(request(method, path))
+                await raw.send(request(method, path))
                 answer = await raw.answer(head_only=method == "HEAD")
             assert answer.status == status, (method, path)
             assert answer.headers["content-type"] == MEDIA_TYPE
             assert body is None or answer.body == body
 
-        nursery.start_soon(ask, "GET", "/metrics", 200, b"page\n")
-        nursery.start_soon(ask, "GET", "/metrics?x=1", 200, b"page\n")
-        nursery.start_soon(ask, "HEAD", "/metrics", 200, b"")
-        nursery.start_soon(ask, "POST", "/metrics", 405, None)
-        nursery.start_soon(ask, "DELETE", "/metrics", 405, None)
+        nursery.start_soon(expect, "GET", "/metrics", 200, b"page\n")
+        nursery.start_soon(expect, "GET", "/metrics?x=1", 200, b"page\n")
+        nursery.start_soon(expect, "HEAD", "/metrics", 200, b"")
+        nursery.start_soon(expect, "POST", "/metrics", 405, None)
+        nursery.start_soon(expect, "DELETE", "/metrics", 405, None)
         for path in ("/", "/metrics/", "/metricsx", "/health", "//metrics", "/v1/email/verify"):
-            nursery.start_soon(ask, "GET", path, 404, None)
+            nursery.start_soon(expect, "GET", path, 404, None)
     assert len(looked) == 3
 
 
@@ -134,11 +138,11 @@ async def test_a_page_is_made_beside_the_loop_one_at_a_time() -> None:
     async with paged(make) as (port, _), trio.open_nursery() as nursery:
         for _ in range(5):
 
-            async def ask() -> None:
+            async def fetch() -> None:
                 async with connected(port) as raw:
-                    assert (await raw.ask(request("GET", "/metrics"))).status == 200
+                    assert (await raw.request(request("GET", "/metrics"))).status == 200
 
-            nursery.start_soon(ask)
+            nursery.start_soon(fetch)
     assert len(made) == 5
 
 
@@ -156,7 +160,7 @@ async def test_a_page_that_fails_is_500_and_the_next_one_is_there(
     async with paged(make) as (port, _):
         for status in (500, 200):
             async with connected(port) as raw:
-                assert (await raw.ask(request("GET", "/metrics"))).status == status
+                assert (await raw.request(request("GET", "/metrics"))).status == status
     assert "ZeroDivisionError" in caplog.text
 
 

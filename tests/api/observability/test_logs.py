@@ -297,10 +297,10 @@ async def test_each_request_has_one_line(autojump_clock: object, shop: Shop, pap
         await shop.stream("a", "b"),
         await shop.verify(key=None),
         await shop.verify(5),
-        await shop.ask("GET", "/nope"),
-        await shop.ask("PUT", "/health"),
+        await shop.request("GET", "/nope"),
+        await shop.request("PUT", "/health"),
         await shop.manage("GET", "/account"),
-        await shop.ask("GET", "/health"),
+        await shop.request("GET", "/health"),
     ]
     lines = accesses(paper)
     assert paper.lines == lines
@@ -359,7 +359,7 @@ async def test_a_caller_who_leaves_has_a_line(
 ) -> None:
     await shop.verify("known@slow.test", hang_up_at=0.1)
     body = {"emails": ["x", "known@slow.test"]}
-    await shop.ask("POST", STREAM, body, hang_up_after=lambda chunks: True)
+    await shop.request("POST", STREAM, body, hang_up_after=lambda chunks: True)
     early, late = accesses(paper)
     assert (early["status"], early["cut"], early["addresses"]) == (None, True, 1)
     assert (late["status"], late["cut"], late["lines"]) == (200, True, 1)
@@ -369,7 +369,7 @@ async def test_a_caller_who_leaves_has_a_line(
 async def test_the_health_checks_line_says_what_runs_and_its_answer_does_not(
     autojump_clock: object, shop: Shop, paper: Paper
 ) -> None:
-    got = await shop.ask("GET", "/health")
+    got = await shop.request("GET", "/health")
     await shop.verify("x")
     health, other = accesses(paper)
     assert health["version"] == release()
@@ -419,12 +419,12 @@ async def test_requests_side_by_side_keep_their_ids(
 ) -> None:
     answers = []
 
-    async def ask(number: int) -> None:
+    async def request(number: int) -> None:
         answers.append(await shop.batch(*["known@slow.test"] * number))
 
     async with trio.open_nursery() as nursery:
         for number in range(1, 6):
-            nursery.start_soon(ask, number)
+            nursery.start_soon(request, number)
     reported = {line["request"]: line["addresses"] for line in accesses(paper)}
     assert reported == {got.headers["x-request-id"]: len(got.body["results"]) for got in answers}
 
@@ -433,7 +433,7 @@ async def test_where_only_trouble_is_told_requests_have_no_line(
     autojump_clock: object, shop: Shop, paper: Paper
 ) -> None:
     logging.getLogger().setLevel(logging.WARNING)
-    await shop.ask("POST", VERIFY, {"email": "x"})
+    await shop.request("POST", VERIFY, {"email": "x"})
     assert paper.lines == []
 
 
@@ -443,7 +443,7 @@ async def test_every_field_is_told_of_in_the_documentation(
     await shop.stream("x")
     await shop.verify(key=None)
     await shop.verify("known@slow.test", hang_up_at=0.1)
-    await shop.ask("GET", "/health")
+    await shop.request("GET", "/health")
     log.error("x", exc_info=ValueError())
     reported = {
         name

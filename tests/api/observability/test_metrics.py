@@ -37,9 +37,9 @@ async def test_requests_are_counted_by_what_was_asked_and_answered(
         await shop.verify("known@slow.test")
         await shop.batch("a", "b", "c")
         await shop.stream("a", "b")
-        await shop.ask("GET", "/health")
-        await shop.ask("GET", "/nope")
-        await shop.ask("PUT", "/health")
+        await shop.request("GET", "/health")
+        await shop.request("GET", "/nope")
+        await shop.request("PUT", "/health")
         await shop.manage("GET", "/account")
         reported = counting.read()
     asked = {
@@ -66,14 +66,14 @@ async def test_every_refusal_is_counted_by_its_code(
         await shop.verify(key=None)
         await shop.verify(key="sk_live_wrong")
         await shop.verify(5)
-        await shop.ask("POST", VERIFY, headers={"content-length": "9999999"})
+        await shop.request("POST", VERIFY, headers={"content-length": "9999999"})
         await shop.manage("GET", "/account", key=shop.key)
-        await shop.ask("DELETE", "/v1/management/keys/x", key=shop.provisioning)
+        await shop.request("DELETE", "/v1/management/keys/x", key=shop.provisioning)
         await shop.manage("POST", "/billing/portal")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(shop.verify, "known@slow.test"))
             await trio.sleep(0.1)
-            await shop.ask("POST", VERIFY, good)
+            await shop.request("POST", VERIFY, good)
         for _ in range(9):
             await shop.verify("x")
         headers = {"idempotency-key": "k"}
@@ -148,9 +148,9 @@ async def test_who_leaves_is_counted_as_gone_and_leaves_nothing_behind(
         shop = counting.shop
         await shop.verify("known@slow.test", hang_up_at=0.1)
         body = {"emails": ["x", "known@slow.test"]}
-        await shop.ask("POST", STREAM, body, hang_up_after=lambda chunks: True)
+        await shop.request("POST", STREAM, body, hang_up_after=lambda chunks: True)
         for steps in range(40):
-            await shop.ask("POST", BATCH, body, hang_up_steps=steps)
+            await shop.request("POST", BATCH, body, hang_up_steps=steps)
         await trio.sleep(30)
         reported = counting.read()
     assert reported("mailprobe_requests_total", operation="verify_email", status="gone") == 1
@@ -216,7 +216,7 @@ async def test_verdicts_are_counted_with_the_rule_that_decided(
 
 async def test_evidence_changes_no_count(autojump_clock: object, board: SharedCounters) -> None:
     async with counted(board) as counting:
-        await counting.shop.ask("POST", f"{VERIFY}?evidence=1", {"email": "x"})
+        await counting.shop.request("POST", f"{VERIFY}?evidence=1", {"email": "x"})
         reported = counting.read()
     assert reported("mailprobe_verdicts_total", rule="syntax") == 1
 

@@ -47,7 +47,7 @@ async def test_evidence_has_a_bound_whatever_hosts_say(autojump_clock, shop: Sho
     add_loud_host(shop)
     emails = [f"nobody{n}@loud.test" for n in range(1 if path == VERIFY else 50)]
     body = {"email": emails[0]} if path == VERIFY else {"emails": emails}
-    got = await shop.ask("POST", f"{path}?evidence=1", body)
+    got = await shop.request("POST", f"{path}?evidence=1", body)
     assert got.status == 200
     assert len(got.octets) < ANSWER_MAX
     reported = [got.body] if path == VERIFY else got.body["results"] if path == BATCH else got.lines
@@ -64,8 +64,8 @@ async def test_a_request_with_the_largest_evidence_and_a_key_ends_nothing(autoju
     add_loud_host(shop)
     body = {"emails": [f"nobody{n}@loud.test" for n in range(50)]}
     key = {"Idempotency-Key": "k"}
-    first = await shop.ask("POST", f"{BATCH}?evidence=1", body, headers=key)
-    again = await shop.ask("POST", f"{BATCH}?evidence=1", body, headers=key)
+    first = await shop.request("POST", f"{BATCH}?evidence=1", body, headers=key)
+    again = await shop.request("POST", f"{BATCH}?evidence=1", body, headers=key)
     assert (first.status, first.octets) == (200, again.octets)
     assert again.headers["idempotency-replayed"] == "true"
     assert len(await shop.rows()) == 50
@@ -128,7 +128,9 @@ async def test_a_write_that_fails_ends_no_other(autojump_clock, faults):
 async def test_an_answer_that_cannot_be_kept_ends_no_request(autojump_clock, shop, faults):
     shop.store.throwing = {"finish_idempotent"}
     body = {"email": "bad", "webhook": "no"}  # an answer that nothing is counted with
-    assert (await shop.ask("POST", VERIFY, body, headers={"Idempotency-Key": "k"})).status == 400
+    assert (
+        await shop.request("POST", VERIFY, body, headers={"Idempotency-Key": "k"})
+    ).status == 400
     shop.store.throwing = set()
     assert (await shop.verify()).status == 200
 
@@ -217,7 +219,7 @@ async def send_malformed(shop: Shop) -> Got:
 
 async def send_job(shop: Shop) -> Got:
     body = {"email": "known@friendly.test", "webhook": "https://hooks.test/"}
-    return await shop.ask("POST", VERIFY, body, headers=KEYED)
+    return await shop.request("POST", VERIFY, body, headers=KEYED)
 
 
 async def send_key(shop: Shop) -> Got:

@@ -118,17 +118,17 @@ async def race(port: int, racers: Sequence[Racer]) -> list[Answer]:
     """All of them at once: no request is complete before all but the last octet of each is sent."""
     answers: dict[int, Answer] = {}
 
-    async def take(place: int, raw: Raw) -> None:
+    async def spend(place: int, raw: Raw) -> None:
         answers[place] = await raw.answer()
 
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         raws = [await stack.enter_async_context(connected(port)) for _ in racers]
         for raw, racer in zip(raws, racers, strict=True):
-            await raw.say(racer.octets()[:-1])
+            await raw.send(racer.octets()[:-1])
         for raw, racer in zip(raws, racers, strict=True):
-            await raw.say(racer.octets()[-1:])
+            await raw.send(racer.octets()[-1:])
         for place, raw in enumerate(raws):
-            nursery.start_soon(take, place, raw)
+            nursery.start_soon(spend, place, raw)
     return [answers[place] for place in range(len(racers))]
 
 

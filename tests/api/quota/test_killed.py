@@ -126,7 +126,7 @@ class Wire:
         self._http = h11.Connection(h11.CLIENT)
         self._idempotency_key: str | None = None
 
-    async def post(self, path: str, body: object, take: Callable[[bytes], None]) -> int:
+    async def post(self, path: str, body: object, spend: Callable[[bytes], None]) -> int:
         """`take` gets the octets of the results as they come. Raises Gone; the status at the end.
 
         503 is an answer too, and gives nothing: the machine may be slow. So is 409 to a
@@ -151,7 +151,7 @@ class Wire:
             assert answer.status_code in allowed, answer
             while isinstance(piece := await self._next(), h11.Data):
                 if answer.status_code == 200:
-                    take(bytes(piece.data))
+                    spend(bytes(piece.data))
         except trio.BrokenResourceError as error:
             raise Gone from error
         except h11.RemoteProtocolError as error:
@@ -163,7 +163,7 @@ class Wire:
         self._http.start_next_cycle()
         return int(answer.status_code)
 
-    async def ask_idempotency(self, path: str, body: object, key: str) -> tuple[int, bytes]:
+    async def repeat_request(self, path: str, body: object, key: str) -> tuple[int, bytes]:
         """One request with an idempotency key; its status and its whole body. Raises Gone."""
         pieces: list[bytes] = []
         self._idempotency_key = key
@@ -234,7 +234,7 @@ class Load:
         lines = 0
         rest = b""
 
-        def take(octets: bytes) -> None:
+        def spend(octets: bytes) -> None:
             nonlocal lines, rest
             *whole, rest = (rest + octets).split(b"\n")
             if not whole:
@@ -245,7 +245,7 @@ class Load:
             self.stream_opened.set()
 
         try:
-            await wire.post(STREAM, {"emails": emails}, take)
+            await wire.post(STREAM, {"emails": emails}, spend)
         except Gone:
             self.streams_cut += 0 < lines < len(emails)
             raise
@@ -383,22 +383,22 @@ class Repeater:
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 wire = Wire(stream, self.who.key)
                 while self.pending or not self.last:
-                    await self._ask(wire)
+                    await self._request(wire)
 
-    async def _ask(self, wire: Wire) -> None:
+    async def _request(self, wire: Wire) -> None:
         if self.pending is None:
             self.pending = self._draw()
         else:
             self.repeats += 1
         path, body, key, count = self.pending
-        status, octets = await wire.ask_idempotency(path, body, key)
+        status, octets = await wire.repeat_request(path, body, key)
         if status != 200:
             await trio.sleep(AGAIN_S)
             return
         self.answered += count
         self.pending = None
         if self.rng.random() < 0.2:  # the answer was lost on its way, for all that we know
-            status, again = await wire.ask_idempotency(path, body, key)
+            status, again = await wire.repeat_request(path, body, key)
             assert (status, again) == (200, octets)
 
     def _draw(self) -> tuple[str, dict[str, Any], str, Count]:

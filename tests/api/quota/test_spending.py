@@ -50,7 +50,7 @@ async def what_came_of(path: str, texts: list[str], query: str) -> dict[str, Any
         await warm(shop)
         before = len(await shop.rows())
         shop.store.calls.clear()
-        got = await shop.ask("POST", path + query, asking(path, texts))
+        got = await shop.request("POST", path + query, asking(path, texts))
         calls = set(shop.store.calls)
         await trio.sleep(1)
         ledger = await shop.store.ledger(await shop.caller())
@@ -99,7 +99,7 @@ async def test_where_one_must_be_asked_for_all_are_verified(autojump_clock, path
     async with open_shop() as shop:
         await warm(shop)
         texts = ["known@friendly.test", *KNOWN.values()]
-        got = await shop.ask("POST", path, asking(path, texts))
+        got = await shop.request("POST", path, asking(path, texts))
         assert results(path, got)
         assert "spend" not in shop.store.calls
         assert "reserve" in shop.store.calls
@@ -120,11 +120,11 @@ async def test_a_route_that_is_forgotten_is_asked_for_again(autojump_clock):
 async def test_what_cannot_be_counted_is_not_told(autojump_clock, path):
     async with open_shop() as shop:
         shop.store.away = {"spend"}
-        got = await shop.ask("POST", path, asking(path, ["bad"]))
+        got = await shop.request("POST", path, asking(path, ["bad"]))
         assert (got.status, got.error) == (503, "quota_check_failed")
         assert not await shop.rows()
         shop.store.away = False
-        assert (await shop.ask("POST", path, asking(path, ["bad"]))).status == 200
+        assert (await shop.request("POST", path, asking(path, ["bad"]))).status == 200
         assert len(await shop.rows()) == 1
 
 
@@ -132,7 +132,7 @@ async def test_what_cannot_be_counted_is_not_told(autojump_clock, path):
 async def test_beyond_the_limit_nothing_is_counted_and_the_refusal_is_logged(autojump_clock, path):
     plans = {**PLANS, "builder": replace(PLANS["builder"], rate_limit_per_min=3)}
     async with open_shop(plans=plans) as shop:
-        got = [await shop.ask("POST", path, asking(path, ["bad"])) for _ in range(5)]
+        got = [await shop.request("POST", path, asking(path, ["bad"])) for _ in range(5)]
         assert [each.status for each in got] == [200, 200, 200, 429, 429]
         rows = await shop.rows()
         assert sorted((row.failed_check, row.units) for row in rows) == [
@@ -195,12 +195,12 @@ class Hearing:
         self.received: list[Any] = []
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        def hear(*words: Any, **named: Any) -> None:
+        def receive(*words: Any, **named: Any) -> None:
             if name not in ("told", "recalled"):
                 words = ()
             self.received.append((name, *words))
 
-        return hear
+        return receive
 
 
 async def test_the_observer_hears_the_same(autojump_clock):

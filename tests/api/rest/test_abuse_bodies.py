@@ -80,7 +80,7 @@ async def test_a_malformed_list_takes_one_unit_of_the_minute_and_none_of_the_mon
     autojump_clock: object, free_shop: Shop, path: str
 ) -> None:
     for octets in MALFORMED:
-        got = await free_shop.ask("POST", f"/v1/email/verify/{path}", octets=octets)
+        got = await free_shop.request("POST", f"/v1/email/verify/{path}", octets=octets)
         assert (got.status, got.error) == (400, "invalid_request")
     ledger = await free_shop.store.ledger(await free_shop.caller())
     assert sum(units for _, units in ledger.window) == len(MALFORMED)

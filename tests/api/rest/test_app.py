@@ -26,7 +26,7 @@ async def test_an_unknown_route_is_404_whatever_the_key(
     autojump_clock: object, shop: Shop, path: str
 ) -> None:
     for key in ("", None, "nonsense"):
-        got = await shop.ask("POST", path, {"email": "a"}, key=key)
+        got = await shop.request("POST", path, {"email": "a"}, key=key)
         assert (got.status, got.error) == (404, "not_found")
         assert set(got.body) == FOUR
 
@@ -47,13 +47,13 @@ async def test_an_unknown_route_is_404_whatever_the_key(
 async def test_a_wrong_method_is_405_before_the_key_is_looked_at(
     autojump_clock: object, shop: Shop, method: str, path: str, allow: str
 ) -> None:
-    got = await shop.ask(method, path, key=None)
+    got = await shop.request(method, path, key=None)
     assert (got.status, got.error, got.headers["allow"]) == (405, "method_not_allowed", allow)
     assert set(got.body) == FOUR
 
 
 async def test_head_is_get_without_a_key_too(autojump_clock: object, shop: Shop) -> None:
-    assert (await shop.ask("HEAD", "/health", key=None)).status == 200
+    assert (await shop.request("HEAD", "/health", key=None)).status == 200
 
 
 # -- the order of checks ----------------------------------------------------------------------
@@ -69,7 +69,7 @@ async def test_the_checks_come_in_the_order_that_was_decided(autojump_clock: obj
             steps: list[tuple[int, str]] = []
 
             async def step(*arguments: Any, **named: Any) -> None:
-                got = await shop.ask(*arguments, **named)
+                got = await shop.request(*arguments, **named)
                 steps.append((got.status, got.error if got.status != 200 else ""))
 
             await step("GET", "/v1/email/verif", bad, key="x", headers=big)
@@ -139,7 +139,7 @@ async def test_what_is_no_json_is_400_and_counts_nothing(
     autojump_clock: object, shop: Shop, case: str
 ) -> None:
     octets, said = NOT_JSON[case]
-    got = await shop.ask("POST", VERIFY, octets=octets)
+    got = await shop.request("POST", VERIFY, octets=octets)
     assert (got.status, got.error) == (400, "invalid_request")
     assert said in got.body["message"]
     assert set(got.body) == FOUR
@@ -173,7 +173,7 @@ async def test_json_of_the_wrong_shape_is_400_that_names_the_field_and_counts_on
     autojump_clock: object, shop: Shop, case: str
 ) -> None:
     octets, said = NOT_THE_TYPE[case]
-    got = await shop.ask("POST", VERIFY, octets=octets)
+    got = await shop.request("POST", VERIFY, octets=octets)
     assert (got.status, got.error) == (400, "invalid_request")
     assert got.body["message"].startswith(said)
     (row,) = await shop.rows()
@@ -194,7 +194,7 @@ async def test_json_of_the_wrong_shape_is_400_that_names_the_field_and_counts_on
 async def test_fields_that_nobody_reads_are_passed_over(
     autojump_clock: object, shop: Shop, octets: bytes
 ) -> None:
-    got = await shop.ask("POST", VERIFY, octets=octets)
+    got = await shop.request("POST", VERIFY, octets=octets)
     assert (got.status, got.body["status"]) == (200, "deliverable")
 
 
@@ -227,7 +227,7 @@ async def test_a_length_that_is_too_large_is_413_without_reading(
     autojump_clock: object, shop: Shop
 ) -> None:
     never: list[tuple[float, bytes]] = [(1000, b"{")]
-    got = await shop.ask("POST", VERIFY, pieces=never, headers={"content-length": "2097153"})
+    got = await shop.request("POST", VERIFY, pieces=never, headers={"content-length": "2097153"})
     assert (got.status, got.error) == (413, "payload_too_large")
     assert got.headers["connection"] == "close"
     assert set(got.body) == FOUR
@@ -241,7 +241,7 @@ async def test_a_body_without_a_length_is_read_up_to_2_mb(octets_over: int, stat
         body = b'{"email":"known@friendly.test","x":"'
         body += b"x" * (2 * 1024 * 1024 - len(body) - 2 + octets_over) + b'"}'
         pieces = [(0.0, body[at : at + 65_536]) for at in range(0, len(body), 65_536)]
-        got = await shop.ask("POST", VERIFY, pieces=pieces)
+        got = await shop.request("POST", VERIFY, pieces=pieces)
         assert got.status == status
         if status == 413:
             assert got.headers["connection"] == "close"
@@ -263,8 +263,8 @@ async def test_a_large_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatc
     async with open_shop() as shop:
         for size in (decoding.THREAD_OCTETS - 100, decoding.THREAD_OCTETS + 1):
             octets = json.dumps({"email": "known@friendly.test", "x": "x" * size}).encode()
-            assert (await shop.ask("POST", VERIFY, octets=octets)).status == 200
-            assert (await shop.ask("POST", VERIFY, octets=octets, key=None)).status == 401
+            assert (await shop.request("POST", VERIFY, octets=octets)).status == 200
+            assert (await shop.request("POST", VERIFY, octets=octets, key=None)).status == 401
     assert len(threads) == 1
     assert threads[0] > decoding.THREAD_OCTETS
 
@@ -274,16 +274,16 @@ async def test_a_large_body_with_many_tokens_keeps_its_meaning() -> None:
         many = b",".join(b'{"email":"%b"}' % (b"n" * 50) for _ in range(2_000))
         octets = b'{"x":[' + many + b'],"email":"known@friendly.test"}'
         assert len(octets) > decoding.THREAD_OCTETS
-        assert (await shop.ask("POST", VERIFY, octets=octets)).status == 200
+        assert (await shop.request("POST", VERIFY, octets=octets)).status == 200
         twice = octets[:-1] + b',"email":"b"}'
-        assert "twice" in (await shop.ask("POST", VERIFY, octets=twice)).body["message"]
+        assert "twice" in (await shop.request("POST", VERIFY, octets=twice)).body["message"]
 
 
 async def test_a_slow_body_is_408_ten_seconds_after_its_head(
     autojump_clock: object, shop: Shop
 ) -> None:
     drip = [(1.0, b" ")] * 60
-    got = await shop.ask("POST", VERIFY, pieces=drip)
+    got = await shop.request("POST", VERIFY, pieces=drip)
     assert (got.status, got.error) == (408, "request_timeout")
     assert got.headers["connection"] == "close"
     assert trio.current_time() == pytest.approx(10, abs=0.01)
@@ -295,7 +295,7 @@ async def test_the_bodies_of_management_are_held_to_the_same(
 ) -> None:
     got = await shop.manage("POST", "/keys", headers={"content-length": "2097153"})
     assert got.status == 413
-    got = await shop.ask("POST", f"{MANAGEMENT}/keys", octets=b"{")
+    got = await shop.request("POST", f"{MANAGEMENT}/keys", octets=b"{")
     assert (got.status, got.error) == (400, "invalid_request")
     assert got.body["docs"].endswith("#management")
 
@@ -303,7 +303,7 @@ async def test_the_bodies_of_management_are_held_to_the_same(
 async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_bug(
     autojump_clock: object, shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    got = await shop.ask("POST", VERIFY, pieces=[(0.0, b"{"), (5.0, b"}")], hang_up_at=1.0)
+    got = await shop.request("POST", VERIFY, pieces=[(0.0, b"{"), (5.0, b"}")], hang_up_at=1.0)
     assert got.status == 0
     assert not caplog.records
 
@@ -313,8 +313,8 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_bug(
 
 async def test_every_answer_has_a_request_id_of_its_own(autojump_clock: object, shop: Shop) -> None:
     answers = [
-        await shop.verify(), await shop.verify(key=None), await shop.ask("GET", "/nope"),
-        await shop.ask("PUT", "/health"), await shop.ask("GET", "/health"),
+        await shop.verify(), await shop.verify(key=None), await shop.request("GET", "/nope"),
+        await shop.request("PUT", "/health"), await shop.request("GET", "/health"),
         await shop.stream("known@friendly.test"), await shop.manage("GET", "/account"),
     ]  # fmt: skip
     ids = [got.headers["x-request-id"] for got in answers]
@@ -327,12 +327,12 @@ async def test_the_limits_stand_on_every_answer_to_a_caller_of_a_verify_route(
 ) -> None:
     for got in (
         await shop.verify(), await shop.verify(5), await shop.batch(),
-        await shop.stream("known@friendly.test"), await shop.ask("POST", VERIFY, octets=b"{"),
+        await shop.stream("known@friendly.test"), await shop.request("POST", VERIFY, octets=b"{"),
         await shop.verify(headers={"content-length": "2097153"}),
     ):  # fmt: skip
         assert got.headers["ratelimit-policy"] == '"minute";q=100;w=60'
         assert got.headers["ratelimit"].startswith('"minute";r=')
-    assert "ratelimit" not in (await shop.ask("GET", "/health")).headers
+    assert "ratelimit" not in (await shop.request("GET", "/health")).headers
     assert "ratelimit" not in (await shop.manage("GET", "/account")).headers
     assert "ratelimit" not in (await shop.verify(key=None)).headers
 
@@ -382,7 +382,7 @@ async def test_a_bug_of_the_framework_is_told_the_same_way(
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(app_module, "_inbound", broken)
-    got = await shop.ask("GET", "/health")
+    got = await shop.request("GET", "/health")
     assert (got.status, got.error) == (500, "internal_error")
     assert "ZeroDivisionError" in caplog.text
 
@@ -419,7 +419,7 @@ async def test_without_a_key_nothing_goes(
     autojump_clock: object, shop: Shop, path: str, authorization: str | None, code: str
 ) -> None:
     shop.store.calls.clear()
-    got = await shop.ask("POST", path, {}, key=None, headers={"authorization": authorization})
+    got = await shop.request("POST", path, {}, key=None, headers={"authorization": authorization})
     assert (got.status, got.error) == (401, code)
     assert got.headers["www-authenticate"] == "Bearer"
     assert shop.store.calls == []

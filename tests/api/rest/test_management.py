@@ -117,7 +117,7 @@ async def test_there_are_no_more_keys_than_the_tier_allows(autojump_clock, tier)
     ],
 )  # fmt: skip
 async def test_a_label_is_optional_and_readable(autojump_clock, shop: Shop, octets, status):
-    got = await shop.ask("POST", "/v1/management/keys", octets=octets)
+    got = await shop.request("POST", "/v1/management/keys", octets=octets)
     assert got.status == status
     if status == 400:
         assert got.error == "invalid_request"

@@ -133,7 +133,7 @@ def test_only_what_has_no_caller_wants_no_key() -> None:
 
 
 async def test_it_is_served_without_a_key(autojump_clock, shop: Shop) -> None:
-    got = await shop.ask("GET", "/openapi.json", key=None)
+    got = await shop.request("GET", "/openapi.json", key=None)
     assert (got.status, got.headers["content-type"]) == (200, "application/json")
     assert got.body == SPEC
     assert got.body["servers"] == [{"url": "https://api.test"}]
@@ -148,7 +148,7 @@ async def test_answers_are_what_the_description_says(autojump_clock, shop: Shop)
             continue
         key = {"standard": shop.key, "provisioning": shop.provisioning, None: None}[operation.key]
         path = re.sub("{id}", made, operation.path)
-        got = await shop.ask(operation.method, path, bodies.get(operation.name), key=key)
+        got = await shop.request(operation.method, path, bodies.get(operation.name), key=key)
         assert got.status == operation.status
         answer = SPEC["paths"][operation.path][operation.method.lower()]["responses"]
         schema = answer[str(operation.status)]["content"]["application/json"]["schema"]

@@ -45,13 +45,13 @@ async def test_limit_per_minute_sliding_window_per_key(autojump_clock, tier, lim
 @pytest.mark.parametrize("path", [BATCH, STREAM])
 async def test_limit_1_to_50_emails(autojump_clock, shop: Shop, path):
     for count, status in ((0, 400), (1, 200), (50, 200), (51, 400)):
-        assert (await shop.ask("POST", path, {"emails": ["x"] * count})).status == status
+        assert (await shop.request("POST", path, {"emails": ["x"] * count})).status == status
 
 
 async def test_limit_payload_2_mb(autojump_clock, shop: Shop):
     for length, status in ((2_097_152, 400), (2_097_153, 413)):
         headers = {"content-length": str(length)}
-        got = await shop.ask("POST", VERIFY, octets=b"{}", headers=headers)
+        got = await shop.request("POST", VERIFY, octets=b"{}", headers=headers)
         assert got.status == status
 
 
@@ -155,7 +155,7 @@ async def test_quota_rule_2_429s_do_not_count(autojump_clock, free_shop: Shop):
 async def test_quota_rule_3_a_single_verify_is_one_unit_also_as_a_400(autojump_clock, free_shop):
     await free_shop.verify("x")
     await free_shop.verify(None)
-    await free_shop.ask("POST", VERIFY, octets=b"no json")
+    await free_shop.request("POST", VERIFY, octets=b"no json")
     assert (await free_shop.manage("GET", "/account")).body["usage_this_month"] == 2
 
 
@@ -367,6 +367,6 @@ async def test_the_clients_lights_follow_the_results(autojump_clock, shop: Shop)
 
 
 async def test_every_route_but_health_and_the_description_is_under_v1(autojump_clock, shop: Shop):
-    paths = (await shop.ask("GET", "/openapi.json")).body["paths"]
+    paths = (await shop.request("GET", "/openapi.json")).body["paths"]
     outside = [path for path in paths if not path.startswith("/v1/")]
     assert outside == ["/health", "/openapi.json"]

@@ -154,7 +154,7 @@ async def test_management_billing_portal_is_402_without_account(autojump_clock, 
 
 
 async def test_openapi_json(autojump_clock, shop: Shop):
-    assert (await shop.ask("GET", "/openapi.json", key=None)).body["info"]["version"] == "1.0.0"
+    assert (await shop.request("GET", "/openapi.json", key=None)).body["info"]["version"] == "1.0.0"
 
 
 # == Webhooks =================================================================================
@@ -222,7 +222,7 @@ async def test_webhook_redirects_are_failures_and_not_followed(autojump_clock, w
 async def test_batch_and_stream_emit_no_webhook_events(autojump_clock, working: Working, path):
     shop, receiver = working
     body = {"emails": ["known@friendly.test"], "webhook": HOOK, "webhook_secret": "a secret"}
-    assert (await shop.ask("POST", path, body)).status == 200
+    assert (await shop.request("POST", path, body)).status == 200
     await trio.sleep(5)
     assert (await shop.store.jobs(limit=1), receiver.calls) == ([], [])
 
@@ -280,7 +280,7 @@ async def test_tools_upstream_failure_32002_mirrors_the_status(autojump_clock, l
 
 
 async def test_tools_openapi_json_is_the_tool_definitions(autojump_clock, listener: Listener):
-    got = await listener.inside.ask("GET", "/openapi.json", key=None)
+    got = await listener.inside.request("GET", "/openapi.json", key=None)
     assert got.body == {"tools": result_of(await listener.rpc("tools/list"))["tools"]}
 
 
@@ -301,7 +301,7 @@ async def test_management_tools_need_the_provisioning_key_header(
 
 async def test_auth_1_every_endpoint_but_health_wants_a_key(autojump_clock, shop: Shop):
     for method, path in (("POST", VERIFY), ("POST", BATCH), ("POST", STREAM)):
-        assert (await shop.ask(method, path, {}, key=None)).error == "missing_api_key"
+        assert (await shop.request(method, path, {}, key=None)).error == "missing_api_key"
     assert (await shop.manage("GET", "/account", key=None)).error == "missing_api_key"
 
 
@@ -334,7 +334,7 @@ async def test_auth_5_missing_and_invalid_keys(autojump_clock, shop: Shop):
 )
 async def test_error_400_invalid_request(autojump_clock, shop: Shop, path, bodies, anchor):
     for body in bodies:
-        got = await shop.ask("POST", path, body)
+        got = await shop.request("POST", path, body)
         assert (got.status, got.error) == (400, "invalid_request")
         assert got.body["docs"].endswith(f"#{anchor}")
         assert set(got.body) == {"error", "message", "action", "docs"}
@@ -354,7 +354,7 @@ async def test_error_402_payment_required(autojump_clock, shop: Shop):
 
 
 async def test_error_404_not_found_lists_the_routes(autojump_clock, shop: Shop):
-    got = await shop.ask("GET", "/v1/nothing", key=None)
+    got = await shop.request("GET", "/v1/nothing", key=None)
     assert (got.status, got.error) == (404, "not_found")
     for route in (VERIFY, BATCH, STREAM, "/openapi.json"):
         assert f"https://api.test{route}" in got.body["action"]
@@ -362,7 +362,9 @@ async def test_error_404_not_found_lists_the_routes(autojump_clock, shop: Shop):
 
 async def test_error_413_payload_too_large(autojump_clock, shop: Shop):
     for path in (VERIFY, BATCH, STREAM):
-        got = await shop.ask("POST", path, {}, headers={"content-length": str(2 * 1024 * 1024 + 1)})
+        got = await shop.request(
+            "POST", path, {}, headers={"content-length": str(2 * 1024 * 1024 + 1)}
+        )
         assert (got.status, got.error) == (413, "payload_too_large")
 
 

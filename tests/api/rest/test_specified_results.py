@@ -203,8 +203,8 @@ async def test_callback_has_the_fields_of_a_result_and_job_id(autojump_clock, wo
 
 
 async def test_health_is_ok_and_ts(autojump_clock, shop: Shop):
-    got = await shop.ask("GET", "/health", key=None)
+    got = await shop.request("GET", "/health", key=None)
     assert (got.status, got.body) == (200, {"ok": True, "ts": 1_773_480_413_000})
     shop.store.away = True
     await trio.sleep(1)  # the store is looked at once a second
-    assert (await shop.ask("GET", "/health", key=None)).body["ok"] is False
+    assert (await shop.request("GET", "/health", key=None)).body["ok"] is False

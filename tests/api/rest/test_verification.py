@@ -42,42 +42,44 @@ async def test_evidence_is_a_15th_field_and_only_when_asked_for(autojump_clock, 
     plain = await shop.verify()
     assert tuple(plain.body) == FIELDS
     body = {"email": "known@friendly.test"}
-    got = await shop.ask("POST", f"{VERIFY}?evidence=1", body)
+    got = await shop.request("POST", f"{VERIFY}?evidence=1", body)
     assert tuple(got.body) == (*FIELDS, "evidence")
     assert set(got.body["evidence"]) == EVIDENCE
-    assert tuple((await shop.ask("POST", f"{VERIFY}?evidence=0", body)).body) == FIELDS
+    assert tuple((await shop.request("POST", f"{VERIFY}?evidence=0", body)).body) == FIELDS
     many = {"emails": ["known@friendly.test", "bad"]}
-    got = await shop.ask("POST", f"{BATCH}?evidence=1", many)
+    got = await shop.request("POST", f"{BATCH}?evidence=1", many)
     assert all(set(result["evidence"]) == EVIDENCE for result in got.body["results"])
-    got = await shop.ask("POST", f"{STREAM}?evidence=1", many)
+    got = await shop.request("POST", f"{STREAM}?evidence=1", many)
     assert all(set(line["evidence"]) == EVIDENCE for line in got.lines)
 
 
 async def test_evidence_that_is_not_understood_is_400(autojump_clock, shop: Shop):
     for query in ("evidence=yes", "evidence=", "evidence=1&evidence=0", "evidence=01"):
         for path, body in ((VERIFY, {"email": "a"}), (STREAM, {"emails": ["a"]})):
-            got = await shop.ask("POST", f"{path}?{query}", body)
+            got = await shop.request("POST", f"{path}?{query}", body)
             assert (got.status, got.error) == (400, "invalid_request")
             assert "evidence" in got.body["message"]
-    assert (await shop.ask("POST", f"{VERIFY}?other=1", {"email": "a"})).status == 200
+    assert (await shop.request("POST", f"{VERIFY}?other=1", {"email": "a"})).status == 200
 
 
 async def test_a_webhook_that_will_not_do_is_400_and_one_unit(autojump_clock, shop: Shop):
     for webhook in ("http://x.test/hook", "https://127.1/", "https://localhost/", "x", ""):
-        got = await shop.ask("POST", VERIFY, {"email": "a@b.test", "webhook": webhook})
+        got = await shop.request("POST", VERIFY, {"email": "a@b.test", "webhook": webhook})
         assert (got.status, got.error) == (400, "invalid_request")
         assert "webhook" in got.body["message"]
     assert [row.failed_check for row in await shop.rows()] == ["invalid_request"] * 5
 
 
 async def test_a_service_without_a_background_says_so(autojump_clock, shop: Shop):
-    got = await shop.ask("POST", VERIFY, {"email": "a@b.test", "webhook": "https://x.test/hook"})
+    got = await shop.request(
+        "POST", VERIFY, {"email": "a@b.test", "webhook": "https://x.test/hook"}
+    )
     assert (got.status, got.error) == (400, "invalid_request")
 
 
 async def test_no_webhook_is_none(autojump_clock, shop: Shop):
     body = {"email": "known@friendly.test", "webhook": None, "webhook_secret": None}
-    assert (await shop.ask("POST", VERIFY, body)).status == 200
+    assert (await shop.request("POST", VERIFY, body)).status == 200
 
 
 async def test_a_batch_to_a_slow_host_leaves_a_neighbour_its_answer(autojump_clock, shop: Shop):
@@ -116,7 +118,7 @@ async def test_another_request_with_the_same_key_is_422(autojump_clock, shop: Sh
     await shop.verify(headers=idempotency("a"))
     for got in (
         await shop.verify("b@friendly.test", headers=idempotency("a")),
-        await shop.ask("POST", f"{VERIFY}?evidence=1", {"email": "known@friendly.test"},
+        await shop.request("POST", f"{VERIFY}?evidence=1", {"email": "known@friendly.test"},
                        headers=idempotency("a")),
         await shop.batch("known@friendly.test", headers=idempotency("a")),
         await shop.manage("POST", "/keys", headers=idempotency("a")),
@@ -189,5 +191,5 @@ async def test_a_stream_cannot_be_repeated(autojump_clock, shop: Shop):
 
 async def test_a_get_takes_no_notice_of_a_key(autojump_clock, shop: Shop):
     for _ in range(2):
-        got = await shop.ask("GET", f"{MANAGEMENT}/account", headers=idempotency("a"))
+        got = await shop.request("GET", f"{MANAGEMENT}/account", headers=idempotency("a"))
         assert "idempotency-replayed" not in got.headers

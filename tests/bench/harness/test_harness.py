@@ -462,7 +462,7 @@ SMALL: dict[str, dict[str, object]] = {  # suite -> what makes it small
     "wire": {"SESSIONS": 2},
     "replies": {"HOT": 10, "COLD": 1, "AFRESH": 1},
     "clean": {"CSV_ROWS": 200, "SHEET_ROWS": 100},
-    "turnstile": {"TURNS": 10, "ACCOUNTS": (1, 10, 100)},
+    "fair_queue": {"TURNS": 10, "ACCOUNTS": (1, 10, 100)},
     "lists": {"LOOK_UPS": 100, "NEW_DOMAINS": 10},
 }
 

@@ -70,14 +70,14 @@ class Pair:
             sent, self.client.out = bytes(self.client.out), bytearray()
             if sent:
                 for event in self.server.receive_data(sent):
-                    self.take(event)
+                    self.receive(event)
             back = self.server.data_to_send()
             if back:
                 self.client.receive_data(back)
             if not sent and not back:
                 return
 
-    def take(self, event) -> None:
+    def receive(self, event) -> None:
         match event:
             case h2.events.RequestReceived():
                 self.received[event.stream_id] = dict(event.headers)
@@ -286,7 +286,7 @@ def test_what_is_not_settled_can_be_taken_back():
     pair.pass_on()
     pair.answer(3)
     pair.pass_on()
-    assert pair.client.take_back() == [0, 2]
+    assert pair.client.withdraw() == [0, 2]
     assert not pair.client.room
 
 
@@ -403,7 +403,7 @@ def test_what_breaks_the_rules_ends_the_connection(octets):
     with pytest.raises(NotHttp):
         client.receive_data(octets)
     assert reported == {}
-    assert client.take_back() == [0]
+    assert client.withdraw() == [0]
 
 
 def test_no_octets_raise_anything_else_and_nothing_is_settled_twice():
@@ -421,5 +421,5 @@ def test_no_octets_raise_anything_else_and_nothing_is_settled_twice():
                 client.receive_data(bytes(octets[at : at + step]))
         except NotHttp:
             broken += 1
-        assert sorted([*reported, *client.take_back()]) == [0, 1, 2]
+        assert sorted([*reported, *client.withdraw()]) == [0, 1, 2]
     assert 500 < broken < 3_900

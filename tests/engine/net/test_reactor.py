@@ -163,12 +163,12 @@ async def test_what_comes_during_a_wait_is_taken_without_waking(lines):
     line, theirs = await connect(lines)
     received: list[bytes] = []
 
-    def take() -> float | None:
+    def receive() -> float | None:
         if octets := line.receive():
             received.append(octets)
         return None if b"".join(received) == b"abc" else FOREVER
 
-    line.on_octets = take
+    line.on_octets = receive
     async with trio.open_nursery() as nursery:
 
         async def waits() -> None:
@@ -266,9 +266,9 @@ class Listener:
         self.line = line
         self.octets = b""
         self.came = trio.Event()
-        line.on_octets = self.take
+        line.on_octets = self.receive
 
-    def take(self) -> float:
+    def receive(self) -> float:
         if octets := self.line.receive():
             self.octets += octets
             self.came.set()
@@ -352,11 +352,11 @@ async def test_a_deadline_calls_whoever_takes_octets_without_waking_it(mock_cloc
     line, theirs = await connect(lines)
     called_at: list[float] = []
 
-    def take() -> float | None:
+    def receive() -> float | None:
         called_at.append(trio.current_time())
         return None if len(called_at) == 3 else trio.current_time() + 1
 
-    line.on_octets = take
+    line.on_octets = receive
     mock_clock.autojump_threshold = 0
     assert await line.wait(1)
     assert called_at == [1, 2, 3]
@@ -370,11 +370,11 @@ async def test_a_bug_of_one_line_is_its_own(lines, faults, by):
     line, theirs = await connect(lines)
     failed = trio.Event()
 
-    def take() -> float | None:
+    def receive() -> float | None:
         failed.set()
         raise RuntimeError("a bug")
 
-    line.on_octets = take
+    line.on_octets = receive
     async with listening(lines) as (other, others_peer):
         async with trio.open_nursery() as nursery:
             until = FOREVER if by == "octets" else trio.current_time() + 0.01

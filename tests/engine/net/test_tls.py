@@ -28,21 +28,21 @@ class Server:
     def __init__(self, stream: trio.abc.Stream, context: ssl.SSLContext | None = None) -> None:
         self.stream = UpgradableStream(stream, context)
 
-    async def say(self, octets: bytes) -> None:
+    async def send(self, octets: bytes) -> None:
         await self.stream.send_all(octets)
 
-    async def hear(self) -> bytes:
+    async def receive(self) -> bytes:
         return bytes(await self.stream.receive_some(4096))
 
 
 async def come_to_handshake(connection: SmtpConnection, server: Server) -> None:
     """Up to the reply to STARTTLS, which is heard."""
-    await server.say(b"220 hello\r\n")
+    await server.send(b"220 hello\r\n")
     await connection.receive_reply()
     for command, reply in ((EHLO, OFFER), (wire.STARTTLS, READY)):
         await connection.send(command)
-        assert await server.hear() == f"{command.line}\r\n".encode()
-        await server.say(reply)
+        assert await server.receive() == f"{command.line}\r\n".encode()
+        await server.send(reply)
         await connection.receive_reply()
 
 
@@ -104,8 +104,8 @@ async def test_a_conversation_goes_on_within_tls(open_both):
             (ANN, b"550 No\r\n"),
         ):
             await connection.send(command)
-            assert await server.hear() == f"{command.line}\r\n".encode()
-            await server.say(reply)
+            assert await server.receive() == f"{command.line}\r\n".encode()
+            await server.send(reply)
             assert str((await connection.receive_reply()).reply) == reply.decode().strip()
         assert connection.usable
 
@@ -115,10 +115,10 @@ async def test_replies_that_come_in_one_record_are_all_heard(open_both):
     async with open_both() as (connection, server):
         await secure(connection, server)
         await connection.send(EHLO)
-        await server.say(OFFER)
+        await server.send(OFFER)
         await connection.receive_reply()
         await connection.send(MAIL, ANN, ANN)
-        await server.say(b"250 Ok\r\n550 No\r\n250 Yes\r\n")
+        await server.send(b"250 Ok\r\n550 No\r\n250 Yes\r\n")
         assert [(await connection.receive_reply()).reply.code for _ in range(3)] == [250, 550, 250]
 
 
@@ -128,8 +128,8 @@ async def test_a_reply_of_many_records_is_heard_whole(open_both):
         await secure(connection, server)
         await connection.send(EHLO)
         for _ in range(90):
-            await server.say(b"250-" + b"x" * 170 + b"\r\n")
-        await server.say(b"250 SMTPUTF8\r\n")
+            await server.send(b"250-" + b"x" * 170 + b"\r\n")
+        await server.send(b"250 SMTPUTF8\r\n")
         assert len((await connection.receive_reply()).reply.lines) == 91
 
 
@@ -152,7 +152,7 @@ async def test_what_comes_while_waiting_is_taken_as_in_plain_text(open_both):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.follow, go_on, connection.deadline(float("inf")))
             await trio.testing.wait_all_tasks_blocked()
-            await server.say(b"250 hello\r\n")
+            await server.send(b"250 hello\r\n")
         assert received == [250]
 
 
@@ -162,7 +162,7 @@ async def test_an_end_within_tls_is_a_lost_connection(open_both, polite):
     async with open_both() as (connection, server):
         await secure(connection, server)
         await connection.send(EHLO)
-        await server.say(b"421 bye\r\n")
+        await server.send(b"421 bye\r\n")
         await (server.stream if polite else server.stream.plain).aclose()
         assert (await connection.receive_reply()).reply.code == 421
         await connection.close()
@@ -174,7 +174,7 @@ async def test_an_end_within_tls_instead_of_a_reply_is_a_lost_connection(open_bo
     async with open_both() as (connection, server):
         await secure(connection, server)
         await connection.send(EHLO)
-        await server.hear()
+        await server.receive()
         await (server.stream if polite else server.stream.plain).aclose()
         with pytest.raises(ConnectionLost):
             await connection.receive_reply()
@@ -198,8 +198,8 @@ async def test_quit_is_said_within_tls(open_both):
         await secure(connection, server)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.quit)
-            assert await server.hear() == b"QUIT\r\n"
-            await server.say(b"221 Bye\r\n")
+            assert await server.receive() == b"QUIT\r\n"
+            await server.send(b"221 Bye\r\n")
 
 
 # -- whoever the server is -------------------------------------------------------------------
@@ -228,7 +228,7 @@ async def test_a_server_that_sends_session_tickets_without_end_is_given_up():
     async with in_memory(context) as (connection, server):
         await secure(connection, server)
         await connection.send(EHLO)
-        await server.say(b"250 hello\r\n")
+        await server.send(b"250 hello\r\n")
         with pytest.raises(ConnectionLost):
             await connection.receive_reply()
         assert not connection.usable
@@ -238,7 +238,7 @@ async def test_a_handshake_without_end_is_given_up(autojump_clock):
     """HelloRequest may be said at any time, and is passed over; no clock ends what never pauses."""
     async with in_memory() as (connection, server):
         await come_to_handshake(connection, server)
-        await server.say(b"\x16\x03\x03\x00\x04\x00\x00\x00\x00" * 50_000)
+        await server.send(b"\x16\x03\x03\x00\x04\x00\x00\x00\x00" * 50_000)
         with pytest.raises(RemoteProtocolError, match="without a word"):
             await connection.start_tls()
 
@@ -251,13 +251,13 @@ async def test_plain_text_behind_the_reply_to_starttls_ends_the_connection(autoj
     client, theirs = open_cable()
     connection = SmtpConnection(client, 1.0)
     server = Server(theirs)
-    await server.say(b"220 hello\r\n")
+    await server.send(b"220 hello\r\n")
     await connection.receive_reply()
     await connection.send(EHLO)
-    await server.say(OFFER)
+    await server.send(OFFER)
     await connection.receive_reply()
     await connection.send(wire.STARTTLS)
-    await server.say(READY + b"250-mx.shop.test\r\n250 PIPELINING\r\n")
+    await server.send(READY + b"250-mx.shop.test\r\n250 PIPELINING\r\n")
     await connection.receive_reply()
     with pytest.raises(RemoteProtocolError):
         await connection.start_tls()
@@ -282,7 +282,7 @@ async def test_a_handshake_that_fails(autojump_clock, octets, error):
         if octets is None:
             await server.stream.aclose()
         else:
-            await server.say(octets)
+            await server.send(octets)
         with pytest.raises(error) as raised:
             await connection.start_tls()
         assert not isinstance(raised.value, Overdue)
@@ -314,7 +314,7 @@ async def test_octets_that_drip_in_do_not_extend_the_handshake(autojump_clock):
 
         async def drip() -> None:
             for octet in b"\x16\x03\x03\x20\x00\x02" + b"\x00" * 100:
-                await server.say(bytes([octet]))
+                await server.send(bytes([octet]))
                 await trio.sleep(0.3)
 
         async with trio.open_nursery() as nursery:

@@ -61,7 +61,7 @@ PARTICULAR = {  # hosts that refuse one kind of sender
 }
 
 
-def said(host: MailHost, session: int = 0) -> list[str]:
+def commands_of(host: MailHost, session: int = 0) -> list[str]:
     """The commands of one session, mailboxes left out."""
     lines = [spoken.line for spoken in host.record.sessions[session].commands_seen]
     return [re.sub(r"^RCPT.*", "RCPT", line) for line in lines]
@@ -116,7 +116,7 @@ async def test_the_connection_is_upgraded_and_the_same_recipient_asked_again(
         network.add("shop.test", host)
         [verdict] = await verify_once(network, "known@shop.test", helo_name="probe.test")
         assert fields_of(verdict) == DELIVERABLE
-        assert said(host) == [
+        assert commands_of(host) == [
             "EHLO probe.test",
             *commands,
             "STARTTLS",
@@ -139,7 +139,7 @@ async def test_the_next_connection_starts_tls_before_it_is_refused(autojump_cloc
         network.add("shop.test", host)
         [[first], [second]] = await in_turn(network, ["known1@shop.test"], ["nobody@shop.test"])
         assert (fields_of(first), fields_of(second)) == (DELIVERABLE, UNDELIVERABLE)
-        assert [line.split(" ")[0] for line in said(host, 1)] == [
+        assert [line.split(" ")[0] for line in commands_of(host, 1)] == [
             *("EHLO", "STARTTLS", "EHLO", "MAIL", "RCPT", "QUIT")
         ]
         assert host.record.mistakes == []
@@ -167,7 +167,7 @@ async def test_tls_is_not_started_where_nobody_demands_it(autojump_clock):
         host = new_host("starttls offered")
         network.add("shop.test", host)
         await in_turn(network, ["known@shop.test"], ["nobody@shop.test"])
-        assert "STARTTLS" not in said(host) + said(host, 1)
+        assert "STARTTLS" not in commands_of(host) + commands_of(host, 1)
 
 
 async def test_what_is_offered_only_within_tls_is_used(autojump_clock):
@@ -179,7 +179,7 @@ async def test_what_is_offered_only_within_tls_is_used(autojump_clock):
             await verify(engine, "known1@shop.test")
             [verdict] = await verify(engine, "ä@shop.test")
         assert fields_of(verdict) == UNDELIVERABLE
-        assert "MAIL FROM:<> SMTPUTF8" in said(host)
+        assert "MAIL FROM:<> SMTPUTF8" in commands_of(host)
         assert host.record.mistakes == []
 
 
@@ -241,7 +241,7 @@ async def test_the_upgrade_does_not_cost_the_second_conversation(autojump_clock)
         network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
         [verdict] = await verify_once(network, "known@shop.test")
         assert fields_of(verdict) == DELIVERABLE
-        assert "STARTTLS" in said(first)
+        assert "STARTTLS" in commands_of(first)
 
 
 @pytest.mark.parametrize("pipelining", [True, False])
@@ -270,8 +270,8 @@ async def test_a_host_that_goes_on_demanding_is_not_asked_for_ever(autojump_cloc
         network.add("shop.test", host)
         [verdict] = await verify_once(network, "known@shop.test")
         assert fields_of(verdict) == FAILED
-        assert said(host).count("STARTTLS") == 1
-        assert sum(line.startswith("MAIL") for line in said(host)) == 2
+        assert commands_of(host).count("STARTTLS") == 1
+        assert sum(line.startswith("MAIL") for line in commands_of(host)) == 2
 
 
 async def test_the_upgrade_ends_with_the_overall_clock(autojump_clock):

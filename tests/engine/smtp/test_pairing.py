@@ -15,7 +15,7 @@ from tests.engine.engine_runs import open_checked_engine, verify
 ASKED = {"ann@shop.test", "joann@shop.test", "ann@shop.test.example"}
 
 
-def asked(*mailboxes: str) -> Pairing:
+def recipients(*mailboxes: str) -> Pairing:
     pairing = Pairing()
     for mailbox in mailboxes or ASKED:
         pairing.add(mailbox)
@@ -26,7 +26,7 @@ def asked(*mailboxes: str) -> Pairing:
 @pytest.mark.parametrize("text", ["<{}>: User unknown", "5.1.1 <{}> no", "to=<{}>, no such user"])
 def test_a_longer_address_is_another_one(other: str, text: str):
     with pytest.raises(OutOfStep):
-        asked().proves(SmtpReply(550, (text.format(other),)), "ann@shop.test")
+        recipients().proves(SmtpReply(550, (text.format(other),)), "ann@shop.test")
 
 
 @pytest.mark.parametrize(
@@ -42,25 +42,25 @@ def test_a_longer_address_is_another_one(other: str, text: str):
     ],
 )
 def test_a_longer_address_proves_nothing(text: str):
-    assert not asked().proves(SmtpReply(550, (text,)), "ann@shop.test")
+    assert not recipients().proves(SmtpReply(550, (text,)), "ann@shop.test")
 
 
 @pytest.mark.parametrize(
     "text", ["<ann@shop.test> unknown", "no ANN@shop.test.", "ann@shop.test: no", "(ann@shop.test)"]
 )
 def test_a_whole_address_is_proof(text: str):
-    assert asked().proves(SmtpReply(550, (text,)), "Ann@Shop.test")
+    assert recipients().proves(SmtpReply(550, (text,)), "Ann@Shop.test")
 
 
 def test_a_quoted_local_part_may_contain_any_address():
-    pairing = asked("ann@shop.test", '"no ann@shop.test"@shop.test')
+    pairing = recipients("ann@shop.test", '"no ann@shop.test"@shop.test')
     assert not pairing.proves(
         SmtpReply(550, ('"no ann@shop.test"@shop.test unknown',)), "ann@shop.test"
     )
 
 
 def test_a_reply_to_mail_names_nobody_but_those_about_to_be_asked():
-    pairing = asked()
+    pairing = recipients()
     reply = SmtpReply(250, ("<ann@shop.test> Ok",))
     pairing.check_names_none(reply, ["Ann@shop.test"])
     with pytest.raises(OutOfStep):
@@ -98,7 +98,7 @@ def search_s(unit: str, octets: int, line_octets: int) -> float:
     )
     took_s = []
     for _ in range(5):
-        pairing = asked()
+        pairing = recipients()
         began_s = time.thread_time()
         pairing.proves(reply, "ann@shop.test")
         pairing.check_names_none(reply, ())

@@ -34,7 +34,7 @@ class Client:
         self.stream = stream
         self.buffer = b""
 
-    async def say(self, *lines: str) -> None:
+    async def send(self, *lines: str) -> None:
         await self.stream.send_all("".join(f"{line}\r\n" for line in lines).encode())
 
     async def reply(self, within_s: float = 1.0) -> str:
@@ -64,7 +64,7 @@ class Client:
         """Say these one after the other, each after the reply to the one before."""
         replies = []
         for line in lines:
-            await self.say(line)
+            await self.send(line)
             replies.append(await self.reply())
         return replies
 
@@ -83,7 +83,7 @@ async def talk(host: MailHost, *lines: str, seed: int = 0) -> list[str]:
             if not replies[-1][:3].isdigit():
                 break
             try:
-                await client.say(line)
+                await client.send(line)
             except trio.BrokenResourceError:
                 replies.append("closed")
                 break
@@ -222,7 +222,7 @@ async def test_pipelined_replies_overlap_like_one_round_trip(autojump_clock):
         await client.reply()
         await client.exchange(HELLO)
         start = trio.current_time()
-        await client.say(MAIL, *[f"RCPT TO:<known.{n}@shop.test>" for n in range(50)])
+        await client.send(MAIL, *[f"RCPT TO:<known.{n}@shop.test>" for n in range(50)])
         replies = [await client.reply() for _ in range(51)]
         assert trio.current_time() - start == pytest.approx(0.05)
         assert {reply[:3] for reply in replies} == {"250"}
@@ -236,7 +236,7 @@ async def test_work_takes_its_time_one_reply_after_the_other(autojump_clock):
         await client.reply()
         await client.exchange(HELLO)
         start = trio.current_time()
-        await client.say(MAIL, *[KNOWN] * 9)
+        await client.send(MAIL, *[KNOWN] * 9)
         for _ in range(10):
             await client.reply()
         assert trio.current_time() - start == pytest.approx(0.5)
@@ -248,7 +248,7 @@ async def test_opensmtpd_hangs_up_on_two_commands_in_one_write(autojump_clock):
         client = await meet(network, host)
         await client.reply()
         await client.exchange(HELLO)
-        await client.say(MAIL, KNOWN)
+        await client.send(MAIL, KNOWN)
         assert (await client.reply()).startswith("500 5.5.1")
         assert await client.reply() == "closed"
         assert host.record.mistakes
@@ -262,10 +262,10 @@ async def test_postfix_slows_down_after_ten_refusals_and_hangs_up_after_twenty(a
         await client.exchange(HELLO, MAIL)
         start = trio.current_time()
         for place in range(1, 21):
-            await client.say(f"RCPT TO:<nobody{place}@shop.test>")
+            await client.send(f"RCPT TO:<nobody{place}@shop.test>")
             assert (await client.reply(2.0)).startswith("550")
             assert trio.current_time() - start == pytest.approx(max(0, place - 10))
-        await client.say(UNKNOWN)
+        await client.send(UNKNOWN)
         assert (await client.reply(2.0)).startswith("421")
         assert await client.reply() == "closed"
         assert host.record.sessions[0].refusals == 21
@@ -329,7 +329,7 @@ async def test_a_late_host_answers_after_all_and_in_order(autojump_clock):
         client = await meet(network, MailHost(faults={"known.ann": Late(1.5)}))
         await client.reply()
         assert codes(await client.exchange(HELLO, MAIL, KNOWN)) == "250 250 silent"
-        await client.say(UNKNOWN)
+        await client.send(UNKNOWN)
         assert codes([await client.reply(), await client.reply()]) == "250 550"
 
 
@@ -345,7 +345,7 @@ async def test_a_tarpit_delays_refusals_and_what_waits_behind_them(autojump_cloc
         client = await meet(network, new_host("tarpit"))
         assert codes([await client.reply(), *await client.exchange(HELLO, MAIL)]) == "220 250 250"
         start = trio.current_time()
-        await client.say(KNOWN, UNKNOWN, KNOWN)
+        await client.send(KNOWN, UNKNOWN, KNOWN)
         assert codes([await client.reply()]) == "250"
         assert trio.current_time() == start
         assert codes([await client.reply(10), await client.reply()]) == "550 250"
@@ -357,7 +357,7 @@ async def test_a_host_can_be_silent_for_some_recipients(autojump_clock):
         client = await meet(network, new_host("silent for some"))
         await client.reply()
         await client.exchange(HELLO, MAIL)
-        await client.say(KNOWN, "RCPT TO:<known.silent1@shop.test>", KNOWN)
+        await client.send(KNOWN, "RCPT TO:<known.silent1@shop.test>", KNOWN)
         assert codes([await client.reply(), await client.reply(100)]) == "250 silent"
 
 
@@ -368,7 +368,7 @@ async def test_replies_come_doubled_dropped_and_swapped_where_they_are_told_to(a
             client = await meet(network, host)
             await client.reply()
             await client.exchange(HELLO, MAIL)
-            await client.say(KNOWN, UNKNOWN, KNOWN, "QUIT")
+            await client.send(KNOWN, UNKNOWN, KNOWN, "QUIT")
             return codes([await client.reply() for _ in range(5)])
 
     assert await pipelined() == "250 550 250 221 closed"
@@ -384,7 +384,7 @@ async def test_a_trouble_can_come_sometimes(autojump_clock):
         client = await meet(network, host)
         await client.reply()
         await client.exchange(HELLO, MAIL)
-        await client.say(*[KNOWN] * 100, "QUIT")
+        await client.send(*[KNOWN] * 100, "QUIT")
         answered = [await client.reply() for _ in range(101)].index("221 2.0.0 Bye")
         assert 30 < answered < 70
 
@@ -489,7 +489,7 @@ async def test_commands_in_one_write_before_ehlo_are_a_mistake(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost()
         client = await meet(network, host)
-        await client.say(HELLO, MAIL)
+        await client.send(HELLO, MAIL)
         assert codes([await client.reply() for _ in range(3)]) == "220 250 250"
         assert "without PIPELINING" in host.record.mistakes[0]
 
@@ -524,7 +524,7 @@ async def test_a_client_that_goes_away_ends_a_silent_session(autojump_clock):
         client = await meet(network, host)
         await client.reply()
         await client.exchange(HELLO, MAIL, KNOWN)
-        await client.say("QUIT")
+        await client.send("QUIT")
         await client.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
         (session,) = host.record.sessions

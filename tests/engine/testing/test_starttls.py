@@ -77,7 +77,7 @@ async def test_starttls_is_refused_within_a_transaction_and_in_company(autojump_
         client = await meet(network, host)
         await client.reply()
         assert codes(await client.exchange(HELLO, MAIL, "STARTTLS", "RSET")) == "250 250 503 250"
-        await client.say("STARTTLS", HELLO)
+        await client.send("STARTTLS", HELLO)
         assert codes([await client.reply(), await client.reply()]) == "503 250"
         assert set(host.record.mistakes) == {"STARTTLS out of order"}
 
@@ -86,7 +86,7 @@ async def test_a_client_that_does_not_shake_hands_loses_the_session(autojump_clo
     async with open_fake_network() as network:
         host = new_host("starttls demanded")
         client = await ready(network, host)
-        await client.say("QUIT")
+        await client.send("QUIT")
         assert not (await client.reply())[:3].isdigit()
         await trio.sleep(1)
         assert host.record.connections_now == 0

@@ -14,7 +14,7 @@ from mailprobe.storage.contract import Store
 from mailprobe.storage.lease_allocation import LeaseRequest
 from mailprobe.storage.records import Caller, Ledger, Reservation
 from tests.peers.postgres.database import assert_no_deadlock, query
-from tests.storage.child_processes import child, line_of, tell
+from tests.storage.child_processes import child, line_of, report
 from tests.storage.fixed_clock import (
     NOON,
     SECRET,
@@ -39,7 +39,7 @@ async def test_two_processes_at_the_edge(store: Store, url: str):
         for process in (one, two):
             assert await line_of(process) == "ready"
         for process in (one, two):
-            tell(process)
+            report(process)
         printed = [[int(n) for n in (await line_of(process)).split()] for process in (one, two)]
     total = [sum(counts) for counts in zip(*printed, strict=True)]
     assert total[0] <= 77
@@ -60,7 +60,7 @@ async def test_the_bounds_of_claims_hold_over_all_processes(store: Store, url: s
         for process in (one, two):
             assert await line_of(process) == "ready"
         for process in (one, two):
-            tell(process)
+            report(process)
         ids = [id for process in (one, two) for id in (await line_of(process)).split()]
     assert len(ids) == len(set(ids))
     partition = "host" if work == "deliver" else "account"

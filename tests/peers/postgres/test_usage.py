@@ -45,14 +45,14 @@ async def test_a_long_window_is_read_as_far_as_the_check_looks(store: Store, clo
         instants.append(clock())
     windows: list[Any] = []
 
-    def look(ledger: Ledger) -> str:
+    def observe(ledger: Ledger) -> str:
         windows.append((ledger.window_units, list(ledger.window)))
         return "no"
 
-    assert await store.reserve(caller, 1, look, lease_s=60) == "no"
+    assert await store.reserve(caller, 1, observe, lease_s=60) == "no"
     assert windows == [(256, [(NOON, 6), *((at, 1) for at in instants)])]
     clock.pass_(47)
-    assert await store.reserve(caller, 1, look, lease_s=60) == "no"
+    assert await store.reserve(caller, 1, observe, lease_s=60) == "no"
     later = [(at, 1) for at in instants if at > clock() - timedelta(seconds=60)]
     assert windows[1] == (len(later), later)
     assert 0 < len(later) < 250

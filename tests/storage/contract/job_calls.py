@@ -38,7 +38,7 @@ async def finish(store: Store, claim: Claim) -> bool:
     return await store.job_attempted(claim, attempt(status=200), state="done", due_at=None)
 
 
-async def look(store: Store, caller: Caller) -> list[Any]:
+async def observe(store: Store, caller: Caller) -> list[Any]:
     """Everything that a job could have changed."""
     jobs = await store.jobs(limit=LISTED_MAX)
     return [

@@ -110,7 +110,7 @@ async def test_an_account_is_found_by_who_it_is_to_the_billing_provider(store: S
     with pytest.raises(ValueError, match="another account"):
         await store.change_account(other.id, tier="scale", customer_id="cus_1")
     assert await store.account(other.id) == other
-    assert await store.change_account(account.id, customer_id="cus_1") == account
+    assert await store.change_account(account.id, customer_id="cus_1") == changed
     assert await store.change_account("no such id", customer_id="cus_1") is None
     await store.change_account(account.id, customer_id=None)
     assert await store.account_of_customer("cus_1") is None
@@ -252,7 +252,7 @@ async def test_units_of_all_keys_weigh_until_a_minute_after_they_were_revoked(
     account_id = one.account.id
     seen: list[tuple[int, int, int, tuple[Any, ...]]] = []
 
-    def look(ledger: Ledger) -> str:
+    def observe(ledger: Ledger) -> str:
         window = ledger.account_window
         units = window.units if isinstance(window, Window) else sum(n for _, n in window)
         seen.append((ledger.keys, ledger.window_units, units, tuple(window)))
@@ -266,16 +266,16 @@ async def test_units_of_all_keys_weigh_until_a_minute_after_they_were_revoked(
     other = await make_caller(store, sha256="other")
     await use(store, other, clock(), 7)
     await use(store, two, clock(), 2)
-    await store.reserve(two, 1, look, lease_s=60)
+    await store.reserve(two, 1, observe, lease_s=60)
     later = NOON + timedelta(seconds=10)
     assert seen.pop() == (2, 2, 5, ((NOON, 3), (later, 2)))
     shown = await store.ledger(two)
     assert (shown.keys, tuple(shown.account_window)) == (2, ((NOON, 3), (later, 2)))
     clock.pass_(50)
-    await store.reserve(two, 1, look, lease_s=60)
+    await store.reserve(two, 1, observe, lease_s=60)
     assert seen.pop() == (2, 2, 2, ((later, 2),))
     clock.pass_(10)
-    await store.reserve(two, 1, look, lease_s=60)
+    await store.reserve(two, 1, observe, lease_s=60)
     assert seen.pop() == (1, 0, 0, ())
 
 

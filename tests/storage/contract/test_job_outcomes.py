@@ -21,7 +21,7 @@ from tests.storage.contract.job_calls import (
     extend,
     finish,
     ids,
-    look,
+    observe,
     put_off,
     verify,
 )
@@ -52,10 +52,10 @@ async def test_a_stale_claim_of_a_pending_job_changes_nothing(
     [stale] = await claimed(store)
     clock.pass_(LEASE_S)
     [claim] = await claimed(store)
-    before = await look(store, caller)
+    before = await observe(store, caller)
     assert not await write(store, stale)
     assert not await write(store, replace(claim, fence=claim.fence + 1))
-    assert await look(store, caller) == before
+    assert await observe(store, caller) == before
     assert await write(store, claim)
 
 
@@ -68,9 +68,9 @@ async def test_a_stale_claim_of_a_delivering_job_changes_nothing(
     [stale] = await claimed(store, "deliver")
     clock.pass_(LEASE_S)
     [claim] = await claimed(store, "deliver")
-    before = await look(store, caller)
+    before = await observe(store, caller)
     assert not await write(store, stale)
-    assert await look(store, caller) == before
+    assert await observe(store, caller) == before
     assert await write(store, claim)
 
 
@@ -85,10 +85,10 @@ async def test_a_claim_is_spent_by_its_outcome(store: Store, write: Write):
         await delivering(store, caller, order())
         [claim] = await claimed(store, "deliver")
     assert await write(store, claim)
-    before = await look(store, caller)
+    before = await observe(store, caller)
     for again in (verify, abandon, put_off, finish, extend):
         assert not await again(store, claim)
-    assert await look(store, caller) == before
+    assert await observe(store, caller) == before
 
 
 @pytest.mark.parametrize("write", [verify, abandon, put_off, finish])
@@ -97,10 +97,10 @@ async def test_a_job_that_nobody_has_and_one_that_is_not_there_have_no_outcome(
 ):
     caller = await make_caller(store)
     [job] = await promise(store, caller, order())
-    before = await look(store, caller)
+    before = await observe(store, caller)
     assert not await write(store, Claim(job, caller, None, 0))
     assert not await write(store, Claim(replace(job, id="nothing"), caller, None, 0))
-    assert await look(store, caller) == before
+    assert await observe(store, caller) == before
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ async def test_what_does_not_fit_the_jobs_state_changes_nothing(
     await delivering(store, caller, order("1"))
     await promise(store, caller, order("2"))
     [claim] = await claimed(store, work)
-    before = await look(store, caller)
+    before = await observe(store, caller)
     assert not await write(store, claim)
-    assert await look(store, caller) == before
+    assert await observe(store, caller) == before
 
 
 # verified
@@ -215,10 +215,10 @@ async def test_an_outcome_that_leaves_the_job_to_nobody_is_an_error(
     caller = await make_caller(store)
     await delivering(store, caller, order())
     [claim] = await claimed(store, "deliver")
-    before = await look(store, caller)
+    before = await observe(store, caller)
     with pytest.raises(ValueError, match="cannot be"):
         await store.job_attempted(claim, attempt(), state=state, due_at=due_at)
-    assert await look(store, caller) == before
+    assert await observe(store, caller) == before
 
 
 async def test_the_last_attempts_are_shown(
@@ -289,10 +289,10 @@ async def test_the_outcome_of_a_try_that_is_under_way_no_longer_counts(store: St
     await delivering(store, caller, order())
     [under_way] = await claimed(store, "deliver")
     await store.resend_job("1")
-    before = await look(store, caller)
+    before = await observe(store, caller)
     for write in (put_off, finish, extend):
         assert not await write(store, under_way)
-    assert await look(store, caller) == before
+    assert await observe(store, caller) == before
     [resent] = await claimed(store, "deliver")
     assert await finish(store, resent)
 

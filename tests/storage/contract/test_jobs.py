@@ -16,7 +16,7 @@ from tests.storage.contract.job_calls import (
     extend,
     finish,
     ids,
-    look,
+    observe,
     put_off,
     verify,
 )
@@ -70,10 +70,10 @@ async def test_what_is_refused_is_no_job(store: Store):
         seen.append(ledger)
         return "no"
 
-    before = await look(store, caller)
+    before = await observe(store, caller)
     assert await store.create_job(caller, order(), refuse) == "no"
     assert seen == [before[2]]
-    assert await look(store, caller) == before
+    assert await observe(store, caller) == before
 
 
 async def test_what_weighing_raises_is_raised_and_there_is_no_job(store: Store):
@@ -82,19 +82,19 @@ async def test_what_weighing_raises_is_raised_and_there_is_no_job(store: Store):
     def stumble(_: Ledger) -> None:
         raise ZeroDivisionError
 
-    before = await look(store, caller)
+    before = await observe(store, caller)
     with pytest.raises(ZeroDivisionError):
         await store.create_job(caller, order(), stumble)
-    assert await look(store, caller) == before
+    assert await observe(store, caller) == before
 
 
 async def test_an_id_that_is_kept_already_is_refused_and_weighs_nothing(store: Store):
     caller = await make_caller(store)
     await promise(store, caller, order())
-    before = await look(store, caller)
+    before = await observe(store, caller)
     with pytest.raises(ValueError, match="kept already"):
         await store.create_job(caller, replace(order(), email="bob@shop.test"), granted)
-    assert await look(store, caller) == before
+    assert await observe(store, caller) == before
 
 
 async def test_a_key_that_is_not_there_is_promised_nothing(store: Store):
@@ -326,25 +326,25 @@ async def test_what_is_not_delivered_is_counted_by_account(store: Store, clock: 
     caller = await make_caller(store)
     counts = []
 
-    async def look() -> None:
+    async def observe() -> None:
         counts.append((await store.ledger(caller)).undelivered)
 
-    await look()
+    await observe()
     await promise(store, caller, order("1"), order("2"), order("3"))
-    await look()
+    await observe()
     one, two, three = await claimed(store)
     await verify(store, one)
-    await look()
+    await observe()
     await verify(store, two)
     await abandon(store, three)
-    await look()
+    await observe()
     first, second = await claimed(store, "deliver")
     await store.job_attempted(first, attempt(), state="delivering", due_at=clock())
     await store.job_attempted(second, attempt(status=200), state="done", due_at=None)
-    await look()
+    await observe()
     await store.resend_job("1")
     await store.resend_job("2")
-    await look()
+    await observe()
     reported: list[int] = []
     await store.create_job(caller, order("4"), lambda ledger: reported.append(ledger.undelivered))
     assert (counts, reported) == ([0, 3, 3, 2, 1, 2], [2])
@@ -416,12 +416,12 @@ async def test_many_claimants_have_each_job_once(store: Store):
     await promise(store, caller, *(order(f"{number}") for number in range(30)))
     taken: list[str] = []
 
-    async def take() -> None:
+    async def claim() -> None:
         taken.extend(ids(await claimed(store, limit=3, each_max=20)))
 
     async with trio.open_nursery() as nursery:
         for _ in range(20):
-            nursery.start_soon(take)
+            nursery.start_soon(claim)
     assert len(taken) == len(set(taken)) == 20
 
 
@@ -430,13 +430,13 @@ async def test_claimants_that_are_cancelled_leave_nothing_that_nobody_knows_of(s
     await promise(store, caller, *(order(f"{number}") for number in range(60)))
     taken: list[str] = []
 
-    async def take() -> None:
+    async def claim() -> None:
         taken.extend(ids(await claimed(store, limit=1)))
 
     for steps in range(6):
         async with trio.open_nursery() as nursery:
             for _ in range(10):
-                nursery.start_soon(take)
+                nursery.start_soon(claim)
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()

@@ -21,7 +21,7 @@ from mailprobe.storage.migrate import source as migrate_source
 from mailprobe.storage.migrate.source import DatabaseInUse, open_source
 from mailprobe.storage.migrate.tables import OF_POSTGRES, TABLES, TablePlan, planned, reservation_id
 from mailprobe.storage.records import Answered
-from tests.storage.child_processes import child, line_of, said_by
+from tests.storage.child_processes import child, line_of, output_of
 from tests.storage.fixed_clock import (
     NOON,
     SECRET,
@@ -191,7 +191,7 @@ async def test_a_source_that_is_moved_is_moved_once_and_served_by_nobody(path: P
     with open_source(path):
         with pytest.raises(DatabaseInUse, match="in use"), open_source(path):
             pass
-        assert "StoreUnavailable" in await said_by("check", path)
+        assert "StoreUnavailable" in await output_of("check", path)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from mailprobe.storage import open_store
 from mailprobe.storage.contract import Store, StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Answered
 from mailprobe.storage.sqlite import file as sqlite_file
-from tests.storage.child_processes import child, line_of, octets_in, said_by
+from tests.storage.child_processes import child, line_of, octets_in, output_of
 from tests.storage.fixed_clock import (
     NOON,
     SECRET,
@@ -216,14 +216,14 @@ async def test_what_may_not_be_written_is_unavailable(clock: Clock):
         await opened(path)
         folder.chmod(0o555)
         locked = f"StoreUnavailable {path} cannot be used just now: [Errno 13] Permission denied"
-        assert await said_by("check as nobody", path) == f"{locked}: '{path}.lock'"
+        assert await output_of("check as nobody", path) == f"{locked}: '{path}.lock'"
         folder.chmod(0o777)
         (folder / "mailprobe.db.lock").chmod(0o666)
         path.chmod(0o444)
         not_writable = f"StoreUnavailable {path} is not there or may not be written"
-        assert await said_by("check as nobody", path) == not_writable
+        assert await output_of("check as nobody", path) == not_writable
         path.chmod(0o666)
-        assert await said_by("check as nobody", path) == str(NOON)
+        assert await output_of("check as nobody", path) == str(NOON)
     finally:
         shutil.rmtree(folder)
 

@@ -21,7 +21,7 @@ from tests.storage.child_processes import (
     octets_in,
     partitions_stored,
     partitions_true,
-    tell,
+    report,
 )
 from tests.storage.fixed_clock import (
     LEASE_S,
@@ -107,7 +107,7 @@ async def test_two_processes_never_have_a_job_both_nor_one_too_many(
         for process in (one, two):
             assert await line_of(process) == "ready"
         for process in (one, two):
-            tell(process)
+            report(process)
         has = (await line_of(one)).split() + (await line_of(two)).split()
     assert sorted(has, key=int) == [f"{number}" for number in range(17)]
 
@@ -118,7 +118,7 @@ async def test_of_two_processes_one_has_posted(store: Store, path: Path):
         for process in (one, two):
             assert await line_of(process) == "ready"
         for process in (one, two):
-            tell(process)
+            report(process)
         assert int(await line_of(one)) + int(await line_of(two)) == 100
     assert len(await store.messages("alert", limit=1_000)) == 100
 

@@ -20,7 +20,7 @@ from mailprobe.storage import open_store
 from mailprobe.storage.contract import SETTLED_KEPT, Store, StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Caller, Ledger, Reservation
 from mailprobe.storage.sqlite import accounts, database_thread, key_lookup, retention
-from tests.storage.child_processes import child, line_of, said_by, tell
+from tests.storage.child_processes import child, line_of, output_of, report
 from tests.storage.fixed_clock import (
     NOON,
     RETENTION,
@@ -45,7 +45,7 @@ async def test_two_processes_at_the_edge_never_grant_one_too_many(store: Store, 
         for process in (one, two):
             assert await line_of(process) == "ready"
         for process in (one, two):
-            tell(process)
+            report(process)
         said = [[int(n) for n in (await line_of(process)).split()] for process in (one, two)]
     assert [sum(counts) for counts in zip(*said, strict=True)] == [77, 43, 0]
     assert (await store.ledger(caller)).reserved == 77
@@ -56,13 +56,13 @@ async def test_the_clock_is_read_after_the_lock_is_held(store: Store, path: Path
     with child("hold", path) as process:
         assert await line_of(process) == "held"
 
-        async def let_go() -> None:
+        async def release() -> None:
             await trio.testing.wait_all_tasks_blocked()
             clock.pass_(5)
-            tell(process)
+            report(process)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(let_go)
+            nursery.start_soon(release)
             reservation = await store.reserve(caller, 1, granted, lease_s=60)
     assert reservation.reserved_at == NOON + timedelta(seconds=5)
 
@@ -70,7 +70,7 @@ async def test_the_clock_is_read_after_the_lock_is_held(store: Store, path: Path
 async def test_a_key_revoked_by_another_process_fails_at_once(store: Store, path: Path):
     await make_caller(store)
     assert await store.caller("hash")
-    assert await said_by("revoke", path) == "True"
+    assert await output_of("revoke", path) == "True"
     assert await store.caller("hash") is None
 
 
@@ -123,7 +123,7 @@ async def test_a_database_that_another_process_has_locked_is_unavailable_and_hea
                 nursery.start_soon(reserve)
         assert refused == 20
         assert await store.caller("hash")  # who only reads waits for nobody
-        tell(process)
+        report(process)
         assert await line_of(process) == "let go"
     assert (await store.ledger(caller)).reserved == 0
     await use(store, caller, NOON)

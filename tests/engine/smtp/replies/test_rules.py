@@ -437,23 +437,27 @@ def test_many_lines_are_read_as_one():
 LEXICON = RULES._table._data["lexicon"]
 
 
-def said(*english: str) -> list[str]:
+def words_of_entries(*english: str) -> list[str]:
     return [word.rstrip("*").replace("_", " ") for e in english for word in LEXICON[e].split()]
 
 
-ABSENT = said("unknown", "not exist", "not found", "invalid")
+ABSENT = words_of_entries("unknown", "not exist", "not found", "invalid")
 
 
-@pytest.mark.parametrize("noun", said("user", "recipient", "mailbox", "account", "address"))
+@pytest.mark.parametrize(
+    "noun", words_of_entries("user", "recipient", "mailbox", "account", "address")
+)
 def test_a_mailbox_that_is_absent_in_any_tongue(noun: str):
     for verb in ABSENT:
         assert at_rcpt(f"550 {noun} {verb}").meaning is Meaning.NO_MAILBOX, verb
 
 
-@pytest.mark.parametrize("owner", [*said("sender", "client", "database", "policy"), "IP", "PTR"])
+@pytest.mark.parametrize(
+    "owner", [*words_of_entries("sender", "client", "database", "policy"), "IP", "PTR"]
+)
 def test_what_is_not_the_mailbox_may_be_absent_in_any_tongue(owner: str):
-    for verb in [*ABSENT, *said("unavailable", "disabled", "rejected", "blocked")]:
-        for text in (f"{owner} {verb}", f"{said('address')[0]} {owner} {verb}"):
+    for verb in [*ABSENT, *words_of_entries("unavailable", "disabled", "rejected", "blocked")]:
+        for text in (f"{owner} {verb}", f"{words_of_entries('address')[0]} {owner} {verb}"):
             assert at_rcpt(f"550 {text}").meaning not in CONDEMNS, text
 
 

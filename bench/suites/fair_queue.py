@@ -1,7 +1,7 @@
-"""Seats shared by turns: what one costs must not grow with how many wait for one.
+"""The fair queue: the cost of an item must not grow with the number of accounts.
 
-"In turn": an asker has some waiting, one of them leaves and another one comes. "In and
-out": an asker's only one leaves, so that its lane goes and is made again.
+"In turn": an account has several items; one is popped and another one joins. "In and out":
+an account's only item is popped, so that its queue is removed and made again.
 """
 
 from functools import partial
@@ -11,7 +11,7 @@ from mailprobe.bench.harness.rounds import RepeatedRuns, ratio, timed
 from mailprobe.engine.fair_queue import FairQueue
 
 ACCOUNTS = (1, 100, 10_000)
-EACH = 3  # that an asker has waiting, but for the last figures
+EACH = 3  # items of an account, but for the last figures
 TURNS = 50_000  # a round
 
 
@@ -21,20 +21,20 @@ def run() -> list[Figure]:
     first, last = ACCOUNTS[0], ACCOUNTS[-1]
     return [
         *(
-            each.figure(f"in turn: askers {accounts:,}", TURNS)
+            each.figure(f"in turn: accounts {accounts:,}", TURNS)
             for accounts, each in in_turn.items()
         ),
         *(
-            each.figure(f"in and out: askers {accounts:,}", TURNS)
+            each.figure(f"in and out: accounts {accounts:,}", TURNS)
             for accounts, each in in_and_out.items()
         ),
-        ratio("in turn: 10,000 askers beside 1", in_turn[last], in_turn[first]),
-        ratio("in and out: 10,000 askers beside 1", in_and_out[last], in_and_out[first]),
+        ratio("in turn: 10,000 accounts beside 1", in_turn[last], in_turn[first]),
+        ratio("in and out: 10,000 accounts beside 1", in_and_out[last], in_and_out[first]),
     ]
 
 
 def measure(accounts: int, each: int) -> RepeatedRuns:
-    """A seat taken and waited for again, with so many waiting all the time."""
+    """Measure popping and joining, with `each` items for each of `accounts` accounts."""
     fair_queue: FairQueue[str] = FairQueue()
     for _ in range(each):
         for number in range(accounts):
@@ -44,8 +44,8 @@ def measure(accounts: int, each: int) -> RepeatedRuns:
 
 
 def run_turns(fair_queue: FairQueue[str]) -> None:
-    take, join = fair_queue.pop, fair_queue.join
+    pop, join = fair_queue.pop, fair_queue.join
     for _ in range(TURNS):
-        account = take()
+        account = pop()
         assert account is not None
         join(account, account)
