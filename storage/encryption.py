@@ -36,7 +36,7 @@ class Cipher:
         try:
             return self._cipher.decrypt(nonce, rest, context.encode())
         except InvalidTag:
-            message = "a secret in the database was sealed with another secret key"
+            message = "a secret in the database was encrypted with another secret key"
             raise StoreBroken(message) from None
 
 

@@ -146,7 +146,7 @@ def from_body(body: bytes) -> Alert:
     try:
         return msgspec.json.decode(body, type=Alert)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unwritable(f"the letter cannot be read: {error}") from None
+        raise Unwritable(f"the message cannot be read: {error}") from None
 
 
 # -- the mail ----------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ def _frame(alert: Alert, account: Account) -> dict[str, str]:
     """Return the texts that are in every mail."""
     return {
         "why": f"You get this mail because alerts are on for account {account.id}. Each "
-        f"threshold is told of at most once a {MEASURES[alert.figures.measure]}.",
+        f"threshold is reported at most once a {MEASURES[alert.figures.measure]}.",
         "off": "To get no more of them, ask the operator of this service, who turns them off with:",
         "command": f"mailprobe account set {account.id} --alerts off",
     }

@@ -324,7 +324,7 @@ class OutboxWorker:
             try:
                 done = await self.deliver()
             except StoreUnavailable:
-                log.warning("the meter's letters were not looked for: the store cannot be asked")
+                log.warning("the meter's messages were not fetched: the store is unavailable")
                 done = OutboxRun()
             except Exception:
                 log_fault(self.deliver)

@@ -40,7 +40,7 @@ PAUSE_S = 1.0  # while the store is unavailable
 DRAIN_S = 4.0  # a stop waits for unfinished work; it has 10 s in all
 # printed by `mailprobe job show`
 ENCRYPTED = (
-    "its secret was sealed with another key: put back the database's key file"
+    "its secret was encrypted with another key: put back the database's key file"
     " or MAILPROBE_SECRET_KEY, restart, then run 'mailprobe job resend'"
 )
 INTERNAL_TRIES_MAX = 5  # claims of a job that fails because of a bug
@@ -240,7 +240,7 @@ class JobQueue:
     async def _send_callback(self, claim: Claim, at: datetime) -> tuple[Attempt, float | None]:
         job, number = claim.job, claim.job.tries + 1
         if claim.undecryptable:
-            log.error("a job's secret was sealed with another key", extra={"job": job.id})
+            log.error("a job's secret was encrypted with another key", extra={"job": job.id})
             return Attempt(number, at, 0, None, ENCRYPTED), None
         try:
             target = check_webhook(job.webhook)

@@ -136,7 +136,7 @@ def _read_earlier(paths: Sequence[Path]) -> "list[Earlier]":
     type=click.IntRange(1, 100),
     default=4,
     show_default=True,
-    help="The most connections to one host. Real hosts refuse whoever opens more than a few.",
+    help="The most connections to one host. Real hosts refuse clients that open more than a few.",
 )
 @RESULTS
 @PLOT

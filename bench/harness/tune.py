@@ -99,7 +99,7 @@ def _remarks(findings: Sequence[Findings], handled: Sequence[int | None]) -> Ite
     most = max(trial.value for trial in findings[0].probes)
     if None in handled:
         yield (
-            "even with the fewest probes some were told wrong: this machine is too busy now; "
+            "even with the fewest probes some answers were wrong: this machine is too busy now; "
             "try again when nothing else runs"
         )
     elif all(value == most for value in handled):
@@ -176,8 +176,8 @@ def words_on(advice: Advice, host_limit: int) -> Iterator[str]:
     )
     if host_limit > HOST_LIMIT:
         yield (
-            f"More than {HOST_LIMIT} connections are for hosts of your own: others refuse whoever "
-            "opens many, and a host that refuses is rested, so that all of its addresses are unknown."
+            f"More than {HOST_LIMIT} connections are for hosts of your own: others refuse clients that "
+            "open many, and a host that refuses is left alone, so that all of its addresses are unknown."
         )
     yield from advice.remarks
 

@@ -73,7 +73,9 @@ def _rows(rng: Random, outcome: Outcome, share: int) -> list[Row]:
     """So many rows of this outcome, over as many firms as there are."""
     known = list(islice(_candidates(outcome), share))
     if len(known) < share:
-        raise ValueError(f"the town has {len(known)} addresses for {outcome.value}, not {share}")
+        raise ValueError(
+            f"the scenario has {len(known)} addresses for {outcome.value}, not {share}"
+        )
     return [_row(rng, firm, person) for firm, person in known]
 
 

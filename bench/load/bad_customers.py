@@ -52,7 +52,7 @@ def bad_customers(
         process.stdin.write(json.dumps({"kind": kind, "at": at, "key": key, "texts": texts}) + "\n")
         process.stdin.flush()
         if process.stdout.readline() != "there\n":
-            raise RuntimeError(f"the crowd of {kind} has failed")
+            raise RuntimeError(f"the clients with {kind} has failed")
         yield
     finally:
         process.stdin.close()

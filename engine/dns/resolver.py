@@ -169,7 +169,7 @@ class Lookup(Generic[Answer]):
     def cancel(self) -> None:
         """Cancel all queries now; `done` will not be called."""
         if self._answer is None:
-            self._answer = LookupFailed("nobody waits for the answer")
+            self._answer = LookupFailed("no caller waits for the answer")
         now = self._now()
         for query in list(self._queries):
             self._cancel(query, now)

@@ -69,7 +69,7 @@ class Pairing:
         if mailbox in named or f"<{mailbox}>" in text:
             return len(named) <= 1 and not self._quoted
         if in_brackets:
-            raise OutOfStep("it speaks of another recipient")
+            raise OutOfStep("the reply names another recipient")
         return False
 
     def check_names_none(self, reply: SmtpReply, but: Iterable[str]) -> None:
@@ -82,7 +82,7 @@ class Pairing:
             return
         named = self._all_sent().intersection(_IN_BRACKETS.findall(text.lower()))
         if named.difference(mailbox.lower() for mailbox in but):
-            raise OutOfStep("it speaks of a recipient before one was asked about")
+            raise OutOfStep("the reply names a recipient before RCPT was sent")
 
     def _all_sent(self) -> set[str]:
         for mailbox in self._new:

@@ -307,7 +307,7 @@ class Conversation:
         if not self.unanswered:
             self._ahead = self.stage
             if not self._reader.empty:
-                raise LocalProtocolError("asked while octets nobody asked for are waiting")
+                raise LocalProtocolError("a command while unsolicited octets are unread")
         ahead, before = self._ahead, self.unanswered[-1] if self.unanswered else None
         talk, pipelining = TALK[ahead], self.offer.pipelining
         for command in commands:
@@ -372,7 +372,7 @@ class Conversation:
 
     def _answer(self, reply: SmtpReply) -> CommandReply:
         if not self.unanswered:
-            raise RemoteProtocolError(f"a reply nobody asked for: {str(reply)[:80]!r}")
+            raise RemoteProtocolError(f"an unsolicited reply: {str(reply)[:80]!r}")
         command = self.unanswered.popleft()
         if 220 <= reply.code <= 221 and command.verb not in ANSWERED_BY[reply.code]:
             raise RemoteProtocolError(f"{reply.code} in answer to {command.verb}")

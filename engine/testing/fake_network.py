@@ -157,7 +157,7 @@ class FakeNetwork:
         host = self.hosts.get(address)
         await trio.sleep(host.connect_s if host else 0)
         if host is None or host.address is HostAddress.REFUSED or port != self.port:
-            raise ConnectionRefusedError(f"nobody listens at {address} port {port}")
+            raise ConnectionRefusedError(f"nothing listens at {address} port {port}")
         if host.address is HostAddress.UNREACHABLE:
             raise OSError(113, "No route to host")
         if host.address is HostAddress.SILENT:

@@ -134,7 +134,7 @@ class MigrationSource:
         except StoreBroken:
             where = str(self.key_path) if given is None else "MAILPROBE_SECRET_KEY"
             raise StoreBroken(
-                f"{where} is not the secret key that {self.path} was sealed with{self._hint(given)}"
+                f"{where} is not the secret key that {self.path} was encrypted with{self._hint(given)}"
             ) from None
         return key
 

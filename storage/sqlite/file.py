@@ -289,7 +289,9 @@ def _migrate(db: sqlite3.Connection) -> None:
     """
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()  # a restored copy may have lost it
     if mode != "wal":
-        raise StoreUnavailable(f"the file system bears no write-ahead log (journal mode {mode})")
+        raise StoreUnavailable(
+            f"the file system does not support a write-ahead log (journal mode {mode})"
+        )
     if _version(db) == len(_scripts()):
         return
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")  # ours, before anything is in it

@@ -173,8 +173,8 @@ def _narrow(seen: Octets, errors: str, name: str) -> str:
     found = guess(seen)
     if found is None:
         raise BadList(
-            f"{name}, line {seen.first_invalid_line}: is no UTF-8, and which encoding it is cannot "
-            "be told; name it with --encoding, or save the list as UTF-8"
+            f"{name}, line {seen.first_invalid_line}: is not UTF-8, and its encoding cannot "
+            "be determined; name it with --encoding, or save the list as UTF-8"
         )
     if found in SINGLE and seen.valid:
         raise BadList(

@@ -96,7 +96,7 @@ def _check_key(server: PostgresServer, db: TransactionSession, cipher: Cipher) -
         cipher.open(kept[0], KEY_CHECK)
     except StoreBroken:
         raise StoreBroken(
-            f"{server.name} was sealed with another MAILPROBE_SECRET_KEY:"
+            f"{server.name} was encrypted with another MAILPROBE_SECRET_KEY:"
             " give every machine that shares it the same"
         ) from None
 

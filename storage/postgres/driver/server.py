@@ -124,7 +124,7 @@ def _writer(kind: type) -> Callable[[Any], str]:
     for known in kind.__mro__:
         if known in ELEMENTS:
             return ELEMENTS[known]
-    raise TypeError(f"nobody says how a {kind.__name__} is written in an array")
+    raise TypeError(f"no rule says how a {kind.__name__} is written in an array")
 
 
 def _quoted(text: str) -> str:
