@@ -324,7 +324,7 @@ class OutboxWorker:
             try:
                 done = await self.deliver()
             except StoreUnavailable:
-                log.warning("the meter's messages were not fetched: the store is unavailable")
+                log.warning("the meter's messages were not fetched: the store cannot be asked")
                 done = OutboxRun()
             except Exception:
                 log_fault(self.deliver)
