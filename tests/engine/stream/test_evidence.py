@@ -103,7 +103,7 @@ async def test_the_evidence_shows_the_random_address(autojump_clock):
 @pytest.mark.parametrize(
     ("first", "words"),
     [
-        ("refused", "nobody listens"),
+        ("refused", "nothing listens"),
         ("silent", "silent for 0.25 s"),
         ("unanswered", "silent for 0.25 s"),
         ("blocked at banner", "554"),

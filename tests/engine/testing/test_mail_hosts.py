@@ -201,7 +201,7 @@ def test_every_profile_is_tried():
 @pytest.mark.parametrize("profile", ["refused", "unreachable"])
 async def test_a_door_that_is_shut_raises_oserror(autojump_clock, profile):
     async with open_fake_network() as network:
-        with pytest.raises(OSError, match=r"nobody listens|No route"):
+        with pytest.raises(OSError, match=r"nothing listens|No route"):
             await meet(network, new_host(profile))
 
 

@@ -211,7 +211,7 @@ CORPUS: dict[str, Case] = {
     "zero octets": refused("a.csv", f"n,email\n1,{A}\n".encode() * 5000 + b"\0" * 9 + b"\n",
                            "line 10001: holds zero octets"),
     "an unknown encoding": refused("a.csv", b"n,email\n" + bytes(range(128, 256)) + b",ann@shop.test\n",
-                                   "cannot be told"),
+                                   "cannot be determined"),
     "cut in a character": refused("a.csv", f"n,email\nJürgen,{A}\nü".encode()[:-1],
                                   "line 3: is no UTF-8"),
     "a mark within the file": table(

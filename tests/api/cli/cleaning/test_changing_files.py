@@ -25,7 +25,7 @@ class Meddling(FakeSource):
         self._path = path
         self._octets = text if isinstance(text, bytes) else text.encode()
 
-    def position_of(self, line: str) -> None:
+    def report(self, line: str) -> None:
         if len(self.asked) == 2999 or "@" not in line:
             self._path.write_bytes(self._octets)
 
@@ -78,7 +78,7 @@ def test_a_list_replaced_by_another_under_its_name_is_cleaned_as_it_was(tmp_path
     """The file that was opened is read to the end, whatever has its name by then."""
 
     class Renaming(Meddling):
-        def position_of(self, line: str) -> None:
+        def report(self, line: str) -> None:
             if len(self.asked) == 1:
                 os.replace(written(tmp_path / "other", "x,email\n"), tmp_path / "list.csv")
 
