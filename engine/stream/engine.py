@@ -1,6 +1,7 @@
 """Opens an engine: the lists, caches and connections that all streams of a process share."""
 
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -74,13 +75,15 @@ async def open_engine(
     mint: Callable[[], str] | None = None,
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
+    computed_s: Callable[[], float] = time.thread_time,
 ) -> AsyncIterator[Engine]:
     """Open an engine with its caches and connections. Leaving the block sends QUIT on each.
 
     `transport`, `dial`, `rng` and `mint` (which makes the local part of a random address)
     replace the network and chance in tests; None means the real ones. `observer` is
     notified of what the engine does. `permits` limits the connections to one IP address
-    where several processes share the limit of the settings.
+    where several processes share the limit of the settings. `computed_s` is the processor
+    time of this thread: see SubmissionTurns.
     """
     rng = rng or random.Random()
     lists, rules, operators = _lists(), _rules(), _operators()
@@ -100,7 +103,9 @@ async def open_engine(
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(contained, _compile, rules)
-            yield Engine(settings, lists, routes, dispatcher, rng, SubmissionTurns(), observer)
+            yield Engine(
+                settings, lists, routes, dispatcher, rng, SubmissionTurns(computed_s), observer
+            )
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise sole_exception(group) from None

@@ -93,6 +93,7 @@ class _Scheduler:
         """Submit the texts as capacity allows. Those of one step begin together."""
         with self._engine.submission_turns.of(self._account) as turn:
             if isinstance(texts, Sized) and len(texts) <= SUBMIT_AT_ONCE_MAX:
+                self._engine.submission_turns.note_active(self._account)
                 await self._submit(texts, None)
                 self._end_submission()
                 return

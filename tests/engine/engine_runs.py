@@ -56,6 +56,7 @@ async def open_test_engine(
         transport=transport or network.transport,
         dial=network.dial,
         rng=random.Random(0),
+        computed_s=lambda: 0.0,  # virtual time does not pass while this thread computes
         mint=mint,
         observer=observer,
         permits=permits,

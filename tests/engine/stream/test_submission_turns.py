@@ -1,11 +1,18 @@
 """Streams submit in turn, accounts in turn: one step in a turn of the event loop."""
 
+from dataclasses import dataclass
+
 import pytest
 import trio
 import trio.testing
 
 from mailprobe.engine.stream.scheduler import SUBMIT_AT_ONCE_MAX
-from mailprobe.engine.stream.submission_turns import SubmissionTurns
+from mailprobe.engine.stream.submission_turns import (
+    ACTIVE_S,
+    BUSY_MAX,
+    PAUSE_S_MAX,
+    SubmissionTurns,
+)
 from mailprobe.engine.testing.fake_network import open_fake_network
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.stream.streams import collect
@@ -28,7 +35,7 @@ async def count_turns_of_the_loop(log: list[str]) -> None:
 
 
 async def test_one_step_in_a_turn_of_the_loop():
-    turns = SubmissionTurns()
+    turns = SubmissionTurns(lambda: 0.0)
     log: list[str] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count_turns_of_the_loop, log)
@@ -42,7 +49,7 @@ async def test_one_step_in_a_turn_of_the_loop():
 
 
 async def test_accounts_take_turns():
-    turns = SubmissionTurns()
+    turns = SubmissionTurns(lambda: 0.0)
     log: list[str] = []
     async with trio.open_nursery() as nursery:
         for _ in range(20):
@@ -61,7 +68,7 @@ async def test_accounts_take_turns():
 
 
 async def test_a_stream_that_is_alone_waits_for_nobody():
-    turns = SubmissionTurns()
+    turns = SubmissionTurns(lambda: 0.0)
     with turns.of("alone") as turn, trio.testing.assert_no_checkpoints():
         for _ in range(3):
             await turn.begin()
@@ -75,7 +82,7 @@ async def cancellable(scope: trio.CancelScope, turns: SubmissionTurns, log: list
 
 @pytest.mark.parametrize("moment", ["waiting", "woken", "submitting"])
 async def test_a_cancelled_stream_passes_its_turn_on(moment):
-    turns, scope = SubmissionTurns(), trio.CancelScope()
+    turns, scope = SubmissionTurns(lambda: 0.0), trio.CancelScope()
     log: list[str] = []
     async with trio.open_nursery() as nursery:
         holder = turns.of("holder")
@@ -112,3 +119,65 @@ async def test_few_texts_do_not_wait_for_a_turn(autojump_clock):
                 await collect(engine, *["no address"] * (SUBMIT_AT_ONCE_MAX + 1), account="me")
             assert waiting.cancelled_caught
         assert len(await collect(engine, *["no address"] * 100, account="me")) == 100
+
+
+# an account beside others
+
+
+@dataclass
+class Processor:
+    """This thread's processor time, as a test has it."""
+
+    computed_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.computed_s
+
+
+async def step(turns: SubmissionTurns, account: str, took_s: float = 0.0) -> float:
+    """Submit a step that computes for so long; return when it began."""
+    with turns.of(account) as turn:
+        await turn.begin()
+        began = trio.current_time()
+        if took_s:
+            computed = turns._computed_s
+            assert isinstance(computed, Processor)
+            computed.computed_s += took_s
+            await trio.sleep(took_s)
+    return began
+
+
+async def test_steps_beside_another_account_leave_it_time(autojump_clock):
+    turns = SubmissionTurns(Processor())
+    turns.note_active("neighbour")
+    first = await step(turns, "busy", took_s=0.014)
+    second = await step(turns, "busy", took_s=0.014)
+    assert second - first == pytest.approx(0.014 / BUSY_MAX)
+
+
+async def test_steps_of_an_account_that_is_alone_follow_at_once(autojump_clock):
+    turns = SubmissionTurns(Processor())
+    first = await step(turns, "busy", took_s=0.014)
+    assert await step(turns, "busy", took_s=0.014) - first == pytest.approx(0.014)
+    turns.note_active("neighbour")
+    await trio.sleep(2 * ACTIVE_S)
+    first = await step(turns, "busy", took_s=0.014)
+    assert await step(turns, "busy") - first == pytest.approx(0.014)
+
+
+async def test_a_pause_ends_however_busy_this_thread_is(autojump_clock):
+    turns = SubmissionTurns(processor := Processor())
+    turns.note_active("neighbour")
+    first = await step(turns, "busy")
+    processor.computed_s += 100
+    assert await step(turns, "busy") - first == pytest.approx(PAUSE_S_MAX)
+
+
+async def test_a_stream_that_is_cancelled_in_its_pause_passes_its_turn_on(autojump_clock):
+    turns = SubmissionTurns(processor := Processor())
+    turns.note_active("neighbour")
+    began = await step(turns, "busy")
+    processor.computed_s += 100
+    with trio.move_on_after(PAUSE_S_MAX / 2):
+        await step(turns, "busy")
+    assert await step(turns, "neighbour") - began == pytest.approx(PAUSE_S_MAX)
