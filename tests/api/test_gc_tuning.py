@@ -1,4 +1,4 @@
-"""The collector is held back for as long as a start lasts, and no longer."""
+"""Garbage collection is deferred during the start, and only then."""
 
 import gc
 from collections.abc import Iterator

@@ -78,7 +78,7 @@ async def test_killed_at_any_moment_the_meter_counts_each_verification_once(tmp_
 
 
 async def live_and_die(command: list[str], fake: FakeStripe, rng: random.Random) -> None:
-    """Run it, and kill it after so many settlements, or while it waits for so manieth answer."""
+    """Run the child; kill it after some settlements, or while it waits for Stripe's answer."""
     settlements, events = rng.randint(1, 150), rng.randint(1, 6)
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, cwd=ROOT)
 
@@ -111,7 +111,7 @@ class Later:
 
 
 async def deliver_all(store: Any, fake: FakeStripe, clock: Later) -> None:
-    """What the fake refuses while it still answers one who was killed is due again later."""
+    """Deliver until all is sent; what the busy fake refuses is due again after the clock moves."""
     stripe = Stripe(KEY, fake.url)
     outbox_worker = OutboxWorker(
         store, stripe, StripeCustomers(store, stripe), now=clock, rng=random.Random(0)
