@@ -150,7 +150,7 @@ class Serving:
             await self.ended.wait()
 
 
-# Short enough for tests; each test that is about one of them says its own.
+# Short enough for tests; a test of one of the limits sets its own.
 LIMITS = Limits(
     head_s=3.0, body_s=3.0, refuse_s=0.1, keep_alive_s=3.0, send_s=3.0, linger_s=1.0, drain_s=3.0
 )

@@ -71,7 +71,7 @@ async def open_test_store(now: Callable[[], datetime], kind: str = KIND) -> Asyn
 
 
 class Still:
-    """A store whose clock is the asker's. Who asks waits without a turn of the scheduler."""
+    """A store in a thread, on the caller's clock. A call blocks the caller's event loop."""
 
     def __init__(self, where: str, now: Callable[[], datetime]) -> None:
         self._now = now

@@ -45,7 +45,7 @@ class Mailbox:
 
     @property
     def subjects(self) -> list[str]:
-        """What was told of, without the words around it; and nothing twice."""
+        """The kinds of the mails taken; no Message-ID may come twice."""
         ids = [message["Message-ID"] for message in self.taken]
         assert len(set(ids)) == len(ids)
         return [kind_of(message) for message in self.taken]

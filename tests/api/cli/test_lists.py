@@ -124,7 +124,7 @@ def test_a_missing_archive_changes_nothing(folder, archives, missing):
 
 
 def test_a_damaged_archive_changes_nothing(folder, archives, monkeypatch):
-    """One line, whichever octets of whichever archive are damaged.
+    """The error is one line, whatever octets of any archive are damaged.
 
     The list is as much above its least length as the others here, but short: it is read 120 times.
     """

@@ -28,7 +28,7 @@ max_keys = 1_000_000
 """
 
 # A key that comes again is rightly answered with 409 or 422; what is no key may stay so.
-# A host that may be called back is told in words: no schema can say it. Nor that evidence
+# No schema can express which hosts may be called back. Nor that evidence
 # and a webhook do not go together.
 # Each answer is written down.
 HOOKS = """
@@ -96,7 +96,7 @@ NEAREST = {"create_billing_portal": 402}
 def run_schemathesis(
     path: Path, url: str, verifier: Credentials, owner: Credentials
 ) -> "subprocess.CompletedProcess[str]":
-    """Everything that it writes stays below `path`."""
+    """Run schemathesis; everything that it writes stays below `path`."""
     path.mkdir()
     (path / "hooks.py").write_text(HOOKS)
     (path / "schemathesis.toml").write_text(
@@ -120,7 +120,7 @@ def run_schemathesis(
 
 
 def answers(path: Path) -> Counter[tuple[str, int]]:
-    """How often each operation was answered with each status."""
+    """Return how often each operation was answered with each status."""
     names = {f"{operation.method} {operation.path}": operation.name for operation in OPERATIONS}
     counted: Counter[tuple[str, int]] = Counter()
     for line in (path / "answers.txt").read_text().splitlines():
