@@ -1,4 +1,4 @@
-"""What the tests of the service share. A test names `autojump_clock` itself: the runner looks there."""
+"""Fixtures of the service tests. Each test names `autojump_clock` itself, as the runner needs."""
 
 from collections.abc import AsyncIterator
 
@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from tests.api.service_fixture import Shop, open_shop
 
-# A fifth of a second for an example judges the machine, and nothing of ours.
+# Hypothesis' deadline of 0.2 s an example would test the machine, not this code.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 

@@ -1,12 +1,12 @@
-"""A source without a network: what an address turns out to be stands in its local part.
+"""A verdict source without a network: an address's local part determines its verdict.
 
-`full+1@shop.test` gets what Outcome.MAILBOX_FULL says; any other word is accepted.
-As a program it is `mailprobe` with this source for an engine:
+`full+1@shop.test` gets the verdict of Outcome.MAILBOX_FULL; any other word is accepted.
+As a program it is `mailprobe` with this source as its engine:
 
     python -m tests.api.fake_source [--hang-after N] [--fail-after N] -- clean list.csv
 
-It writes each address that is asked to the descriptor that FAKE_SOURCE_FD names,
-and `ready` there before it hangs.
+It writes each requested address to the descriptor that FAKE_SOURCE_FD names,
+and `ready` before it hangs.
 """
 
 import math
@@ -68,7 +68,7 @@ def verdict_of(text: str) -> Verdict:
 
 @dataclass
 class FakeSource:
-    """Answers each text with what it says; then, if told, hangs or fails."""
+    """Answers each text with its verdict; then hangs or fails, if configured to."""
 
     hang_after: float = math.inf
     fail_after: float = math.inf
@@ -96,7 +96,7 @@ class FakeSource:
                 if place >= self.fail_after:
                     raise CommandError("the service is gone")
                 if place >= self.hang_after:
-                    await trio.testing.wait_all_tasks_blocked()  # all that was sent is taken
+                    await trio.testing.wait_all_tasks_blocked()  # all answers received
                     self.report("ready")
                     await trio.sleep_forever()
                 self.asked.append(text)

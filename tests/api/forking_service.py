@@ -1,18 +1,18 @@
-"""A service that is killed often: a process that has everything loaded forks one at each word.
+"""A process with all modules loaded that forks a new service for each line it reads.
 
     python -m tests.api.forking_service
 
-Settings come from the environment. It says its port, and the tool server's where it
-has one, then for each line that it reads it forks a service and says its pid once that
-serves; it reaps what was killed, and kills the last one when there are no more lines.
-The listening sockets are its own, so the ports stay when a service dies.
+It makes tests fast that kill a service often. Settings come from the environment. It
+prints its port, and the tool server's if there is one. For each line it forks a service
+and prints its pid once it serves. It reaps killed services, and kills the last one at
+the end of its input. It owns the listening sockets, so that the ports stay the same.
 """
 
 import os
 import signal
 import sys
 
-import mailprobe.engine.dns.http2  # each service would load it anew, as the next
+import mailprobe.engine.dns.http2  # loaded here, so that no service has to load it again
 import mailprobe.storage.sqlite.store  # noqa: F401
 from mailprobe.api.cli.account import read_settings
 from mailprobe.api.cli.serve import prepare_store, serve_until_signal

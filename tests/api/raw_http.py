@@ -1,8 +1,8 @@
-"""A client that says any octets, and a server to say them to: for tests on real sockets.
+"""A client that sends any octets, and a server for it: for tests on real sockets.
 
-With STOCK_HTTP=1 in the environment `serving` runs hypercorn as it comes instead
-of ours: so it is seen which tests fail without the repairs, and one day which
-repairs upstream has made needless.
+With STOCK_HTTP=1 in the environment `serving` runs unmodified hypercorn instead of
+our server. This shows which tests fail without the repairs, and later which repairs
+are no longer needed.
 """
 
 import json
@@ -23,7 +23,7 @@ from mailprobe.api.http.request_bodies import BodyBudget
 from mailprobe.api.http.server import Limits, serve_app
 
 STOCK = os.environ.get("STOCK_HTTP") == "1"
-PATIENCE_S = 5.0  # for what must come; nothing waits so long unless it fails
+PATIENCE_S = 5.0  # the longest wait; only a failing test reaches it
 
 
 def error_body(code: str) -> bytes:
@@ -47,7 +47,7 @@ class Answer:
 
 
 class Raw:
-    """One connection. Everything waits `PATIENCE_S` at most."""
+    """One connection. Every operation waits `PATIENCE_S` at most."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -86,7 +86,7 @@ class Raw:
         return (await self._exactly(size + 2))[:-2]
 
     async def answer(self, *, head_only: bool = False) -> Answer:
-        """The next answer, whole; interim ones are passed over."""
+        """Return the next whole answer; skip interim ones."""
         status, headers = await self.head()
         while status < 200:
             status, headers = await self.head()
@@ -107,14 +107,14 @@ class Raw:
         return await self.answer()
 
     async def rest(self) -> bytes:
-        """All until the server closes."""
+        """Return all octets until the server closes."""
         while await self.more():
             pass
         found, self.received = self.received, b""
         return found
 
     async def assert_closed(self) -> None:
-        with suppress(trio.BrokenResourceError):  # reset is closed too
+        with suppress(trio.BrokenResourceError):  # a reset counts as closed
             assert await self.rest() == b""
 
 
@@ -129,7 +129,7 @@ async def connected(port: int, *, receive_octets: int | None = None) -> AsyncIte
 
 
 class Serving:
-    """A server that runs: its port, and its end."""
+    """A running server: its port, and its end."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -150,7 +150,7 @@ class Serving:
             await self.ended.wait()
 
 
-# Short enough for tests; each test that is about one of them says its own.
+# Short enough for tests; a test of one of the limits sets its own.
 LIMITS = Limits(
     head_s=3.0, body_s=3.0, refuse_s=0.1, keep_alive_s=3.0, send_s=3.0, linger_s=1.0, drain_s=3.0
 )
@@ -226,7 +226,7 @@ async def serve_stock(
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole body, as an application reads it."""
+    """Return the whole body, as an application reads it."""
     body: bytes = b""
     while True:
         message = await receive()
@@ -242,12 +242,12 @@ async def hello(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with what it was sent."""
+    """Answer with the received body."""
     await respond(send, await read_body(receive))
 
 
 class Streaming:
-    """An application that sends a line each time one is put, and tells how it ended."""
+    """An application that sends a line each time one is put, and records how it ended."""
 
     def __init__(self) -> None:
         self.put, self._lines = trio.open_memory_channel[bytes](math.inf)

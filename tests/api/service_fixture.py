@@ -1,6 +1,6 @@
-"""The service in one process, asked without sockets: the world, the engine, a store.
+"""The service in one process without sockets: a fake network, the engine and a store.
 
-Virtual time moves the world, the limits and the dates together.
+Virtual time moves the network, the limits and the dates together.
 """
 
 import json
@@ -42,9 +42,9 @@ MANAGEMENT = "/v1/management"
 
 
 class Unsteady:
-    """A store that can be away: every question to it fails while `away`, or those named so.
+    """A store that can be unavailable: every call fails while `away`, or the calls it names.
 
-    Those in `throwing` fail by a bug.
+    The calls in `throwing` raise a bug's exception.
     """
 
     def __init__(self, store: Any) -> None:
@@ -77,9 +77,9 @@ class Unsteady:
 
 
 class Doomed:
-    """A process that is killed after so many moments: before or after one of its calls of the store.
+    """A process that is killed at a chosen moment: before or after one of its store calls.
 
-    From then on none of the tasks that `run` has begun comes any further.
+    From then on none of the tasks that `run` started continues.
     """
 
     def __init__(self, moments: int) -> None:
@@ -124,7 +124,7 @@ class Got:
 
 @dataclass
 class Shop:
-    """The service, its world, and an account with a key of each kind."""
+    """The service, its fake network, and an account with a key of each kind."""
 
     app: Any
     service: Service
@@ -153,7 +153,7 @@ class Shop:
         await self.store.change_account(self.account.id, **changes)
 
     async def use_up(self, calls: int, *, units: int = 1) -> None:
-        """Let the account have used so many billable calls, by another key."""
+        """Record billable calls for the account, by another key."""
         other = await self.caller(await self.new_key("sk_test_"))
         reservation = await self.store.reserve(other, 1, lambda ledger: None, lease_s=10)
         row = UsageRow(self.clock(), "batch", "deliverable", None, units, True, 1)
@@ -179,12 +179,11 @@ class Shop:
         hang_up_steps: int | None = None,
         pieces: list[tuple[float, bytes]] | None = None,
     ) -> Got:
-        """Ask and take the whole answer. `key`: "" is the account's own, None sends none.
+        """Send a request and return the whole answer. `key`: "" is the account's own, None is none.
 
-        `hang_up_after` ends the request once it says so of the chunks that came,
-        `hang_up_at` so many seconds after it began, `hang_up_steps` so many turns
-        of the scheduler. `pieces` is a body without a
-        length, each piece so many seconds after the one before.
+        The client hangs up once `hang_up_after` is true of the received chunks, after
+        `hang_up_at` seconds, or after `hang_up_steps` steps of the scheduler. `pieces`
+        is a body without a length; each piece comes its seconds after the one before.
         """
         if octets is None:
             octets = b"" if body is None else json.dumps(body).encode()
@@ -274,7 +273,7 @@ class Shop:
 
 
 class Clock:
-    """Dates that follow trio's clock, and that can be set."""
+    """A source of dates that follows trio's clock and can be set."""
 
     def __init__(self) -> None:
         self.offset = START - timedelta(seconds=trio.current_time())
@@ -296,9 +295,9 @@ async def open_shop(
     kind: str = KIND,
     **more: Any,
 ) -> AsyncIterator[Shop]:
-    """A service with one account, and three domains: friendly, slow and silent ones.
+    """Open a service with one account and three domains: friendly, slow and silent.
 
-    `metrics` counts what all parts of it do, `kind` is the store's.
+    `metrics` counts the events of all its parts; `kind` is the kind of store.
     """
     clock = Clock()
     async with (

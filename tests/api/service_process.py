@@ -1,7 +1,7 @@
-"""`mailprobe serve` as processes of its own: for tests that judge, race and kill it from outside.
+"""`mailprobe serve` in its own processes: for tests that check, race and kill it from outside.
 
-A place is a directory with everything of one service: its database, its plans,
-what it said. The lab is its only outside world.
+A place is a directory with everything of one service: its database, its plans and
+its log. The service reaches nothing outside the lab.
 """
 
 import base64
@@ -34,14 +34,14 @@ COMMAND = [
     "-c",
     "import sys; from mailprobe.api.cli import main; main(sys.argv[1:])",
 ]
-PATIENCE_S = 60.0  # for what must come; on a busy machine a start takes many seconds
+PATIENCE_S = 60.0  # the longest wait; on a busy machine a start takes many seconds
 POLL_S = 0.01
-PORTS = range(20_000, 32_000)  # below those that the kernel gives to clients
+PORTS = range(20_000, 32_000)  # below the ephemeral ports, which the kernel gives to clients
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What `mailprobe account create` shows this once."""
+    """What `mailprobe account create` prints once."""
 
     account_id: str
     tier: str
@@ -51,14 +51,14 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one service lives, from one start to the next."""
+    """The directory and environment of one service, kept between its starts."""
 
     path: Path
     env: dict[str, str] = field(repr=False)
 
     @property
     def database(self) -> str:
-        """What `open_store` takes, with `secret_key`."""
+        """The path or URL for `open_store`, used with `secret_key`."""
         return self.env.get("MAILPROBE_DATABASE") or str(self.path / "data/mailprobe.db")
 
     @property
@@ -71,7 +71,7 @@ class Place:
         return self.path / "serve.log"
 
     def mailprobe(self, *words: str) -> str:
-        """Run another command in this place; what it prints."""
+        """Run another command in this place; return its standard output."""
         done = subprocess.run(
             [*COMMAND, *words], cwd=self.path, env=self.env, capture_output=True, text=True
         )
@@ -79,7 +79,7 @@ class Place:
         return done.stdout
 
     def make_account(self, tier: str) -> Credentials:
-        """As `mailprobe account create` makes it, but in a thread here: in a tenth of the time."""
+        """Do what `mailprobe account create` does, in a thread: it takes a tenth of the time."""
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(trio.run, self._make_account, tier).result()
 
@@ -89,7 +89,7 @@ class Place:
 
 
 def make_place(path: Path, lab: Lab, plans: str, **settings: str) -> Place:
-    """A place whose plans file holds this TOML; `settings` are named as in mailprobe.toml."""
+    """Make a place with `plans` as its TOML file; `settings` are named as in mailprobe.toml."""
     path.mkdir(exist_ok=True)
     (path / "plans.toml").write_text(plans)
     ours = {name: text for name, text in os.environ.items() if not name.startswith("MAILPROBE_")}
@@ -101,7 +101,7 @@ def make_place(path: Path, lab: Lab, plans: str, **settings: str) -> Place:
 
 @dataclass(frozen=True)
 class Running:
-    """A service that answers."""
+    """A running service and its URL."""
 
     place: Place
     process: "subprocess.Popen[bytes]"
@@ -112,30 +112,30 @@ class Running:
         return int(self.url.rpartition(":")[2])
 
     def manage(self, who: Credentials, path: str) -> Any:
-        """What this management route says of the account."""
+        """Return the answer of a management route for the account."""
         answer = httpx.get(
             f"{self.url}/v1/management{path}",
             headers={"Authorization": f"Bearer {who.provisioning_key}"},
             timeout=PATIENCE_S,
             trust_env=False,
-            verify=False,  # else all the authorities are read, for 50 ms
+            verify=False,  # otherwise httpx reads all the authorities, for 50 ms
         )
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def kill(self) -> None:
-        """SIGKILL for every process of it, at once; returns when none is left."""
+        """Send SIGKILL to all its processes at once; return when none is left."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.wait()
 
     def stop(self) -> None:
-        """SIGTERM, and the good end that it promises."""
+        """Send SIGTERM and expect exit code 0."""
         self.process.send_signal(signal.SIGTERM)
         self.wait()
         assert self.process.returncode == 0, self.place.log.read_text()
 
     def wait(self) -> None:
-        """Until every process of it has ended: all of them hold its standard output."""
+        """Wait until all its processes have ended: each of them holds its standard output."""
         self.process.communicate(timeout=PATIENCE_S)
 
 
@@ -143,7 +143,7 @@ class Running:
 def running(
     place: Place, *, workers: int = 1, bind: str = "127.0.0.1:0", patience_s: float = PATIENCE_S
 ) -> Iterator[Running]:
-    """Start the service of this place; whatever is left of it at the end is killed."""
+    """Start the service of this place; kill what is left of it at the end."""
     began_at = place.log.stat().st_size if place.log.exists() else 0
     with place.log.open("ab") as log:
         process = subprocess.Popen(
@@ -151,13 +151,13 @@ def running(
             cwd=place.path,
             env=place.env,
             stdout=subprocess.PIPE,
-            stderr=log,  # a file: nobody need read it for the service to go on
+            stderr=log,  # a file: an unread pipe would block the service
             start_new_session=True,
         )
     try:
         yield Running(place, process, _announced(process, place.log, began_at, patience_s))
     finally:
-        if process.stdout and not process.stdout.closed:  # nobody has seen them all end
+        if process.stdout and not process.stdout.closed:  # some process may still run
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate(timeout=PATIENCE_S)
@@ -166,7 +166,7 @@ def running(
 def _announced(
     process: "subprocess.Popen[bytes]", log: Path, began_at: int, patience_s: float
 ) -> str:
-    """The address that it says to serve on; from then on connections are taken."""
+    """Wait for the line "serving on" and return its URL; the service then accepts connections."""
     deadline = time.monotonic() + patience_s
     while True:
         ended = process.poll() is not None
@@ -179,7 +179,7 @@ def _announced(
 
 
 def free_bind() -> str:
-    """An address to be served on again and again, which no client's end takes in between."""
+    """Return an address to serve on repeatedly; its port is never given to a client."""
     for port in random.sample(PORTS, 100):
         with socket.socket() as sock:
             try:

@@ -1,8 +1,8 @@
-"""Which store the tests of the service run on: MAILPROBE_TEST_STORE, `memory` unless it says so.
+"""The store that the service tests run on: MAILPROBE_TEST_STORE, by default `memory`.
 
-`sqlite` and `postgres` live in real time, in a thread of their own; a test that asks
-them stands still meanwhile, and so does its virtual time. `postgres` takes its
-databases from the server that MAILPROBE_TEST_POSTGRES names.
+`sqlite` and `postgres` run in real time, in a thread of their own. A test that calls
+them blocks meanwhile, and its virtual time stops. `postgres` takes its databases from
+the server that MAILPROBE_TEST_POSTGRES names.
 """
 
 import atexit
@@ -33,7 +33,7 @@ KIND = os.environ.get("MAILPROBE_TEST_STORE", "memory")
 
 
 def store_settings() -> dict[str, str]:
-    """Of a service that runs as a process of its own, beside its other settings."""
+    """Return the store settings of a service that runs in its own process."""
     if KIND != "postgres":
         return {}
     stack = ExitStack()
@@ -43,9 +43,9 @@ def store_settings() -> dict[str, str]:
 
 
 def asked(database: str, *statements: str, values: tuple[Any, ...] = ()) -> list[list[Any]]:
-    """What a database says to each of these, with the same values, at one moment.
+    """Run each query with the same values, in one transaction; return the rows of each.
 
-    Values stand where `?` does.
+    The values replace `?`.
     """
     if not is_postgres(database):
         with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
@@ -71,7 +71,7 @@ async def open_test_store(now: Callable[[], datetime], kind: str = KIND) -> Asyn
 
 
 class Still:
-    """A store whose clock is the asker's. Who asks waits without a turn of the scheduler."""
+    """A store in a thread, on the caller's clock. A call blocks the caller's event loop."""
 
     def __init__(self, where: str, now: Callable[[], datetime]) -> None:
         self._now = now

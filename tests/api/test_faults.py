@@ -1,6 +1,6 @@
-"""Bugs of our own in what serves all clients: they end one connection, or one round of a loop.
+"""A bug in shared server code ends one connection, or one pass of a loop, and no more.
 
-Each place fails once, in a server on real sockets; then the next client is answered.
+Each place fails once, in a server on real sockets; then the server answers the next client.
 """
 
 import socket
@@ -164,7 +164,7 @@ async def test_a_fault_in_the_server_ends_a_connection_at_most(owner, name, faul
 
 
 async def test_the_room_of_connections_that_failed_is_free_again(faults, caplog):
-    """Each of them would take one place for ever."""
+    """Otherwise each failed connection would occupy its slot for ever."""
     async with serving(application, connections_max=3) as served:
         places = [(HttpConnection, name) for name in ("__init__", "run", "_read", "_close")]
         for owner, name in [*places, (Output, "flush")] * 3:

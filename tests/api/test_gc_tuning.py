@@ -1,4 +1,4 @@
-"""The collector is held back for as long as a start lasts, and no longer."""
+"""Garbage collection is deferred during the start, and only then."""
 
 import gc
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def test_it_is_held_until_the_start_is_over() -> None:
         assert gc.isenabled()
         assert gc.get_threshold()[0] == COLLECT_AFTER
         assert gc.get_freeze_count() > 0
-        assert gc.get_count()[0] < COLLECT_AFTER  # nor is all of the start looked at next
+        assert gc.get_count()[0] < COLLECT_AFTER  # objects of the start are not collected next
     assert gc.isenabled()
 
 

@@ -1,4 +1,4 @@
-"""Keys: their form, their check sum, and what is kept of them."""
+"""Keys: their form, their checksum, and what the store keeps of them."""
 
 import hashlib
 import zlib

@@ -1,4 +1,4 @@
-"""The service put together: what crashes begins anew, and every door is there."""
+"""The composed service: crashed background tasks restart, and every listener is open."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from tests.api.service_fixture import open_shop
 async def test_a_crash_of_the_upkeep_is_logged_and_ends_no_request(
     autojump_clock, monkeypatch: pytest.MonkeyPatch, faults: list[str]
 ) -> None:
-    """A row that cannot be tidied must not be a way to end the service; it is tried again."""
+    """A row that upkeep cannot process must not end the service; upkeep is retried."""
     tried = []
 
     async def crash(*arguments: object) -> None:
@@ -70,7 +70,7 @@ def test_an_address_that_the_tool_server_cannot_have_is_told_in_one_line(tmp_pat
 
 
 def test_a_stop_does_not_wait_for_a_receiver_that_hangs(tmp_path: Path) -> None:
-    """Its callback is begun, and the next start tries it again."""
+    """The callback has begun, and the next start tries it again."""
     with start_lab() as lab:
         name, ip = next(iter(trio.run(host_names, lab).items()))
         with socket.create_server((ip, 0)) as silent, served(tmp_path, lab) as service:

@@ -1,4 +1,4 @@
-"""The environment and mailprobe.toml: what is taken, and the one line for what is not."""
+"""The environment and mailprobe.toml: accepted settings, and the one-line error for others."""
 
 import socket
 from pathlib import Path
@@ -212,7 +212,7 @@ def test_another_programs_variables_are_let_be(tmp_path: Path) -> None:
 def test_this_hosts_name_is_found_without_a_resolver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """getfqdn and its kin ask the system's resolver, which nothing of ours may do."""
+    """getfqdn and similar calls use the system's resolver, which the service must not do."""
 
     def resolver(*_: object) -> None:
         raise AssertionError("the resolver was asked")

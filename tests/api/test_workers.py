@@ -17,14 +17,14 @@ from mailprobe.api.workers import supervise
 from tests.api.raw_http import connected, error_body, respond
 
 GET = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
-WITHIN_S = 10.0  # what is promised of SIGTERM; far more than anything here takes
+WITHIN_S = 10.0  # the limit for a drain after SIGTERM; far more than any step here takes
 
 
 # -- the program -----------------------------------------------------------------------------
 
 
 async def app(scope, receive, send):
-    """`/` tells who answers; `/stream` begins, and ends a second later."""
+    """`/` answers with the process id; `/stream` sends it at once and ends a second later."""
     me = str(os.getpid()).encode()
     if scope["path"] == "/":
         await respond(send, me)
@@ -53,12 +53,12 @@ def main(how: str, count: str) -> int:
 
     def work(tell) -> None:
         def ready() -> None:
-            os.write(1, b"%d\n" % port)  # whole, whoever else writes
+            os.write(1, b"%d\n" % port)  # one write: lines of several workers do not mix
             tell()
 
         if how == "one fails":
             try:
-                os.read(luck, 1)  # the first to come has it
+                os.read(luck, 1)  # only the first worker gets the octet
             except BlockingIOError:
                 sys.exit(3)
         if how == "stubborn":
@@ -82,11 +82,11 @@ def main(how: str, count: str) -> int:
 class Program:
     def __init__(self, process: trio.Process, said: bytes) -> None:
         self.process = process
-        self.said = said  # so far
+        self.said = said  # the output so far
         self.port = int(said.split()[0]) if said else 0
 
     async def receive(self, lines: int) -> list[bytes]:
-        """The first so many lines that it says."""
+        """Return the first `lines` lines of the output, once they are there."""
         assert self.process.stdout is not None
         with trio.fail_after(WITHIN_S):
             while self.said.count(b"\n") < lines:
@@ -94,12 +94,12 @@ class Program:
         return self.said.split()[:lines]
 
     async def responding_pid(self) -> int:
-        """The process that answers one request."""
+        """Return the id of the process that answers one request."""
         async with connected(self.port) as raw:
             return int((await raw.request(GET)).body)
 
     async def request_until(self, enough: Callable[[set[int]], bool]) -> set[int]:
-        """Send requests until these processes have answered."""
+        """Send requests until the set of answering process ids is `enough`; return the set."""
         pids: set[int] = set()
         with trio.fail_after(WITHIN_S):
             while not enough(pids):
@@ -150,7 +150,7 @@ async def test_an_interrupt_drains_too():
 
 
 async def test_a_killed_worker_takes_nobody_down_and_is_replaced():
-    """Under load: those that the dead one held are lost, nobody else, and a new one comes."""
+    """Under load, only the killed worker's requests are lost, and a new worker replaces it."""
     lost: list[Exception] = []
     answers, answered = trio.open_memory_channel[int](0)
 
@@ -242,7 +242,7 @@ async def test_a_worker_that_does_not_drain_is_killed_and_told_of():
 
 
 async def test_a_process_with_threads_is_not_forked():
-    await trio.to_thread.run_sync(lambda: None)  # trio keeps the thread for a while
+    await trio.to_thread.run_sync(lambda: None)  # trio keeps the thread alive for a while
     with pytest.raises(RuntimeError, match="threads"):
         supervise(lambda ready: None, 1)
 
@@ -252,11 +252,11 @@ if __name__ == "__main__":
 
 
 async def test_the_parent_announces_when_all_serve_and_once() -> None:
-    """Whoever reads that it serves may ask, and be answered by any of them."""
+    """After the announcement, any of the workers can answer a request."""
     async with running("announces", 3) as program:
         port = b"%d" % program.port
         assert await program.receive(4) == [port, port, port, b"all"]
         os.kill(await program.responding_pid(), signal.SIGKILL)
-        assert await program.receive(5) == [port, port, port, b"all", port]  # its successor's
+        assert await program.receive(5) == [port, port, port, b"all", port]  # the new worker's
         assert await program.end() == 0
         assert program.said.count(b"all") == 1

@@ -1,11 +1,11 @@
-"""Paths that settings may name and that can't be read."""
+"""Paths that settings may name and that cannot be read."""
 
 import os
 from pathlib import Path
 
 
 def unreadable_files(folder: Path) -> dict[str, Path]:
-    """Every kind of path that can't be read as a setting's file, by what is said of it."""
+    """Return paths of every kind that cannot be read as a setting's file, by error text."""
     files = {
         "No such file": folder / "none.toml",
         "Is a directory": folder / "directory",

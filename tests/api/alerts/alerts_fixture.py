@@ -1,4 +1,4 @@
-"""Shared set-up of the alert tests: a store, an account, and a mailer that remembers."""
+"""Shared set-up of the alert tests: a store, an account, and a mailer that records mails."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -28,9 +28,9 @@ FEW: Plans = {
 
 @dataclass
 class Mailbox:
-    """A Mailer that takes everything, or what its script says."""
+    """A Mailer that accepts everything, or gives its scripted results."""
 
-    results: list[SendResult] = field(default_factory=list)  # of the first tries
+    results: list[SendResult] = field(default_factory=list)  # of the first attempts
     taken: list[EmailMessage] = field(default_factory=list)
     tries: list[float] = field(default_factory=list)
     takes_s: float = 0.0
@@ -45,7 +45,7 @@ class Mailbox:
 
     @property
     def subjects(self) -> list[str]:
-        """What was told of, without the words around it; and nothing twice."""
+        """The kinds of the mails taken; no Message-ID may come twice."""
         ids = [message["Message-ID"] for message in self.taken]
         assert len(set(ids)) == len(ids)
         return [kind_of(message) for message in self.taken]
@@ -58,7 +58,7 @@ def kind_of(message: EmailMessage) -> str:
 
 
 class AlertsSetup:
-    """Everything but the process: what is here outlives a restart."""
+    """Everything that outlives a restart of the process."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -88,7 +88,7 @@ class AlertsSetup:
         return caller
 
     async def use_before(self, alerts: Alerts, account: Account, units: int) -> None:
-        """Use so much before the eyes of the alerts, and wait until the mails are out."""
+        """Use units while the alerts watch, and wait until the mails are sent."""
         alerts.watch(await self.use(account, units), False)
         await trio.sleep(2)
 

@@ -166,7 +166,7 @@ async def test_nothing_is_posted_while_alerts_are_off(autojump_clock, setup):
 
 
 async def test_a_caller_of_before_the_change_changes_nothing(autojump_clock, setup):
-    """A stream knows its account as it was when it began."""
+    """A stream keeps the account record from when it began."""
     account = await setup.account()
     async with setup.open() as alerts:
         before = await setup.caller(account)
@@ -226,7 +226,7 @@ async def test_a_cap_reached_again_in_one_period_is_told_of_once(autojump_clock,
 
 
 async def test_the_quota_tells_of_use_and_of_402(autojump_clock):
-    """The service itself, from the request to the mail."""
+    """Test the whole service, from the request to the mail."""
     box = Mailbox()
     received: list[Any] = []
     plans = {**FEW, "builder": replace(FEW["builder"], monthly_calls=4)}
@@ -279,7 +279,7 @@ async def test_the_start_does_not_take_past_use_for_a_402(autojump_clock, setup)
         assert set(setup.box.subjects) == {"75 %", "90 %", "100 %"}
 
 
-# -- a store that is away ---------------------------------------------------------------------
+# -- an unavailable store ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.api.alerts.alerts_fixture import AlertsSetup
 
 
 async def test_a_message_whose_account_cannot_be_read_waits_for_its_lease(autojump_clock, setup):
-    """A mail begun late in its lease might end after it, in the hands of two."""
+    """A mail begun late in its lease could outlast it, and a second process would send it too."""
     setup.box.results = [SendResult("450 later")]
     account = await setup.account()
     async with setup.open() as alerts:
@@ -35,7 +35,7 @@ async def test_a_message_whose_account_cannot_be_read_waits_for_its_lease(autoju
 
 
 async def test_a_mail_that_was_taken_is_marked_before_anything_else_is_sent(autojump_clock, setup):
-    """Else it would be due again, and sent again."""
+    """Otherwise the mail would be due again, and sent twice."""
     account = await setup.account()
     await setup.use(account, 18)
     setup.store.away = {"message_attempted"}
@@ -61,7 +61,7 @@ async def test_a_bug_of_ours_ends_one_look_alone(setup, faults):
     assert setup.box.subjects == ["75 %"]
 
 
-# -- trying again -----------------------------------------------------------------------------
+# -- retries ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ async def test_a_message_of_another_version_stops_nobody(autojump_clock, setup, 
 
 
 async def test_a_period_that_is_long_over_is_told_of_no_more(autojump_clock, setup, caplog):
-    """Letters may wait for months for a relay's URL."""
+    """Messages may wait for months until a relay's URL is configured."""
     account = await setup.account()
     async with setup.open(mailer=None) as alerts:
         await setup.use_before(alerts, account, 15)
@@ -217,7 +217,7 @@ async def test_a_stop_does_not_wait_for_a_relay_that_hangs(autojump_clock, setup
             await trio.sleep_forever()
     assert trio.current_time() - began < 3
     assert setup.box.taken == []
-    setup.box.takes_s = 0  # and the next process has it when the lease has ended
+    setup.box.takes_s = 0  # the next process sends it once the lease has ended
     async with setup.open():
         await trio.sleep(LEASE_S + POLL_S + 1)
     assert setup.box.subjects == ["75 %"]
@@ -233,7 +233,7 @@ async def test_no_second_process_takes_a_mail_that_is_under_way(autojump_clock, 
 
 
 async def test_a_stop_at_any_moment_loses_nothing(autojump_clock):
-    """Each turn of the scheduler is a moment to die in."""
+    """Stop after every number of scheduler steps."""
     unsent = 0
     for steps in range(60):
         setup = AlertsSetup()
@@ -256,7 +256,7 @@ async def stay_open(setup: AlertsSetup) -> None:
         await trio.sleep_forever()
 
 
-# -- what the operator says -------------------------------------------------------------------
+# -- the operator's settings ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Handing a mail to a relay: on real sockets, to one that is slow, silent, rude or gone."""
+"""Sending a mail to a relay, on real sockets: to one that is slow, silent, rude or gone."""
 
 import base64
 import email
@@ -30,17 +30,17 @@ SILENCE, HANG_UP = "(silence)", "(hang up)"
 
 @dataclass
 class FakeRelay:
-    """A mail server: what it says at each stage, and what it has heard."""
+    """A mail server with scripted replies, which records the commands that it receives."""
 
     says: dict[str, str] = field(default_factory=dict)
-    features: Iterable[str] = ()  # of EHLO
+    features: Iterable[str] = ()  # in the reply to EHLO
     certificate: trustme.LeafCert | None = None
-    tls: bool = False  # from the first octet on
-    pause_s: dict[str, float] = field(default_factory=dict)  # before it says it
+    tls: bool = False  # TLS from the first octet
+    pause_s: dict[str, float] = field(default_factory=dict)  # stage -> pause before its reply
     received: list[str] = field(default_factory=list)  # commands; (TLS) stands for the handshake
     mails: list[bytes] = field(default_factory=list)
     port: int = 0
-    met: int = 0  # connections
+    met: int = 0  # number of connections
 
     def __post_init__(self) -> None:
         self._moved = trio.Event()
@@ -237,7 +237,7 @@ async def test_a_certificate_of_another_host_gets_no_password():
 
 
 async def test_a_password_in_the_clear_stays_on_this_machine(monkeypatch):
-    """Whoever sits in between can take the word STARTTLS out of the answer."""
+    """An attacker in between can remove STARTTLS from the reply to EHLO."""
     async with open_relay(features=["AUTH PLAIN"]) as relay:
         mailer = towards(relay, user="mail", password="x")
         assert await mailer.send(a_mail()) == ACCEPTED
@@ -278,7 +278,7 @@ async def test_a_login_that_cannot_be_made_is_a_fate(features, says, password):
 @pytest.mark.parametrize("stage", STAGES[:-1])
 @pytest.mark.parametrize("reply", ["450 later", "550 no", "421 bye", HANG_UP, "what?", "", "999"])
 async def test_whatever_a_relay_says_is_a_fate(stage, reply):
-    """Only a final no to the recipient is final: the rest an operator can mend."""
+    """Only a permanent refusal of the recipient is final: an operator can fix the rest."""
     says = {stage: reply, "HELO": reply} if stage == "EHLO" else {stage: reply}
     async with open_relay(says=says) as relay:
         send_result = await towards(relay).send(a_mail())
@@ -306,7 +306,7 @@ async def test_a_relay_that_is_silent_in_the_handshake_is_left():
 
 
 async def test_a_relay_that_drips_is_left():
-    """Each octet comes in time for smtplib, and the line would take for ever."""
+    """Each octet comes within smtplib's timeout, and the line would never end."""
 
     async def drip(stream: Any) -> None:
         with suppress(trio.BrokenResourceError):
@@ -327,7 +327,7 @@ async def test_a_relay_that_drips_is_left():
 
 
 async def test_a_relay_that_files_slowly_is_waited_for():
-    """It has the mail: whoever gives up now sends a copy (RFC 1047)."""
+    """The relay has the mail: giving up now would send a duplicate later (RFC 1047)."""
     async with open_relay(pause_s={".": 1.2}) as relay:
         assert await towards(relay, delivery_s=1.0, answer_s=9).send(a_mail()) == ACCEPTED
 
@@ -407,7 +407,7 @@ async def test_a_line_that_begins_with_a_dot_arrives_as_it_was():
 
 @pytest.mark.parametrize("stage", STAGES)
 async def test_a_cancelled_send_leaves_no_connection(stage):
-    """At every stage; the thread ends with it."""
+    """Cancelled at every stage; the thread ends with the send."""
     async with open_relay(says={stage: SILENCE}) as relay:
         mailer = towards(relay)
         async with trio.open_nursery() as nursery:
@@ -415,7 +415,7 @@ async def test_a_cancelled_send_leaves_no_connection(stage):
             await relay.until(lambda: reached(relay, stage))
             nursery.cancel_scope.cancel()
         relay.says.clear()
-        with trio.fail_after(5):  # the one seat is free again
+        with trio.fail_after(5):  # the one thread is free again
             assert await mailer.send(a_mail()) == ACCEPTED
 
 

@@ -1,4 +1,4 @@
-"""Which thresholds are reached, and what the mail about each says."""
+"""Alert thresholds: when each is reached, and the text of its mail."""
 
 import email
 import email.policy
@@ -115,7 +115,7 @@ def test_a_share_is_never_told_of_too_early(included, used):
 
 
 def test_nothing_is_never_used_up():
-    """A plan that includes nothing is paid by the call from the first; that is no threshold."""
+    """A plan that includes no calls is paid from the first call, so it has no share to reach."""
     for plan in (BUILDER, FREE):
         assert kinds(replace(plan, monthly_calls=0)) == []
 
@@ -136,7 +136,7 @@ def test_the_soft_cap_is_reached_when_the_overage_is(calls, soft_cap, reached):
 
 
 def test_the_hard_cap_is_told_of_when_it_refuses_and_not_before():
-    """It refuses what could pass it: a large request earlier than a small one."""
+    """The cap refuses a request that could exceed it: a large one earlier than a small one."""
     at_the_cap: dict[str, Any] = {"period_billable": 7_500, "caps": (None, 10 * EUR)}
     assert kinds(BUILDER, **at_the_cap) == ["75", "90", "100"]
     assert kinds(BUILDER, **at_the_cap, capped=True) == ["75", "90", "100", "hard_cap"]
@@ -149,13 +149,13 @@ def test_a_free_account_has_no_overage_and_no_caps():
 
 
 def test_a_period_that_is_over_is_no_share_of_anything():
-    """Its count goes on until the provider tells of the next; requests are refused by it, though."""
+    """Its count continues until the provider reports the next period, and still refuses requests."""
     over: dict[str, Any] = {"period_billable": 9_999, "period_end": NOW, "caps": (1, 1)}
     assert kinds(BUILDER, **over) == []
     assert kinds(BUILDER, **over, capped=True) == ["hard_cap"]
 
 
-# -- the letter ---------------------------------------------------------------------------------
+# -- the message --------------------------------------------------------------------------------
 
 
 def test_a_message_is_named_by_its_period_and_its_threshold():
@@ -168,7 +168,7 @@ def test_a_message_is_named_by_its_period_and_its_threshold():
 
 
 def test_the_free_months_messages_are_not_those_of_a_billing_period():
-    """Who upgrades in mid-month has another quantity to run out of, from the same day on."""
+    """An account that upgrades in mid-month gets another quota from the same day."""
     assert message_name(alert("75", "free")) == "2026-03-01T00:00:00Z quota 75"
 
 
@@ -194,7 +194,7 @@ def test_a_message_that_cannot_be_read_is_said_to_be_so(body):
 
 
 class Page(HTMLParser):
-    """What a person sees of it, and everything that it would load."""
+    """The visible text of a page, and everything that the page would load."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class Page(HTMLParser):
 
 
 def mail(one: Alert, account: Account = ACCOUNT, **more: Any) -> email.message.EmailMessage:
-    """As its reader's program takes it."""
+    """Return the mail as a mail program parses it."""
     written = compose(one, account, **{"dashboard_url": DASHBOARD, "sender": SENDER, **more})
     read = email.message_from_bytes(written.as_bytes(), policy=email.policy.SMTP)
     assert isinstance(read, email.message.EmailMessage)

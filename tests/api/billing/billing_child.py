@@ -1,10 +1,10 @@
-"""A process of its own that verifies and bills until it is killed.
+"""A child process that verifies and bills until it is killed.
 
     python -m tests.api.billing.billing_child PATH URL BEGAN SEED
 
-It settles what three accounts use, whose keys' hashes are `ann`, `bob` and `cid`, and
-sends the counts to the Stripe at URL. It says a line for each settlement. Its clock
-goes a hundred times too fast, so that a slot of the meter is a tenth of a second.
+It settles the usage of three accounts, with the key hashes `ann`, `bob` and `cid`, and
+sends the counts to the Stripe at URL. It prints a line for each settlement. Its clock
+runs a hundred times too fast, so that a slot of the meter is a tenth of a second.
 """
 
 import os
@@ -36,7 +36,7 @@ def fast_clock(began: float) -> Callable[[], datetime]:
 
 
 async def use(store: Store, name: str, now: Callable[[], datetime], rng: random.Random) -> None:
-    """Reserve and settle for ever, whole or in two parts, billable and not."""
+    """Reserve and settle forever, whole or in two parts, billable and not."""
     caller = await store.caller(name)
     assert caller
     while True:

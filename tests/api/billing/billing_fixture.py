@@ -1,4 +1,4 @@
-"""Shared set-up of the billing tests: a store, a fake Stripe and the product's parts between them."""
+"""Shared set-up of the billing tests: a store, a fake Stripe, and the billing modules."""
 
 import random
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ REFUSED = Failure("refused", certain=True)
 
 @dataclass
 class BillingSetup:
-    """A store, a fake Stripe, and what stands between them; the clock stands still until told."""
+    """A store, a fake Stripe and the billing modules; the clock moves only when a test sets it."""
 
     store: Any
     fake: FakeStripe
@@ -55,7 +55,7 @@ class BillingSetup:
     caller: Caller
 
     async def use(self, count: int, caller: Caller | None = None) -> None:
-        """Settle so many billable verifications, and one that is not."""
+        """Settle this many billable verifications, and one that is not billable."""
         caller = caller or self.caller
         reservation = await self.store.reserve(caller, count + 1, granted, lease_s=60)
         assert isinstance(reservation, Reservation)
@@ -109,7 +109,7 @@ async def open_billing(tier: str = "builder") -> AsyncIterator[BillingSetup]:
 async def send_event(
     billing: BillingSetup, kind: str = "customer.subscription.updated", **about: Any
 ) -> Any:
-    """Have Stripe tell of it; the account as it is then."""
+    """Send a webhook event from Stripe; return the account after it."""
     about = {"object": "subscription", "customer": "cus_1"} | about
     octets, header = signed(kind, about, billing.clock())
     await billing.payments.receive_event(octets, header)
@@ -122,7 +122,7 @@ async def become(billing: BillingSetup, customer_id: str = "cus_1") -> None:
 
 @asynccontextmanager
 async def open_billed(tier: Any = "free", secret: str | None = SECRET) -> AsyncIterator[Any]:
-    """A service that bills through the fake; the sender is at work."""
+    """Open a service that bills through the fake, with its outbox worker running."""
     async with open_shop(tier, metered=True) as shop, open_fake_stripe(now=shop.clock) as fake:
         stripe = Stripe(KEY, fake.url, QUICK)
         async with open_stripe_payments(

@@ -1,12 +1,12 @@
-"""A Stripe on loopback, with the real one's paths, rules and modes; real sockets.
+"""A fake Stripe on real loopback sockets, with the real one's paths, rules and failures.
 
-It keeps customers, meter events, portal sessions and subscriptions. What becomes of
-the next requests to a path can be told (`fake.next("meter_events", "hangs")`), or
-left to a seeded chance. As a program it says its address and serves until it is killed:
+It keeps customers, meter events, portal sessions and subscriptions. A test can script
+the next requests to a path (`fake.next("meter_events", "hangs")`), or leave them to a
+seeded chance. As a program it prints its address and serves until it is killed:
 
     python -m tests.api.billing.fake_stripe [--port N] [--trouble 0.3] [--seed N]
 
-GET /fake tells its state, and POST /fake sets subscriptions and modes in JSON.
+GET /fake returns its state, and POST /fake sets subscriptions and modes in JSON.
 """
 
 import argparse
@@ -35,10 +35,10 @@ OLDEST, NEWEST = timedelta(days=35), timedelta(minutes=5)  # timestamps of meter
 
 @dataclass(frozen=True)
 class Mode:
-    """What becomes of a request: is it done, and what is said of it."""
+    """How a request is treated: whether it is done, and how it is answered."""
 
     takes: bool = True
-    status: int | None = None  # instead of what came of it
+    status: int | None = None  # replaces the real status
     retry_after: str | None = None
     late_s: float = 0.0
     hangs: bool = False
@@ -67,7 +67,7 @@ FAULTS = sorted(MODES.keys() - {"fine", "is busy"})  # seven seconds are long in
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came."""
+    """A request as received."""
 
     method: str
     path: str
@@ -89,7 +89,7 @@ def wall() -> datetime:
 
 @dataclass
 class FakeStripe:
-    """Its state, and what it answers."""
+    """The state of the fake, and its answers."""
 
     now: Callable[[], datetime] = wall
     key: str = KEY
@@ -107,17 +107,17 @@ class FakeStripe:
     on_ask: Callable[[Asked], None] = lambda asked: None
     on_done: Callable[[Asked], None] = lambda asked: None  # before it is answered
 
-    # what a test says
+    # set by a test
 
     def next(self, word: str, *modes: str) -> None:
-        """So the next requests fare whose path ends with this word."""
+        """Set the modes of the next requests whose path ends with this word."""
         self.modes[word] += modes
 
     def put(self, *subscriptions: dict[str, Any]) -> None:
         for one in subscriptions:
             self.subscriptions[one["id"]] = one
 
-    # what a test looks at
+    # read by a test
 
     @property
     def counted(self) -> int:
@@ -146,7 +146,7 @@ class FakeStripe:
             return refused.status, json.dumps(refused.body).encode()
 
     def _idempotency(self, asked: Asked) -> tuple[int, bytes]:
-        """A POST with an idempotency key is done once, and answered the same a second time."""
+        """Do a POST with an idempotency key once, and repeat its answer for later ones."""
         key = asked.headers.get("idempotency-key", "")
         same = (asked.path, asked.form)
         at, before, body, status = self.keys.get(key, (self.now(), same, b"", 0))
@@ -236,7 +236,7 @@ class FakeStripe:
     # connections
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """One connection."""
+        """Serve one connection."""
         connection = h11.Connection(h11.SERVER)
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError):
             async with stream:
@@ -277,7 +277,7 @@ class FakeStripe:
         if mode.takes:
             status, body = self.answer(asked)
             self.on_done(asked)
-        if mode.hangs:  # until the other side gives up
+        if mode.hangs:  # until the client gives up
             with trio.move_on_after(60):
                 while await stream.receive_some():
                     pass
@@ -376,7 +376,7 @@ def subscription(
     product: str = "prod_1",
     **more: Any,
 ) -> dict[str, Any]:
-    """As the API has it since 2025: the period is the item's."""
+    """Return a subscription in the API's form since 2025: the item has the period."""
     price: dict[str, Any] = {
         "id": "price_1",
         "object": "price",
@@ -406,7 +406,7 @@ def subscription(
 def signed(
     kind: str, about: dict[str, Any], at: datetime, secret: str = SECRET
 ) -> tuple[bytes, str]:
-    """An event as its endpoint gets it: the body and the header Stripe-Signature."""
+    """Return the body of an event and its header Stripe-Signature."""
     event = {"id": "evt_1", "object": "event", "type": kind, "data": {"object": about}}
     octets = json.dumps(event).encode()
     return octets, signature(octets, at, secret)

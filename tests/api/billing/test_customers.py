@@ -26,7 +26,7 @@ from tests.api.billing.fake_stripe import (
 from tests.api.service_fixture import Shop
 from tests.storage.fixed_clock import NOON, Clock, make_caller
 
-# httpx leaves the body's generator behind where a request is cancelled
+# httpx does not close the body's generator when a request is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
 
@@ -66,7 +66,7 @@ async def test_a_customer_made_and_forgotten_is_found_again(billing: BillingSetu
 
 
 async def test_after_a_deleted_customer_comes_another(billing: BillingSetup):
-    """The second creation had the first one's idempotency key: Stripe gave the deleted one again."""
+    """The second creation once reused the idempotency key, and Stripe returned the deleted one."""
     account = billing.caller.account
     for generation in range(3):
         account = await billing.store.change_account(account.id, tier="builder")
@@ -83,7 +83,7 @@ async def test_after_a_deleted_customer_comes_another(billing: BillingSetup):
 
 
 async def test_a_customer_that_stripe_does_not_have_was_deleted(billing: BillingSetup):
-    """Its event never came, or not yet."""
+    """The event of the deletion never came, or has not come yet."""
     account = billing.caller.account
     await billing.payments.portal_url(account, None)
     billing.fake.customers = {"gone": {}}

@@ -1,8 +1,8 @@
-"""kill -9 before any write of what concerns jobs by tool, the billing portal and Stripe's events.
+"""kill -9 before any write of jobs made by tool, of the billing portal and of Stripe's events.
 
-As test_killed_between_writes.py: the service is a process of its own, and dies before its
-first write, then before its second, and so on until it survives. Stripe is a fake in this
-process, which outlives them all.
+As in test_killed_between_writes.py, the service runs in its own process and dies before
+its first write, then before its second, and so on until it survives. Stripe is a fake
+in the test's process and is never killed.
 """
 
 from collections.abc import AsyncIterator
@@ -42,11 +42,11 @@ from tests.api.quota.test_killed_between_writes import (
 from tests.api.stores import asked
 from tests.storage.fixed_clock import SECRET as SECRET_KEY
 
-ACCOUNTS = 50  # more than the requests here have writes: each gets its first customer
+ACCOUNTS = 50  # more than the writes of the requests: each account gets one first customer
 JOB = Case("/mcp", tool("verify_email", email="{}", webhook="[]"), 200, Done(1, 1, 1), 6)
 PORTAL = Case("/v1/management/billing/portal", {}, 200, Done(), 6)
 PORTAL_BY_TOOL = Case("/mcp", tool("create_billing_portal"), 200, Done(), 6)
-EVENTS = {  # what the account is after each: tier, subscription, customers before
+EVENTS = {  # the account after each event: tier, subscription, earlier customers
     "customer.subscription.created": ("builder", "active", 0),
     "customer.deleted": ("free", None, 1),
 }
@@ -54,14 +54,14 @@ EVENTS = {  # what the account is after each: tier, subscription, customers befo
 
 @dataclass
 class Billed:
-    """The service with Stripe, and accounts without a customer."""
+    """The service with a fake Stripe, and accounts without a customer."""
 
     service: Doomed
     stripe: FakeStripe
     accounts: list[dict[str, str]]
 
     def next_account(self, case: Case) -> str:
-        """One that nobody has used asks next, with the key that this request needs; its id."""
+        """Switch to an unused account, with the key that this case needs; return its id."""
         account = self.accounts.pop()
         if case.path != "/mcp":
             account["key"] = account["provisioning_key"]
@@ -69,7 +69,7 @@ class Billed:
         return account["account_id"]
 
     def is_now(self, account_id: str) -> tuple[Any, ...]:
-        """Tier, subscription, customer, and how many customers there were before it."""
+        """Return tier, subscription status, customer id and the number of earlier customers."""
         [[row]] = asked(
             self.service.database,
             "SELECT tier, subscription_status, customer_id, customer_generation FROM accounts"
@@ -79,7 +79,7 @@ class Billed:
         return tuple(row)
 
     def metered(self, account_id: str) -> int:
-        """Verifications that Stripe has been told of, or will be."""
+        """Return the verifications in the outbox for Stripe, sent or not."""
         [[(count,)]] = asked(
             self.service.database,
             "SELECT coalesce(sum(count), 0) FROM outbox JOIN accounts"
@@ -107,7 +107,7 @@ async def open_billed(tmp_path: Path) -> AsyncIterator[Billed]:
 
 
 async def test_portals_events_and_jobs_are_done_once_whatever_is_killed(tmp_path: Path) -> None:
-    """One service for all of them: to make one takes longer than to kill it."""
+    """One service for all cases: setting one up takes longer than killing it."""
     async with open_billed(tmp_path) as billed:
         await kill_portal(billed, PORTAL, 1)
         await kill_portal(billed, PORTAL_BY_TOOL, 3)
@@ -117,7 +117,7 @@ async def test_portals_events_and_jobs_are_done_once_whatever_is_killed(tmp_path
 
 
 async def kill_portal(billed: Billed, case: Case, step: int) -> None:
-    """It makes one customer at Stripe, and a repeat has the same answer."""
+    """The portal creates one customer at Stripe, and a repeat gets the same answer."""
     service = billed.service
     for write in count(step=step):
         account_id = billed.next_account(case)
@@ -141,7 +141,7 @@ async def kill_portal(billed: Billed, case: Case, step: int) -> None:
 
 
 async def kill_job(billed: Billed) -> None:
-    """Killed up to its answer: from then on a job is the same whoever made it."""
+    """Kill before each write up to the answer; after it, a job is the same by tool or by API."""
     service = billed.service
     account_id = billed.next_account(JOB)
     before = service.done()
@@ -172,7 +172,7 @@ async def kill_job(billed: Billed) -> None:
 
 
 async def report(service: Doomed, octets: bytes, signature: str, *, doom: int | None = None) -> int:
-    """Stripe posts an event; its answer's status, 0 where the service died before it."""
+    """Post an event as Stripe does; return the status, or 0 if the service died before it."""
     http = h11.Connection(h11.CLIENT)
     headers = {
         "Host": "a.test",
@@ -195,7 +195,7 @@ async def report(service: Doomed, octets: bytes, signature: str, *, doom: int | 
 
 
 async def kill_event(billed: Billed, kind: str, becomes: tuple[Any, ...], step: int) -> None:
-    """Stripe tells it again until it is answered with 2xx; and once more, as it may."""
+    """Stripe repeats an event until it gets 2xx, and may send it once more."""
     service = billed.service
     for write in count(step=step):
         account_id = billed.next_account(PORTAL)

@@ -31,7 +31,7 @@ from tests.api.billing.fake_stripe import (
 from tests.storage.fixed_clock import SECRET as STORE_SECRET
 from tests.storage.fixed_clock import make_caller
 
-# httpx leaves the body's generator behind where a request is cancelled
+# httpx does not close the body's generator when a request is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
 KILLS = 20
@@ -39,7 +39,7 @@ TIERS = ("builder", "scale", "free")  # of the child's three accounts
 
 
 async def test_killed_at_any_moment_the_meter_counts_each_verification_once(tmp_path: Path):
-    """The sum at Stripe is the sum in the database, whatever was under way at each of the kills."""
+    """The sum at Stripe equals the sum in the database, whatever each kill interrupted."""
     rng = random.Random(11)
     path, began = tmp_path / "mailprobe.db", time.time()
     now = fast_clock(began)
@@ -78,7 +78,7 @@ async def test_killed_at_any_moment_the_meter_counts_each_verification_once(tmp_
 
 
 async def live_and_die(command: list[str], fake: FakeStripe, rng: random.Random) -> None:
-    """Run it, and kill it after so many settlements, or while it waits for so manieth answer."""
+    """Run the child; kill it after some settlements, or while it waits for Stripe's answer."""
     settlements, events = rng.randint(1, 150), rng.randint(1, 6)
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, cwd=ROOT)
 
@@ -99,7 +99,7 @@ async def live_and_die(command: list[str], fake: FakeStripe, rng: random.Random)
 
 
 class Later:
-    """A clock that is ahead, and can be put further ahead."""
+    """A clock ahead of real time, which can be moved further ahead."""
 
     def __init__(self, now: Any) -> None:
         self._now = now
@@ -111,7 +111,7 @@ class Later:
 
 
 async def deliver_all(store: Any, fake: FakeStripe, clock: Later) -> None:
-    """What the fake refuses while it still answers one who was killed is due again later."""
+    """Deliver until all is sent; what the busy fake refuses is due again after the clock moves."""
     stripe = Stripe(KEY, fake.url)
     outbox_worker = OutboxWorker(
         store, stripe, StripeCustomers(store, stripe), now=clock, rng=random.Random(0)

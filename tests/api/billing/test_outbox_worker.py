@@ -36,7 +36,7 @@ from tests.api.billing.fake_stripe import (
 from tests.api.service_fixture import Unsteady
 from tests.storage.fixed_clock import make_caller
 
-# httpx leaves the body's generator behind where a request is cancelled
+# httpx does not close the body's generator when a request is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
 
@@ -141,7 +141,7 @@ async def test_what_stripe_would_not_take_any_more_is_held(billing: BillingSetup
 
 @pytest.mark.parametrize("hook", ["on_ask", "on_done"])
 async def test_a_process_that_dies_in_the_middle_has_sent_it_or_not(billing: BillingSetup, hook):
-    """Its claim ends with the lease; the next one sends it under the same name."""
+    """Its claim ends with the lease; the next process sends it with the same identifier."""
     await billing.use(3)
     billing.fake.next("meter_events", "hangs" if hook == "on_ask" else "hangs after")
     billing.clock.pass_(12)
@@ -246,11 +246,11 @@ async def test_a_store_that_is_away_after_the_sending_counts_nothing_twice(
     assert "the store cannot be asked" in caplog.text
 
 
-# -- the rounds, in virtual time ----------------------------------------------------------------
+# -- the runs, in virtual time ------------------------------------------------------------------
 
 
 class ScriptedStripe:
-    """Stripe without its sockets: does what it is told."""
+    """Stripe without sockets: does what the test scripts."""
 
     def __init__(self) -> None:
         self.failures: list[StripeFailed | Exception] = []

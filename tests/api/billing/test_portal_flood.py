@@ -1,4 +1,4 @@
-"""One account's portals hold up nobody, however long Stripe takes to open them."""
+"""One account's portal requests delay no other account, however slow Stripe is."""
 
 import trio
 
@@ -8,7 +8,7 @@ from tests.api.billing.billing_fixture import QUICK, open_billing
 from tests.api.billing.fake_stripe import PORTAL
 
 TRIES = len(QUICK.repeats_s) + 1
-ASKED = 300  # each would hold a place of the service's requests while Stripe is silent
+ASKED = 300  # each would occupy a request slot while Stripe is silent
 
 
 async def test_of_one_account_few_portals_are_being_opened_at_a_time() -> None:

@@ -1,4 +1,4 @@
-"""Billing rules: subscriptions, signatures, what may be sent again, and the operator's page."""
+"""Billing rules: subscriptions, signatures, safe retries, and the operator's page."""
 
 import random
 import re
@@ -43,10 +43,10 @@ from tests.api.billing.fake_stripe import (
 )
 from tests.storage.fixed_clock import NOON
 
-# httpx leaves the body's generator behind where a request is cancelled
+# httpx does not close the body's generator when a request is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
-# -- what Stripe tells of subscriptions ---------------------------------------------------------
+# -- subscriptions at Stripe --------------------------------------------------------------------
 
 
 def fields_by(*reported: dict[str, Any]) -> dict[str, Any]:
@@ -224,13 +224,13 @@ def test_an_event_is_about_a_customer_and_may_name_the_account():
     assert about(customer=5, metadata=7) == (None, None)
 
 
-# -- what may be sent again ---------------------------------------------------------------------
+# -- safe retries -------------------------------------------------------------------------------
 
 MESSAGE = OutboxMessage("id", "meter", "0" * 36, str(SLOT), b"", 3, NOON, NOON, fence=1)
 
 
 def tried(message: OutboxMessage, failure: Failure, at: datetime) -> OutboxMessage:
-    """As the store has it after the try, claimed once more."""
+    """Return the message as the store has it after the attempt, claimed once more."""
     error = reported(message, failure, at)
     return replace(message, tries=message.tries + 1, fence=message.fence + 1, error=error)
 
@@ -295,7 +295,7 @@ def test_a_retry_after_is_whole_seconds(header, seconds):
 
 
 def rows_of(header: str) -> list[tuple[str, str]]:
-    """The first two cells of each row of the table that begins so."""
+    """Return the first two cells of each row of the table that begins so."""
     _, _, table = (ROOT / "docs/billing.md").read_text("utf-8").partition(f"{header}\n")
     rows = [line.strip("|").split(" | ") for line in table.partition("\n\n")[0].splitlines()[1:]]
     return [(row[0].strip(" `"), row[1].strip(" `|")) for row in rows]

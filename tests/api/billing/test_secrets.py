@@ -29,7 +29,7 @@ from tests.api.billing.fake_stripe import (
 )
 from tests.storage.fixed_clock import Clock, make_caller
 
-# httpx leaves the body's generator behind where a request is cancelled
+# httpx does not close the body's generator when a request is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
 # -- secrets ------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ async def test_no_key_no_secret_and_no_portal_is_in_logs_and_tracebacks(caplog):
 
 
 async def test_a_traceback_shows_no_key_even_with_all_that_its_frames_hold(monkeypatch):
-    """A terminal's log shows the variables of every frame."""
+    """The log on a terminal shows the variables of every frame."""
 
     async def break_down(self: Any, *arguments: Any) -> None:
         raise ZeroDivisionError("in the middle of the SDK")

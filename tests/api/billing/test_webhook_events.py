@@ -1,4 +1,4 @@
-"""Stripe's webhook events: what Stripe says now is what an account is."""
+"""Stripe's webhook events: an account takes the state that Stripe reports now."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,7 +33,7 @@ from tests.api.billing.fake_stripe import (
 from tests.api.service_fixture import Shop
 from tests.storage.fixed_clock import NOON
 
-# httpx leaves the body's generator behind where a request is cancelled
+# httpx does not close the body's generator when a request is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
 
@@ -72,7 +72,7 @@ async def test_other_events_are_taken_and_change_nothing(billing: BillingSetup, 
 
 
 async def test_an_account_forgets_a_customer_that_was_deleted(billing: BillingSetup):
-    """Stripe may not tell any more what it had bought."""
+    """Stripe may no longer report what a deleted customer bought."""
     await become(billing)
     billing.fake.put(subscription("cus_1", "scale"))
     assert (await send_event(billing)).tier == "scale"
@@ -189,7 +189,7 @@ async def test_events_of_one_customer_are_followed_one_after_the_other(billing: 
 
 
 async def test_of_two_processes_the_one_with_older_news_does_not_win(billing: BillingSetup):
-    """The first is told that it is active, and is slow; meanwhile it ended, as the second learns."""
+    """The slow process read "active"; the subscription has ended since, as the other one reads."""
     await become(billing)
     other = Stripe(KEY, billing.fake.url)
     slow = StripePayments(

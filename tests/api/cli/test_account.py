@@ -1,4 +1,4 @@
-"""`mailprobe account`: JSON out, one line for what cannot be."""
+"""`mailprobe account`: prints JSON, or one line for an error."""
 
 import json
 import os
@@ -17,7 +17,7 @@ RunCli = Callable[..., Result]
 
 @pytest.fixture
 def run_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCli:
-    """Runs `mailprobe`, in a directory of its own and without this machine's settings."""
+    """Run `mailprobe` in its own directory, without this machine's settings."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("MAILPROBE_")]:
         monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""`mailprobe clean`: each row once, each address asked once, and an end that came early mended."""
+"""`mailprobe clean`: each row once, each address verified once, and interrupted runs resumed."""
 
 import csv
 import io
@@ -51,7 +51,7 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-# What comes out
+# The output
 
 
 def test_each_row_comes_out_once_in_order_with_its_result(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_domains_take_turns_and_keep_together() -> None:
     assert order[24:] == big[20:]
 
 
-# What is refused
+# Refused input
 
 
 def refused(order: Order) -> str:
@@ -166,7 +166,7 @@ def test_a_late_error_in_the_list_is_told_before_anything_is_asked(tmp_path: Pat
     assert names_in(tmp_path) == ["list.ndjson"]
 
 
-# An end that comes early
+# Interrupted runs
 
 
 def test_a_source_that_fails_loses_no_answer(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_bug_is_not_swallowed_and_loses_no_answer(
 
 
 class Child:
-    """`mailprobe` in a process of its own, with the fake source for an engine."""
+    """`mailprobe` in its own process, with the fake source as its engine."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", reported: io.BufferedReader) -> None:
         self.process = process
@@ -397,7 +397,7 @@ def test_two_runs_at_once_are_kept_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["list.csv", "list.txt", "list.xlsx"])
 def test_a_full_disk_loses_no_answer_and_leaves_no_half_output(tmp_path: Path, name: str) -> None:
-    """RLIMIT_FSIZE stands in for the disk: at first the journal meets it, then the output."""
+    """RLIMIT_FSIZE stands in for a full disk; the journal reaches it first."""
     addresses = [f"a{n}@shop.test" for n in range(200)]
     written(tmp_path / "list.csv", "email\n" + "\n".join(addresses))
     command = ("clean", "list.csv", "-o", f"out{Path(name).suffix}")

@@ -1,4 +1,4 @@
-"""`mailprobe demo`: the whole way, on real sockets of this machine alone."""
+"""`mailprobe demo` from start to end, on real loopback sockets."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def start(place: Path) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever runs the tests
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # inherited
     )
 
 

@@ -1,4 +1,4 @@
-"""`mailprobe doctor`: each check well and ill, the clock, and what it prints."""
+"""`mailprobe doctor`: each check passing and failing, the clock, and the output."""
 
 import io
 import json
@@ -53,13 +53,13 @@ RECORDS = {
 
 @dataclass
 class Internet:
-    """Endpoints and mail hosts as they are wanted, for one examination."""
+    """Fake endpoints and mail hosts for one run of the checks."""
 
     records: dict[tuple[str, str], list[str]] = field(default_factory=lambda: dict(RECORDS))
-    failing: dict[str, str] = field(default_factory=dict)  # URL -> words
+    failing: dict[str, str] = field(default_factory=dict)  # URL -> error text
     silent: bool = False
     date: str | None = field(default_factory=lambda: formatdate(NOW, usegmt=True))
-    refused: str | None = None  # why nobody connects
+    refused: str | None = None  # why every connection fails
     banner: bytes = b"220 mx ready\r\n"
     ehlo: bytes = b"250-mx at your service, [11.0.9.9]\r\n250 PIPELINING\r\n"
     dialled: list[tuple[str, int]] = field(default_factory=list)
@@ -121,7 +121,7 @@ async def open_network(internet: Internet, settings: EngineSettings):
 
 
 async def examined(internet: Internet, database: object, **settings: Any) -> dict[str, Any]:
-    """The checks by the first word of their names, and "all": a list of them."""
+    """Return the checks by the first word of their names, and a list of them as "all"."""
     chosen = EngineSettings(doh_urls=(FIRST, SECOND), **{"helo_name": HELO, **settings})
     async with open_network(internet, chosen) as network:
         checks = await examine_with(network, chosen, str(database))
@@ -285,7 +285,7 @@ async def test_a_postgresql_server_that_is_away_is_told_without_its_password():
 
 
 def run_doctor(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """`mailprobe doctor` where nobody answers at all."""
+    """Run `mailprobe doctor` where no host answers."""
     environ = {
         **os.environ,
         "MAILPROBE_DOH_URLS": "http://127.0.0.1:1/q,https://127.0.0.1:1/q",

@@ -1,4 +1,4 @@
-"""`mailprobe clean --server`: a service asked in small requests, patiently, and nothing asked twice."""
+"""`mailprobe clean --server`: small requests with retries; no answered address is sent again."""
 
 import json
 import math
@@ -105,7 +105,7 @@ def addresses(count: int, domains: int) -> list[str]:
 async def stream_answers(
     texts: list[str], handle: Callable[[httpx.Request], Awaitable[httpx.Response]]
 ) -> tuple[list[str], str | None]:
-    """Ask for all; what came, and the trouble at the end."""
+    """Send all addresses; return the answers, and the error at the end."""
     came: list[str] = []
     headers = {"authorization": "Bearer sk_test_x"}
     transport = httpx.MockTransport(handle)  # type: ignore[arg-type]
@@ -300,7 +300,7 @@ async def test_whoever_leaves_ends_the_requests(autojump_clock: Any) -> None:
 
 
 def test_what_was_answered_is_kept_and_not_asked_again(tmp_path: Path) -> None:
-    """The journal and this source together, over a refusal and --resume."""
+    """Test the journal and this source together, with a refusal and --resume."""
     path = tmp_path / "list.txt"
     texts = addresses(120, 12)
     path.write_text("".join(f"{text}\n" for text in texts))
@@ -332,7 +332,7 @@ def test_what_was_answered_is_kept_and_not_asked_again(tmp_path: Path) -> None:
 
 
 async def test_the_first_answer_about_another_address_ends_it(autojump_clock: Any) -> None:
-    """Asking again would be answered so again, and billed."""
+    """A repeat would get the same wrong answer, and be billed."""
     service = Service(always=lambda _: httpx.Response(200, content=line_of("mallory@x.test")))
     came, fault = await stream_answers(addresses(300, 60), service.handle)
     assert came == []
@@ -435,7 +435,7 @@ async def test_a_service_that_fails_on_everything_is_no_verdict(
     assert trio.current_time() - began < 2 * TIMEOUT_S
 
 
-# What is pure
+# Pure functions
 
 
 def test_a_domain_is_taken_by_the_run_and_rests_until_it_is_put_back() -> None:
@@ -494,7 +494,7 @@ def test_the_address_of_the_endpoint_is_made_of_the_servers() -> None:
 def test_a_server_that_is_not_there_ends_the_command_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On real sockets; the key is not repeated to the screen."""
+    """On real sockets; the line does not contain the key."""
     monkeypatch.setattr("mailprobe.api.cli.http_source.FIRST_TIMEOUT_S", 0.0)
     path = tmp_path / "list.txt"
     path.write_text("ann@shop.test\n")

@@ -1,4 +1,4 @@
-"""`mailprobe job`: callbacks are seen, with their attempts, and sent again."""
+"""`mailprobe job`: lists callbacks with their attempts, and sends them again."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ HOOK = "https://hooks.shop.test/mail?token=1"
 
 @pytest.fixture
 def jobs(run_cli: RunCli, tmp_path: Path) -> dict[str, str]:
-    """A job that is pending, and one that was given up after a 500."""
+    """Make a pending job, and one that was given up after a 500."""
     account = printed_object(
         run_cli("account", "create", "--email", "ann@example.org", "--tier", "scale")
     )

@@ -1,4 +1,4 @@
-"""What was answered is kept: through kill -9, a torn line, a full disk and a second run."""
+"""The journal keeps every answer through kill -9, a torn line, a full disk and a second run."""
 
 import json
 import os
@@ -103,7 +103,7 @@ def test_a_damaged_line_is_left_out_and_counted(
 
 
 def test_a_journal_without_checksums_is_read(tmp_path: Path) -> None:
-    """As an earlier version wrote it."""
+    """An earlier version wrote journals without checksums."""
     path = tmp_path / "j"
     lines = [msgspec.json.encode(HEADER), msgspec.json.encode(ANN), msgspec.json.encode(BOB)]
     path.write_bytes(b"\n".join(lines) + b"\n")

@@ -1,4 +1,4 @@
-"""`mailprobe key`: made, listed without their secrets, revoked for good."""
+"""`mailprobe key`: creates keys, lists them without their secrets, and revokes them for good."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The recommended interpretation order, rule by rule, and the words for a reason."""
+"""The recommended interpretation order, rule by rule, and the text for each reason."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""List files as people have them: any delimiter, encoding and ending, read and written back."""
+"""List files with any delimiter, encoding and line ending are read and written back."""
 
 import csv
 import io
@@ -41,7 +41,7 @@ def complaint(path: Path, column: str | None = None) -> str:
 
 
 def rewritten(path: Path, manner: OutputFormat | None = None) -> bytes:
-    """The list with results, as `clean` writes it."""
+    """Return the list with results, as `clean` writes it."""
     file = io.BytesIO()
     with open_list(path, column=None) as source:
         for _ in source.rows():
@@ -226,7 +226,7 @@ def test_plain_lines_become_a_table_of_results(tmp_path: Path) -> None:
 
 
 def test_objects_keep_their_text_to_the_letter(tmp_path: Path) -> None:
-    """Numbers beyond 64 bits, doubled names and order are not ours to change."""
+    """`clean` keeps numbers beyond 64 bits, duplicate names and the order."""
     path = tmp_path / "a.ndjson"
     line = '{ "id": 123456789012345678901234567890, "x": 1.0, "x": 2, "email": "ann@shop.test"'
     path.write_text(line + " }\n\n{}\n")

@@ -1,4 +1,4 @@
-"""`mailprobe lists update`, without any network: archives from a folder, pip and npm played."""
+"""`mailprobe lists update` without a network: archives from a folder, fake pip and npm."""
 
 import io
 import json
@@ -23,7 +23,7 @@ THROWAWAYS = [f"throwaway{n}.com" for n in range(50_001)]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data folder with the lists kept by hand, and nothing made yet."""
+    """Make a data folder with the hand-written lists, and no generated ones."""
     folder = tmp_path / "data"
     folder.mkdir()
     for file in CURATED:
@@ -124,7 +124,7 @@ def test_a_missing_archive_changes_nothing(folder, archives, missing):
 
 
 def test_a_damaged_archive_changes_nothing(folder, archives, monkeypatch):
-    """One line, whichever octets of whichever archive are damaged.
+    """The error is one line, whatever octets of any archive are damaged.
 
     The list is as much above its least length as the others here, but short: it is read 120 times.
     """
@@ -248,7 +248,7 @@ def test_without_the_free_archive_the_free_providers_stay(folder, archives):
 
 
 def play(monkeypatch, archives: Path | None, said: str = "") -> list[list[str]]:
-    """pip and npm, played: pip hands over the wheels of a folder, or fails with these words."""
+    """Install a fake pip and npm: pip provides the wheels of a folder, or fails with a text."""
     asked: list[list[str]] = []
 
     def fake_run(argv, **options):

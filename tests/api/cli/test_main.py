@@ -1,4 +1,4 @@
-"""`mailprobe` itself: quick to help, and its exit codes."""
+"""The `mailprobe` command: a fast `--help`, and its exit codes."""
 
 import subprocess
 import sys

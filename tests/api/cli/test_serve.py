@@ -1,4 +1,4 @@
-"""`mailprobe serve`: started, asked and stopped as a process of its own, on real sockets."""
+"""`mailprobe serve` in its own process, on real sockets: start, requests and stop."""
 
 import json
 import os
@@ -37,14 +37,14 @@ def lab() -> Iterator[Lab]:
 
 @dataclass
 class Served:
-    """A running service, and what it has said so far."""
+    """A running service, and its output so far."""
 
     url: str
     process: "subprocess.Popen[str]"
     said: str
 
     def stop(self) -> str:
-        """SIGTERM; gives all that it said, once it has ended well."""
+        """Send SIGTERM, expect a clean end, and return the whole output."""
         self.process.send_signal(signal.SIGTERM)
         _, rest = self.process.communicate(timeout=20)
         assert self.process.returncode == 0, self.said + rest
@@ -106,7 +106,7 @@ def test_it_serves_an_account_made_meanwhile_and_ends_when_told(
 ) -> None:
     address = lab.addresses["deliverable"][0]
     with served(tmp_path, lab, "--workers", workers) as service:
-        assert "mailprobe account create" in service.said  # nobody has an account yet
+        assert "mailprobe account create" in service.said  # there is no account yet
         account = make_account(tmp_path)
         with httpx.Client(base_url=service.url, trust_env=False) as client:
             assert client.get("/health").json()["ok"] is True

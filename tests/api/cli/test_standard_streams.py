@@ -125,7 +125,7 @@ def test_a_standard_output_that_takes_nothing_is_told(
 def test_a_list_is_cleaned_though_nobody_hears_of_it(
     tmp_path: Path, before: Callable[[], None]
 ) -> None:
-    """No file that is opened may get the number of a standard stream: words would go into it."""
+    """No opened file may get the number of a standard stream: messages would be written into it."""
     written(tmp_path / "list.csv")
     done = run("clean", "list.csv", directory=tmp_path, before=before)
     assert done.returncode == 0
@@ -171,7 +171,7 @@ def test_ctrl_c_works_in_every_moment_of_the_start(tmp_path: Path, words: list[s
             ) as process:  # fmt: skip
                 assert process.stdout
                 assert process.stdout.read(1) == b"."
-                time.sleep(0.01 + step * 0.07)  # the moment is what is tried
+                time.sleep(0.01 + step * 0.07)  # the test varies this moment
                 process.send_signal(number)
                 try:
                     _, err = process.communicate(timeout=20)

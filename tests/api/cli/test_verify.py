@@ -1,4 +1,4 @@
-"""`mailprobe verify`: a table for a person, lines for a script, and nothing that harms a screen."""
+"""`mailprobe verify`: a table for a person, lines for a script, and no terminal escapes."""
 
 import io
 import json
@@ -195,7 +195,7 @@ main()
 
 @pytest.mark.parametrize("words", [["ann@example.org"], ["--json", "ann@example.org"]])
 def test_the_first_question_leaves_before_what_it_does_not_need(words: list[str]) -> None:
-    """The lists of modules grow unseen, and each costs the one who waits at the terminal."""
+    """Every imported module delays the answer at the terminal, so new imports must be noticed."""
     done = subprocess.run(
         [sys.executable, "-c", AT_THE_FIRST_PACKET, "verify", *words],
         env={**os.environ, "MAILPROBE_DOH_URLS": "https://127.0.0.1:9/dns-query"},

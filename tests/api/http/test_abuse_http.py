@@ -1,4 +1,4 @@
-"""What a client may do to HTTP, and what it may not do to others: the service on real sockets."""
+"""Abusive HTTP clients on real sockets: each is refused or limited and delays no other client."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,7 +25,7 @@ MEBIBYTE = 1024 * 1024
 
 @dataclass
 class Listeners:
-    """A service behind its sockets."""
+    """A service with its API and tool server on real sockets."""
 
     shop: Shop
     api: Serving
@@ -43,7 +43,7 @@ class Listeners:
 
 
 class ReceivesEvents:
-    """A billing provider that is told of events."""
+    """A billing provider that receives webhook events and records their sizes."""
 
     receives_events = True
 
@@ -124,7 +124,7 @@ async def test_a_coded_body_is_refused_unread(coding):
         assert (await listeners.api.request(listeners.head(VERIFY, *fields) + "{}")).status == 401
 
 
-# -- bodies that are awaited ---------------------------------------------------------------------
+# -- incomplete bodies ---------------------------------------------------------------------------
 
 
 async def crowd(stack: AsyncExitStack, server: Serving, said: bytes | str, count: int) -> list[Raw]:
@@ -141,7 +141,7 @@ async def settled() -> None:
 
 @pytest.mark.parametrize("path", [STRIPE, VERIFY, "/mcp"])
 async def test_slow_bodies_without_a_key_hold_up_nobody(path):
-    """100 of them where 20 requests may be at work; the issue had 1,000 and 1,000."""
+    """100 slow bodies where 20 requests may be in flight."""
     opened = open_listeners(ReceivesEvents(), in_flight_max=20, body_s=30.0)
     async with opened as listeners, AsyncExitStack() as stack:
         server = listeners.tools if path == "/mcp" else listeners.api
@@ -193,7 +193,7 @@ async def test_a_route_that_is_off_answers_404_unread():
 @pytest.mark.parametrize("fields", [["Content-Length: 9999999"], ["Content-Length: 500"]])
 @pytest.mark.parametrize("listener", ["api", "tools"])
 async def test_the_key_is_checked_from_the_head_on_both_servers(listener, fields):
-    """401 before 413 and 408, and nothing of the body is read."""
+    """401 comes before 413 and 408, and the server reads nothing of the body."""
     async with open_listeners() as listeners, getattr(listeners, listener).connect() as raw:
         path = VERIFY if listener == "api" else "/mcp"
         for sent in ([], ["Authorization: Bearer sk_live_nothing"]):
@@ -239,7 +239,7 @@ async def test_beyond_the_sum_of_all_bodies_the_youngest_without_a_key_is_refuse
 
 
 async def test_bodies_on_their_way_leave_room_for_requests_that_come_in_one_piece():
-    """They filled the bound to its last octet, and the smallest request of another got 503."""
+    """Incomplete bodies once filled the whole budget, and another client's small request got 503."""
     intake = BodyBudget(octets_max=MEBIBYTE)
     async with open_listeners(intake=intake, body_s=30.0) as listeners, AsyncExitStack() as stack:
         neighbour = await listeners.shop.new_key("sk_live_")
@@ -274,7 +274,7 @@ async def test_of_one_address_and_of_one_key_the_body_awaited_longest_is_refused
         assert (await raw.request("{}")).status == 400
 
 
-# -- who hangs up ---------------------------------------------------------------------------------
+# -- hanging up -----------------------------------------------------------------------------------
 
 BEHIND = {"nothing": "", "a CRLF": "\r\n", "a request": "GET /health HTTP/1.1\r\nHost: a\r\n\r\n"}
 
@@ -299,7 +299,7 @@ async def test_who_hangs_up_is_not_billed_whatever_came_behind_the_body(behind, 
                 await until_under_way(shop, 0)
         await until_under_way(shop, 0)
         await settled()
-        assert await shop.rows() == []  # answered after a second, it would have had one
+        assert await shop.rows() == []  # an answer, after a second, would have had a row
 
 
 async def until_under_way(shop: Shop, count: int) -> None:
@@ -323,12 +323,12 @@ async def test_who_sends_no_more_still_gets_an_answer_that_waits_for_nobody():
                 await raw.assert_closed()
 
 
-# -- who does not read ----------------------------------------------------------------------------
+# -- unread answers -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("apart", [False, True])
 async def test_no_answer_is_made_before_the_one_before_it_is_out(apart):
-    """Hundreds of requests in a row, their answers unread, were as many answers in memory."""
+    """Hundreds of pipelined requests with unread answers once held as many answers in memory."""
     made = 0
 
     async def app(scope, receive, send):
@@ -341,14 +341,14 @@ async def test_no_answer_is_made_before_the_one_before_it_is_out(apart):
         for part in [request] * 20 if apart else [request * 20]:
             await raw.send(part)
             await settled()
-        assert made <= 4  # the kernel takes some MiB
+        assert made <= 4  # the kernel's buffers hold some MiB
         for _ in range(20):
             assert len((await raw.answer()).body) == 2 * MEBIBYTE
         assert made == 20
 
 
 async def test_who_reads_no_answer_holds_neither_a_place_nor_the_room_of_a_request():
-    """Answers that cannot be sent were work for 15 s: a hundred of them delayed everybody."""
+    """Unread answers once counted as requests in flight for 15 s: a hundred delayed all clients."""
     room = AdmissionQueue()
     opened = open_listeners(admission_queue=room, in_flight_max=20, send_s=30.0)
     async with opened as listeners, AsyncExitStack() as stack:
@@ -366,7 +366,7 @@ async def test_who_reads_no_answer_holds_neither_a_place_nor_the_room_of_a_reque
 
 
 async def test_who_reads_no_answer_makes_room_for_a_newcomer():
-    """It had its connection for 15 s, where all connections were such ones."""
+    """Such a client once kept its connection for 15 s, even when all connections were taken."""
 
     async def app(scope, receive, send):
         await respond(send, bytes(8 * MEBIBYTE) if scope["path"] == "/large" else b"ok")

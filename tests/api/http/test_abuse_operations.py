@@ -1,4 +1,4 @@
-"""What an operator relies on whatever the service goes through: health, ports, the end."""
+"""Operations under stress: health, memory, taken ports, and signals that end the service."""
 
 import os
 import resource
@@ -49,7 +49,7 @@ def until_ok_is(service: Running, ok: bool) -> None:
 
 
 def test_health_says_so_when_the_disk_is_full(place: Place) -> None:
-    """A bound on the size of files stands in for the disk: what is there may be read and no more."""
+    """RLIMIT_FSIZE stands in for a full disk: files can be read and cannot grow."""
     with running(place) as service:
         until_ok_is(service, True)
         pid = service.process.pid
@@ -103,7 +103,7 @@ def rss_mib(pid: int) -> float:
 
 
 def push(sock: socket.socket, octets: bytes) -> None:
-    """As many as the other side takes at once."""
+    """Send as many of the octets as the socket accepts without blocking."""
     sock.setblocking(False)
     with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
         while octets:
@@ -112,10 +112,10 @@ def push(sock: socket.socket, octets: bytes) -> None:
 
 @pytest.mark.parametrize("with_key", [False, True])
 def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool) -> None:
-    """300 connections, 2 MB each: it was 620 MiB, without a key. All others are served.
+    """300 connections without a key, 2 MB each, once held 620 MiB. Others are still served.
 
-    The allocator gives back at once what is freed (glibc's M_MMAP_THRESHOLD), so that this
-    measures what is held. Usually it keeps 20 to 80 MiB more, by the order of what is freed.
+    glibc's M_MMAP_THRESHOLD makes the allocator return freed memory at once, so that
+    this measures what is held. Otherwise it keeps 20 to 80 MiB more.
     """
     place = replace(place, env={**place.env, "MALLOC_MMAP_THRESHOLD_": "16384"})
     who = place.make_account("scale")
@@ -134,7 +134,7 @@ def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool)
             for sock in crowd:
                 push(sock, bytes(256 * 1024))
             assert is_ok(service)
-        # h11's buffers come on top of the bodies' octets: 72 MiB, and 92 for a moment
+        # h11's buffers add to the bodies' octets: 72 MiB, and briefly 92
         assert rss_mib(pid) - before_mib < (100 if with_key else 50)
         answer = httpx.post(
             f"{service.url}/v1/email/verify", json={"email": "not an address"},
@@ -171,7 +171,7 @@ def test_a_taken_port_ends_with_2_and_one_line(place: Place, which: str, workers
 
 @pytest.fixture
 def sighup_not_ignored() -> Iterator[None]:
-    """The service inherits it, and the tests may run under nohup themselves."""
+    """The service inherits the signal's disposition, and the tests may run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -180,7 +180,7 @@ def sighup_not_ignored() -> Iterator[None]:
 @pytest.mark.usefixtures("sighup_not_ignored")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sighup_drains_as_sigterm_does(place: Place, workers: int) -> None:
-    """A connection that idles is closed, and the exit code is 0."""
+    """The service closes an idle connection and exits with 0."""
     with running(place, workers=workers) as service:
         with socket.create_connection(("127.0.0.1", service.port)) as sock:
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: a.test\r\n\r\n")
@@ -204,7 +204,7 @@ def test_under_nohup_sighup_ends_nothing(place: Place) -> None:
 
 
 def test_workers_announce_themselves_when_all_are_ready(place: Place) -> None:
-    """Each has told its states by then: a connection to any of them is served."""
+    """Both workers run when the start is announced, and connections are served."""
     with running(place, workers=2) as service:
         children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children")
         assert len(children.read_text().split()) == 2

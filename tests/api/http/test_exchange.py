@@ -23,7 +23,7 @@ MEBIBYTE = 1 << 20
 
 
 def quart() -> Any:
-    """What the service is made of, in small."""
+    """A small Quart application, as the service has one."""
     app = QuartTrio(__name__)
     app.config["MAX_CONTENT_LENGTH"] = 2 * MEBIBYTE
 
@@ -50,7 +50,7 @@ async def assert_alive(server) -> None:
 
 
 async def test_http2_data_after_an_early_answer_leaves_the_server_alive():
-    """DATA for a stream that was answered and forgotten raised KeyError out of the server."""
+    """DATA for a stream that was answered and dropped once crashed the server with KeyError."""
     async with serving(quart()) as server:
         async with server.connect() as raw:
             client = h2.connection.H2Connection()
@@ -280,7 +280,7 @@ async def test_chunks_are_counted_while_they_are_read(app):
 
 
 async def test_a_body_of_countless_chunks_is_too_large_too():
-    """Two mebibytes of them, an octet each, would keep the process busy for seconds."""
+    """Two MiB of one-octet chunks would keep the process busy for seconds."""
     async with serving(quart()) as server, server.connect() as raw:
         await raw.send(post(CHUNKED, body="1\r\nx\r\n" * 5000))
         await assert_too_large(raw)
@@ -396,7 +396,7 @@ async def test_a_crash_in_the_answer_cuts_it_off_visibly(app, caplog):
             assert not (await raw.rest()).endswith(b"0\r\n\r\n")
         async with server.connect() as raw:
             await raw.send("GET / HTTP/1.0\r\n\r\n")
-            with pytest.raises(trio.BrokenResourceError):  # a plain close would end it well
+            with pytest.raises(trio.BrokenResourceError):  # a plain close looks complete
                 await raw.rest()
 
 

@@ -17,7 +17,7 @@ START = {"type": "http.response.start", "status": 200}
 
 
 async def mirror(scope, receive, send):
-    """Answers with all that it was told."""
+    """Answer with the scope and the body that the application received, as JSON."""
     state = {**scope, "state": sorted(scope["state"]), "client": scope["client"][0]}
     assert state.pop("extensions") in ({}, {WHOLE_BODY: b""}, {WHOLE_BODY: b"hello"})
     reported = {"scope": {**state, "server": scope["server"][0]}, "body": await read_body(receive)}
@@ -45,14 +45,14 @@ ASKED = {
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 async def test_both_ways_tell_the_application_the_same(asked):
-    """In one piece it goes the short way, in two the long one."""
+    """A request in one piece takes the fast path, one in two pieces goes through h11."""
     octets = asked.encode("latin-1")
     assert read_fast(octets, 16_384) is not None
     async with serving(mirror) as server, server.connect() as raw:
         for _ in range(2):
             short = await raw.request(octets)
             await raw.send(octets[:10])
-            await trio.testing.wait_all_tasks_blocked(0.01)  # lest they become one
+            await trio.testing.wait_all_tasks_blocked(0.01)  # else both are one read
             long = await raw.request(octets[10:])
             assert short.status == long.status == 200
             assert json.loads(short.body) == json.loads(long.body)
@@ -109,7 +109,7 @@ async def test_both_ways_answer_the_same():
     async with serving(app) as server:
         for path in ("/whole", "/lines", "/empty", "/last"):
             said = []
-            for field in ("X", "Expect"):  # with which it is plain no more
+            for field in ("X", "Expect"):  # a request with Expect goes through h11
                 async with server.connect() as raw:
                     asked = GET.replace(" / ", f" {path} ").replace("Host", f"{field}: x\r\nHost")
                     await raw.send(asked)
@@ -120,7 +120,7 @@ async def test_both_ways_answer_the_same():
 
 
 async def test_what_comes_before_its_turn_waits_for_it():
-    """A request behind a plain one that is under way, half of it even later."""
+    """One and a half requests come behind one in progress; the rest comes later."""
     stream = Streaming()
 
     async def app(scope, receive, send):

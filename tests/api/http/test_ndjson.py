@@ -1,4 +1,4 @@
-"""The stream's body: a line as soon as its verdict is there, and nothing else."""
+"""The body of a stream: each line is sent as soon as its verdict is there."""
 
 import json
 
@@ -68,7 +68,7 @@ async def test_a_long_stream_is_not_cut(autojump_clock, shop: Shop):
 
 
 async def test_the_end_is_said_with_the_last_line(autojump_clock, shop: Shop):
-    """Apart, it would be a packet of its own for each request."""
+    """A separate end would cost one more packet per request."""
     add_hosts(shop.world)
     messages = []
 

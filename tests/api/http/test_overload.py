@@ -23,7 +23,7 @@ WHOLE = HEAD + "Content-Length: 5\r\n\r\nhello"
 
 
 class Store:
-    """Grants so many a second, one after the other, as long as it runs."""
+    """A store that grants reservations one after the other, at a fixed rate per second."""
 
     def __init__(self, rate: float) -> None:
         self.pause_s = 1 / rate
@@ -43,7 +43,7 @@ class Store:
 
 
 class Flood:
-    """Requests that come so often a second, and what became of them."""
+    """A flood of requests for one admission queue; counts those rejected."""
 
     def __init__(self, queue: AdmissionQueue, store: Store) -> None:
         self.queue = queue
@@ -111,7 +111,7 @@ async def test_a_burst_is_no_overload(autojump_clock, flood):
 
 
 async def test_a_burst_that_takes_a_while_to_come_is_none_either(autojump_clock, flood):
-    """On a slow machine 2,000 take their time to be read, and to be granted."""
+    """A slow machine takes a while to read 2,000 requests and to grant them."""
     coming = flood(500)
     await coming.rush(1_000, 2)
     assert not coming.rejected
@@ -120,7 +120,7 @@ async def test_a_burst_that_takes_a_while_to_come_is_none_either(autojump_clock,
 
 
 async def test_after_a_rejection_a_queue_that_stands_for_100_ms_is_rejected(autojump_clock, flood):
-    """CoDel's interval: the flood's next wave is not taken for a burst."""
+    """CoDel's interval: the flood's next wave does not count as a burst."""
     coming = flood(500)
     await coming.rush(1_500, 6)
     coming.most = 0
@@ -159,7 +159,7 @@ def test_a_place_is_left_once_and_taken_once():
     ticket.leave()
     ticket.leave()
     assert len(queue) == 0
-    assert ticket.try_enter()  # its answer was given: whatever comes of its body is passed over
+    assert ticket.try_enter()  # already answered: the rest of its body is discarded
     assert len(queue) == 0
 
 
@@ -167,7 +167,7 @@ def test_a_place_is_left_once_and_taken_once():
 
 
 class Slow:
-    """An application that lets nobody in before it is told to."""
+    """An application that admits no POST request before `go_on` is set."""
 
     def __init__(self) -> None:
         self.go_on = trio.Event()
@@ -183,7 +183,7 @@ class Slow:
 
 
 def fill(queue: AdmissionQueue) -> list[Ticket]:
-    """As many as may wait, so that the next one is one too many."""
+    """Fill the queue with tickets, so that the next one must be rejected."""
     tickets = []
     while not queue.is_full:
         tickets.append(Ticket(queue))
@@ -266,7 +266,7 @@ async def test_their_turn_comes_in_the_order_of_their_coming(autojump_clock, nur
         nursery.start_soon(work, number)
     await trio.testing.wait_all_tasks_blocked()
     assert len(begun) == ACTIVE_MIN
-    tickets[ACTIVE_MIN].leave()  # it hung up
+    tickets[ACTIVE_MIN].leave()  # this client hung up
     for ticket in tickets[:2]:
         ticket.leave()
         await trio.testing.wait_all_tasks_blocked()
@@ -279,7 +279,7 @@ async def test_their_turn_comes_in_the_order_of_their_coming(autojump_clock, nur
 async def test_more_are_worked_on_where_it_is_the_store_that_is_slow(
     busy, at_idempotency, autojump_clock, nursery
 ):
-    """Each more costs processor time, and where there is time left it is the store they wait for."""
+    """Idle processor time means that requests wait for the store, so more may be active."""
     queue = AdmissionQueue(computed_s=lambda: busy * trio.current_time())
     store = Store(400)
     nursery.start_soon(store.run)
@@ -299,12 +299,12 @@ async def test_more_are_worked_on_where_it_is_the_store_that_is_slow(
 
 
 async def test_a_request_is_rejected_soon_or_waits_until_it_is_served(autojump_clock, nursery):
-    """A rejection is promised within 50 ms: one that comes later helps nobody."""
+    """A rejection comes within 50 ms, because a later one does not help the client."""
     queue = AdmissionQueue(computed_s=lambda: 0.0)
     server = a_server(queue)
     nursery.start_soon(server.resume_unread)
     tickets = fill(queue)
-    queue.charge_rejection(0.05)  # for a while, none may be rejected
+    queue.charge_rejection(0.05)  # no rejection is allowed for a while
     read = []
 
     async def come(name):
@@ -353,7 +353,7 @@ async def test_in_an_overrun_posts_are_left_unread_and_gets_are_served():
     app.go_on.set()
     async with serving(app, queue) as server, server.connect() as raw, server.connect() as late:
         tickets = fill(queue)
-        queue.charge_rejection(60.0)  # as long, none may be rejected
+        queue.charge_rejection(60.0)  # no rejection is allowed for a minute
         await late.send(WHOLE)
         assert (await raw.request("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n")).status == 200
         assert app.begun == 0
@@ -394,7 +394,7 @@ async def test_bodies_that_are_awaited_fill_no_room():
     async with serving(app, queue) as server, server.connect() as raw, server.connect() as late:
         await late.send(HEAD + "Content-Length: 5\r\n\r\n")
         app.go_on.set()
-        assert (await raw.request(WHOLE)).status == 200  # after the other's head was read
+        assert (await raw.request(WHOLE)).status == 200  # sent after the other's head was read
         assert len(queue) == 0
         await late.send("hello")
         assert (await late.answer()).status == 200

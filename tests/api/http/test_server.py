@@ -1,4 +1,4 @@
-"""What the server bears, and how it ends: on real sockets."""
+"""The HTTP server on real sockets: its limits, and how it drains and ends."""
 
 import gc
 import signal
@@ -49,7 +49,7 @@ async def test_an_open_stream_ends_whole_and_nobody_else_is_let_in():
 
 
 async def refused(server: Serving) -> None:
-    """Wait until nobody is let in."""
+    """Wait until the server refuses connections."""
     with trio.fail_after(5):
         while True:
             try:
@@ -85,7 +85,7 @@ async def test_a_request_that_takes_too_long_is_cut_off():
         await server.assert_ends(within_s=1.0)
         assert stream.ended.is_set()
         assert not stream.whole
-        assert await raw.rest() == b""  # no last chunk: it does not look complete
+        assert await raw.rest() == b""  # no last chunk: the answer is visibly incomplete
 
 
 SLOW = {
@@ -99,7 +99,7 @@ SLOW = {
 
 @pytest.mark.parametrize("said", SLOW.values(), ids=SLOW)
 async def test_no_client_holds_the_end_up(said):
-    """Half a head has a second more, half a body its own time; here 0.5 s."""
+    """Half a head gets one more second, half a body gets `body_s`, here 0.5 s."""
 
     async def app(scope, receive, send):
         await read_body(receive)
@@ -146,7 +146,7 @@ async def endless(scope, receive, send):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_process_in_order_whatever_its_clients_do(number):
-    """Idle, stalled, half spoken and streaming clients; exit code 0 and not a word of a crash."""
+    """Idle, stalled, half-sent and streaming clients; exit code 0 and no traceback."""
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -180,7 +180,7 @@ async def test_a_connection_is_closed_after_its_number_of_requests():
 
 
 async def test_a_crowd_that_has_come_before_it_is_looked_at_is_answered_whole():
-    """Many are accepted in a turn of the loop, and none of them is forgotten."""
+    """One pass of the loop accepts many connections, and the server forgets none of them."""
     (sock,) = open_sockets("127.0.0.1", 0)
     with ExitStack() as stack:
         crowd = []
@@ -240,7 +240,7 @@ async def test_a_newcomer_waits_while_all_are_busy():
 
 
 async def test_an_idle_connection_costs_little_memory():
-    """2,000 of them are to fit beside the work."""
+    """2,000 idle connections must fit in memory beside the work."""
     connections = 100
     async with serving(hello, keep_alive_s=30.0) as server, AsyncExitStack() as stack:
         tracemalloc.start()
@@ -254,18 +254,18 @@ async def test_an_idle_connection_costs_little_memory():
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert (after - before) / connections < 40_000  # both ends of it
+        assert (after - before) / connections < 40_000  # both ends of the connection
 
 
 async def test_nothing_is_left_of_connections_that_are_gone():
-    """Neither memory nor descriptors: whatever way they went."""
+    """However a connection ends, it frees its slot."""
     ways = ["", GET, "GET / HT", POST + "he", "nonsense\r\n\r\n", GET + GET]
     async with serving(hello, connections_max=3) as server:
         for _ in range(20):
             for said in ways:
                 async with server.connect() as raw:
                     await raw.send(said)
-        assert (await server.request(GET)).status == 200  # each of the three places is free again
+        assert (await server.request(GET)).status == 200  # each of the three slots is free again
 
 
 # -- sockets ---------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ async def test_a_name_with_two_addresses_has_one_port():
 
 
 async def test_what_is_accepted_is_given_up_by_the_kernel_too():
-    """Without TCP_USER_TIMEOUT unacknowledged octets are kept for a quarter of an hour."""
+    """Without TCP_USER_TIMEOUT the kernel keeps unacknowledged octets for a quarter of an hour."""
     (sock,) = open_sockets("127.0.0.1", 0)
     (listener,) = listeners_on([sock])
     async with listener, connected(sock.getsockname()[1]), await listener.accept() as accepted:

@@ -116,7 +116,7 @@ async def open_listener(
     tls: ssl.SSLContext | None,
     host: str = "127.0.0.1",
 ) -> AsyncIterator[int]:
-    """A port on loopback, with TLS or without."""
+    """Open a port on loopback, with TLS or without."""
     family = trio.socket.AF_INET6 if ":" in host else trio.socket.AF_INET
     listening = trio.socket.socket(family, trio.socket.SOCK_STREAM)
     await listening.bind((host, 0))
@@ -147,7 +147,7 @@ async def open_receiver(
 
 
 def finds(*ips: str) -> FindAddresses:
-    """A resolver that always tells these addresses."""
+    """Make a resolver that always returns these addresses."""
 
     async def find(name: str) -> AddressAnswer:
         await trio.lowlevel.checkpoint()
@@ -157,7 +157,7 @@ def finds(*ips: str) -> FindAddresses:
 
 
 def open_local(ca_file: str | None, *ips: str) -> AbstractAsyncContextManager[WebhookSender]:
-    """A courier that may go to loopback, where every name is found."""
+    """Open a webhook sender that may connect to loopback, where every name resolves."""
     return open_webhook_sender(finds(*(ips or ("127.0.0.1",))), allow_private=True, ca_file=ca_file)
 
 
@@ -175,7 +175,7 @@ async def deliver(
 
 @dataclass
 class InMemoryReceivers:
-    """A dial to receivers in memory, with all streams it has given out."""
+    """A dialer to receivers in memory, which keeps all streams that it opened."""
 
     nursery: trio.Nursery
     serve: Serve
@@ -226,13 +226,13 @@ async def open_in_memory(
 
 
 async def stalls(stream: trio.abc.Stream) -> None:
-    """Takes what is sent, and says nothing."""
+    """Read everything and send nothing."""
     while await stream.receive_some():
         pass
 
 
 async def drips_tls(stream: trio.abc.Stream) -> None:
-    """The beginning of a handshake, an octet a second."""
+    """Send the beginning of a handshake, one octet per second."""
     with suppress(trio.BrokenResourceError):
         for octet in b"\x16\x03\x03\x40\x00" + bytes(100):
             await trio.sleep(1)

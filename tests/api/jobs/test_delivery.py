@@ -101,7 +101,7 @@ async def test_each_delivery_has_its_own_connection_and_look_up(authority, ca_fi
 
 
 async def test_a_host_is_never_given_another_ones_connection(authority, ca_file):
-    """Both are at the same address and port; the certificate is the first one's."""
+    """Both hosts have the same address and port; the certificate is the first one's."""
     async with open_receiver(authority) as receiver, open_local(ca_file) as webhook_sender:
         assert (await deliver(webhook_sender, receiver.port)).status == 204
         other = await deliver(webhook_sender, receiver.port, host="other.shop.test")
@@ -187,7 +187,7 @@ async def test_an_answers_status_is_told(authority, ca_file, answer):
     ):
         delivered = await deliver(webhook_sender, receiver.port)
         await receiver.gone.wait()
-        assert receiver.connections == 1  # nothing is followed, nothing repeated
+        assert receiver.connections == 1  # no redirect is followed, no request repeated
     assert delivered == Delivered(status, None, retry_after_s, delivered.took_ms)
 
 
@@ -226,7 +226,7 @@ async def test_what_is_no_answer_is_an_error_in_a_few_words(authority, ca_file, 
     act, error = NO_ANSWERS[fault]
     async with open_receiver(authority, act) as receiver, open_local(ca_file) as webhook_sender:
         delivered = await deliver(webhook_sender, receiver.port)
-        await receiver.gone.wait()  # we do not stay to hear what never ends
+        await receiver.gone.wait()  # the sender leaves an endless answer
         assert delivered == Delivered(None, error, None, delivered.took_ms)
         receiver.act = says(NO_CONTENT)
         assert (await deliver(webhook_sender, receiver.port)).status == 204
@@ -301,7 +301,7 @@ async def test_the_systems_authorities_do_not_know_ours(authority):
 async def test_the_systems_authorities_are_read_once_and_not_before_a_receiver_is_called(
     authority, ca_file, monkeypatch
 ):
-    """They take 60 ms to read: no start waits for them, nor does the service stand still."""
+    """Reading them takes 60 ms, which must delay neither the start nor the event loop."""
     read_in: list[int] = []
 
     def read(named: str | None) -> ssl.SSLContext:

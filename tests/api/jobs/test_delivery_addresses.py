@@ -31,12 +31,12 @@ from tests.engine.net.test_public_addresses import NO_ADDRESSES, NOT_PUBLIC
 
 pytestmark = pytest.mark.usefixtures("names_are_never_resolved")
 
-# -- whom we connect to -----------------------------------------------------------------------
+# -- allowed addresses ------------------------------------------------------------------------
 
 
 @dataclass
 class CountingServer:
-    """Somebody at home, who counts who comes."""
+    """A loopback server that counts its connections."""
 
     connections: int = 0
 
@@ -91,7 +91,7 @@ async def test_no_kind_of_address_that_is_not_public_is_dialled(ca_file, ip):
 
 
 async def test_a_name_that_changes_between_look_ups_gains_nothing(ca_file):
-    """What was checked is what is connected to; there is no second look-up in between."""
+    """The sender connects to the addresses that it checked, without a second look-up."""
     reported = [(PUBLIC,), ("127.0.0.1",), (PUBLIC,), (PUBLIC, "127.0.0.1")]
     looked_up, dialled = [], []
     at_home = CountingServer()
@@ -126,7 +126,7 @@ async def test_where_private_addresses_are_allowed_names_are_still_none(ca_file)
 
 @asynccontextmanager
 async def open_zone(zone: Zone, ca_file: str, *, allow_private: bool):
-    """A courier with the engine's own resolver before a table of names."""
+    """Open a webhook sender with the engine's own resolver on a table of names."""
     settings = EngineSettings(doh_urls=("https://11.0.0.9/q",), allow_private=allow_private)
     async with (
         open_routes(settings, transport=FakeTransport(zone), rng=random.Random(1)) as routes,
@@ -147,7 +147,7 @@ async def open_zone(zone: Zone, ca_file: str, *, allow_private: bool):
     ],
 )
 async def test_the_engines_resolver_is_asked_for_both_kinds(ca_file, addresses):
-    """A probe takes IPv4 where there is some; here IPv6 must be public as well."""
+    """A probe prefers IPv4 addresses; for a callback, IPv6 ones must be public too."""
     zone, at_home = Zone(), CountingServer()
     zone.host("real.test", *addresses)
     zone.cname(HOST, "real.test")

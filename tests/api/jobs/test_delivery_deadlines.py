@@ -132,7 +132,7 @@ async def test_many_addresses_that_never_answer(autojump_clock, ca_file):
 
 
 async def test_only_a_few_addresses_are_tried_and_both_kinds(ca_file):
-    """A customer's name with dozens of other people's addresses makes no scanner of us."""
+    """A customer's name with dozens of foreign addresses must not make the service a scanner."""
     fours = [f"11.0.0.{n}" for n in range(1, 30)]
     sixes = [f"2620:fe::{n}" for n in range(1, 30)]
     dialled = []
@@ -158,7 +158,7 @@ async def test_slow_deliveries_do_not_wait_for_each_other(autojump_clock, author
         assert trio.current_time() - began == pytest.approx(DELIVERY_S)
 
 
-# -- whatever happens -------------------------------------------------------------------------
+# -- failures ---------------------------------------------------------------------------------
 
 BUGS = [ValueError("s3cret"), OSError(5, "s3cret"), ExceptionGroup("s3cret", [KeyError()])]
 
@@ -193,7 +193,7 @@ async def test_a_look_up_that_finds_nothing(ca_file, found: AddressAnswer):
 
 
 def mangled(rng: random.Random) -> bytes:
-    """An answer with something wrong in it."""
+    """Return an answer with a random fault in it."""
     octets = bytearray(rng.choice(list(ANSWERS.values()))[0][:400])
     for _ in range(rng.randrange(1, 6)):
         place = rng.randrange(len(octets) + 1)
@@ -230,7 +230,7 @@ async def test_whatever_is_answered_is_a_status_or_a_few_words(
 
 
 class Cutter(trio.abc.Instrument):
-    """Cancels a scope after so many steps of whatever tasks."""
+    """Cancels a scope after a number of steps of any tasks."""
 
     def __init__(self, steps: int, scope: trio.CancelScope) -> None:
         self.left = steps

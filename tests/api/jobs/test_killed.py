@@ -27,15 +27,15 @@ from mailprobe.engine import EngineSettings, open_engine
 from mailprobe.storage import open_store
 from tests.api.stores import KIND, asked, store_settings
 
-KILLS = 100 if KIND != "postgres" else 15  # there each start takes a second
-ACCOUNTS = 12  # each with a host of its own: a killed one's claims hold up their account alone
+KILLS = 100 if KIND != "postgres" else 15  # with PostgreSQL each start takes a second
+ACCOUNTS = 12  # each with its own host: claims of a killed process delay only their own account
 IN_PARALLEL = 4
-DONE_S = 120.0  # half a minute is promised, on a quiet machine
+DONE_S = 120.0  # the goal is half a minute, on a quiet machine
 
 
 @dataclass
 class Receiver:
-    """Takes callbacks over TLS; counts them by job."""
+    """Receives callbacks over TLS and counts them by job."""
 
     calls: Counter[str] = field(default_factory=Counter)
     bodies: dict[str, set[bytes]] = field(default_factory=dict)
@@ -59,14 +59,14 @@ class Receiver:
             self.bodies.setdefault(job_id, set()).add(body)
             await stream.send_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
         except (trio.BrokenResourceError, h11.RemoteProtocolError):
-            pass  # whoever called was killed
+            pass  # the service that called was killed
 
 
 @asynccontextmanager
 async def open_receiver(
     lab: Lab, authority: trustme.CA
 ) -> AsyncIterator[tuple[Receiver, list[str]]]:
-    """On the addresses of hosts that the lab's resolver knows; with the URLs that lead there."""
+    """Open a receiver on the addresses of hosts in the lab's resolver; yield it and its URLs."""
     names = await host_names(lab)
     receiver, urls = Receiver(), []
     async with trio.open_nursery() as nursery:
@@ -83,7 +83,7 @@ async def open_receiver(
 
 
 async def host_names(lab: Lab) -> dict[str, str]:
-    """Mail hosts of the lab, by name, with an address each."""
+    """Return mail hosts of the lab by name, with one address each."""
     settings = EngineSettings(
         doh_urls=(lab.env["MAILPROBE_DOH_URLS"],),
         doh_ca_file=lab.env["MAILPROBE_DOH_CA_FILE"],
@@ -117,7 +117,7 @@ def forking(env: dict[str, str], *module: str | Path) -> Iterator[subprocess.Pop
 
 
 async def started(process: subprocess.Popen[str]) -> int:
-    """Fork a service; its pid, once it serves."""
+    """Fork a service; return its pid once it serves."""
     assert process.stdin
     assert process.stdout
     process.stdin.write("go\n")
@@ -140,7 +140,7 @@ def env(tmp_path: Path) -> Iterator[tuple[dict[str, str], Lab, trustme.CA]]:
 
 
 def environment(tmp_path: Path, lab: Lab) -> tuple[dict[str, str], trustme.CA]:
-    """Settings of a service before this lab, and the authority of its receivers."""
+    """Return the settings of a service in this lab, and the authority of its receivers."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     ours = {
@@ -195,7 +195,7 @@ async def test_killed_between_202_and_callback_nothing_is_lost_and_each_job_is_b
             with trio.fail_after(DONE_S):
                 while not settled(database, promised, receiver):  # noqa: ASYNC110 - what another process writes
                     await trio.sleep(0.2)
-    assert len(promised) > KILLS  # else it was killed before it had anything to lose
+    assert len(promised) > KILLS  # otherwise it was killed before it had accepted a job
     check_counts(database)
     assert set(promised) <= set(receiver.calls)
     assert all(len(bodies) == 1 for bodies in receiver.bodies.values())
@@ -204,9 +204,9 @@ async def test_killed_between_202_and_callback_nothing_is_lost_and_each_job_is_b
 async def submit_jobs(
     port: int, account: dict[str, str], email: str, url: str, promised: dict[str, str]
 ) -> None:
-    """Ask again and again until the nursery ends; what was answered with 202 is a promise."""
+    """Send requests until the nursery ends; record each job that was accepted with 202."""
     service = f"http://127.0.0.1:{port}"
-    # verify: else all the authorities are read, for 50 ms, four hundred times
+    # verify: otherwise httpx reads all the authorities, for 50 ms, four hundred times
     async with httpx.AsyncClient(base_url=service, trust_env=False, verify=False) as client:
         while True:
             try:
@@ -233,7 +233,7 @@ def settled(database: str, promised: dict[str, str], receiver: Receiver) -> bool
 
 
 def check_counts(database: str) -> None:
-    """As many rows as jobs, as many counted as rows, and nothing reserved."""
+    """Check for one row per job, one counted unit per row, and nothing reserved."""
     jobs, rows, units, reserved, failed = asked(
         database,
         "SELECT account, count(*) FROM jobs GROUP BY account",

@@ -31,7 +31,7 @@ async def submit(shop: Shop) -> Got:
 
 
 def idle_board(shop: Shop) -> JobQueue:
-    """Takes jobs, and works none off."""
+    """Make a job service that accepts jobs and runs none."""
     return JobQueue(
         shop.store, shop.service.quota, Receiver(),  # type: ignore[arg-type]
         retry_s=WEBHOOK_RETRY_S, now=shop.clock, rng=random.Random(0),
@@ -39,7 +39,7 @@ def idle_board(shop: Shop) -> JobQueue:
 
 
 async def jobs_and_units(shop: Shop) -> tuple[int, int, int]:
-    """How many jobs there are, how many units are reserved, how many verifications are billed."""
+    """Return the numbers of jobs, of reserved units and of billed verifications."""
     ledger = await shop.store.ledger(await shop.caller())
     return len(await shop.store.jobs(limit=100)), ledger.reserved, ledger.month_billable
 
@@ -69,7 +69,7 @@ async def test_a_repeat_within_a_day_is_the_same_job_and_a_later_one_another(aut
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_a_kill_between_any_two_writes_of_a_later_repeat_makes_one_job(autojump_clock, kind):
-    """The process dies before or after each call of the store; the client asks again, twice."""
+    """The process dies before or after each store call; the client repeats the request twice."""
     for moment in count():
         doomed = Doomed(moment)
         async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
@@ -119,7 +119,7 @@ async def test_of_requests_at_the_same_time_one_makes_the_job(autojump_clock, ki
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_a_request_that_comes_back_to_life_makes_no_second_job(autojump_clock, kind):
-    """It was held up until its lease had ended, and a repeat had made the job."""
+    """The first request stalled until its lease ended, and a repeat has made the job."""
     async with open_shop(kind=kind) as shop:
         shop.service = replace(shop.service, jobs=idle_board(shop))
         shop.app = create_app(shop.service)

@@ -1,4 +1,4 @@
-"""Which URLs are called back, the octets that are signed, and the plan of tries. Values alone."""
+"""Webhook rules: allowed URLs, signed octets and the retry schedule; pure, without I/O."""
 
 import ast
 import hashlib
@@ -69,7 +69,7 @@ WEBHOOKS = {
     "https://not.alocal/": ("not.alocal", 443, "/"),
     "https://my_hook.example/": ("my_hook.example", 443, "/"),
     "https://r3---sn-h0j.example/": ("r3---sn-h0j.example", 443, "/"),
-    # whatever stands behind the authority is the path's, and sent as it is
+    # everything after the authority is the path, sent unchanged
     "https://hooks.example.org/a@b:c//d": ("hooks.example.org", 443, "/a@b:c//d"),
     "https://hooks.example.org/?to=me@there.example": (
         "hooks.example.org", 443, "/?to=me@there.example",
@@ -239,7 +239,7 @@ AWKWARD = "/\\@:?#[]%. \t\r\n\0.。．｡１①x0af-_~\u00ad\u200d\u202e\ud800ß
 @example("https://a.b:65536")
 @example("https://" + "ab." * 700)
 def test_whatever_is_given_is_one_public_name_or_refused(url):
-    """And what is sent of it is one line of visible ASCII."""
+    """The host and the target sent for it are visible ASCII on one line."""
     try:
         target = check_webhook(url)
     except NotAWebhook:
@@ -270,7 +270,7 @@ def test_the_authority_names_the_port_where_it_is_not_https_own():
 
 
 def test_what_is_printed_of_a_webhook_holds_no_path():
-    """It often is the only secret that a receiver has."""
+    """The path is often the only secret that a receiver has."""
     target = check_webhook("https://hooks.example/s3cret?token=s3cret")
     assert "s3cret" not in repr(target)
     assert "hooks.example" in repr(target)
@@ -319,7 +319,7 @@ def test_signatures_are_those_that_openssl_makes(secret):
 
 
 def test_the_example_of_standard_webhooks():
-    """Of the reference libraries' tests."""
+    """The example comes from the reference libraries' tests."""
     headers = callback_headers(
         "msg_p5jXN8AQM9LWM0D4loKWxJek",
         b'{"test": 2432232314}',
@@ -351,7 +351,7 @@ def test_the_headers_of_a_try():
 
 
 def test_an_empty_secret_is_none():
-    """HMAC takes an empty key, and anybody could sign with it."""
+    """HMAC accepts an empty key, and an attacker could sign with it."""
     assert callback_headers(JOB, PAYLOAD, "", AT) == callback_headers(JOB, PAYLOAD, None, AT)
 
 
@@ -394,7 +394,7 @@ def test_any_secret_signs_any_octets_in_one_line(payload, secret):
         assert value.isprintable()
 
 
-# -- trying again -----------------------------------------------------------------------------
+# -- retries ----------------------------------------------------------------------------------
 
 PLAN = (5, 300, 1800)
 

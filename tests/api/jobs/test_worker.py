@@ -1,4 +1,4 @@
-"""What was promised with a 202 is verified, counted and delivered, once, whatever happens between."""
+"""Every job accepted with 202 is verified, counted and delivered once, whatever fails meanwhile."""
 
 import json
 import random
@@ -26,7 +26,7 @@ DAY_S = 86_400
 
 
 class Receiver:
-    """Whoever is called back: what came, when, and what it answers."""
+    """A webhook receiver: records what came and when, and gives scripted answers."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[float, str, Mapping[str, str], bytes]] = []
@@ -55,7 +55,7 @@ class Receiver:
 
 @asynccontextmanager
 async def working(shop: Shop, receiver: Receiver, seed: int = 0) -> AsyncIterator[Any]:
-    """A process that works the shop's jobs off, and takes new ones."""
+    """Run a job worker on the shop's store, which also accepts new jobs."""
     async with open_jobs(
         shop.store, shop.service.quota, receiver,  # type: ignore[arg-type]
         retry_s=WEBHOOK_RETRY_S, now=shop.clock, rng=random.Random(seed),
@@ -82,7 +82,7 @@ async def state_of(shop: Shop, job_id: str) -> str:
     return state
 
 
-# -- the promise ------------------------------------------------------------------------------
+# -- accepted jobs ----------------------------------------------------------------------------
 
 
 async def test_it_is_answered_at_once_and_the_result_is_posted(autojump_clock):
@@ -194,7 +194,7 @@ async def test_a_repeat_finds_the_job_of_a_process_that_died_before_it_kept_its_
 async def test_it_is_tried_ten_times_over_three_days_with_the_same_bytes(
     autojump_clock, monkeypatch
 ):
-    # 140,000 looks for what others left behind take ten seconds of CPU, in a database minutes
+    # 140,000 polls for abandoned jobs take ten seconds of CPU, and minutes with a database
     monkeypatch.setattr(jobs_module, "POLL_S", 60.0 if KIND == "memory" else 900.0)
     async with open_working_shop() as (shop, receiver):
         receiver.answer = lambda host: Delivered(500, None, None, 5)
@@ -252,7 +252,7 @@ async def test_a_receiver_that_hangs_delays_no_other(autojump_clock):
 
 
 async def test_a_customers_receiver_that_hangs_delays_no_other_customer(autojump_clock):
-    """They may share a host: such as gather webhooks for many do."""
+    """Their receivers may share a host, such as a service that collects webhooks."""
     async with open_working_shop("scale") as (shop, receiver):
         hung = [True]
         receiver.takes_s = lambda host: 15.0 if hung[0] else 0.05
@@ -337,7 +337,7 @@ async def test_two_processes_share_the_queue_and_deliver_each_job_once(autojump_
 
 
 async def test_a_long_verification_keeps_its_claim(autojump_clock, monkeypatch):
-    """Whatever it waits for, nobody else begins it too."""
+    """No other worker begins a job while its verification waits."""
     receiver = Receiver()
     async with open_shop() as shop:
         async with working(shop, receiver) as board:
@@ -356,7 +356,7 @@ async def test_a_long_verification_keeps_its_claim(autojump_clock, monkeypatch):
         assert len(receiver.calls) == 1
 
 
-# -- a store that is away, and faults of ours -----------------------------------------------------
+# -- an unavailable store, and bugs ---------------------------------------------------------------
 
 
 async def test_a_store_that_is_away_in_the_middle_loses_nothing(autojump_clock):

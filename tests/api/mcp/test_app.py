@@ -68,7 +68,7 @@ async def test_the_inputs_are_the_specifications(autojump_clock, tools):
 
 
 async def test_every_schema_is_whole_and_of_an_object(autojump_clock, tools):
-    """Models' hosts follow no reference and look for the type at the root."""
+    """Hosts of models do not follow references, and expect the type at the root."""
     for tool in tools.values():
         for schema in (tool["inputSchema"], tool["outputSchema"]):
             jsonschema.Draft202012Validator.check_schema(schema)
@@ -126,7 +126,7 @@ async def test_the_hints_are_true(autojump_clock, tools):
 async def test_other_methods_of_mcp_are_405_without_a_body(
     autojump_clock, listener: Listener, method
 ):
-    """Clients learn so that there is neither a stream nor a session."""
+    """405 tells clients that there is neither a stream nor a session."""
     got = await listener.inside.request(method, "/mcp", key=None)
     assert (got.status, got.headers["allow"], got.octets) == (405, "POST", b"")
     assert got.headers["content-length"] == "0"
@@ -206,7 +206,7 @@ async def test_a_length_that_is_too_large_is_413_without_reading(
 
 @pytest.mark.parametrize(("octets_over", "status"), [(0, 200), (1, 413)])
 async def test_a_body_without_a_length_is_read_up_to_2_mb(octets_over, status):
-    """No virtual time: a body of this size is parsed in a thread."""
+    """In real time, because a body of this size is parsed in a thread."""
     async with open_shop() as shop:
         body = b'{"jsonrpc":"2.0","id":1,"method":"ping","x":"'
         body += b"x" * (2 * 1024 * 1024 - len(body) - 2 + octets_over) + b'"}'

@@ -96,7 +96,7 @@ async def test_the_billing_portal_is_opened(autojump_clock):
 
 @dataclass
 class Jobs:
-    """Promises without anybody to keep them."""
+    """A job service that accepts jobs and never runs them."""
 
     quota: Any
 
@@ -104,7 +104,7 @@ class Jobs:
         return await self.quota.reserve_job(caller, order, headers, first)
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no job runs."""
 
 
 async def test_with_a_webhook_a_job_is_promised(autojump_clock, shop: Shop):
@@ -141,7 +141,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 async def test_wrong_arguments_are_invalid_params(autojump_clock, listener: Listener, case):
-    """With 200, or 400 for who speaks 2026-07-28; counted as the API counts a malformed request."""
+    """Answered with 200, and counted as the API counts a malformed request."""
     tool, arguments, reason = WRONG[case]
     got = await listener.call(tool, arguments)
     assert (got.status, code_of(got), got.body["id"]) == (200, -32602, 1)
@@ -201,7 +201,7 @@ async def test_a_hard_cap_is_402(autojump_clock, listener: Listener):
 async def test_what_only_the_operation_can_tell_is_wrong_is_its_400(
     autojump_clock, listener: Listener
 ):
-    """The arguments are of their types, so the params are valid, and the request is not."""
+    """The arguments have the right types: the params are valid, but the request is not."""
     got = await listener.call("verify_email", {"email": "a", "webhook": "http://a.test"})
     assert (got.status, upstream(got)["error"]) == (400, "invalid_request")
 
@@ -253,7 +253,7 @@ LIMITS = ("ratelimit", "ratelimit-policy", "retry-after")
 
 
 async def limits_and_records(tier: Tier, *, by_the_tool: bool) -> tuple[Any, ...]:
-    """What a new shop tells of the limits, request by request; the rows and the ledger it keeps."""
+    """Return the limit headers of each request to a new shop, then its rows and its ledger."""
     async with open_shop(tier) as shop:
         listener, reported = listener_of(shop), []
         for email in EMAILS * 3:
@@ -267,11 +267,11 @@ async def limits_and_records(tier: Tier, *, by_the_tool: bool) -> tuple[Any, ...
 
 @pytest.mark.parametrize("tier", ["free", "builder"])
 async def test_limits_quota_and_rows_are_the_same_by_either_door(autojump_clock, tier):
-    """To the microsecond, and in their order.
+    """Equal to the microsecond, and in the same order.
 
-    The shops are open one after the other, each from the same instant on. Were they open
-    at once and asked in turns, each would stand still while the other verifies: then the
-    instants of the grants, and the order of rows of one instant, tell whose turn it was.
+    The shops run one after the other, each from the same instant. If they ran at once
+    and took requests in turns, each would wait while the other verifies, and their
+    grant times and row order would differ.
     """
     there = await limits_and_records(tier, by_the_tool=False)
     here = await limits_and_records(tier, by_the_tool=True)
@@ -306,7 +306,7 @@ async def test_a_call_is_repeated_by_its_idempotency_key(autojump_clock, listene
 async def test_a_repeated_verification_is_the_first_answer_and_billed_once(
     autojump_clock, kind, email, billable
 ):
-    """Whatever it is: asked of a host, known, wrong, malformed."""
+    """For addresses that are probed, known at once, wrong or malformed."""
     idempotency = {"idempotency-key": "once"}
     async with open_shop(kind=kind) as shop:
         listener = listener_of(shop)
@@ -328,7 +328,7 @@ async def test_a_repeated_verification_is_the_first_answer_and_billed_once(
 
 
 async def test_a_repeat_by_the_other_door_is_the_same_request(autojump_clock, listener: Listener):
-    """Where its octets are: one key, one answer, one unit."""
+    """Requests with the same octets share one key, one answer and one unit."""
     headers = {"idempotency-key": "once"}
     octets = json.dumps({"email": "known@friendly.test"}).encode()
     there = await listener.shop.request("POST", "/v1/email/verify", octets=octets, headers=headers)
@@ -342,7 +342,7 @@ async def test_a_repeat_by_the_other_door_is_the_same_request(autojump_clock, li
 async def test_malformed_arguments_that_could_not_be_counted_are_told_so(
     autojump_clock, listener: Listener, away
 ):
-    """They were told that they are malformed, uncounted; the API says 503, 409 or 422 too."""
+    """They once got "malformed" without being counted; the API answers 503, 409 or 422 too."""
     headers = {"idempotency-key": "once"}
     listener.shop.store.away = away
     got = await listener.call("verify_email", {"email": 5}, headers=headers)

@@ -1,7 +1,7 @@
-"""The official MCP client speaks to the tool server over real sockets, in both its eras.
+"""The official MCP client calls the tool server over real sockets, with both protocol versions.
 
-It checks by itself what it is answered: every result against the revision that was
-negotiated, and every tool's output against the tool's schema.
+The client itself checks every result against the negotiated revision, and every
+tool's output against the tool's schema.
 """
 
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ class Provider:
 
 
 class Waiting:
-    """A billing provider that never answers, and knows whether somebody still waits."""
+    """A billing provider that never answers, and knows whether a caller still waits."""
 
     def __init__(self) -> None:
         self.begun, self.ended = trio.Event(), trio.Event()
@@ -67,7 +67,7 @@ async def connected(
 
 
 async def given(client: Client, tool: str, arguments: Any = None) -> Any:
-    """What the tool gave, after the client has held it against the tool's schema."""
+    """Return the tool's output, after the client has checked it against the tool's schema."""
     result = await client.call_tool(tool, arguments)
     assert isinstance(result, CallToolResult)
     assert not result.is_error
@@ -143,7 +143,7 @@ async def test_a_client_of_the_handshake_may_ping():
 
 @pytest.mark.parametrize("mode", ["auto", "2026-07-28"])
 async def test_a_call_that_is_given_up_ends_its_work(mode: str):
-    """From 2026-07-28 on, to leave is to cancel."""
+    """From protocol 2026-07-28 on, closing the request cancels it."""
     provider = Waiting()
     async with open_shop(payments=provider) as shop, connected(shop, mode) as client:
         async with trio.open_nursery() as nursery:

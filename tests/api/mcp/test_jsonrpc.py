@@ -74,7 +74,7 @@ async def test_what_is_no_message_is_400_and_counts_nothing(
     "id_", ["1", "-7", "1.50", "1e3", "9" * 40, '"a"', '""', '"\\u00e9"', "null"]
 )
 async def test_the_id_is_given_back_as_it_was_written(autojump_clock, listener: Listener, id_):
-    """`null` too is an id, by JSON-RPC: it asks for an answer."""
+    """In JSON-RPC `null` is an id too, and requires an answer."""
     for method in ("ping", "nope"):
         octets = b'{"jsonrpc":"2.0","id":%b,"method":"%b"}' % (id_.encode(), method.encode())
         assert b'"id":%b,' % id_.encode() in (await listener.post(octets)).octets
@@ -91,7 +91,7 @@ async def test_members_that_nobody_reads_are_passed_over(autojump_clock, listene
 async def test_a_notification_is_taken_and_nothing_is_done(
     autojump_clock, listener: Listener, method
 ):
-    """A verification whose result nobody sees would only cost money."""
+    """A verification without a visible result would only cost money."""
     params = {"name": "verify_email", "arguments": {"email": "known@friendly.test"}}
     octets = json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
     got = await listener.post(octets)
@@ -311,7 +311,7 @@ CONTRADICTIONS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CONTRADICTIONS)
 async def test_headers_and_body_must_tell_the_same(autojump_clock, listener: Listener, case):
-    """What routes by the headers and what reads the body must see one request."""
+    """A proxy that routes by headers and the server that reads the body must see one request."""
     code, changes = CONTRADICTIONS[case]
     got = await listener.call_2026("tools/call", CALL, **changes)
     assert (got.status, code_of(got), got.body["id"]) == (400, code, 1)

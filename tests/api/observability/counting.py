@@ -1,4 +1,4 @@
-"""Reads the metrics page, and a service of which everything is counted."""
+"""A reader of the metrics page, and a service with all its metrics."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ SMALL = (COUNTS, STATES, TIMES)
 
 @dataclass
 class Read:
-    """A page that was read."""
+    """A parsed metrics page."""
 
     text: str
 
@@ -35,7 +35,7 @@ class Read:
         }
 
     def __call__(self, name: str, **labels: str) -> float:
-        """The sum of the series of this name with these labels among theirs."""
+        """Return the sum of all series of this name that have these labels."""
         wanted = labels.items()
         found = [
             value
@@ -45,7 +45,7 @@ class Read:
         return sum(found)
 
     def shown(self, name: str) -> list[dict[str, str]]:
-        """The series of this name that are not zero."""
+        """Return the series of this name that are not zero."""
         return [
             dict(said) for (each, said), value in self.samples.items() if each == name and value
         ]

@@ -1,4 +1,4 @@
-"""The metrics page: its contents, and the server that it is read from."""
+"""The metrics page: its contents and its server."""
 
 import re
 import threading

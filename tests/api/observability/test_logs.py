@@ -1,4 +1,4 @@
-"""What the log says of each request, and what no line of it ever holds."""
+"""The log has one line per request, and no line contains a key, a secret or a whole address."""
 
 import io
 import json
@@ -41,7 +41,7 @@ log = logging.getLogger("mailprobe.test")
 
 
 class Paper:
-    """Log lines as they would stand on standard error, read back."""
+    """Captured log lines: formatted as for standard error, then parsed."""
 
     def __init__(self, *, terminal: bool = False) -> None:
         self.stream = io.StringIO()
@@ -65,29 +65,29 @@ class Paper:
 
 @pytest.fixture
 def paper() -> Iterator[Paper]:
-    """All that is logged, from `info` on."""
+    """Capture everything logged at level `info` and above."""
     paper, root = Paper(), logging.getLogger()
     level = root.level
-    root.handlers.insert(0, paper.handler)  # before pytest's, which writes into the records
+    root.handlers.insert(0, paper.handler)  # before pytest's handler, which changes the records
     root.setLevel(logging.INFO)
     yield paper
     root.removeHandler(paper.handler)
     root.setLevel(level)
 
 
-# -- what is never said -----------------------------------------------------------------------
+# -- what is never logged ---------------------------------------------------------------------
 
 KEYS = st.builds(
     lambda prefix, seed: mint(prefix, random.Random(seed).randrange),
     st.sampled_from(get_args(Prefix)),
     st.integers(),
 )
-# Any words, and words that are made to mislead whoever looks for keys and addresses.
+# Any words, and words made to mislead the search for keys and addresses.
 WORDS = st.text() | st.text(alphabet="sk_liveтmgt AZ09@.=:;'\"\\\n\t%<>()…") | KEYS | st.emails()
 
 
 class Leaking(Exception):
-    """Its words hold whatever was put in."""
+    """An error whose text and repr contain what it was given."""
 
 
 def as_message(text: str, paper: Paper) -> str:
@@ -137,7 +137,7 @@ PLACES = [as_message, as_argument, as_field, as_fields, as_error, as_group]
 def test_no_key_is_ever_said(
     terminal: bool, place: Callable[[str, Paper], str], before: str, key: str, after: str
 ) -> None:
-    """Whatever stands around it; of a key no more is left than its owner is shown."""
+    """Whatever text surrounds a key, the line has at most the prefix that its owner is shown."""
     paper = Paper(terminal=terminal)
     said = place(f"{before}{key}{after}", paper)
     assert key[: SHOWN_CHARACTERS + 1] not in said
@@ -217,7 +217,7 @@ def test_a_field_that_is_called_a_secret_is_not_said(paper: Paper) -> None:
     ids=lambda text: f"{text[:9]!r}",
 )  # fmt: skip
 def test_a_hostile_text_takes_no_longer_than_its_length(text: str) -> None:
-    """A bound that is loose for any machine, and far too tight for a quadratic search."""
+    """The bound is loose for any machine, and far too tight for a quadratic search."""
     began = time.process_time()
     covered(text)
     assert time.process_time() - began < 3
@@ -236,7 +236,7 @@ def test_what_cannot_be_told_ends_no_line(paper: Paper) -> None:
 
 
 def test_a_line_that_cannot_be_made_is_told_of_without_its_contents() -> None:
-    """logging's own way shows message and arguments as they are."""
+    """logging's own error handler prints the message and its arguments unmasked."""
     paper = Paper()
     paper.write("%d addresses", "ann@example.org")
     paper.write("next")
@@ -283,7 +283,7 @@ def test_crashes_and_warnings_are_lines_too() -> None:
     assert "a…@example.org" in lines[3]["exception"]
 
 
-# -- what is said of a request ----------------------------------------------------------------
+# -- the line of a request --------------------------------------------------------------------
 
 
 def accesses(paper: Paper) -> list[dict[str, Any]]:

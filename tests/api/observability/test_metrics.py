@@ -234,7 +234,7 @@ async def test_each_transaction_is_timed(autojump_clock: object, board: SharedCo
 
 
 class Shelf:
-    """A store of a kind that the metrics know nothing of."""
+    """A store of a kind that is unknown to the metrics."""
 
     name = "shelf"
 

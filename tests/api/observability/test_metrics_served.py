@@ -1,4 +1,4 @@
-"""The metrics of a service in processes of its own: what is read is what was asked."""
+"""Metrics of a service in its own processes: the numbers match the requests sent."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from tests.api.observability.counting import Read
 from tests.api.service_fixture import BATCH, STREAM, VERIFY
 from tests.api.service_process import free_bind
 
-PATIENCE_S = 20.0  # for what comes by itself; a busy machine takes seconds
+PATIENCE_S = 20.0  # the longest wait; a busy machine takes seconds
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def lab() -> Iterator[Lab]:
 
 @dataclass
 class Measured:
-    """A service, and where its metrics are read."""
+    """A service and the URL of its metrics."""
 
     service: Served
     url: str
@@ -43,7 +43,7 @@ class Measured:
         return Read(answer.text)
 
     def until(self, enough: Callable[[Read], bool]) -> Read:
-        """The first page that says so."""
+        """Return the first page for which the condition holds."""
         end = time.monotonic() + PATIENCE_S
         while not enough(reported := self.read()):
             assert time.monotonic() < end, reported.text
@@ -67,7 +67,7 @@ def workers_of(service: Served) -> list[int]:
 
 
 def verify_everywhere(url: str, key: str, texts: list[str]) -> Counter[str]:
-    """All of these by every door, a connection a request; the statuses of the results."""
+    """Verify all texts by single, batch and stream; count the statuses of the results."""
     headers = {"Authorization": f"Bearer {key}"}
 
     def post(path: str, body: object) -> httpx.Response:
@@ -129,7 +129,7 @@ def test_a_page_is_what_was_asked_whichever_worker_answers(
 
 
 def is_replaced(reported: Read, started: float) -> bool:
-    """Both workers are up, and more were started than these."""
+    """Say whether both workers are up and more than `started` have been started."""
     return (
         reported("mailprobe_workers") == 2 and reported("mailprobe_workers_started_total") > started
     )
@@ -142,7 +142,7 @@ def test_what_a_worker_counted_outlives_it(tmp_path: Path, lab: Lab) -> None:
         reported = watched.until(lambda reported: reported("mailprobe_workers") == 2)
         for pid in workers_of(watched.service):
             os.kill(pid, signal.SIGKILL)
-            reported = watched.until(  # whoever is alive there has told its states
+            reported = watched.until(  # every live worker has published its states
                 partial(is_replaced, started=reported("mailprobe_workers_started_total"))
             )
         assert reported("mailprobe_verdicts_total") == 60

@@ -65,7 +65,7 @@ with open_shared_counters(SMALL, 2) as board:
 
 
 def test_what_workers_counted_outlives_them_and_their_states_do_not() -> None:
-    """A first one dies without a word; a second takes its place, and a third works beside it."""
+    """A first worker dies silently, a second replaces it, and a third works beside it."""
     done = subprocess.run(
         [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -119,7 +119,7 @@ def test_whatever_comes_in_makes_no_series(words: list[str]) -> None:
 
 
 def test_counting_needs_no_lock_no_file_and_no_library(small: SharedCounters) -> None:
-    """`prometheus_client` comes with the first page, and with nothing that most runs do."""
+    """`prometheus_client` is imported for the first page of metrics, and not for counting."""
     code = (
         "import sys, mailprobe.api.cli.serve, mailprobe.api.cli.verify, mailprobe.api.rest.app, mailprobe.api.observability.metrics, mailprobe.api.observability.exposition;"
         "assert 'prometheus_client' not in sys.modules;"
@@ -141,7 +141,7 @@ def test_a_worker_that_is_silent_is_not_alive(
 ) -> None:
     row = board.attach()
     row.numbers("mailprobe_probes").put(3)
-    assert (board.workers_alive, board.workers_so_far) == (0, 1)  # has not said so yet
+    assert (board.workers_alive, board.workers_so_far) == (0, 1)  # no heartbeat yet
     row.heartbeat()
     assert (board.workers_alive, read(board)("mailprobe_probes")) == (1, 3)
     later = time.monotonic() + SILENT_S
@@ -150,6 +150,6 @@ def test_a_worker_that_is_silent_is_not_alive(
 
 
 def test_numbers_are_a_few_octets_each(board: SharedCounters) -> None:
-    """A row for each of the most workers that there can be is some megabytes."""
+    """Rows for 256 workers take less than 8 MiB."""
     cells = sum(family.cells * (len(family.series) + 1) for family in board.families)
     assert cells * 8 * 256 < 8 << 20

@@ -1,10 +1,10 @@
-"""A service that dies by SIGKILL before any write that is chosen: `forking_service`, doomed.
+"""A `forking_service` that SIGKILL ends before a chosen write.
 
     python -m tests.api.quota.doomed_service FILE
 
-FILE is a `Countdown`: the test says there before how many writes from now the process
-dies. Every statement that writes is one, every commit, and every group's answer behind
-its commit. What a killed process had leased is free after half a second, not a minute.
+FILE is a `Countdown`: the test sets the number of writes after which the process
+dies. Each writing statement counts, each commit, and each batch's answer after its
+commit. The leases of a killed process end after half a second, not a minute.
 """
 
 import mmap
@@ -36,7 +36,7 @@ FORMAT = "q"
 
 
 class Countdown:
-    """How many writes are left, in a file that the test and the service share."""
+    """The number of writes left, in a file that the test and the service share."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -55,7 +55,7 @@ class Countdown:
         self._memory[:] = struct.pack(FORMAT, left)
 
     def stop(self) -> bool:
-        """No write is counted any more; True where the service has been killed."""
+        """Stop counting writes; return True if the service has been killed."""
         was_reached = self.left == REACHED
         self.left = OFF
         return was_reached
@@ -108,7 +108,7 @@ def doom_postgres(countdown: Countdown) -> None:
 
 
 async def no_upkeep(service: object) -> None:
-    """It would write at instants of its own."""
+    """Run no upkeep: its writes would come at unpredictable times."""
     await trio.sleep_forever()
 
 
@@ -117,7 +117,7 @@ def main() -> None:
     doom_sqlite(countdown)
     doom_postgres(countdown)
     serve._apply_retention = no_upkeep
-    # a killed process's seats at a host hold up the next one for 12 s
+    # a killed process's connection leases would delay the next one for 12 s
     serve._open_leases = lambda settings, store: nullcontext()
     idempotency.LEASE_S = worker.LEASE_S = LEASE_S
     worker.EXTEND_EVERY_S = worker.POLL_S = LEASE_S / 4

@@ -1,4 +1,4 @@
-"""What a customer may send, and what it may not do: end the service, bill twice, fill the disk."""
+"""Abusive customers cannot end the service, be billed twice or fill the disk."""
 
 from dataclasses import dataclass, replace
 from itertools import count
@@ -29,8 +29,8 @@ from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, promise, working
 from tests.api.service_fixture import BATCH, STREAM, VERIFY, Doomed, Got, Shop, open_shop
 
-ANSWER_MAX = 256 * 1024  # of one answer with evidence
-LOUD = "550-" + "\x01" * 1990  # a line of a reply, as long as it is read
+ANSWER_MAX = 256 * 1024  # octets of one answer with evidence
+LOUD = "550-" + "\x01" * 1990  # the longest reply line that the engine reads
 LOUD_REPLY = "\r\n".join(["550-5.1.1 <{rcpt}>: User unknown", *[LOUD] * 7, "550 5.1.1 bye"])
 
 
@@ -43,7 +43,7 @@ def add_loud_host(shop: Shop) -> None:
 
 @pytest.mark.parametrize("path", [VERIFY, BATCH, STREAM])
 async def test_evidence_has_a_bound_whatever_hosts_say(autojump_clock, shop: Shop, path):
-    """A reply of 16 KiB of control characters was six times as much in JSON, for each address."""
+    """A reply of 16 KiB of control characters once grew sixfold in JSON, for each address."""
     add_loud_host(shop)
     emails = [f"nobody{n}@loud.test" for n in range(1 if path == VERIFY else 50)]
     body = {"email": emails[0]} if path == VERIFY else {"emails": emails}
@@ -60,7 +60,7 @@ async def test_evidence_has_a_bound_whatever_hosts_say(autojump_clock, shop: Sho
 
 
 async def test_a_request_with_the_largest_evidence_and_a_key_ends_nothing(autojump_clock, shop):
-    """Its answer was too large to be kept, and the service ended with it."""
+    """Its answer was once too large to store, and the service crashed."""
     add_loud_host(shop)
     body = {"emails": [f"nobody{n}@loud.test" for n in range(50)]}
     key = {"Idempotency-Key": "k"}
@@ -99,7 +99,7 @@ def test_the_evidence_of_an_answer_is_cut_in_order():
 
 
 class Fault(Exception):
-    """A bug of ours."""
+    """A bug in the service."""
 
 
 async def throw(*arguments: Any, **named: Any) -> Any:
@@ -127,7 +127,7 @@ async def test_a_write_that_fails_ends_no_other(autojump_clock, faults):
 
 async def test_an_answer_that_cannot_be_kept_ends_no_request(autojump_clock, shop, faults):
     shop.store.throwing = {"finish_idempotent"}
-    body = {"email": "bad", "webhook": "no"}  # an answer that nothing is counted with
+    body = {"email": "bad", "webhook": "no"}  # an answer that counts nothing
     assert (
         await shop.request("POST", VERIFY, body, headers={"Idempotency-Key": "k"})
     ).status == 400
@@ -150,7 +150,7 @@ async def test_a_lease_that_cannot_be_extended_ends_no_other(autojump_clock, sho
             assert len(faults) == before
         nursery.cancel_scope.cancel()
     ledger = await shop.store.ledger(await shop.caller())
-    assert ledger.reserved == 1  # it was extended again
+    assert ledger.reserved == 1  # the lease was extended again
     assert (await shop.verify()).status == 200
 
 
@@ -182,7 +182,7 @@ async def test_a_look_up_that_fails_ends_those_who_wait_for_it(
 
 
 async def test_a_stream_that_fails_ends_no_other(autojump_clock, monkeypatch, faults, shop):
-    """A verdict is taken by whoever settled it: the clock of all, or a session of a host."""
+    """The task that settles a verdict delivers it: the shared timer, or a mail host's session."""
     with monkeypatch.context() as patched:
         patched.setattr(
             "mailprobe.engine.stream.scheduler._Scheduler._finish", throw_at_idempotency
@@ -198,7 +198,7 @@ def throw_at_idempotency(*arguments: Any) -> None:
 # == an idempotent request is done and billed once =============================================
 
 KEYED = {"Idempotency-Key": "k"}
-LEASE_S = 61.0  # then a repeat of a request that was killed begins anew
+LEASE_S = 61.0  # after this, a repeat of a killed request starts again
 
 
 async def send_single(shop: Shop) -> Got:
@@ -250,7 +250,7 @@ async def what_was_done(shop: Shop) -> tuple[int, int, int]:
 async def test_a_kill_between_any_two_writes_does_it_once(
     autojump_clock, kind, send, status, idempotency
 ):
-    """The process dies before or after each call of the store; the client asks again, twice."""
+    """The process dies before or after each store call; the client repeats the request twice."""
     for moment in count():
         doomed = Doomed(moment)
         async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
@@ -293,7 +293,7 @@ async def wait_for_one(*events: trio.Event) -> None:
 
 @dataclass
 class Promises:
-    """Jobs that nobody works off."""
+    """A job service that accepts jobs and never runs them."""
 
     quota: Any
 
@@ -301,11 +301,11 @@ class Promises:
         return await self.quota.reserve_job(caller, order, headers, first)
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no job runs."""
 
 
 async def test_an_uncounted_400_is_not_kept(autojump_clock, shop: Shop):
-    """2,069 rows in ten seconds of a free key filled the disk."""
+    """A free key once wrote 2,069 rows in ten seconds and could fill the disk."""
     assert (await shop.batch(*["x"] * 51, headers=KEYED)).status == 400
     got = await shop.batch("bad", headers=KEYED)
     assert got.status == 200
@@ -339,7 +339,7 @@ async def test_an_answer_too_large_to_keep_is_lost_and_nothing_is_done_again(
 
 
 async def test_a_thousand_callbacks_that_hang_delay_no_neighbour(autojump_clock):
-    """Syntax errors, which cost nothing, to sixty receivers that never answer."""
+    """Jobs of syntax errors, which cost nothing, with sixty receivers that never answer."""
     async with open_shop("scale") as shop:
         receiver = Receiver()
         receiver.takes_s = lambda host: 0.05 if host == "good.test" else 15.0
@@ -396,7 +396,7 @@ async def test_an_account_has_a_bound_of_callbacks_that_are_not_delivered(
 
 
 async def test_a_job_keeps_no_more_of_a_text_than_an_address_has(autojump_clock):
-    """Eight requests with 2 MB each were 50 MB of database."""
+    """Eight requests with 2 MB each once took 50 MB of the database."""
     async with open_shop() as shop:
         receiver = Receiver()
         async with working(shop, receiver):
@@ -414,7 +414,7 @@ async def test_a_job_keeps_no_more_of_a_text_than_an_address_has(autojump_clock)
 
 
 async def test_a_fresh_key_in_a_revoked_ones_place_buys_no_fresh_minute(autojump_clock):
-    """The window is a key's; over all keys of an account it is `max_keys` times the limit."""
+    """Each key has its own window; an account is limited to `max_keys` such windows."""
     async with open_shop("free") as shop:
         plan = PLANS["free"]
         granted, refused, began = 0, [], trio.current_time()
@@ -458,6 +458,6 @@ async def test_an_account_makes_twenty_keys_a_minute(autojump_clock):
 
 
 def test_a_certificate_is_accepted_by_its_alternative_names_alone():
-    """RFC 9525 6.3: its common name says nothing. For callbacks and for resolvers."""
+    """The common name is ignored (RFC 9525 6.3), for callbacks and for resolvers."""
     assert tls_context(None).hostname_checks_common_name is False
     assert _http_context(None).hostname_checks_common_name is False

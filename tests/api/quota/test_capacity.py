@@ -1,4 +1,4 @@
-"""Capacity shared by account: who gets how much, who waits, and whose turn it is."""
+"""Capacity shared by account: the share of each, waiting, and the order of grants."""
 
 import random
 from contextlib import AsyncExitStack
@@ -112,7 +112,7 @@ async def test_whoever_is_cancelled_while_waiting_leaves_nothing(autojump_clock:
 async def test_streams_of_one_account_to_silent_hosts_leave_a_neighbour_its_answers(
     autojump_clock: object,
 ) -> None:
-    """60 streams of 50, where 2,000 addresses may be under way."""
+    """60 streams of 50 addresses, where 2,000 addresses may be in progress."""
     async with open_shop("scale", addresses_max=2000) as shop, AsyncExitStack() as stack:
         neighbour = await shop.store.create_account("bob@example.org", "scale")
         key = await shop.new_key("sk_live_", neighbour.id)

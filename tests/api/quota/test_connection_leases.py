@@ -1,4 +1,4 @@
-"""Several engines that lease their seats from one store, on virtual time."""
+"""Several engines that lease their connections from one store, on virtual time."""
 
 import random
 from collections.abc import AsyncIterator, Mapping
@@ -39,13 +39,13 @@ CALL_S = 0.005
 
 
 class SharedStore(MemoryStore):
-    """A store on trio's clock that takes a moment, and may be away for some."""
+    """A store on trio's clock with a latency, which can be unavailable to some holders."""
 
     def __init__(self) -> None:
         super().__init__(lambda: NOON + timedelta(seconds=trio.current_time()))
-        self.calls: list[int] = []  # how many addresses each lease spoke of
+        self.calls: list[int] = []  # how many addresses each lease call was for
         self.away_for: set[str] = set()  # holders
-        self.lost = 0.0  # of answers
+        self.lost = 0.0  # fraction of answers that are lost
         self.rng = random.Random(0)
 
     async def lease_connections(self, holder: str, asked: Mapping[str, Any], **how: Any) -> Any:
@@ -174,7 +174,7 @@ async def test_all_machines_keep_one_limit(autojump_clock, seed: int):
 
 
 async def test_more_machines_than_permits_take_turns(autojump_clock):
-    """Eight that all have a long list, and four seats: everybody gets on, nobody waits for long."""
+    """Eight machines with long lists share four connections; all progress without a long wait."""
     host, store = MailHost(latency_s=0.05), SharedStore()
     done: dict[int, list[float]] = {}
 
@@ -199,7 +199,7 @@ async def test_more_machines_than_permits_take_turns(autojump_clock):
 
 
 async def test_a_holder_of_all_makes_room_for_who_comes(autojump_clock):
-    """A machine with a long list and every seat; another's single address is answered in time."""
+    """One machine holds every connection; another machine's single address is answered in time."""
     host, store = MailHost(latency_s=0.1), SharedStore()
     async with open_fake_network() as network:
         address = network.add("shop.test", host)
@@ -222,7 +222,7 @@ async def _verify_list(engine: Engine, count: int) -> None:
 
 
 async def test_who_cannot_extend_is_gone_before_another_comes(autojump_clock):
-    """The store is away for one machine alone: its connections are closed before its leases end."""
+    """The store is unavailable to one machine: its connections close before its leases end."""
     host, store = MailHost(latency_s=0.3), SharedStore()
     async with open_fake_network() as network:
         address = network.add("shop.test", host)
@@ -304,7 +304,7 @@ async def test_the_permits_of_a_machine_that_died_come_back(autojump_clock):
 
 
 async def test_turns_are_noticed_within_a_look(autojump_clock):
-    """An idle connection of one machine does not keep another's address waiting."""
+    """An idle connection of one machine does not delay another machine's address."""
     host, store = MailHost(), SharedStore()
     async with open_fake_network() as network:
         network.add("shop.test", host)

@@ -1,7 +1,7 @@
-"""Two services of two workers each that share a database: the lab's hosts count the connections.
+"""Two services that share a database keep one connection limit: the lab's hosts count.
 
-Each by itself would make two, and all of them four. That no seat is used twice to
-the instant is held in tests/storage/test_leases.py and tests/api/quota/test_connection_leases.py.
+Each service has two workers. tests/storage/test_leases.py and
+tests/api/quota/test_connection_leases.py check that no permit is used twice at once.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.api.service_process import PATIENCE_S, Credentials, Running, make_pla
 from tests.api.stores import store_settings
 
 LIMIT = 2  # connections to an exchange: fewer than there are workers
-LATE = 1  # a busy lab hears of the next connection before it sees that the last one has ended
+LATE = 1  # a busy lab may see the next connection before it sees the end of the last one
 BATCHES = 24
 BATCH_SIZE = 50
 PLANS = """

@@ -1,8 +1,9 @@
-"""Sixty requests at once at the edge of each limit: never one unit too many, and none too few.
+"""Sixty concurrent requests at each limit: the service grants exactly the units that remain.
 
-Real processes and real sockets. Each request is there but for its last octet before
-any is complete, so that all are weighed at about the same instant, by one worker or
-by two who share the limits. The answers must come within the minute of the window.
+Real processes and real sockets. The test sends all but the last octet of every
+request before it completes any, so that one worker, or two that share the limits,
+check them all at about the same instant. The answers must come within the minute
+of the window.
 """
 
 import json
@@ -26,9 +27,9 @@ from tests.api.service_fixture import BATCH, STREAM, VERIFY
 from tests.api.service_process import Credentials, Running, make_place, running
 
 RACERS = 60
-LIMIT = 40  # units; of each edge, by the plans below
+LIMIT = 40  # units; each limit below allows as many
 
-# each tier stands at one edge, and far from the others
+# each tier can reach one limit, and is far from the others
 PLANS = """
 [free]
 rate_limit_per_min = 1_000_000
@@ -45,7 +46,7 @@ price_eur_per_call = "0.004"
 HARD_CAP = "0.10"  # EUR: 25 calls beyond the 15 included
 KEYS_MAX = 20
 
-CHEAP = "ann@mailinator.com"  # disposable: certain, asks nobody, counts as a unit, is billable
+CHEAP = "ann@mailinator.com"  # disposable: certain without a probe, counts as a unit, billable
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 worker", "2 workers"])
@@ -62,7 +63,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[R
 
 @dataclass(frozen=True)
 class Racer:
-    """One request, and what it is worth."""
+    """One request, and the units that it costs."""
 
     path: str
     body: bytes
@@ -82,7 +83,7 @@ def single(key: str) -> Racer:
 
 
 def malformed(key: str) -> Racer:
-    """A single verify that is answered with 400, and counted where there is room."""
+    """A single verification that gets 400; it counts as a unit while the quota allows."""
     return Racer(VERIFY, b'{"email": 5}', 1, key)
 
 
@@ -103,7 +104,7 @@ def streams(keys: Sequence[str]) -> list[Racer]:
 
 
 def mixed(keys: Sequence[str]) -> list[Racer]:
-    """Of each kind, in an order that is always the same and that nobody chose."""
+    """Requests of each kind, in a random order from a fixed seed."""
     rng = random.Random(60)
     return [
         rng.choice([single(key), several(BATCH, rng.randint(2, 9), key), several(STREAM, 5, key)])
@@ -115,7 +116,7 @@ FIELDS = [singles, batches, streams, mixed]
 
 
 async def race(port: int, racers: Sequence[Racer]) -> list[Answer]:
-    """All of them at once: no request is complete before all but the last octet of each is sent."""
+    """Send all at once: no request is completed before all but the last octet of each is sent."""
     answers: dict[int, Answer] = {}
 
     async def spend(place: int, raw: Raw) -> None:
@@ -133,7 +134,7 @@ async def race(port: int, racers: Sequence[Racer]) -> list[Answer]:
 
 
 def granted(racers: Sequence[Racer], answers: Sequence[Answer], refusal: tuple[int, str]) -> int:
-    """The units of those who got results; all others got this refusal."""
+    """Return the units of the requests with results; all others must have this refusal."""
     units = 0
     for racer, answer in zip(racers, answers, strict=True):
         if answer.status == 200:
@@ -145,7 +146,7 @@ def granted(racers: Sequence[Racer], answers: Sequence[Answer], refusal: tuple[i
 
 
 def results(racer: Racer, answer: Answer) -> list[str]:
-    """The addresses that the answer has results for."""
+    """Return the addresses that the answer has results for."""
     match racer.path:
         case "/v1/email/verify/stream":
             found = [json.loads(line) for line in answer.body.splitlines()]
@@ -159,7 +160,7 @@ def results(racer: Racer, answer: Answer) -> list[str]:
 def assert_reached_and_never_passed(
     limit: int, units: int, racers: Sequence[Racer], answers: Sequence[Answer]
 ) -> None:
-    """Nobody was refused for whom there was room at the end: for single ones, every unit is used."""
+    """No refused request would fit into what is left; single verifications use every unit."""
     refused = [r.units for r, answer in zip(racers, answers, strict=True) if answer.status != 200]
     assert refused
     assert units <= limit < units + min(refused)
@@ -168,14 +169,14 @@ def assert_reached_and_never_passed(
 
 
 def used(service: Running, who: Credentials) -> int:
-    """What the management API says of this month, by both of its routes."""
+    """Return this month's usage; both routes of the management API must agree."""
     said: int = service.manage(who, "/account")["usage_this_month"]
     assert said == service.manage(who, "/usage/summary")["calls_used"]
     return said
 
 
 async def more_keys(service: Running, who: Credentials, count: int) -> list[str]:
-    """The account's key, and others: what limits the account is shared by all of them."""
+    """Return `count` keys of the account; all of them share its limits."""
     raws = [who.key]
     headers = {"Authorization": f"Bearer {who.provisioning_key}"}
     async with httpx.AsyncClient(
@@ -203,7 +204,7 @@ async def test_the_limit_a_minute(service: Running, field: Any) -> None:
 
 @pytest.mark.parametrize("field", FIELDS)
 async def test_the_free_tiers_month(service: Running, field: Any) -> None:
-    """Three keys share it."""
+    """Three keys share the quota."""
     who = service.place.make_account("free")
     racers = field(await more_keys(service, who, 3))
     answers = await race(service.port, racers)
@@ -223,7 +224,7 @@ async def test_malformed_requests_use_the_month_up_and_never_more(service: Runni
 
 @pytest.mark.parametrize("field", FIELDS)
 async def test_the_hard_cap(service: Running, field: Any) -> None:
-    """Three keys share it; what is spent in the end is never more than the cap."""
+    """Three keys share the cap; the amount spent never exceeds it."""
     who = service.place.make_account("scale")
     service.place.mailprobe("account", "set", who.account_id, "--hard-cap", HARD_CAP)
     racers = field(await more_keys(service, who, 3))
@@ -238,7 +239,7 @@ async def test_the_hard_cap(service: Running, field: Any) -> None:
 
 
 async def test_keys_of_an_account(service: Running) -> None:
-    """One was made with the account, and those that were made can be used."""
+    """The account comes with one key; every key created during the race can be used."""
     who = service.place.make_account("free")
     racers = [Racer("/v1/management/keys", b"{}", 1, who.provisioning_key)] * RACERS
     answers = await race(service.port, racers)
@@ -257,7 +258,7 @@ async def test_keys_of_an_account(service: Running) -> None:
 async def grant_before(
     service: Running, keys: Sequence[str], units: int, *, ago: timedelta
 ) -> None:
-    """Let each key's window hold so many units of so long ago."""
+    """Reserve `units` in each key's window, dated `ago` before now."""
     at, place = datetime.now(UTC) - ago, service.place
     async with open_store(place.database, secret_key=place.secret_key, now=lambda: at) as store:
         for key in keys:
@@ -269,8 +270,8 @@ async def grant_before(
 async def test_waiting_retry_after_is_always_enough(service: Running) -> None:
     """Three keys whose windows were filled most of a minute ago, so that the wait is short.
 
-    What a single one and a batch wait for leaves the window first, what the stream
-    waits for two seconds later.
+    The units that the single verification and the batch wait for leave the window
+    first. Those that the stream waits for leave it two seconds later.
     """
     who = service.place.make_account("builder")
     keys = await more_keys(service, who, 3)
@@ -284,7 +285,7 @@ async def test_waiting_retry_after_is_always_enough(service: Running) -> None:
     assert waits[2] <= 12
 
     async def wait_it_out(racer: Racer, wait_s: int) -> None:
-        await trio.sleep(wait_s)  # it is the promise itself that is waited for
+        await trio.sleep(wait_s)  # real time: the test is whether Retry-After is long enough
         (answer,) = await race(service.port, [racer])
         assert answer.status == 200, answer.body
 

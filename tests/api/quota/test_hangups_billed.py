@@ -1,10 +1,9 @@
-"""A client that hangs up after any octet of its request or of the answer: what is billed, and kept.
+"""Clients that hang up after any octet of a request or an answer are billed for what they got.
 
 Real sockets, virtual time. The client closes, resets or half-closes its connection after
-so many octets. Then nothing of its request holds a place, a lease or a reservation, and the
-account's counts are those of what the client was given: nothing of a request that was not
-whole, all of an answer that began. A repeat with the Idempotency-Key completes the work and
-bills it once.
+a number of octets. Then its request holds no capacity, lease or reservation. An incomplete
+request counts nothing; an answer that began counts whole. A repeat with the same
+Idempotency-Key completes the work and bills it once.
 """
 
 import json
@@ -31,8 +30,8 @@ from tests.api.jobs.test_repeated import idle_board
 from tests.api.raw_http import error_body
 from tests.api.service_fixture import BATCH, STREAM, VERIFY, Shop, open_shop
 
-TICK_S = 0.005  # of virtual time; more than a few of them pass only while everybody waits
-QUIET_S = 0.2  # within which a client that has gone holds nothing; the slow host takes longer
+TICK_S = 0.005  # virtual time; it passes only while all tasks wait
+QUIET_S = 0.2  # time until a lost client must hold nothing; the slow host takes longer
 SLOW_S = 0.4
 SAMPLES = 14
 KEYS = "/v1/management/keys"
@@ -49,13 +48,13 @@ FAST, SLOW, BAD, THROWAWAY = "known@friendly.test", "known@late.test", "bad", "a
 
 @pytest.fixture
 def ticking_clock() -> MockClock:
-    """Virtual time that goes on when nothing has happened for a moment of real time."""
+    """Virtual time that advances when all tasks have waited for a moment of real time."""
     return MockClock(autojump_threshold=0.001)
 
 
 @dataclass(frozen=True)
 class Done:
-    """What an account has of what requests did."""
+    """Counts of what requests have done for one account."""
 
     units: int = 0
     billable: int = 0
@@ -81,7 +80,7 @@ class Case:
     idempotency: Done
     status: int = 200
     is_chunked: bool = False
-    after: bytes = b""  # octets on the same connection that are no part of it
+    after: bytes = b""  # octets sent after the request on the same connection
 
     def octets(self, shop: Shop, key: str | None) -> bytes:
         sent = shop.provisioning if self.path == KEYS else shop.key
@@ -143,14 +142,14 @@ SLOW_ONES = [name for name, case in KEYED.items() if SLOW in json.dumps(case.bod
 
 @dataclass
 class Rig:
-    """A service at its doors, and what a client that has gone may still hold of it."""
+    """A service with its listeners, and what a lost client may still hold."""
 
     shop: Shop
     servers: list[HttpServer]
-    ports: dict[bool, int]  # by whether it is the tool server's
+    ports: dict[bool, int]  # key: whether it is the tool server's port
 
     async def done(self) -> Done:
-        """What has been counted; what is reserved is reserved by the jobs that wait."""
+        """Return what has been counted; only waiting jobs may have units reserved."""
         store = self.shop.store
         ledger = await store.ledger(await self.shop.caller())
         jobs, keys = ledger.undelivered, len(await store.keys(self.shop.account.id))
@@ -182,7 +181,7 @@ class Rig:
     async def send(
         self, case: Case, octets: bytes, *, take: int | None, end: End, split: bool = False
     ) -> bytes:
-        """Send these, take so many octets of the answer (None: all of it) and hang up."""
+        """Send `octets`, receive `take` octets of the answer (None: all of it) and hang up."""
         async with await trio.open_tcp_stream("127.0.0.1", self.ports[case.path == TOOLS]) as wire:
             got = b""
             with suppress(trio.BrokenResourceError):
@@ -255,19 +254,19 @@ async def open_rig() -> AsyncIterator[Rig]:
 
 
 async def tick() -> None:
-    """No jump of the clock is longer: a slow host stays slow for as long as anybody is at work."""
+    """Limit the clock's jumps to TICK_S, so that a slow host stays slow while any task works."""
     while True:  # noqa: ASYNC110 - the clock is what it is about
         await trio.sleep(TICK_S)
 
 
 def moments(count: int) -> Iterator[tuple[int, End]]:
-    """After how many octets a client hangs up, and how: a sample, the first and the last among it."""
+    """Sample the octets after which a client hangs up, with the first and the last, and how."""
     numbers = sorted({0, 1, count - 2, count - 1, *range(2, count, max(1, count // SAMPLES))})
     return zip(numbers, cycle(ENDS), strict=False)
 
 
 async def warm(rig: Rig) -> None:
-    """The mail hosts' routes are known, and what they say of a catch-all."""
+    """Cache the mail hosts' routes and their catch-all results."""
     async with trio.open_nursery() as nursery:
         for email in (FAST, SLOW):
             nursery.start_soon(rig.shop.verify, email)
@@ -300,7 +299,7 @@ async def test_an_answer_that_is_cut_is_billed_as_what_was_given(ticking_clock, 
             case = CASES[name]
             for place, (n, end) in enumerate(moments(await length_of_answer(rig, case) + 1)):
                 if n > 1 and name in SLOW_ONES:
-                    break  # all of its answer comes at once, and late
+                    break  # the whole answer comes at once, and late
                 key = f"{name} {place:05}" if name in KEYED else None
                 octets = case.octets(rig.shop, key)
                 before = await rig.done()
@@ -321,17 +320,17 @@ async def length_of_answer(rig: Rig, case: Case) -> int:
 
 
 def check_whole(case: Case, done: Done, got: bytes) -> bool:
-    """What was given is counted, and what was not given is not billed."""
+    """An answer that began is counted whole; one that did not is counted whole or not billed."""
     if got:
         return done == case.idempotency
-    if SLOW in json.dumps(case.body):  # the client had gone long before
+    if SLOW in json.dumps(case.body):  # the client left long before the answer
         return done.units < case.idempotency.units and replace(done, units=0) == NOTHING
     not_billed = done.units <= case.idempotency.units and replace(done, units=0) == NOTHING
     return done == case.idempotency or not_billed
 
 
 def check_lines(case: Case, done: Done, got: bytes) -> bool:
-    """A line that has begun is counted, and none that the slow host was asked for is, before."""
+    """Every line that began is counted; the slow host's line is not counted before it begins."""
     begun = got.split(b'{"email"')[1:]
     billable = sum(b'"syntax"' not in line for line in begun if b'"failed_check"' in line)
     if len(begun) > done.units or billable > done.billable:

@@ -1,8 +1,8 @@
-"""What a service that is killed, or told to end, has counted: all that anybody was given, once.
+"""A service that is killed or stopped under load has counted each delivered result once.
 
-Clients ask without a pause and keep books: what they asked for, and what they have
-completely received. A unit whose answer died on its way may be counted or not; one
-that was received is counted, and none is counted twice.
+Clients send requests without a pause and record what they asked for and what they
+completely received. A unit whose answer was lost on its way may be counted or not.
+A unit that was received is counted, and none is counted twice.
 """
 
 import json
@@ -43,7 +43,7 @@ from tests.api.stores import KIND, asked
 
 KILLS = 50 if KIND != "postgres" else 10  # each waits for a start and a lease
 IDEMPOTENT_KILLS = int(os.environ.get("MAILPROBE_TEST_KILLS", 20 if KIND != "postgres" else 10))
-LATEST_S = 0.5  # a kill comes so long after its round's first line, or sooner
+LATEST_S = 0.5  # the longest time from a round's first line to its kill
 DRAIN_S = 10.0  # the promise: SIGTERM to the end of the last process
 OVER_S = 60.0  # a reservation whose process died is gone by then
 
@@ -68,7 +68,7 @@ def lab() -> Iterator[Lab]:
 
 @dataclass(frozen=True)
 class Count:
-    """Units weigh on the free quota; the billable ones among them cost."""
+    """`units` count toward the free quota; `billable`, a part of them, cost money."""
 
     units: int = 0
     billable: int = 0
@@ -85,12 +85,12 @@ class Count:
 
 @dataclass
 class Book:
-    """What the clients of one account know: a page for each round."""
+    """What the clients of one account asked for and received, in this round and before it."""
 
     who: Credentials
-    asked: Count = Count()  # on this page
+    asked: Count = Count()  # in this round
     received: Count = Count()
-    asked_before: Count = Count()  # on all others
+    asked_before: Count = Count()  # in all earlier rounds
     counted_before: Count = Count()
 
     def turn(self, counted: Count) -> None:
@@ -101,7 +101,7 @@ class Book:
 
 @dataclass(frozen=True)
 class Pool:
-    """Addresses whose results are certain in kind."""
+    """Addresses for which it is certain whether their results are billable."""
 
     syntax: Sequence[str]
     billable: Sequence[str]  # they pass layer 1
@@ -114,11 +114,11 @@ class Pool:
 
 
 class Gone(Exception):
-    """The server's end of the connection has ended, in whatever way."""
+    """The server closed or reset the connection."""
 
 
 class Wire:
-    """One connection to the service, used again and again."""
+    """One kept-alive connection to the service."""
 
     def __init__(self, stream: trio.SocketStream, key: str) -> None:
         self._stream = stream
@@ -127,10 +127,10 @@ class Wire:
         self._idempotency_key: str | None = None
 
     async def post(self, path: str, body: object, spend: Callable[[bytes], None]) -> int:
-        """`take` gets the octets of the results as they come. Raises Gone; the status at the end.
+        """Pass the octets of the results to `spend` as they come; return the status. Raises Gone.
 
-        503 is an answer too, and gives nothing: the machine may be slow. So is 409 to a
-        request with an idempotency key.
+        503 is allowed, since the machine may be slow, and so is 409 to a request with
+        an idempotency key. `spend` gets nothing of them.
         """
         octets = json.dumps(body).encode()
         headers = [
@@ -156,15 +156,15 @@ class Wire:
             raise Gone from error
         except h11.RemoteProtocolError as error:
             if not self._ended:
-                raise  # it has said something wrong
+                raise  # the server broke the protocol
             raise Gone from error
-        if self._http.their_state is not h11.DONE:  # it will serve nothing more here
+        if self._http.their_state is not h11.DONE:  # the server closes the connection
             raise Gone
         self._http.start_next_cycle()
         return int(answer.status_code)
 
     async def repeat_request(self, path: str, body: object, key: str) -> tuple[int, bytes]:
-        """One request with an idempotency key; its status and its whole body. Raises Gone."""
+        """Send a request with an idempotency key; return its status and body. Raises Gone."""
         pieces: list[bytes] = []
         self._idempotency_key = key
         status = await self.post(path, body, pieces.append)
@@ -184,19 +184,19 @@ class Wire:
 
 
 class Load:
-    """Clients without a pause, until their server is gone."""
+    """Clients that send requests without a pause until the server is gone."""
 
     def __init__(self, pool: Pool, rng: random.Random, books: Sequence[Book]) -> None:
         self._pool = pool
         self._rng = rng
         self._books = books
-        self.streams_open = 0  # that have given a line, and not their end
-        self.streams_cut = 0  # that gave some of their lines
+        self.streams_open = 0  # streams with a line received and not their end
+        self.streams_cut = 0  # streams that ended after some of their lines
         self.stream_opened = trio.Event()  # since the last start
 
     @asynccontextmanager
     async def on(self, port: int) -> AsyncIterator[None]:
-        """All clients of a round; the block is left when the last has lost its server."""
+        """Run all clients of a round; the block ends when each has lost its connection."""
         self.stream_opened = trio.Event()
         async with trio.open_nursery() as nursery:
             for book in self._books:
@@ -209,7 +209,7 @@ class Load:
     async def _repeat(
         self, act: Callable[[Wire, Book], Awaitable[None]], port: int, book: Book
     ) -> None:
-        with suppress(Gone, OSError):  # the latter of who was too late to connect
+        with suppress(Gone, OSError):  # OSError: the server died before the client connected
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 wire = Wire(stream, book.who.key)
                 while True:
@@ -268,7 +268,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Kept:
-    """One account's part of the database."""
+    """What the database counts for one account."""
 
     rows: Count
     months: Count
@@ -294,7 +294,7 @@ def reservations(place: Place) -> int:
 
 
 def assert_counted_idempotency(place: Place, book: Book) -> None:
-    """All that was received is counted, nothing that was not asked for, each unit by one row."""
+    """All received units are counted, none beyond those asked for, and each unit has one row."""
     found = kept(place, book.who)
     assert book.received <= found.rows - book.counted_before <= book.asked
     assert found.months == found.rows
@@ -303,7 +303,7 @@ def assert_counted_idempotency(place: Place, book: Book) -> None:
 
 
 async def reserved_later(place: Place, who: Credentials) -> int:
-    """What is reserved when a minute has passed, for weighing; tidies up then."""
+    """Return the units reserved a minute from now, as limit checks see them; apply retention."""
 
     def later() -> datetime:
         return datetime.now(UTC) + timedelta(seconds=OVER_S)
@@ -322,8 +322,8 @@ async def reserved_later(place: Place, who: Credentials) -> int:
 async def test_fifty_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, lab: Lab) -> None:
     """Every other time there are two workers; all processes are killed at once.
 
-    The books are compared after each kill, for a unit that was lost must not hide
-    behind one that was counted and whose answer died.
+    The counts are compared after each kill. Otherwise a lost unit could be offset by
+    one that was counted and whose answer was lost.
     """
     place, rng = make_place(tmp_path, lab, WIDE), random.Random(9)
     books = [Book(place.make_account("free")), Book(place.make_account("builder"))]
@@ -348,7 +348,7 @@ async def test_fifty_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, 
 
 
 def assert_answered(service: Running, book: Book) -> None:
-    """The API tells the database's numbers; on free, what the killed ones had reserved besides."""
+    """The API reports the database's numbers; on free, also what killed workers had reserved."""
     counted, reported = (
         book.counted_before,
         service.manage(book.who, "/account")["usage_this_month"],
@@ -361,12 +361,12 @@ def assert_answered(service: Running, book: Book) -> None:
 
 # == requests with an idempotency key =========================================================
 
-AGAIN_S = 0.02  # a client that got 409 or 503 waits so long
+AGAIN_S = 0.02  # pause of a client after 409 or 503
 
 
 @dataclass
 class Repeater:
-    """A client that repeats each request with its key until it has the answer, whatever comes between."""
+    """A client that repeats each request with its idempotency key until it has the answer."""
 
     who: Credentials
     pool: Pool
@@ -376,7 +376,7 @@ class Repeater:
     requests: int = 0
     repeats: int = 0
     pending: tuple[str, dict[str, Any], str, Count] | None = None
-    last: bool = False  # no new request is begun
+    last: bool = False  # the client begins no new request
 
     async def run(self, port: int) -> None:
         with suppress(Gone, OSError):
@@ -397,7 +397,7 @@ class Repeater:
             return
         self.answered += count
         self.pending = None
-        if self.rng.random() < 0.2:  # the answer was lost on its way, for all that we know
+        if self.rng.random() < 0.2:  # as if the answer had been lost on its way
             status, again = await wire.repeat_request(path, body, key)
             assert (status, again) == (200, octets)
 
@@ -413,7 +413,7 @@ class Repeater:
 
 
 def end_leases(place: Place) -> None:
-    """As if a minute had passed: whoever was killed runs no more."""
+    """End the leases of killed requests, as if a minute had passed."""
     statement = "UPDATE idempotency_records SET lease_until = 0 WHERE answer IS NULL"
     if not is_postgres(place.database):
         with closing(sqlite3.connect(place.database)) as db, db:
@@ -426,7 +426,7 @@ def end_leases(place: Place) -> None:
 async def test_what_is_repeated_with_its_key_is_billed_once_whatever_is_killed(
     tmp_path: Path, lab: Lab
 ) -> None:
-    """Each request is repeated until it has its answer: the sums are equal at the end."""
+    """Each request is repeated until it has its answer, so that the sums are equal at the end."""
     place, rng = make_place(tmp_path, lab, WIDE), random.Random(23)
     pool = Pool(lab.addresses["syntax"], lab.addresses["disposable"] + lab.addresses["deliverable"])
     accounts = [place.make_account("free"), place.make_account("builder")]
@@ -465,7 +465,7 @@ async def test_what_is_repeated_with_its_key_is_billed_once_whatever_is_killed(
 async def test_sigterm_under_load_ends_in_time_and_has_counted_every_line(
     tmp_path: Path, lab: Lab, workers: int
 ) -> None:
-    """Streams are open, for some of their hosts are silent; each is given to its end."""
+    """Silent hosts keep streams open at SIGTERM; the service completes every one."""
     place = make_place(tmp_path, lab, WIDE)
     book = Book(place.make_account("builder"))
     slow = lab.addresses["timed_out"]

@@ -1,8 +1,9 @@
 """kill -9 before any write of a request with an Idempotency-Key: it is done and billed once.
 
-The service is a process of its own, asked over HTTP. For each request it is killed before
-its first write, then before its second, and so on until it survives. A repeat finds
-either nothing done or the answer, and from then on the answer, octet for octet.
+The service runs in its own process, and the test sends requests over HTTP. For each
+request the service is killed before its first write, then before its second, and so on
+until it survives. A repeat either does the work or gets the stored answer. Later
+repeats get the same answer, octet for octet.
 """
 
 import base64
@@ -37,7 +38,7 @@ from tests.beside import run_beside
 
 PATIENCE_S = 60.0
 AT_IDEMPOTENCY = (
-    4  # cases; each has one service, which waits half a second for a killed one's lease
+    4  # cases; each has one service, which waits half a second for the lease of a killed request
 )
 AGAIN_S = 0.05
 HOST = [("Host", "a.test")]
@@ -46,7 +47,7 @@ VERIFY, BATCH, KEYS = "/v1/email/verify", "/v1/email/verify/batch", "/v1/managem
 
 @dataclass(frozen=True)
 class Done:
-    """What an account has of what a request does."""
+    """Counts of what requests have done for one account."""
 
     rows: int = 0
     billable: int = 0
@@ -56,7 +57,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Case:
-    """A request, its answer's status, what it does once, and how many writes it has at least."""
+    """A request, its answer's status, what it does once, and its minimum number of writes."""
 
     path: str
     body: Any
@@ -70,7 +71,7 @@ def tool(name: str, **arguments: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
 
 
-# "{}" is replaced by an address that a mail host takes, "[]" by the URL of a receiver
+# "{}" stands for an address that a mail host accepts, "[]" for the URL of a receiver
 CASES = {
     "a job": Case(VERIFY, {"email": "{}", "webhook": "[]"}, 202, Done(1, 1, 1), 20),
     "a single": Case(VERIFY, {"email": "{}"}, 200, Done(1, 1), 10),
@@ -86,7 +87,7 @@ CASES = {
 
 @dataclass
 class Doomed:
-    """The service, and a client of it that never gives up."""
+    """The service that is killed, and a client that repeats its requests."""
 
     process: "subprocess.Popen[str]"
     countdown: Countdown
@@ -94,7 +95,7 @@ class Doomed:
     database: str
     account: dict[str, str]
     receiver: Receiver
-    emails: list[str]  # each of a domain of its own, so that none is known before
+    emails: list[str]  # each of its own domain, so that nothing about it is cached
     webhook: str
 
     def text_of(self, case: Case, write: int) -> str:
@@ -109,10 +110,10 @@ class Doomed:
         await started(self.process)
 
     async def send(self, case: Case, write: int, *, doom: bool = False) -> httpx.Response | None:
-        """None where the service died before its answer was whole.
+        """Send a request; return None if the service died before its answer was whole.
 
-        A connection has been accepted before its service is doomed: one that nobody had
-        accepted would be served by the next service, when its client is long gone.
+        With `doom`, the service accepts the connection before its countdown starts. The
+        next service would serve a connection that was not accepted, after its client left.
         """
         by_tool, manages = case.path == "/mcp", case.path == KEYS
         octets = self.text_of(case, write).encode()
@@ -136,7 +137,7 @@ class Doomed:
                 return await answer_to(http, stream, asked_, octets)
 
     async def repeat(self, case: Case, write: int) -> httpx.Response:
-        """Until there is an answer of its own: 409 is told while the killed one's lease lasts."""
+        """Repeat until the answer is final: 409 comes while the killed request's lease lasts."""
         with trio.fail_after(PATIENCE_S):
             while True:
                 answer = await self.send(case, write)
@@ -166,7 +167,7 @@ class Doomed:
                 await trio.sleep(AGAIN_S)
 
     async def until_jobs_are_done(self) -> bool:
-        """False where the service dies before that."""
+        """Wait until no job is left; return False if the service dies first."""
         with trio.fail_after(PATIENCE_S):
             while self.countdown.left != REACHED:
                 [[(left,)]] = asked(
@@ -204,7 +205,7 @@ async def doomed(tmp_path: Path, lab: Lab) -> AsyncIterator[Doomed]:
 async def answer_to(
     http: h11.Connection, stream: trio.SocketStream, request: h11.Request, octets: bytes = b""
 ) -> httpx.Response | None:
-    """None where the service died before it was whole."""
+    """Send a request and read its answer; return None if the service died before its end."""
     events = [request, h11.Data(data=octets), h11.EndOfMessage()]
     head, body = None, b""
     try:
@@ -251,7 +252,7 @@ async def kill_before_each_write(tmp_path: Path, lab: Lab, case: Case) -> None:
                 answer = await service.repeat(case, write)
                 assert await service.until_jobs_are_done()
             assert answer.status_code == case.status, answer.text
-            if first is not None:  # it was killed after that
+            if first is not None:  # the service was killed after it answered
                 assert answer.content == first.content
             after = service.done()
             assert after == added(before, case.idempotency), write
@@ -282,7 +283,7 @@ def added(one: Done, other: Done) -> Done:
 def outcome(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], None]]:
-    """Each case waits for leases most of the time, so they run beside one another."""
+    """Run the cases concurrently: each waits for leases most of the time."""
     with start_lab() as lab:
         acts = {
             name: partial(

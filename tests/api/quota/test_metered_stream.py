@@ -1,4 +1,4 @@
-"""Nothing is verified without being counted, and nothing is counted that was not given."""
+"""Metered streams: every delivered result is counted, and no other result is billed."""
 
 import pytest
 import trio
@@ -13,7 +13,7 @@ from tests.api.service_fixture import Shop, open_shop
 from tests.api.stores import KIND
 
 SLOW = "known@slow.test"  # a reply every 0.4 s: its answer comes after 1.2 s
-STEPS = range(0, 160, 2 if KIND == "memory" else 16)  # each with a store of its own, which may cost
+STEPS = range(0, 160, 2 if KIND == "memory" else 16)  # each opens its own store, which may be slow
 
 
 async def ledger(shop: Shop):
@@ -21,7 +21,7 @@ async def ledger(shop: Shop):
 
 
 async def assert_settled(shop: Shop, units: int, billable: int) -> None:
-    """Everything that was begun is over, and this is what it came to."""
+    """Nothing is reserved or pending, and the month has these units and billable units."""
     await trio.sleep(1)
     now = await ledger(shop)
     assert (now.reserved, now.month_units, now.month_billable) == (0, units, billable)
@@ -70,7 +70,7 @@ async def test_a_malformed_single_verify_is_one_unit_and_not_billable(autojump_c
 
 
 async def test_a_malformed_request_stays_malformed_beyond_the_limit(autojump_clock, free_shop):
-    """400 comes before 429; the limit is kept all the same."""
+    """400 comes before 429, and the limit still holds."""
     for _ in range(15):
         assert (await free_shop.verify(5)).status == 400
     assert (await ledger(free_shop)).month_units == 10
@@ -184,7 +184,7 @@ async def test_a_hang_up_cancels_the_probes(autojump_clock, shop):
 
 
 async def test_a_batch_that_is_hung_up_counts_results_and_bills_nothing(autojump_clock, shop):
-    """It got none of them; the quota is for asking, the bill is for getting."""
+    """The client got no result: the quota counts verified addresses, the bill delivered results."""
     await shop.batch("known@friendly.test", "no@friendly.test", SLOW, hang_up_at=0.5)
     await assert_settled(shop, 2, 0)
 
@@ -207,7 +207,7 @@ async def test_results_that_nobody_took_count_and_are_not_billed(autojump_clock,
 
 @pytest.mark.parametrize("listener", ["verify", "batch", "stream"])
 async def test_hanging_up_at_any_step_leaves_nothing_behind(autojump_clock, listener):
-    """Each turn of the scheduler is a moment to die in."""
+    """The client hangs up after a growing number of scheduler steps."""
     headers = {} if listener == "stream" else {"idempotency-key": "once"}
     emails = ["known@friendly.test"] if listener == "verify" else ["known@friendly.test", "bad"]
     died = 0
@@ -226,7 +226,7 @@ async def test_hanging_up_at_any_step_leaves_nothing_behind(autojump_clock, list
             again = await getattr(shop, listener)(*emails, headers=headers)
             assert again.status == 200
             assert (await ledger(shop)).month_units <= 2 * len(emails)
-    # some died on the way, some got their whole answer
+    # some answers were cut, some were whole
     assert len(STEPS) / 16 < died < len(STEPS)
 
 
@@ -242,7 +242,7 @@ async def test_a_reader_that_stalls_keeps_its_lease(autojump_clock, shop):
 
 
 async def test_a_line_is_counted_before_anybody_has_it(autojump_clock, shop):
-    """Whoever kills the process between two lines has killed nobody's bill."""
+    """A process that is killed between two lines has counted every line that it sent."""
     emails = ["known@friendly.test", "bad", "other@friendly.test"]
     async with open_metered(
         shop.service.quota, await shop.caller(), emails, operation="stream", headers={}
@@ -276,7 +276,7 @@ async def test_a_grant_that_is_never_used_is_given_back_within_a_minute(autojump
 
 
 async def test_lines_wait_for_a_store_that_is_away_and_come_when_it_is_back(autojump_clock, shop):
-    """No line is seen that a killed process would not have counted."""
+    """The client sees no line that a killed process would not have counted."""
     async with trio.open_nursery() as nursery:
         shop.store.away = {"settle"}
 
@@ -365,7 +365,7 @@ async def test_requests_that_are_weighed_together_leave_room_for_each_other():
 
 
 async def test_one_task_keeps_all_leases_and_ends_with_them(autojump_clock, shop):
-    """Those that begin and end while it sleeps among them."""
+    """This includes leases that begin and end while the task sleeps."""
     quota, caller = shop.service.quota, await shop.caller()
 
     async def hold(seconds: float) -> None:
@@ -381,11 +381,11 @@ async def test_one_task_keeps_all_leases_and_ends_with_them(autojump_clock, shop
     assert not quota.leases
     await trio.sleep(LEASE_S)
     assert not quota.leases.kept
-    await hold(LEASE_S * 2)  # and a new task begins
+    await hold(LEASE_S * 2)  # a new task begins
     await assert_settled(shop, 9, 0)
 
 
-# -- the recorder -------------------------------------------------------------------------------
+# -- background writes --------------------------------------------------------------------------
 
 
 async def test_leaving_the_background_writes_waits_for_what_is_pending(autojump_clock):
@@ -419,7 +419,7 @@ async def test_a_bug_in_a_write_ends_that_write_alone(faults):
 
     async with open_background_writes() as background_writes:
         await background_writes.write_until_durable(write).wait()
-        with pytest.raises(ZeroDivisionError):  # whoever waits for it learns so
+        with pytest.raises(ZeroDivisionError):  # the caller that waits gets the error
             await background_writes.write_shielded(write)
         await background_writes.write_until_durable(trio.lowlevel.checkpoint).wait()
     assert len(faults) == 1

@@ -1,4 +1,4 @@
-"""Weighing: never one unit too many, and waiting as long as one is told is always enough."""
+"""Limit checks: never one unit too many, and waiting for Retry-After is always enough."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -104,7 +104,7 @@ def test_reset_at_is_the_earliest_instant_that_passes(
 
 @given(st.lists(st.tuples(st.floats(0.001, 30), st.integers(1, 10)), max_size=60))
 def test_no_60_seconds_ever_hold_one_unit_too_many(asked: list[tuple[float, int]]) -> None:
-    """Whatever is asked and whenever: look back from each grant."""
+    """For any requests at any times: sum the window that ends at each grant."""
     granted: list[tuple[datetime, int]] = []
     for at_s, units in zip(
         accumulate(pause for pause, _ in asked), (n for _, n in asked), strict=True
@@ -171,7 +171,7 @@ def test_what_is_reserved_counts_as_billable_at_worst() -> None:
 
 
 def test_the_projection_is_rounded_up_to_the_cent() -> None:
-    """One call beyond is 0.4 cents, shown and weighed as one cent."""
+    """One call beyond is 0.4 cents, shown and checked as one cent."""
     assert check_limits(BUILDER, ledger(period_billable=5_000), 1, hard_cap_micros=10_000) is None
     assert (
         check_limits(BUILDER, ledger(period_billable=5_000), 1, hard_cap_micros=9_999) is not None

@@ -1,4 +1,4 @@
-"""What is known at once is counted in one transaction, and otherwise as everything else."""
+"""Answers known without a probe are counted in one transaction, with the same results as others."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +38,7 @@ def results(path: str, got: Got) -> list[Any]:
 
 
 async def warm(shop: Shop) -> None:
-    """The routes are known from now on."""
+    """Look up the routes, so that they are cached from now on."""
     shop.world.add("yahoo.com", MailHost())
     other = await shop.new_key("sk_live_")
     await shop.batch(NOWHERE, BLOCKED, key=other)
@@ -168,7 +168,7 @@ async def test_the_watch_sees_each_and_a_full_house_turns_nobody_away(autojump_c
     async with open_shop(addresses_max=1, watch=watch) as shop, trio.open_nursery() as nursery:
         nursery.start_soon(shop.verify, "known@slow.test")
         await trio.sleep(0.1)
-        assert (await shop.verify("bad")).status == 200  # nothing of it is under way
+        assert (await shop.verify("bad")).status == 200  # a known answer needs no capacity
         assert seen == [False]
 
 
@@ -185,11 +185,11 @@ async def test_a_store_that_dies_in_the_midst_tells_nobody_anything(autojump_clo
         assert b"syntax" not in got.octets
 
 
-# -- what the watcher hears -------------------------------------------------------------------
+# -- what the observer receives ---------------------------------------------------------------
 
 
 class Hearing:
-    """A watcher that writes down what it is told."""
+    """An observer that records its notifications."""
 
     def __init__(self) -> None:
         self.received: list[Any] = []

@@ -1,4 +1,4 @@
-"""What the worst bodies cost: time in proportion to their size, and a unit of the minute."""
+"""The worst bodies cost CPU time in proportion to their size, and a unit of the minute."""
 
 import contextlib
 import time
@@ -11,7 +11,7 @@ from mailprobe.api.rest.schema import BatchRequest
 from tests.api.service_fixture import Shop
 
 OCTETS = 2 * 1024 * 1024
-CPU_S_MAX = 0.04  # 20 ms are promised; the machine may be half as quick as it should be
+CPU_S_MAX = 0.04  # the limit is 20 ms; the machine may be half as fast as expected
 
 
 def filled(before: bytes, unit: bytes, after: bytes) -> bytes:
@@ -65,7 +65,7 @@ def test_fields_that_nobody_reads_are_passed_over_however_many_parts_they_have()
 @pytest.mark.parametrize("again", [b'"emails":["b"]', b'"\\u0065mails":["b"]'])
 @pytest.mark.parametrize("parts", [0, TOKENS_MAX])
 def test_a_field_that_comes_twice_is_never_taken(again: bytes, parts: int) -> None:
-    """Behind more parts than are looked at the body is refused for them."""
+    """If it comes after the maximum of parts, the body is refused for its parts."""
     octets = b'{"emails":["a"],"x":[%b[]],%b}' % (b"[]," * parts, again)
     with pytest.raises(InvalidRequest, match="more parts" if parts else "twice") as refused:
         read(octets, BatchRequest, "batch")

@@ -1,4 +1,4 @@
-"""What comes in: routes, methods, bodies of every kind, and the order of the checks."""
+"""Incoming requests: routes, methods, bodies of every kind, and the order of the checks."""
 
 import json
 import logging
@@ -60,7 +60,7 @@ async def test_head_is_get_without_a_key_too(autojump_clock: object, shop: Shop)
 
 
 async def test_the_checks_come_in_the_order_that_was_decided(autojump_clock: object) -> None:
-    """Everything is wrong at once; one fault after the other is mended."""
+    """A request starts with every fault; the test removes one after the other."""
     async with open_shop("free", addresses_max=1) as shop:
         await shop.change(hard_cap_micros=0, tier="builder")
         await shop.use_up(5_000, units=0)
@@ -236,7 +236,7 @@ async def test_a_length_that_is_too_large_is_413_without_reading(
 
 @pytest.mark.parametrize(("octets_over", "status"), [(0, 200), (1, 413)])
 async def test_a_body_without_a_length_is_read_up_to_2_mb(octets_over: int, status: int) -> None:
-    """No virtual time: a body of this size is parsed in a thread."""
+    """In real time, because a body of this size is parsed in a thread."""
     async with open_shop() as shop:
         body = b'{"email":"known@friendly.test","x":"'
         body += b"x" * (2 * 1024 * 1024 - len(body) - 2 + octets_over) + b'"}'
@@ -254,7 +254,7 @@ async def test_a_large_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatc
 
     async def watched(act: Any, *words: Any, limiter: Any = None) -> Any:
         sizes = [len(word) for word in words if isinstance(word, bytes)]
-        if sizes:  # else a store's own, that is opened meanwhile
+        if sizes:  # without sizes, the call comes from a store that opens meanwhile
             assert limiter.total_tokens == decoding.THREADS_MAX
         threads.extend(sizes)
         return await run_sync(act, *words, limiter=limiter)

@@ -1,4 +1,4 @@
-"""The table of refusals: every one has its words, and its four fields."""
+"""The table of refusals: each has its texts and its four fields."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -140,7 +140,7 @@ async def test_it_is_served_without_a_key(autojump_clock, shop: Shop) -> None:
 
 
 async def test_answers_are_what_the_description_says(autojump_clock, shop: Shop) -> None:
-    """Each success of each operation, held against its schema."""
+    """Each success of each operation matches its schema."""
     made = (await shop.manage("POST", "/keys", {"label": "x"})).body["id"]
     bodies = {"verify_email": {"email": "known@friendly.test"}, "verify_batch": {"emails": ["a"]}}
     for operation in OPERATIONS:

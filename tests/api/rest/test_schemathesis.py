@@ -1,8 +1,8 @@
-"""The running service does what its own description says: schemathesis reads it and tries it all.
+"""schemathesis tests the running service against its own API description.
 
-Every check of schemathesis, on every operation, with right and with wrong requests,
-from a fixed seed. Two accounts: the one that is managed is another than the one that
-verifies, or else the first revoked key would end the verifying.
+It runs every check on every operation, with valid and invalid requests, from a fixed
+seed. One account is managed and another one verifies; otherwise the first revoked key
+would stop the verifications.
 """
 
 import json
@@ -19,7 +19,7 @@ from tests.api.service_process import Credentials, make_place, running
 EXAMPLES_MAX = 50  # of an operation; one round, so that every machine tries the same
 PATIENCE_S = 600.0  # a round takes half a minute, on a busy machine many times that
 
-# so wide that few requests are refused for them; test_edges.py has the limits
+# wide limits, so that few requests are refused; test_edges.py tests the limits
 PLANS = """
 [scale]
 rate_limit_per_min = 1_000_000
@@ -28,7 +28,7 @@ max_keys = 1_000_000
 """
 
 # A key that comes again is rightly answered with 409 or 422; what is no key may stay so.
-# A host that may be called back is told in words: no schema can say it. Nor that evidence
+# No schema can express which hosts may be called back. Nor that evidence
 # and a webhook do not go together.
 # Each answer is written down.
 HOOKS = """
@@ -96,7 +96,7 @@ NEAREST = {"create_billing_portal": 402}
 def run_schemathesis(
     path: Path, url: str, verifier: Credentials, owner: Credentials
 ) -> "subprocess.CompletedProcess[str]":
-    """Everything that it writes stays below `path`."""
+    """Run schemathesis; everything that it writes stays below `path`."""
     path.mkdir()
     (path / "hooks.py").write_text(HOOKS)
     (path / "schemathesis.toml").write_text(
@@ -120,7 +120,7 @@ def run_schemathesis(
 
 
 def answers(path: Path) -> Counter[tuple[str, int]]:
-    """How often each operation was answered with each status."""
+    """Return how often each operation was answered with each status."""
     names = {f"{operation.method} {operation.path}": operation.name for operation in OPERATIONS}
     counted: Counter[tuple[str, int]] = Counter()
     for line in (path / "answers.txt").read_text().splitlines():

@@ -81,7 +81,7 @@ async def test_limit_included_volume(autojump_clock, tier, included):
 
 @pytest.mark.parametrize(("tier", "days"), [("free", 7), ("builder", 90), ("scale", 90)])
 async def test_limit_usage_log_retention(autojump_clock, tier, days):
-    """Rows go, counts stay."""
+    """Rows are deleted, counts stay."""
     async with open_shop(tier) as shop:
         await shop.verify()
         assert PLANS[tier].retention_days == days
@@ -214,7 +214,7 @@ async def test_async_mode_bills_when_the_verification_completes(
     autojump_clock, monkeypatch: pytest.MonkeyPatch, working: Working
 ):
     shop, receiver = working
-    monkeypatch.setattr(worker, "POLL_S", 60.0)  # else four days are 140,000 looks at the store
+    monkeypatch.setattr(worker, "POLL_S", 60.0)  # else four days are 140,000 polls
     receiver.answer = lambda host: Delivered(500, None, None, 5)
     await promise(shop, "known@slow.test")
     await promise(shop, "bad")

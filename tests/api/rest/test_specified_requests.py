@@ -341,7 +341,7 @@ async def test_error_400_invalid_request(autojump_clock, shop: Shop, path, bodie
 
 
 async def test_error_402_payment_required(autojump_clock, shop: Shop):
-    """2,500 calls of overage are 10.00 EUR; a batch is weighed with all its emails."""
+    """2,500 calls of overage are 10.00 EUR; a batch is checked with all its emails."""
     await shop.change(hard_cap_micros=10_000_000)
     await shop.use_up(7_480)
     assert (await shop.batch(*["known@friendly.test"] * 20)).status == 200

@@ -206,5 +206,5 @@ async def test_health_is_ok_and_ts(autojump_clock, shop: Shop):
     got = await shop.request("GET", "/health", key=None)
     assert (got.status, got.body) == (200, {"ok": True, "ts": 1_773_480_413_000})
     shop.store.away = True
-    await trio.sleep(1)  # the store is looked at once a second
+    await trio.sleep(1)  # the store is checked once a second
     assert (await shop.request("GET", "/health", key=None)).body["ok"] is False

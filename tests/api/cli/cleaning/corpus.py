@@ -1,9 +1,9 @@
-"""List files as people have them, each with its truth.
+"""List files in the forms that occur in practice, each with its expected result.
 
-A case has the file's name and octets, the cells of each row (the header first, where there
-is one) and the addresses, or the words of its refusal. `reader` is how Python's csv reads
-the output; None where the output is no CSV. `skipped` counts the lines over the header,
-which come back as they were.
+A case has the file's name and octets, the cells of each row (the header first, if there
+is one) and the addresses, or the text of its refusal. `reader` is how Python's csv reads
+the output; None if the output is no CSV. `skipped` counts the lines above the header,
+which the output repeats unchanged.
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""`clean` with a fault at one of its steps, each time in a process of its own.
+"""Runs `clean` with a fault at one of its steps, each time in its own process.
 
     python -m tests.api.cli.cleaning.faulty_clean NAME FAULT FOLDER
 
@@ -11,8 +11,9 @@ them; then it runs again and again with the fault before one of them:
     replace   the list gets other rows of the same length
     rename    another file gets the list's name
 
-After each run the list, its neighbours and the output are checked, and --resume has to
-bring the run to its end where the list is as it was, and to leave nothing else behind. Prints how many steps were tried.
+After each run the program checks the list, its neighbours and the output. If the list is
+unchanged, --resume must complete the run and leave nothing else behind. It prints the
+number of steps tried.
 """
 
 import io
@@ -29,7 +30,7 @@ from mailprobe.api.cli.errors import CommandError
 from tests.api.cli.cleaning.workbooks import row, sheet, text, workbook
 from tests.api.fake_source import FakeSource
 
-STEPS_MAX = 24  # of all that there are, spread evenly
+STEPS_MAX = 24  # a sample of all steps, spread evenly
 CALLS = frozenset(
     [
         "open",
@@ -70,7 +71,7 @@ NEIGHBOURS = {"out.part": b"precious", "list.part": b"precious too"}
 
 
 class Place:
-    """A folder with a list and what stands beside it."""
+    """A folder with a list and other files beside it."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
@@ -96,7 +97,7 @@ class Place:
         return 0
 
     def apart(self, prepare: Callable[[], Any], *, resume: bool = False) -> int:
-        """Clean in a process of its own; gives its exit code, or the signal's number below 0."""
+        """Clean in a separate process; return its exit code, or the negated signal number."""
         child = os.fork()
         if not child:
             try:
@@ -111,7 +112,7 @@ class Place:
 
 
 def at_step(number: int, act: Callable[[], None], reached: Callable[[int], None]) -> None:
-    """Have `act` called before the n-th step, and `reached` told of each."""
+    """Call `act` before the n-th step, and `reached` at each step."""
     count = 0
 
     def watch(_: Any, event: str, what: Any) -> None:
@@ -162,7 +163,7 @@ def changed(octets: bytes) -> tuple[bytes, bytes]:
 
 
 def outputs_of(place: Place, octets: bytes) -> bytes | None:
-    """What is right where the list was changed before it was first read."""
+    """Return the outputs that are right if the list changed before it was first read."""
     place.lay_out(None)
     place.list.write_bytes(octets)
     place.apart(lambda: None)
@@ -172,7 +173,7 @@ def outputs_of(place: Place, octets: bytes) -> bytes | None:
 def check(
     place: Place, fault: str, code: int, rights: set[bytes | None], before: bytes | None
 ) -> None:
-    """What a person has after the fault."""
+    """Check the files that the user has after the fault."""
     now = place.list.read_bytes()
     if fault in ("kill", "fill"):
         assert now == place.octets, "the list was changed"

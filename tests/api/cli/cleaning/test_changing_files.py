@@ -18,7 +18,7 @@ ROWS = "".join(f'"N {n}",a{n}@shop.test\n' for n in range(3000))
 
 
 class Meddling(FakeSource):
-    """A source that does something to the list when everything was asked."""
+    """A source that changes the list once every address has been verified."""
 
     def __init__(self, path: Path, text: str | bytes) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def test_a_list_that_is_put_back_is_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_a_list_replaced_by_another_under_its_name_is_cleaned_as_it_was(tmp_path: Path) -> None:
-    """The file that was opened is read to the end, whatever has its name by then."""
+    """`clean` reads the opened file to its end, even if another file has its name by then."""
 
     class Renaming(Meddling):
         def report(self, line: str) -> None:

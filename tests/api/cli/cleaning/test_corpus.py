@@ -1,4 +1,4 @@
-"""Every row of every file comes back once with its own cells, or the file is refused in a line."""
+"""`clean` returns every row of every file once with its cells, or refuses the file in one line."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from tests.api.fake_source import verdict_of
 
 
 def cleaned(path: Path, case: Case) -> tuple[list[str], bytes]:
-    """The addresses that are asked, and the output, as `clean` makes it."""
+    """Return the verified addresses and the output of `clean`."""
     file = io.BytesIO()
     with open_list(path, **case.said) as source:
         addresses = [row.address for row in source.rows()]

@@ -1,4 +1,4 @@
-"""What a row says comes back in every format, and what is no file is refused at once."""
+"""`clean` keeps a row's cells in every format, and refuses at once what is not a file."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`clean` opens no file that exists but its input, and what it writes has the right permissions."""
+"""`clean` opens no existing file but its input, and its output has the right permissions."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ def test_a_list_whose_name_is_the_outputs_and_an_ending_stays_as_it_is(
 ) -> None:
     path = written(tmp_path / f"list.csv{ending}")
     output = tmp_path / "list.csv"
-    if ending == ".journal":  # where the answers would go
+    if ending == ".journal":  # the answers would go there
         assert "is the list itself" in refused(Order(path, output))
     else:
         clean(Order(path, output))
@@ -99,7 +99,7 @@ def test_nobody_else_reads_an_output_while_it_is_written(tmp_path: Path) -> None
 
 
 def leftover_of(output: Path) -> Path:
-    """What a run that is killed while it writes the output leaves behind."""
+    """Return what a run leaves behind that is killed while it writes the output."""
     with replacing(output):
         (part,) = output.parent.glob(f".{output.name[:50]}*.mailprobe-*.part")
         (output.parent / "copy").write_bytes(b"half")

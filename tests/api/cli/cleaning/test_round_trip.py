@@ -1,6 +1,6 @@
 """Any table that Python's csv, polars or LibreOffice writes comes back cell for cell.
 
-The writers' rules are made again here: csv as from Python 3.13 on, polars' `write_csv`,
+This module implements the writers' rules: csv since Python 3.13, polars' `write_csv`,
 and LibreOffice's export of text.
 """
 
@@ -92,7 +92,7 @@ wild = st.text(
 
 @st.composite
 def tables(draw: st.DrawFn) -> list[list[str]]:
-    """A header and rows, with an address in each row but a few, always in the same column."""
+    """Make a header and rows; most rows have an address, always in the same column."""
     width = draw(st.integers(1, 4))
     place = draw(st.integers(0, width))
     rows = draw(st.lists(st.lists(cells | wild, min_size=width, max_size=width), max_size=6))
@@ -148,7 +148,7 @@ def test_any_table_comes_back_cell_for_cell(
 def cleaned_unless_unsure(
     path: Path, text: str, delimiter: str, **said: Any
 ) -> tuple[list[str], bytes] | None:
-    """None where the list is refused, which only a text that has several readings may be."""
+    """Return None if the list is refused, which is right only for text with several readings."""
     refusal = ""
     try:
         return cleaned(path, Case(path.name, b"", said=said))

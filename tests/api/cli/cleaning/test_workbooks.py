@@ -1,4 +1,4 @@
-"""A workbook comes back as it was, with the results behind its columns; or it is refused."""
+"""Workbooks: the output keeps the input and adds result columns, or the input is refused."""
 
 import csv
 import io
@@ -60,7 +60,7 @@ def cells_of(octets: bytes, place: int = 0) -> list[list[Any]]:
 
 
 def test_every_cell_and_part_comes_back_as_it_was(tmp_path: Path) -> None:
-    """Types, formulas, errors, formats, phonetic text and whatever Excel adds next year."""
+    """Types, formulas, errors, formats, phonetic text, and parts unknown to us."""
     rows = [
         row(1, text("A1", "id"), text("B1", "email"), text("D1", "x"), more=' spans="1:4" ht="20"'),
         row(
@@ -171,7 +171,7 @@ def test_a_formula_without_a_value_is_no_blank(tmp_path: Path) -> None:
 
 
 def test_names_with_prefixes_and_cells_without_places(tmp_path: Path) -> None:
-    """As the Open XML SDK writes, and small generators."""
+    """The Open XML SDK and small generators write such files."""
     xml = (
         SIMPLE.replace("xmlns=", "xmlns:x=")
         .replace("<", "<x:")

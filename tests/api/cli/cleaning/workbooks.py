@@ -1,4 +1,4 @@
-"""Workbooks made by hand, part by part, to say what no library would write."""
+"""Workbooks built part by part, with content that no library would write."""
 
 import io
 import zipfile
@@ -44,7 +44,7 @@ def workbook(
     parts: Mapping[str, str | bytes] | None = None,
     book_type: str = BOOK_TYPE,
 ) -> bytes:
-    """A workbook's octets; `sheets` by their titles, in order."""
+    """Return a workbook's octets; `sheets` maps titles to sheets, in order."""
     states = states or {}
     entries, relations, types = [], [], []
     every: dict[str, str | bytes] = {}
