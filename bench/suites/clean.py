@@ -1,7 +1,7 @@
-"""`mailprobe clean` over large lists: how long it takes, and its memory at the most.
+"""Measures `mailprobe clean` on large lists: how long it takes, and its peak memory.
 
-The command runs in a process of its own, against the sink's mail hosts. Every address of
-a list is another one, which is the most that `clean` can have to hold.
+The command runs in its own process, against the sink's mail hosts. All addresses of a
+list differ, which is the worst case for the memory of `clean`.
 """
 
 import csv
@@ -28,7 +28,7 @@ HEADER = ("id", "name", "email", "company", "since")
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What one run took."""
+    """The time and the peak memory of one run."""
 
     wall_s: float
     cpu_s: float
@@ -93,7 +93,7 @@ def _clean(source: Path, output: Path, sink: SmtpSink) -> Cleaned:
 
 
 def _check_table(source: Path, output: Path) -> None:
-    """Every row is there once, in order, with its own text and a result."""
+    """Check that the output has every row once, in order, with its text and a result."""
     with source.open(encoding="utf-8") as before, output.open(encoding="utf-8") as after:
         for row, cleaned in zip(before, after, strict=True):
             if not cleaned.startswith(row.rstrip("\r\n") + ","):

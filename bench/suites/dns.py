@@ -1,10 +1,10 @@
-"""Layer 3 over TLS, from a resolver in a process of its own that costs next to nothing.
+"""Measures DNS look-ups (layer 3) over TLS, against a very cheap resolver in its own process.
 
-A look-up is one DNS question with its answer read: a domain's exchanges are one, and
-each exchange's addresses another. Rates are those of one core: a million microseconds
-by the processor time that a look-up takes us, `cpu_us`; what the resolver takes, which
-has a core of its own, is `load_cpu_us`. httpx with dnspython's messages asks the same server in the
-same run. The rounds of all take turns, so that a busy machine disturbs them alike.
+A look-up is one DNS question and the reading of its answer: a domain's exchanges are one,
+and the addresses of each exchange another. A rate is per core: a million microseconds
+divided by `cpu_us`, the processor time that a look-up takes the engine. `load_cpu_us` is
+the resolver's, on another core. httpx with dnspython queries the same server in the same
+run. The rounds of all of them alternate, so that a busy machine slows them equally.
 """
 
 import json
@@ -29,13 +29,13 @@ from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.settings import EngineSettings
 
 ROUNDS = 5
-AT_ONCE = 100  # askers; as many as LOOK_UPS_MAX of engine/stream/scheduler.py
+AT_ONCE = 100  # concurrent tasks; as many as LOOK_UPS_MAX of engine/stream/scheduler.py
 QUESTIONS = 2_000  # of each round
-QUESTIONS_SLOW = 500  # of httpx's
+QUESTIONS_SLOW = 500  # of each round of httpx
 READS = 2_000
 ROUND_S = 60.0  # a round takes half a second, httpx's two
 
-SendQuery = Callable[[str], Awaitable[int]]  # a new domain -> how many questions that were
+SendQuery = Callable[[str], Awaitable[int]]  # a new domain -> how many questions were sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class DnsServer:
 
 @dataclass(slots=True)
 class Measured:
-    """What the look-ups of one way took in each round."""
+    """The times of one client's look-ups, round by round."""
 
     questions: int = 0
-    cpu_us: list[float] = field(default_factory=list)  # ours, for each look-up
+    cpu_us: list[float] = field(default_factory=list)  # of this process, for each look-up
     wall_us: list[float] = field(default_factory=list)
     load_s: float = 0.0
 
@@ -182,7 +182,7 @@ async def query_by_httpx(client, url: str, name: str) -> int:  # type: ignore[no
 
 
 def read_alone() -> tuple[float, float]:
-    """The microseconds for one answer's octets: by our reader, by dnspython."""
+    """Return the microseconds to read one answer: by our reader, by dnspython."""
     import dns.message
 
     from mailprobe.bench.load.doh_server import answer_to

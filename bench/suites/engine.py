@@ -1,11 +1,11 @@
-"""Addresses a second through the engine: by how a host is written to, by latency, by concurrency.
+"""Measures the engine's addresses per second: by pipelining, by latency, by concurrency.
 
-The mail hosts are the sink's, in a process of its own; routes are known, results are
-encoded. "On one core" is what the processor time of this process comes to. The naive
-loop (mailprobe.bench.load.naive) takes its turns between the engine's, so that both meet the same
-machine.
+The mail hosts are the sink's, in a process of its own; routes are cached, results are
+encoded. "On one core" is computed from the processor time of this process. The rounds of
+the naive loop (mailprobe.bench.load.naive) alternate with the engine's, so that both run
+on an equally busy machine.
 
-`MAILPROBE_BENCH_ADDRESSES` (1,000,000) is how far "as work grows" goes.
+`MAILPROBE_BENCH_ADDRESSES` (1,000,000) is the number of addresses of "as work grows".
 """
 
 import os
@@ -35,7 +35,7 @@ HOSTS = 200
 CONNECTIONS = 10
 LIST = 40_000  # addresses a round
 ROUNDS = 5
-DEPTH = 8  # recipients that the engine writes together, before it knows whether they are refused
+DEPTH = 8  # recipients that the engine pipelines before it knows whether the host refuses them
 RECIPIENTS = 100  # on one connection, then QUIT
 FAR_HOSTS = 20
 FAR_CONNECTIONS = 4
@@ -51,7 +51,7 @@ ENCODER = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class EngineRound:
-    """What so many addresses took."""
+    """The times of one round of `addresses` addresses."""
 
     addresses: int
     wall_s: float
@@ -85,13 +85,13 @@ async def _engine(sink: SmtpSink, connections: int) -> AsyncIterator[Engine]:
                 isinstance(engine.routes.cached_route(sink.domain(each)), Route)
                 for each in range(sink.domains)
             ):
-                await trio.sleep(FAILURE_KEPT_S)  # a busy machine was late with some
+                await trio.sleep(FAILURE_KEPT_S)  # on a busy machine some look-ups fail
                 await lookup_all(engine, texts)
         yield engine
 
 
 async def verify(engine: Engine, texts: Iterable[str]) -> int:
-    """Ask as one who cleans a list; gives how many octets the results are as lines."""
+    """Verify as `clean` does; return how many octets the results are as JSON lines."""
     octets = 0
     async with open_answers(engine, texts, account="bench", deferred_start=True) as answers:
         while ready := await answers.next_ready():
@@ -115,7 +115,7 @@ async def _timed(
     )
 
 
-# -- near: what the processor bears ----------------------------------------------------------
+# -- near: limited by the processor ----------------------------------------------------------
 
 
 async def _near() -> list[Figure]:
@@ -132,7 +132,7 @@ async def _near() -> list[Figure]:
 
 
 async def _beside_naive() -> list[list[EngineRound]]:
-    """The naive loop's rounds; those in step, pipelined and sorted, pipelined in any order."""
+    """Return rounds: naive, lock-step, pipelined and sorted, pipelined in any order."""
     loop = NaiveLoop(load_lists())
     with (
         start_sink(hosts=HOSTS, pipelining=False) as plain,
@@ -173,7 +173,7 @@ def _rate(what: str, rounds: list[EngineRound]) -> Figure:
 
 
 def _times(what: str, naive: list[EngineRound], ours: list[EngineRound]) -> Figure:
-    """How often ours fits into the naive loop's time, round by round."""
+    """How many times as fast as the naive loop the engine is, round by round."""
     ratios = [one.cpu_us / other.cpu_us for one, other in zip(naive, ours, strict=True)]
     return Figure(what, median(ratios), "×", spread=(max(ratios) - min(ratios)) / median(ratios))
 
@@ -204,12 +204,12 @@ async def _growth() -> list[Figure]:
 
 
 def _in_runs(sink: SmtpSink, number: int) -> str:
-    """Twenty addresses of a domain in a row, as a sorted list has them."""
+    """Return an address; twenty consecutive numbers share a domain, as in a sorted list."""
     return f"ok-{number}@{sink.domain(number // 20)}"
 
 
 async def _domains() -> Figure:
-    """The same hosts and the same number of addresses, of 10 domains and of 10,000."""
+    """Compare 10 domains with 10,000, at the same hosts, with the same number of addresses."""
     costs = []
     for domains in (10, 10_000):
         with start_sink(hosts=10, domains=domains) as sink:
@@ -221,7 +221,7 @@ async def _domains() -> Figure:
     return Figure("10,000 domains: CPU of each, beside 10 domains", many.cpu_us / few.cpu_us, "×", cpu_us=many.cpu_us)  # fmt: skip
 
 
-# -- far: what latency leaves ----------------------------------------------------------------
+# -- far: limited by latency -----------------------------------------------------------------
 
 
 async def _far() -> tuple[list[Figure], list[Series]]:
@@ -250,8 +250,8 @@ async def _far() -> tuple[list[Figure], list[Series]]:
     return figures, series
 
 
-# Banner, EHLO and QUIT are turn-arounds that bear no recipient, and the last round of a
-# connection's 100 is not full.
+# Banner, EHLO and QUIT are turn-arounds without a recipient, and the last batch of a
+# connection's 100 recipients is not full.
 _TURNS = -(-RECIPIENTS // DEPTH) + 3
 _USEFUL = RECIPIENTS / DEPTH / _TURNS
 
@@ -261,8 +261,8 @@ def _ideal(latency_ms: float, connections: int, depth: int) -> float:
 
 
 async def _steady(latency_ms: float, connections: int, *, pipelining: bool) -> float:
-    """Addresses a second of an endless list, once it is under way."""
-    # As long as a few connections live, so that their hellos are counted as often as they are said.
+    """Return the addresses per second of an endless list, after the warm-up."""
+    # Longer than a connection lives, so that greetings count in their true proportion.
     life_s = latency_ms / 1000 * (_TURNS if pipelining else RECIPIENTS + 4)
     measured_s = max(MEASURED_S, 2 * life_s if latency_ms in PROMISED_MS else 0.0)
     with start_sink(hosts=FAR_HOSTS, delay_ms=latency_ms, pipelining=pipelining) as sink:

@@ -1,7 +1,7 @@
-"""The fair queue: the cost of an item must not grow with the number of accounts.
+"""Measures the fair queue: the cost of an item must not grow with the number of accounts.
 
 "In turn": an account has several items; one is popped and another one joins. "In and out":
-an account's only item is popped, so that its queue is removed and made again.
+an account's only item is popped, so that its queue is removed and created again.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
-"""1,000 hosts that are silent, drip, stall or lie beside 1,000 healthy ones, all at once.
+"""Verifies at 1,000 hosts that are silent, drip, stall or lie and 1,000 healthy ones at once.
 
-Then single kinds of trouble, one after the other: bench/suites/hostile_rows.py.
+Then measures one fault after the other: bench/suites/hostile_rows.py.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""The rows of `bench hostile` that ask one thing each: what one kind of trouble costs the others.
+"""The rows of `bench hostile` for one fault each: what that fault costs the other addresses.
 
-Each function asks a group of the lab's scenario `adverse` with an engine of its own,
-or plays hours in virtual time where only time and counting matter.
+Each function verifies a group of the lab's scenario `adverse` with an engine of its own,
+or simulates hours in virtual time where only durations and counts matter.
 """
 
 import random
@@ -28,7 +28,7 @@ REFUSING = {
         name: new_host(name)
         for name in ("refused", "closing", "blocked at banner", "421 at rcpt", "closing at rcpt")
     },
-    # a session that can be asked nothing, because more has come than was asked for
+    # such a session is unusable, because the host sends more replies than there were commands
     "answering EHLO twice": MailHost(latency_s=0.1, faults={"EHLO": Twice()}),
 }
 REFUSING |= {
@@ -46,12 +46,12 @@ FAR_BATCH, FAR_UNKNOWN_EVERY = 50, 7
 BESIDE = 10
 REFUSING_S = 120
 REFUSING_ADDRESSES = 4
-ROTATING_S, ROTATING_EVERY_S = 5.9 * 3600, 300  # what is known of a domain is kept for 6 hours
+ROTATING_S, ROTATING_EVERY_S = 5.9 * 3600, 300  # a domain's results are cached for 6 hours
 NEIGHBOUR_EVERY_S = 0.25
 
 
 async def real_rows(lab: Lab) -> list[Figure]:
-    """Those on real sockets."""
+    """Return the figures measured on real sockets."""
     return [
         *await _tarpits(lab),
         *await _hung(lab),
@@ -63,7 +63,7 @@ async def real_rows(lab: Lab) -> list[Figure]:
 
 
 def virtual_rows() -> list[Figure]:
-    """Those of minutes and hours: the same engine, in memory, on a clock that skips the waiting."""
+    """Return the figures of minutes and hours: the same engine, in memory, in virtual time."""
     clock = partial(MockClock, autojump_threshold=0)
     counts = {}
     for words, host in REFUSING.items():
@@ -92,7 +92,7 @@ def _reported(verdicts: Sequence[Verdict], status: str, local: str = "known") ->
 
 
 def _lies(verdicts: Sequence[Verdict]) -> int:
-    """Who is gone and told to exist, and the other way round."""
+    """Count missing mailboxes reported deliverable, and existing ones reported undeliverable."""
     return _reported(verdicts, "deliverable", "gone") + _reported(verdicts, "undeliverable")
 
 
@@ -134,7 +134,7 @@ async def _tarpits(lab: Lab) -> list[Figure]:
 
 
 async def _hung(lab: Lab) -> list[Figure]:
-    """A list of which every fifth domain's look-up never ends."""
+    """Verify lists in which the look-up of every fifth domain never ends."""
     figures = []
     for version, words, urls in (
         ("h2", "HTTP/2", {}),
@@ -159,7 +159,7 @@ async def _hung(lab: Lab) -> list[Figure]:
 
 
 async def _neighbour(lab: Lab) -> list[Figure]:
-    """One account asks eight batches of domains that hang; another one now and then one address."""
+    """One account sends eight batches of domains that hang; another sends single addresses."""
     dead, size = lab.groups["dead"], len(lab.groups["dead"]) // 8
     late_s, wrong = [0.0], [0]
 
@@ -196,7 +196,7 @@ async def _hostile_text(lab: Lab) -> list[Figure]:
 
 
 async def _first_exchange(lab: Lab) -> list[Figure]:
-    """Each domain alone, by an engine that has not met it: how long until the second exchange?"""
+    """Verify one new domain at a time: how long until the engine tries the second exchange?"""
     took_ms, right = [], 0
     async with open_watched(lab) as (engine, _):
         for text in lab.groups["first exchange silent"]:
@@ -222,7 +222,7 @@ async def _later_transactions(lab: Lab) -> Figure:
 
 
 async def _verify_in_memory(network: FakeNetwork, count: int, every_s: float) -> None:
-    """Another address of shop.test every so often, each a request of its own."""
+    """Verify `count` addresses of shop.test, one request every `every_s` seconds."""
     async with (
         open_engine(
             EngineSettings(), transport=network.transport, dial=network.dial, rng=random.Random(0)
@@ -235,7 +235,7 @@ async def _verify_in_memory(network: FakeNetwork, count: int, every_s: float) ->
 
 
 async def _count_dials(host: MailHost) -> int:
-    """Connections in two minutes to a host that only refuses, at one question a second."""
+    """Count the connections in two minutes to a refusing host, at one request per second."""
     async with open_fake_network() as network:
         addresses = {f"11.0.9.{place}" for place in range(REFUSING_ADDRESSES)}
         for address in sorted(addresses):
@@ -245,7 +245,7 @@ async def _count_dials(host: MailHost) -> int:
 
 
 async def _found_far_away(host: MailHost) -> float:
-    """The share of the living mailboxes of a batch that are told deliverable."""
+    """Return the percentage of a batch's existing mailboxes that is reported deliverable."""
     texts = [
         f"{'known' if number % FAR_UNKNOWN_EVERY else 'gone'}{number}@shop.test"
         for number in range(FAR_BATCH)
@@ -261,7 +261,7 @@ async def _found_far_away(host: MailHost) -> float:
 
 
 async def _reported_beside_refused() -> int:
-    """How often a domain's mailbox is not found while the host refuses two other domains."""
+    """Count the mailboxes that are not found while their host refuses two other domains."""
     refused = ("one.test", "two.test")
     host = MailHost(replies={f"@{domain}": SPAMHAUS for domain in refused})
     wrong = 0
@@ -282,7 +282,7 @@ async def _reported_beside_refused() -> int:
 
 
 async def _count_strangers() -> int:
-    """Random recipients for a domain whose exchange has another address at each look-up."""
+    """Count the random recipients at a domain whose exchange changes its address every look-up."""
     async with open_fake_network() as network:
         host = new_host("postfix")
         addresses = [f"11.0.9.{place}" for place in range(24)]

@@ -1,4 +1,4 @@
-"""What the lists cost: to load, to look up, to keep."""
+"""Measures what the lists cost: time to load, time of a look-up, memory."""
 
 from functools import partial
 from itertools import count

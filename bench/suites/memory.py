@@ -1,4 +1,4 @@
-"""2,000 probes under way, each at a host of its own that keeps it waiting."""
+"""Measures the memory of 2,000 probes under way, each at its own host that never answers."""
 
 import trio
 
@@ -7,8 +7,8 @@ from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.lab import start_lab
 
 PROBES = 2_000
-WATCH_S = 3.0  # after the last one is let in: until every connection has been greeted
-TIMEOUTS = {"read_s": 60.0, "probe_s": 120.0}  # no clock ends one before the last has begun
+WATCH_S = 3.0  # after the last probe starts: until every connection has its banner
+TIMEOUTS = {"read_s": 60.0, "probe_s": 120.0}  # no probe times out before the last one starts
 
 
 def run() -> list[Figure]:
@@ -24,7 +24,7 @@ async def _run() -> list[Figure]:
             most = 0.0
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(verify_all, engine, texts)
-                while engine.dispatcher.under_way < PROBES:  # noqa: ASYNC110 - it tells nobody
+                while engine.dispatcher.under_way < PROBES:  # noqa: ASYNC110 - it has no event
                     await trio.sleep(0.02)
                 under_way = engine.dispatcher.under_way
                 ends_at = trio.current_time() + WATCH_S

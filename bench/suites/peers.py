@@ -1,6 +1,6 @@
-"""Other verifiers beside ours: who is right, and how often each waits for a mail host.
+"""Compares mailprobe with other verifiers: right answers, time, and waits for a mail host.
 
-Two errands for each: a list of 200 addresses of six kinds, over 25 hosts whose
+Each verifier runs two workloads: a list of 200 addresses of six kinds, over 25 hosts whose
 replies take 20 ms; and 50 addresses of one domain whose replies take 50 ms.
 bench/peers/README.md says how each is used, and how to install them.
 """
@@ -23,15 +23,15 @@ from mailprobe.bench.peers.runner import UNSURE
 
 OURS = "mailprobe"
 LIST, ONE_DOMAIN = "list", "one domain"
-GRACE_S = 60.0  # for the errands' other work
+GRACE_S = 60.0  # for the work besides the runners
 
 
 class NothingToCompare(Exception):
-    """Ours failed, or no peer told all addresses of the one domain right."""
+    """mailprobe failed, or no peer was right about every address of the one domain."""
 
 
 def run() -> list[Figure]:
-    """All figures; Lacking without root, or without the peers."""
+    """Return all figures. Raises MissingRequirement without namespaces or without the peers."""
     entering()
     if os.environ.get("MAILPROBE_BENCH_INSTALL") == "1":
         install_all()
@@ -40,7 +40,7 @@ def run() -> list[Figure]:
 
 
 def play(runners: Sequence[Runner]) -> list[Task]:
-    """Send every runner on both errands, in namespaces of their own."""
+    """Run both workloads with every runner, in namespaces of their own."""
     done = subprocess.run(
         [*entering(), sys.executable, "-m", "mailprobe.bench.peers.in_namespace"],
         input=json.dumps([asdict(runner) for runner in runners]),
@@ -54,7 +54,7 @@ def play(runners: Sequence[Runner]) -> list[Task]:
 
 
 def figures(tasks: Sequence[Task]) -> list[Figure]:
-    """What was measured of each, ours first, then ours against the best of the peers."""
+    """Return the figures of each runner, then those of mailprobe against the best peer."""
     kinds = {LIST: fixture_domains.build().a_list, ONE_DOMAIN: fixture_domains.build().one_domain}
     reported: list[Figure] = []
     tasks = [
@@ -72,9 +72,9 @@ def figures(tasks: Sequence[Task]) -> list[Figure]:
 
 
 def _typical(rounds: Sequence[Task], kinds: Mapping[str, str]) -> Task:
-    """The round that took the median time, with the answers of the one that told most wrong.
+    """Return the round of median time, with the answers of the round with the most wrong ones.
 
-    A round without an answer speaks for all.
+    If a round failed, return that one.
     """
     failed = [each for each in rounds if each.remark]
     if failed:
@@ -96,7 +96,7 @@ def _of_list(task: Task, kinds: Mapping[str, str]) -> list[Figure]:
             right(task, kinds),
             f"of {count}",
             at_least=count if ours else None,
-            exact=False,  # "don't know" is the answer of a machine too busy for our clocks
+            exact=False,  # on a busy machine probes time out, and the answer is "don't know"
         ),
         Figure(f"{name}: told wrong", wrong(task, kinds), "", at_most=0 if ours else None),
         Figure(f"{name}: the list", count / task.took_s, "a second"),
@@ -115,7 +115,7 @@ def _of_one_domain(task: Task, kinds: Mapping[str, str]) -> list[Figure]:
 
 
 def _compared(tasks: Sequence[Task], kinds: Mapping[str, str]) -> list[Figure]:
-    """Only whoever told all of the one domain right: to say nothing is quick."""
+    """Compare only runners that were right about the whole domain: no answer costs no time."""
     able = [
         task for task in tasks if task.workload == ONE_DOMAIN and right(task, kinds) == len(kinds)
     ]
@@ -146,7 +146,7 @@ def right(task: Task, kinds: Mapping[str, str]) -> int:
 
 
 def wrong(task: Task, kinds: Mapping[str, str]) -> int:
-    """Only what is plainly wrong: not to know is never that."""
+    """Count the wrong answers; "don't know" is not one."""
     return sum(
         word != UNSURE and word not in fixture_domains.RIGHT[kinds[address]]
         for address, word in task.answers.items()
@@ -154,7 +154,7 @@ def wrong(task: Task, kinds: Mapping[str, str]) -> int:
 
 
 def remarks(task: Task, kinds: Mapping[str, str]) -> list[str]:
-    """Why there is no answer, how many errors it raised, and what it told wrong, by kind."""
+    """Say why there is no answer, how many errors it raised, and what was not right, by kind."""
     said = [task.remark] if task.remark else []
     if task.raised:
         said.append(f"raised an error for {task.raised} addresses")

@@ -1,7 +1,7 @@
-"""Replies read by the rules: the ones that every host gives, and the odd ones.
+"""Measures how fast the rules classify replies: common ones and rare ones.
 
-The engine keeps its latest readings, so a reply read again is another thing than one
-read the first time; what varies are names, which are taken out either way.
+The engine caches its latest results, so a repeated reply costs less than a new one.
+Replies vary by the names in them, which are removed in either case.
 """
 
 import re
@@ -13,8 +13,8 @@ from mailprobe.engine.smtp.replies.rules import Rules, Step, load_rules
 from mailprobe.engine.smtp.wire import SmtpReply
 
 HOT = 10_000
-COLD = 5  # times over all examples, each with nothing kept
-AFRESH = 50  # times the longest of them
+COLD = 5  # rounds over all examples, each with an empty cache
+AFRESH = 50  # rounds of the longest example
 ACCEPTED = "250 2.1.5 Ok"
 UNKNOWN = "550 5.1.1 <clara.nowak{n}@shop{n}.test>: Recipient address rejected: User unknown"
 LINE = re.compile(r"(\d{3})[- ]?(.*)")
@@ -23,7 +23,7 @@ LINE = re.compile(r"(\d{3})[- ]?(.*)")
 def run() -> list[Figure]:
     rules = load_rules()
     texts = [text for rule in rules.rules for text in rule.examples]
-    # Each reply is an object of its own, as it is when it comes off a connection.
+    # Each reply is a new object, as when it is read from a connection.
     accepted = [reply_of(ACCEPTED) for _ in range(HOT)]
     unknown = [reply_of(UNKNOWN.format(n=n)) for n in range(HOT)]
     examples = [reply_of(text) for text in texts]
@@ -58,7 +58,7 @@ def run() -> list[Figure]:
 
 
 def reply_of(text: str) -> SmtpReply:
-    """An example as the reply that it was; its lines are split by newlines."""
+    """Parse an example, whose lines are separated by newlines, into a reply."""
     found = [LINE.fullmatch(line) for line in text.splitlines()]
     assert all(found), text
     return SmtpReply(int(found[0][1]), tuple(line[2] for line in found))  # type: ignore[index]
@@ -70,6 +70,6 @@ def read_all(rules: Rules, replies: Sequence[SmtpReply]) -> None:
 
 
 def read_afresh(rules: Rules, replies: Sequence[SmtpReply], times: int) -> None:
-    """By rules that have kept nothing."""
+    """Classify the replies `times` times by rules with an empty cache."""
     for _ in range(times):
         read_all(rules.forgetful(), replies)

@@ -1,12 +1,12 @@
-"""The service in a process of its own: a list as `clean --server` asks it, then what a request costs.
+"""Measures the service in its own process: a list as `clean --server` sends it, then requests.
 
-The lab, the service and this client share the machine. The service's database lies
-within this checkout, where `data/` would lie, so that its flushes cost what they do there.
+The lab, the service and this client share the machine. The service's database is within
+this checkout, where `data/` would be, so that its flushes cost the same.
 
-What a request costs is the service's own processor time, all threads together, in
-short rounds by turns. "On one core" is a second divided by what the cheapest round
-took for each: a neighbour on the same core makes others dearer, never cheaper. Beside it an empty route behind a key, on the very
-same server, and a bare Quart application on hypercorn's own worker.
+The cost of a request is the service's processor time, all threads together, in short
+alternating rounds. "On one core" is a second divided by the cost in the cheapest round:
+other load on the core makes a round dearer, never cheaper. For comparison: an empty route
+behind a key on the same server, and a bare Quart application on hypercorn's worker.
 """
 
 import json
@@ -47,7 +47,7 @@ from mailprobe.engine import Verdict
 
 ADDRESSES = 2_000
 FIRST_LINES = 10  # requests whose first line is timed, one after the other
-SINGLES = 1_500  # by the clock
+SINGLES = 1_500  # requests that are timed by the wall clock
 CONNECTIONS = 16  # of the single verifications
 ROUNDS = 12
 ROUND_REQUESTS = 100
@@ -55,16 +55,16 @@ LISTS = 12  # requests of 50 in a round
 WARM = 60  # domains of the streams, on as many hosts
 OVERLOAD_S = 2.0
 OVERLOAD_RUNS, OVERLOAD_TURNS = 10, 3
-PEAK_SHARES = (0.65, 0.75)  # of the rate of few connections: its peak lies about there
+PEAK_SHARES = (0.65, 0.75)  # of the rate of few connections: the peak is near these
 PEAK_S = 1.0
-FORGOTTEN_S = 1.5  # a queue that stood is, then
-FLOOD_CONNECTIONS = 1_800  # fewer than a service lets in, more than it lets work
-ANSWER_S = 180.0  # for a step of the suite; it takes some seconds where nothing else runs
+FORGOTTEN_S = 1.5  # after this time a standing queue no longer affects admission
+FLOOD_CONNECTIONS = 1_800  # fewer than the service accepts, more than it serves at once
+ANSWER_S = 180.0  # for a step of the suite, which takes some seconds on an idle machine
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCost:
-    """What so many took, and how much of the service's processor time."""
+    """The time of a number of requests, and the service's processor time for them."""
 
     count: int
     took_s: float
@@ -99,7 +99,7 @@ def run() -> list[Figure]:
 
 
 def measure_bad_customers(folder: Path) -> list[Figure]:
-    """Beside the worst customers, in a town whose hosts time out or answer within 100 ms."""
+    """Measure beside the worst customers, with hosts that time out or answer within 100 ms."""
     with start_lab("hostile") as lab, start_service(lab.env, folder, plans=PLANS) as service:
         return measure_neighbours(
             service, service.another_key(), lab.addresses["timed_out"], lab.addresses["deliverable"]
@@ -109,7 +109,7 @@ def measure_bad_customers(folder: Path) -> list[Figure]:
 async def measure(
     service: ServiceProcess, addresses: Sequence[str], count: int = ADDRESSES
 ) -> list[Figure]:
-    """The figures of a list. The addresses are deliverable ones, of domains that the service has not met."""
+    """Return the figures of a list of deliverable addresses, of domains new to the service."""
     texts, others = addresses[:count], addresses[count:][: FIRST_LINES * REQUEST_ADDRESSES_MAX]
     cold, cold_cost = await verify_list(service, texts)
     warm, warm_cost = await verify_list(service, texts)
@@ -135,13 +135,13 @@ def _latest_ms(verdicts: Sequence[Verdict]) -> float:
     return max(verdict.latency_ms for verdict in verdicts)
 
 
-# -- asking ----------------------------------------------------------------------------------
+# -- the client ------------------------------------------------------------------------------
 
 
 async def verify_list(
     service: ServiceProcess, texts: Sequence[str]
 ) -> tuple[list[Verdict], RequestCost]:
-    """By the client of `clean --server`: in requests of 50, as many at once as it makes."""
+    """Verify with the client of `clean --server`: requests of 50, with its usual concurrency."""
     with trio.fail_after(ANSWER_S):
         cpu_s, began = service.cpu_s(), time.perf_counter()
         async with (
@@ -154,7 +154,7 @@ async def verify_list(
 
 
 async def first_lines(service: ServiceProcess, texts: Sequence[str]) -> list[float]:
-    """Milliseconds to the first line of each request of 50, one request after the other."""
+    """Return the milliseconds to the first line of each request of 50, sent one by one."""
     times_ms: list[float] = []
     headers = {"Authorization": f"Bearer {service.key}"}
     with trio.fail_after(ANSWER_S):
@@ -177,7 +177,7 @@ async def first_lines(service: ServiceProcess, texts: Sequence[str]) -> list[flo
 
 @dataclass(frozen=True, slots=True)
 class RequestKind:
-    """One kind of request, as it is asked in a round."""
+    """One kind of request, and how it is sent in a round."""
 
     pid: int  # whose processor time counts
     at: tuple[str, int]
@@ -188,7 +188,7 @@ class RequestKind:
 
 @dataclass(slots=True)
 class Rounds:
-    """What an item of a kind cost in each of its rounds."""
+    """The cost of one item of a kind, round by round."""
 
     cpu_us: list[float] = field(default_factory=list)
     load_us: list[float] = field(default_factory=list)
@@ -209,12 +209,12 @@ class Rounds:
         )
 
     def against(self, other: "Rounds") -> float:
-        """How many times as many as of the other."""
+        """Return how many times as many items as the other kind fit into the same time."""
         return other.least_us / self.least_us
 
 
 def in_turn(kinds: Mapping[str, RequestKind], rounds: int) -> dict[str, Rounds]:
-    """Ask all kinds by turns, after once for warmth."""
+    """Send all kinds in alternating rounds, after one warm-up round."""
     done = {name: Rounds() for name in kinds}
     for kind in kinds.values():
         generate_load(kind.at, kind.requests, kind.connections)
@@ -235,9 +235,9 @@ def measure_requests(
     rounds: int = ROUNDS,
     size: int = ROUND_REQUESTS,
 ) -> list[Figure]:
-    """What the ways to ask cost, beside a route that does nothing and a server that does less.
+    """Measure each kind of request, beside an empty route and a bare server.
 
-    The domains are warm from the first round on: the same hosts are asked for other mailboxes.
+    The domains are cached from the first round on; later rounds verify other mailboxes there.
     """
     with start_bare_server() as (pid, at):
         singles = {
@@ -278,7 +278,7 @@ def measure_requests(
 
 
 def measure_workers(one: ServiceProcess, two: ServiceProcess, size: int = SINGLES) -> list[Figure]:
-    """Two workers beside one: by the clock, for they cost the same. Says who had the cores."""
+    """Compare two workers with one by wall time, and print which side used how many cores."""
     rates = {}
     for count, service in ((1, one), (2, two)):
         cpu_s = service.cpu_s()
@@ -290,12 +290,12 @@ def measure_workers(one: ServiceProcess, two: ServiceProcess, size: int = SINGLE
 
 
 def measure_overload(service: ServiceProcess, runs: int = OVERLOAD_RUNS) -> list[Figure]:
-    """Three times its load from the same clients: it sheds quickly, and goes on.
+    """Send three times the peak load: the service must reject quickly and keep serving.
 
-    Its load is the most that it serves of requests that come at a steady rate, on as
-    many connections: few that wait for their answers, as elsewhere in this suite, come in
-    step with the store's transactions and get more. A run is the median of some turns of
-    load and overload, since this machine's speed changes from second to second.
+    The peak load is the most that it serves of requests at a steady rate, on as many
+    connections. Few connections that wait for their answers, as elsewhere in this suite,
+    align with the store's transactions and reach a higher rate. A run is the median of some
+    rounds of peak and overload, since this machine's speed changes from second to second.
     """
     few = generate_load(service.at, [_single(service)] * SINGLES, CONNECTIONS).rate
     shares, shed_ms = [], []
@@ -316,7 +316,7 @@ def measure_overload(service: ServiceProcess, runs: int = OVERLOAD_RUNS) -> list
 
 
 def _overload(service: ServiceProcess, few: float) -> tuple[float, Flooded]:
-    """What it serves at three times its load, in percent of its load, and the flood."""
+    """Return what it serves at three times its peak, in percent of the peak, and the flood."""
     peak = max(_served(_flood(service, share * few, PEAK_S)) for share in PEAK_SHARES)
     time.sleep(FORGOTTEN_S)
     flooded = _flood(service, 3 * peak, OVERLOAD_S)
@@ -331,7 +331,7 @@ def _flood(service: ServiceProcess, rate: float, seconds: float) -> Flooded:
 
 
 def _served(flooded: Flooded) -> float:
-    """A second."""
+    """Return the requests served per second."""
     return flooded.served / flooded.took_s
 
 
@@ -345,7 +345,7 @@ def _single(service: ServiceProcess) -> bytes:
 
 
 def _lists(service: ServiceProcess, domains: Sequence[str], each: int) -> list[bytes]:
-    """Requests of 50 addresses, of so many domains each."""
+    """Return LISTS requests of 50 addresses, each over `each` domains."""
     return [
         _requesting(
             service, "POST", STREAM,
@@ -362,7 +362,7 @@ def _lists(service: ServiceProcess, domains: Sequence[str], each: int) -> list[b
 
 @contextmanager
 def start_bare_server() -> Iterator[tuple[int, tuple[str, int]]]:
-    """The bare application, as long as the block lasts."""
+    """Run the bare application for the block; yields its process id and its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         at = free.getsockname()

@@ -1,8 +1,8 @@
-"""Cold starts: a process of its own each time, with its files in the page cache, compiled.
+"""Measures cold starts: a new process each time, compiled, with its files in the page cache.
 
 `verify` and `clean` are timed to their first packet, the connection to a resolver that
-only listens; `serve` to its word that it serves; `--help` to its end. The resolver is
-asked over https, and the certificate's authorities are the system's, as in real life.
+only listens; `serve` to its log line that it serves; `--help` to its end. The resolver's
+URL is https, and the certificate authorities are the system's, as in production.
 """
 
 import os
@@ -21,22 +21,22 @@ from statistics import median
 from mailprobe.bench.harness.figures import Figure
 
 MAILPROBE = (sys.executable, "-c", "from mailprobe.api.cli import main; main()")
-NOT_OURS = ("MAILPROBE_", "PYTHONDONTWRITEBYTECODE")  # they make it another start
+NOT_OURS = ("MAILPROBE_", "PYTHONDONTWRITEBYTECODE")  # these variables would change the start
 ROUNDS = 9
 PATIENCE_S = 30.0  # for a start on a machine that is busy with other things
-LOOK_S = 0.2  # between two looks whether the process is still there
+LOOK_S = 0.2  # between two checks that the process still runs
 SERVING = "serving on"
 
 Reached = Callable[["subprocess.Popen[str]"], object]
 
 
 class NeverStarted(RuntimeError):
-    """A command ended, or went on for too long, without coming to what it is timed to."""
+    """A command ended or timed out before it reached the point that is timed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How long it took from the fork, and the processor time of the whole process."""
+    """The time since the fork, and the processor time of the whole process."""
 
     wall_s: float
     cpu_s: float
@@ -79,9 +79,9 @@ def _figure(
 
 
 def to_question(words: Sequence[str], folder: Path) -> Start:
-    """Start a command, until the resolver is connected to; it never says a word.
+    """Time a command until it connects to the resolver, which never answers.
 
-    Raises NeverStarted, as the other two do.
+    Raises NeverStarted, as `to_word` and `to_end` do.
     """
     with socket.create_server(("127.0.0.1", 0)) as resolver:
         resolver.settimeout(LOOK_S)
@@ -101,7 +101,7 @@ def to_question(words: Sequence[str], folder: Path) -> Start:
 
 
 def to_word(words: Sequence[str], folder: Path) -> Start:
-    """Start it until it says that it serves; the database is there from the first start on."""
+    """Time a command until it logs that it serves; its first start creates the database."""
 
     def serving(process: "subprocess.Popen[str]") -> None:
         assert process.stderr
@@ -123,7 +123,7 @@ def to_word(words: Sequence[str], folder: Path) -> Start:
 
 
 def to_end(words: Sequence[str], folder: Path) -> Start:
-    """Start a command, until it ended well."""
+    """Time a command until it ends with exit code 0."""
 
     def ended(process: "subprocess.Popen[str]") -> None:
         if process.wait(PATIENCE_S):
@@ -145,9 +145,9 @@ def _timed(words: Sequence[str], folder: Path, reached: Reached, **settings: str
 def _process(
     words: Sequence[str], folder: Path, settings: dict[str, str]
 ) -> "Iterator[subprocess.Popen[str]]":
-    """A command in a folder with a list, without the settings of whoever runs the bench.
+    """Run a command in a folder with a list, without the settings of the bench's own process.
 
-    It is killed with the block, so that the next one has a folder of its own.
+    It is killed at the end of the block, so that the next one has the folder to itself.
     """
     own = Path(tempfile.mkdtemp(dir=folder))
     (own / "list.csv").write_text("email\nann@example.org\n", "ascii")
@@ -169,6 +169,6 @@ def _process(
 
 
 def _children_cpu_s() -> float:
-    """The processor time of all children that have ended and were waited for."""
+    """Return the processor time of all children that have ended and were waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -1,9 +1,9 @@
-"""What the store bears: grants and settlements a second, durable before they are acknowledged.
+"""Measures reservations and settlements per second, each durable before it is acknowledged.
 
-Every store that can be opened is measured by the same steps; memory is the reference.
-What an operation costs is processor time of the whole process, its threads and the disk's
-writing included: beside the operations nothing else runs in it. The database lies within
-this checkout, where `data/` would lie, so that its flushes cost what they do there.
+Every available store is measured by the same steps; the memory store is the reference.
+The cost of an operation is the processor time of the whole process, with its threads and
+its disk writes: nothing else runs in it. The database is within this checkout, where
+`data/` would be, so that its flushes cost the same.
 
 MAILPROBE_BENCH_ROWS sets how many usage rows the full database has, for a shorter run.
 """
@@ -42,14 +42,14 @@ from mailprobe.storage.sqlite import usage
 from mailprobe.storage.sqlite.file import connect, prepare
 
 ROWS = 10_000_000  # of usage in the full database
-OCTETS_EACH = 250  # of disk for each of them while it is built, generously
+OCTETS_EACH = 250  # of disk for each row while the database is built, generously
 CALLERS = (1, 16, 512)  # at once
-KEYS = 64  # each of an account of its own: as many customers
+KEYS = 64  # each of its own account
 OPERATIONS = {1: 200, 16: 2_000, 512: 4_000}
 ROUNDS = 5
 PARTS = (1, 10, 50)  # rows a part
 PART_ROWS = 4_000
-WINDOWS = (10, 600, 1_000, 10_000)  # units a minute, each granted at an instant of its own
+WINDOWS = (10, 600, 1_000, 10_000)  # units a minute, each granted at a different time
 DECISIONS = 400
 LEASE_S = 20.0
 SECRET = bytes(32)
@@ -61,7 +61,7 @@ Operation = Callable[[int], Awaitable[object]]
 
 
 class MissingServer(Exception):
-    """Something that the suite needs is not there; the message says what."""
+    """Something that the suite needs is missing; the message says what."""
 
 
 def run() -> list[Figure]:
@@ -87,12 +87,12 @@ async def _run(folder: Path, rows: int) -> list[Figure]:
     return figures
 
 
-# -- asking ----------------------------------------------------------------------------------
+# -- the client ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCost:
-    """What so many operations took."""
+    """The wall time and the processor time of `count` operations."""
 
     count: int
     wall_s: float
@@ -108,7 +108,7 @@ class StoreCost:
 
 
 async def cost_of(operation: Operation, count: int, callers: int) -> StoreCost:
-    """So many, by so many tasks at once."""
+    """Run `count` operations in `callers` concurrent tasks."""
     left = iter(range(count))
 
     async def go() -> None:
@@ -123,7 +123,7 @@ async def cost_of(operation: Operation, count: int, callers: int) -> StoreCost:
 
 
 async def _retry(operation: Operation, number: int) -> None:
-    """A disk that others keep busy makes a store refuse: that shows in the time, and ends nothing."""
+    """Repeat while the store is unavailable: a busy disk costs time, but must not end the run."""
     while True:
         try:
             await operation(number)
@@ -137,13 +137,13 @@ def row() -> UsageRow:
 
 
 def no_limit(ledger: Ledger) -> None:
-    """Whatever is asked for is granted; the window's sum is looked at, as any plan would."""
+    """Allow every reservation; read the window's sum, as any plan does."""
     assert ledger.window_units >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLoad:
-    """A store with keys in it, and what they ask of it."""
+    """A store with keys in it, and the operations of their callers."""
 
     store: Store
     callers: Sequence[Caller]
@@ -174,7 +174,7 @@ async def welcome(store: Store, keys: int = KEYS) -> StoreLoad:
 
     async def make(number: int) -> None:
         sha256 = f"hash {number}"
-        if not await store.caller(sha256):  # else what was not answered was done
+        if not await store.caller(sha256):  # else a try without an answer was committed
             account = await store.create_account(f"{number}@customer.test", "scale")
             await store.create_key(
                 account.id, "standard", None, sha256=sha256, prefix="sk_live_benc", keys_max=None
@@ -198,7 +198,7 @@ async def open_customers(url: str) -> AsyncIterator[StoreLoad]:
 
 
 async def measure_postgres() -> list[Figure]:
-    """On the server of MAILPROBE_TEST_POSTGRES, else on one of our own; nothing where there is none."""
+    """Measure on the server of MAILPROBE_TEST_POSTGRES, else on a private one, else not at all."""
     with ExitStack() as stack:
         server = os.environ.get("MAILPROBE_TEST_POSTGRES")
         if not server:
@@ -220,7 +220,7 @@ async def measure_postgres() -> list[Figure]:
 
 
 async def measure(name: str, url: str) -> list[Figure]:
-    """Every figure that any store has."""
+    """Return the figures that every store has."""
     figures: list[Figure] = []
     async with open_customers(url) as customers:
         for callers in CALLERS:
@@ -258,7 +258,7 @@ async def _operations(what: str, customers: StoreLoad, count: int, callers: int)
 
 
 async def _part(name: str, customers: StoreLoad, rows: int, parts: int) -> list[Figure]:
-    """A part of a stream is settled; sixteen streams at once."""
+    """Measure settling one part of a stream, with sixteen streams at once."""
     reservation = await customers.reserve(0, rows * parts)
 
     async def settle(number: int) -> None:
@@ -274,13 +274,13 @@ async def _part(name: str, customers: StoreLoad, rows: int, parts: int) -> list[
     ]
 
 
-# -- beside an account with very many revoked keys --------------------------------------------
+# -- beside an account with very many revoked keys -------------------------------------------
 
 
 async def beside_revoked_keys(
     name: str, before: str, after: str, fill: Callable[[str], None]
 ) -> list[Figure]:
-    """On two new stores; `fill` gives the first account of one its revoked keys."""
+    """Measure on two new stores; `fill` adds revoked keys to the first account of one."""
     async with open_customers(before) as one, open_customers(after) as other:
         await trio.to_thread.run_sync(fill, after)
         return await measure_revoked(name, one, other)
@@ -290,7 +290,7 @@ async def beside_revoked_keys(
 
 
 async def against_a_hop_each(folder: Path) -> list[Figure]:
-    """The same transactions, each handed to a thread and committed by itself, in turns with ours."""
+    """Compare with one thread hop and one commit per transaction, in alternating rounds."""
     path = folder / "hops.db"
     ratios, rates = [], []
     async with open_customers(str(path)) as customers:
@@ -326,7 +326,7 @@ async def against_a_hop_each(folder: Path) -> list[Figure]:
 
 
 def decisions(path: Path) -> list[Figure]:
-    """Reading the ledger, weighing it and keeping what was granted, in the transaction itself."""
+    """Measure a decision in its transaction: read the ledger, check limits, record the grant."""
     prepare(path)
     figures: list[Figure] = []
     plan = PLANS["scale"]
@@ -355,7 +355,7 @@ def _check_limits(ledger: Ledger, *, plan: PricingPlan) -> object:
 
 
 def fill_window(db: sqlite3.Connection, caller: Caller, units: int) -> None:
-    """So many grants of one unit, within the last minute."""
+    """Insert `units` grants of one unit each, within the last minute."""
     db.execute("DELETE FROM rate_windows")
     now = datetime.now(UTC)
     db.execute("BEGIN IMMEDIATE")
@@ -382,7 +382,7 @@ def _decide(db: sqlite3.Connection, caller: Caller, judge: Callable[[Ledger], An
 
 
 async def measure_full(folder: Path, rows: int) -> list[Figure]:
-    """The same beside an empty one, in turns; then the reports of an account with half the rows."""
+    """Compare a full database with an empty one; then time the reports of its largest account."""
     full, empty = folder / "full.db", folder / "beside.db"
     began = time.perf_counter()
     await trio.to_thread.run_sync(fill, full, rows)
@@ -406,7 +406,7 @@ async def measure_full(folder: Path, rows: int) -> list[Figure]:
 async def _side_by_side(empty: StoreLoad, full: StoreLoad, callers: int) -> list[Figure]:
     ratios, cpu_ratios = [], []
     count = OPERATIONS[callers]
-    for operation in (empty.use, full.use):  # once for warmth
+    for operation in (empty.use, full.use):  # a warm-up round
         await cost_of(operation, count // 3, callers)
     for _ in range(ROUNDS):
         beside = await cost_of(empty.use, count, callers)
@@ -442,10 +442,10 @@ async def known(store: Store) -> StoreLoad:
 
 
 def fill(path: Path, rows: int) -> None:
-    """A database as it is after 80 days: half of the rows are the first account's.
+    """Write a database as it is after 80 days: half of the rows are the first account's.
 
-    Written with no log and no flush, which a file that nobody needs yet can do
-    without; opening it as a store brings both back.
+    The rows are written without journal and flush, since a crash here loses nothing of
+    value; opening the file as a store restores both.
     """
     trio.run(_open_and_leave, path)
     with closing(connect(path)) as db:
@@ -457,7 +457,7 @@ def fill(path: Path, rows: int) -> None:
         db.execute("BEGIN")
         db.execute("DROP INDEX usage_of_account")
         db.execute(FILL, _span(rows))
-        db.execute(index)  # sorted at once, as rows that come one by one would not be
+        db.execute(index)  # built by one sort, unlike the index of rows that come one by one
         db.execute(SETTLED, _span(rows))
         for statement in COUNTED:
             db.execute(statement)
@@ -481,7 +481,7 @@ FILL = (
     " :since + n * :each, 'stream', iif(n % 5, 'deliverable', 'undeliverable'),"
     " iif(n % 5, NULL, 'smtp'), 1, 1, 100 + n % 900 FROM n"
 )
-SETTLED = (  # of a week, in parts of ten: what is older has been tidied away
+SETTLED = (  # of a week, in parts of ten: retention has deleted what is older
     "WITH RECURSIVE n (n) AS"
     " (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n + 1 < :rows * 7 / 80 / 10)"
     " INSERT INTO settlements (reservation, part, at) SELECT n / 5, n % 5, :since + n FROM n"

@@ -1,8 +1,8 @@
-"""5,000 addresses at hosts such as the Internet has: what is told of them beside what is true.
+"""Compares verdicts with the truth for 5,000 addresses at hosts such as the Internet has.
 
-First as one list, whose askers are patient; then a part of them by an engine that has
-met none of the hosts, as batches of 50 and as single requests, which wait for nothing.
-Who was told wrong is a remark, and so is every kind of domain that gave less than it could.
+First as one list with deferred start; then a part of them by an engine with empty caches,
+as batches of 50 and as single requests, without deferred start. It prints the kinds of
+domains with wrong verdicts, and those with "unknown" where more could be known.
 """
 
 import random
@@ -116,5 +116,5 @@ def _judge(who: str, known: KnownTruth, verdicts: Sequence[Verdict]) -> list[Fig
 
 
 def _kind(email: str) -> str:
-    """The kind of an address' domain in bench/lab/internet.py, by its name."""
+    """Return the kind of the address' domain (bench/lab/internet.py), from its name."""
     return re.sub(r"\d+\.test$", "", email.partition("@")[2])

@@ -1,7 +1,7 @@
-"""SMTP without a socket: commands written, replies parsed, and each paired with its command.
+"""Measures SMTP without a socket: writing commands, parsing replies, pairing both.
 
-The octets are a Postfix' own. The session is begun anew after as many recipients as the
-engine names to one: what greeting costs is among the figures, each by itself.
+The octets are those of a Postfix. A new session begins after as many recipients as the
+engine sends in one; the greeting is a figure of its own.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ RCPT_OK = b"250 2.1.5 Ok\r\n"
 UNKNOWN = b"550 5.1.1 <%b>: Recipient address rejected: User unknown in local recipient table\r\n"
 SESSIONS = 100
 RECIPIENTS = 100  # of a session
-TOGETHER = 10  # written at once, and answered in one read
+TOGETHER = 10  # recipients in one write, answered in one read
 MAILBOXES = [f"clara.nowak{n}@harbour-books.test" for n in range(RECIPIENTS)]
 COMMANDS = [wire.rcpt(mailbox) for mailbox in MAILBOXES]
 REPLIES = [
@@ -59,7 +59,7 @@ def _repeat(session: Callable[[], object]) -> Callable[[], None]:
 
 
 def greet() -> Conversation:
-    """A conversation in the middle of a transaction."""
+    """Return a conversation in the middle of a transaction."""
     conversation = Conversation()
     conversation.receive(BANNER)
     conversation.next_exchange()
@@ -71,7 +71,7 @@ def greet() -> Conversation:
 
 
 def converse(together: int) -> None:
-    """A whole session: so many recipients written at once, their replies in one read."""
+    """Run a whole session: `together` recipients in each write, their replies in one read."""
     conversation = greet()
     for start in range(0, RECIPIENTS, together):
         named = MAILBOXES[start : start + together]
@@ -90,7 +90,7 @@ def encode() -> None:
 
 
 def parse() -> None:
-    """The replies to what was all written before, ten in a read."""
+    """Parse the replies to commands that were all written before, ten in a read."""
     conversation = greet()
     conversation.unanswered.extend(COMMANDS)
     for start in range(0, RECIPIENTS, TOGETHER):
