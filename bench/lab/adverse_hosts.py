@@ -1,7 +1,7 @@
-"""Hosts and names that go wrong the way those of the Internet do, one group for each question.
+"""Hosts and names that fail as those of the Internet do, one group for each fault.
 
-`bench hostile` asks each group by itself. Whoever is "known" has a mailbox, whoever
-is "gone" has none; the group's name says who is asked about, and beside whom.
+`bench hostile` verifies each group by itself. A local part with "known" is a mailbox, one
+with "gone" is not; the group's name says which addresses it has.
 """
 
 from random import Random

@@ -231,7 +231,7 @@ class _Http1:
 
 
 def respond(zone: Zone, headers: dict[bytes, bytes], body: bytes) -> Response | Behaviour:
-    """One HTTP request to its response; a mood is what HTTP can't say."""
+    """Return the response to one HTTP request, or a behaviour that HTTP cannot express."""
     url = urlsplit(headers.get(b":path", b"").decode("latin-1"))
     if url.path != PATH:
         return Response(404, "text/plain", b"")

@@ -1,7 +1,7 @@
-"""The firms of the default scenario, and who works there.
+"""The firms of the default scenario, and their mailboxes.
 
-Always the same, whatever the seed: `examples/list.csv` is made from this town,
-so each of its domains is answered by the lab, with a known outcome.
+They do not depend on the seed: `examples/list.csv` is made from them, so the lab answers
+for each of its domains, with a known outcome.
 """
 
 import unicodedata
@@ -180,7 +180,7 @@ NOT_ADDRESSES = (
 
 @cache
 def staff(firm: Firm) -> tuple[Person, ...]:
-    """Who works there: real mailboxes as people have them, each of its own name."""
+    """Return the people with a mailbox at the firm, each with a different name."""
     rng = Random(firm.domain)
     shapes = ("{first}.{last}", "{first}.{last}", "{f}{last}", "{first}", "{f}.{last}")
     shape = rng.choice(shapes)
@@ -197,7 +197,7 @@ def offices(firm: Firm) -> tuple[Person, ...]:
 
 
 def leavers(firm: Firm) -> tuple[Person, ...]:
-    """Who worked there once: mailboxes that no longer are."""
+    """Return the former staff, whose mailboxes no longer exist."""
     rng = Random(f"left {firm.domain}")
     return tuple(
         Person(

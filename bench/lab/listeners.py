@@ -21,7 +21,7 @@ from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 
 BACKLOG = 128
 PORT_TRIES = 20
-DESCRIPTORS_A_HOST = 4  # its door, and the connections that a prober opens to it at a time
+DESCRIPTORS_A_HOST = 4  # its listener, and a prober's connections to it at one time
 DESCRIPTORS_OTHER = 200
 
 
@@ -44,7 +44,7 @@ def allow_descriptors(hosts: int) -> None:
 
 
 class LabListeners:
-    """All doors of a scenario, bound and listening; `port` is the same for all.
+    """All listening sockets of a scenario; `port` is the same for all.
 
     A free one, unless one is asked for.
     """
@@ -89,7 +89,7 @@ class LabListeners:
         return listener
 
     def _shut(self, address: str) -> None:
-        """A door whose connects are never answered.
+        """Listen at an address whose connects are never answered.
 
         Linux drops a SYN when the queue of connections that wait to be accepted
         is full: a backlog of 0 holds one, which we make ourselves.
@@ -99,7 +99,7 @@ class LabListeners:
         filler.connect((address, self.port))
 
     async def serve(self, seed: int) -> None:
-        """Let the hosts talk to whoever comes, until cancelled."""
+        """Serve every client, until cancelled."""
         async with trio.open_nursery() as nursery:
             for address, door in self._listening.items():
                 door.setblocking(False)

@@ -1,4 +1,4 @@
-"""Makes examples/list.csv: 300 rows over the town, as a firm's list of contacts looks.
+"""Makes examples/list.csv: 300 rows over the fixture domains, like a firm's list of contacts.
 
     python -m mailprobe.bench.lab.make_list [FILE]
 

@@ -133,7 +133,7 @@ KINDS: Mapping[str, FirmKind] = {
 
 
 def default(_: Random) -> Scenario:
-    """The town: every outcome, over realistic firms."""
+    """Every outcome, over realistic firms."""
     scenario = Scenario()
     _open_hub(scenario)
     for firm in fixture_domains.FIRMS:
@@ -317,7 +317,7 @@ def particular(_: Random) -> Scenario:
 
 
 def restless(rng: Random) -> Scenario:
-    """The town, with a resolver that ends each connection after 50 questions (GOAWAY)."""
+    """As `default`, with a resolver that ends each connection after 50 questions (GOAWAY)."""
     scenario = default(rng)
     scenario.doh_requests_max = 50
     return scenario

@@ -1,4 +1,4 @@
-"""The worst customers, in a process of their own, as long as its standard input is open.
+"""Simulates the worst customers, in a process that runs while its standard input is open.
 
 slow bodies    1,000 connections without a key whose bodies drip, opened again when refused
 streams        60 streams of one account to hosts that time out, again and again
@@ -38,7 +38,7 @@ Client = Callable[[Mapping[str, Any], int], Any]
 def bad_customers(
     kind: str, at: tuple[str, int], key: str, texts: Sequence[str] = ()
 ) -> Iterator[None]:
-    """These customers, from when all are there until the block is left."""
+    """Run these customers for the block; it begins when all of them have connected."""
     process = subprocess.Popen(
         [sys.executable, "-m", "mailprobe.bench.load.bad_customers"],
         cwd=ROOT,

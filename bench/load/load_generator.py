@@ -1,4 +1,4 @@
-"""A client too small to be what is measured: one thread, no framework, the same requests again.
+"""A load generator that costs little: one thread, no framework, the same requests again.
 
 It speaks just enough HTTP/1.1 to know where an answer ends, so that a request costs
 it a tenth of what it costs a server.
@@ -25,7 +25,7 @@ class Unanswered(Exception):
 
 @dataclass(slots=True)
 class LoadResult:
-    """What so many requests took; times in milliseconds, one for each request."""
+    """The times of a number of requests, in milliseconds, one for each request."""
 
     took_s: float = 0.0
     cpu_s: float = 0.0  # of this client
@@ -107,7 +107,7 @@ def request(
 def generate_load(
     at: tuple[str, int], requests: Iterable[bytes], connections: int, *, keep: bool = False
 ) -> LoadResult:
-    """Ask all, each connection its next one as soon as its last is answered. Raises Unanswered."""
+    """Send all requests; each connection sends one after the other. Raises Unanswered."""
     asked, left = LoadResult(), iter(requests)
     lines = _connected(at, connections)
     poll = select.epoll()
@@ -136,7 +136,7 @@ def generate_load(
 
 @dataclass(slots=True)
 class Flooded:
-    """What became of requests that came whether the last ones were answered or not."""
+    """The results of requests sent at a fixed rate or all at once."""
 
     took_s: float = 0.0
     cpu_s: float = 0.0  # of this client
@@ -148,7 +148,7 @@ class Flooded:
 def flood(
     at: tuple[str, int], request: bytes, *, rate: float, seconds: float, connections: int
 ) -> Flooded:
-    """Ask so often a second, on as many connections as that takes. Raises Unanswered."""
+    """Send `rate` requests per second, on at most `connections`. Raises Unanswered."""
     flooded = Flooded()
     poll = select.epoll()
     lines = _connected(at, connections)
@@ -180,7 +180,7 @@ def flood(
 
 
 def burst(at: tuple[str, int], request: bytes, count: int) -> Flooded:
-    """Ask so many at once, each on a connection of its own, and wait for all. Raises Unanswered."""
+    """Send `count` requests at once, each on its own connection; await all. Raises Unanswered."""
     came = Flooded()
     with select.epoll() as poll:
         lines = _connected(at, count)
@@ -224,7 +224,7 @@ def _connected(at: tuple[str, int], count: int) -> list[_LoadConnection]:
 
 
 def _requests(line: _LoadConnection, left: Iterator[bytes], poll: select.epoll) -> bool:
-    """Ask the next request, if there is one."""
+    """Send the next request; return False if there is none."""
     octets = next(left, None)
     if octets is None:
         if line.began:

@@ -1,9 +1,8 @@
-"""The loop that one writes first: a task, its scopes and a SocketStream for each probe.
+"""The naive loop that the engine is compared with: a task and its cancel scopes for each probe.
 
-What the engine is measured against. It makes the same results, but it is no
-verifier: connections are open before it begins and stay so, nothing is written
-together, no refusal is counted, nobody is served in turn, and a reply that comes
-too late would be taken for the next address's.
+It returns the same results, but it is no verifier: its connections are open before it
+begins and stay open, it does not pipeline, count refusals or queue fairly, and it would
+take a late reply for the next address's.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the worst customers do to their neighbours: single requests alone, and beside them."""
+"""Measures the delay of another customer's single requests, alone and beside bad customers."""
 
 import json
 import time
@@ -26,7 +26,7 @@ PAUSE_S = 1.5  # until a queue that stood is forgotten
 
 @dataclass(slots=True)
 class Waits:
-    """What the neighbour waited, in milliseconds; 503s are none."""
+    """The response times of the neighbour in milliseconds, without 503s, which are counted."""
 
     whole_ms: list[float] = field(default_factory=list)
     refused: int = 0
@@ -43,10 +43,10 @@ def measure_neighbours(
     asked: int = REQUESTS,
     rounds: int = ROUNDS,
 ) -> list[Figure]:
-    """Beside each crowd: how many times as long as alone, in turns. `neighbour` is a key.
+    """Compare the times beside each kind of bad customers with those alone, in alternating rounds.
 
-    Beside streams to `silent` hosts the neighbour asks `healthy` ones, another each time:
-    there the probes are what the crowd takes away.
+    `neighbour` is a key. Beside streams to `silent` hosts the neighbour verifies `healthy`
+    addresses, a new one each time: those streams compete for probes.
     """
     figures: list[Figure] = []
     fresh = iter(healthy)
@@ -74,7 +74,7 @@ def measure_neighbours(
 
 
 def measure_burst(service: ServiceProcess, count: int = BURST) -> list[Figure]:
-    """As many requests at once, each on a connection of its own, on a service that idles."""
+    """Send `count` requests at once to an idle service, each on its own connection."""
     time.sleep(PAUSE_S)
     came = burst(service.at, _single(service, service.key), count)
     return [

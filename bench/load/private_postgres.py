@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own: on loopback, in a folder that goes, stopped and started at will.
+"""A private PostgreSQL server on loopback, in a temporary folder; tests stop and start it.
 
 It runs as an unprivileged user, for it refuses to run as root. Where several
 versions are installed the newest is taken.
@@ -23,7 +23,7 @@ import psycopg
 from psycopg import sql
 
 ROOT = Path("/usr/lib/postgresql")
-USERS = ("postgres", "nobody")  # of whom the first is taken that there is, where we are root
+USERS = ("postgres", "nobody")  # as root: run as the first of these that exists
 TIMEOUT_S = 30.0
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 class NoPostgres(Exception):
-    """There is none on this machine."""
+    """PostgreSQL is not installed on this machine."""
 
 
 @dataclass
@@ -45,25 +45,25 @@ class PrivatePostgres:
 
     folder: Path
     port: int
-    user: str | None  # whom it runs as; None: whoever we are
+    user: str | None  # the server's user; None: that of this process
     settings: dict[str, str]
     process: "subprocess.Popen[bytes] | None" = None
     _names: Iterator[int] = field(default_factory=count)
 
     @property
     def url(self) -> str:
-        """Of the server, by a user who may make databases."""
+        """The server's URL, with a user that may create databases."""
         return self.url_of("postgres")
 
     def url_of(self, database: str) -> str:
         return f"postgresql://mailprobe:secret@127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
-        """The URL of an empty one."""
+        """Create an empty database and return its URL."""
         return new_database(self.url, f"test_{next(self._names)}")
 
     def start(self) -> None:
-        """Returns when connections are taken."""
+        """Start the server; returns when it accepts connections."""
         options = [
             part for name, text in self.settings.items() for part in ("-c", f"{name}={text}")
         ]
@@ -79,7 +79,7 @@ class PrivatePostgres:
             time.sleep(0.02)
 
     def stop(self, *, gently: bool = False) -> None:
-        """At once, as after a power cut, unless `gently`: then who is connected is told."""
+        """Stop at once, as after a power cut; with `gently` it ends its sessions first."""
         assert self.process
         # https://www.postgresql.org/docs/15/server-shutdown.html
         self.process.send_signal(signal.SIGINT if gently else signal.SIGQUIT)
@@ -88,7 +88,7 @@ class PrivatePostgres:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Every process of it stands still: connections stay, and nobody answers."""
+        """Suspend all its processes for the block: connections stay open, without any answer."""
         assert self.process
         pids = [self.process.pid, *_children(self.process.pid)]
         for pid in pids:
@@ -142,7 +142,7 @@ def private_postgres(**settings: str) -> Iterator[PrivatePostgres]:
 
 
 def new_database(server: str, name: str, template: str = "template1") -> str:
-    """A database on the server of this URL; one of this name that is there goes."""
+    """Create a database, replacing one of this name; return its URL."""
     with psycopg.connect(server, autocommit=True) as db:
         identifier = sql.Identifier(name)
         db.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(identifier))

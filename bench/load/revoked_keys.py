@@ -1,8 +1,8 @@
-"""What one account's revoked keys cost its neighbours: a key is made and revoked as often as one likes.
+"""Measures what one account's many revoked keys cost other accounts.
 
-The owner makes keys, lists them and verifies without a pause; a neighbour asks for one
-address after the other. In turns on two stores: in one of them the owner has REVOKED
-revoked keys that are not yet past their retention.
+The owner creates keys, lists them and verifies without a pause; a neighbour verifies one
+address after the other. The rounds alternate between two stores: in one of them the owner
+has REVOKED revoked keys within their retention.
 """
 
 import time
@@ -66,7 +66,7 @@ def _owner_row() -> dict[str, int]:
 
 
 async def measure_revoked(name: str, before: "StoreLoad", after: "StoreLoad") -> list[Figure]:
-    """`after` is as `before`, and has the revoked keys."""
+    """Compare the neighbour's median; `after` is like `before`, with the revoked keys."""
     medians: dict[str, list[float]] = {"before": [], "after": []}
     for _ in range(1 + ROUNDS):
         medians["before"].append(await _neighbours_median_ms(before))
@@ -114,7 +114,7 @@ async def _retry(act: Callable[[], Awaitable[object]]) -> None:
 
 
 async def _make_key(customers: "StoreLoad") -> None:
-    """Until the account makes too many, and after that in vain."""
+    """Create and revoke a key; do nothing once the store refuses more keys."""
     account = customers.caller(0).account.id
     try:
         key = await customers.store.create_key(

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 SINGLE = "bob@mailinator.com"  # a throwaway: no resolver and no mail host is asked
-PLANS = "[scale]\nrate_limit_per_min = 1000000\n"  # nobody should wait for a minute to pass
+PLANS = "[scale]\nrate_limit_per_min = 1000000\n"  # high: no request may wait for the limit
 START_S = 30.0  # a start takes one; of a machine that does much else, more
 STOP_S = 15.0  # a stop has ten
 ROOT = Path(__file__).parents[3]
@@ -121,9 +121,9 @@ def _run(folder: Path, env: Mapping[str, str], *words: str) -> str:
 
 
 def _wait_until_served(process: "subprocess.Popen[bytes]", log: Path) -> tuple[str, str]:
-    """The API's address and the tool server's, as it says them.
+    """Return the addresses of the API and the tool server, as the service logs them.
 
-    By looking at its log, for a pipe that nobody reads fills up.
+    It reads the log file, because an unread pipe would fill up.
     """
     ends_at = time.monotonic() + START_S
     while time.monotonic() < ends_at and process.poll() is None:

@@ -110,7 +110,7 @@ def start_sink(
 
 
 def host_address(number: int) -> str:
-    """The n-th host's address, in 127.64.0.0/10 so that nobody else's is met."""
+    """The n-th host's address, in 127.64.0.0/10, which other programs rarely use."""
     return f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 

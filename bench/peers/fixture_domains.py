@@ -1,6 +1,6 @@
-"""Whom the verifiers are asked about: six kinds of addresses that nobody disputes.
+"""The addresses that the verifiers are compared on: six kinds with an undisputed answer.
 
-The firms' domains lie under example.com, example.net and example.org (RFC 2606),
+The firms' domains are under example.com, example.net and example.org (RFC 2606),
 because one of the peers takes no domain whose ending is not in the public
 suffix list, as .test is not. The throwaway domains are real ones that the
 lists of all verifiers hold, where they have a list. International addresses,
@@ -56,7 +56,7 @@ NOT_ADDRESSES = (
 
 @dataclass(slots=True)
 class PeerDomains:
-    """A scenario with its two errands, each address with its kind."""
+    """A scenario with its two workloads, each address with its kind."""
 
     scenario: Scenario = field(default_factory=Scenario)
     a_list: dict[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""The errands, run in the namespaces: `python -m mailprobe.bench.peers.in_namespace`, whose first process this is.
+"""Runs the workloads inside the namespaces: `python -m mailprobe.bench.peers.in_namespace`.
 
 Reads the runners as one JSON array from standard input and writes one JSON line
-for each round of each errand of each runner. The mail hosts and both resolvers are played
+for each round of each workload of each runner. The mail hosts and both resolvers are run
 here, and this is where turn-arounds are counted; each runner is a process of
 its own, new for each round, so that none finds anything in a cache.
 """
@@ -38,8 +38,8 @@ class Runner:
     name: str
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    limit_s: float = 120.0  # for an errand
-    rounds: int = 3  # of each errand: on a busy machine the times lie far apart
+    limit_s: float = 120.0  # for a workload
+    rounds: int = 3  # of each workload: on a busy machine the times vary widely
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ async def _send(
     env: Mapping[str, str],
     hosts: Sequence[MailHost],
 ) -> Task:
-    """One runner on one errand; what the hosts have seen is told even where it fails."""
+    """Run one workload with one runner; return the hosts' counts even if the runner fails."""
     answer, remark = RunnerOutput(), ""
     try:
         answer = await run_runner(runner, addresses, env)

@@ -88,7 +88,7 @@ def _python(peer: Peer) -> tuple[str, ...]:
 
 
 def check_installed() -> None:
-    """Raise Lacking where a peer, or what it runs on, is not here."""
+    """Raise MissingRequirement if a peer, or its interpreter, is not installed."""
     missing = [peer.name for peer in PEERS if not peer.installed]
     if missing:
         raise MissingRequirement(

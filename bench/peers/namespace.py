@@ -29,7 +29,7 @@ TRY_S = 10.0
 def entering() -> list[str]:
     """The words before a command that make it run in there.
 
-    Raises Lacking where this user of this machine may not.
+    Raises MissingRequirement where the system does not allow it.
     """
     unshare = shutil.which("unshare")
     if unshare is None or shutil.which("mount") is None:

@@ -1,12 +1,12 @@
 """What every runner does: take addresses, give answers, say what they cost.
 
 A runner is a program that puts one verifier to work. It reads a JSON array of
-addresses and prints, as its last line, what it was told of each: a JSON object
-with `reported` (address -> one of WORDS), `took_s`, `cpu_s` and `raised`, the
+addresses and prints, as its last line, the verifier's answers: a JSON object
+with `told` (address -> one of WORDS), `took_s`, `cpu_s` and `raised`, the
 number of addresses for which the verifier raised an error instead.
 
 The clock runs from the first question to the last answer: starting, importing
-and loading lists are nobody's business here. This file is also read by the
+and loading lists are not counted. This file is also read by the
 peers' interpreters, so it needs nothing but the standard library.
 """
 
