@@ -22,6 +22,7 @@ from mailprobe.engine.fair_queue import FairQueue
 
 ACTIVE_S = 1.0  # an account is active for this long after it submitted
 BUSY_MAX = 0.7  # share of the time that this thread computes while accounts share it
+PAUSE_S_MIN = 0.002  # a shorter pause isn't worth waking up for
 PAUSE_S_MAX = 0.2  # between two steps, whatever else this thread has to do
 
 
@@ -50,7 +51,7 @@ class SubmissionTurns:
             del active[oldest]
 
     def pause_s(self) -> float:
-        """How long the next step must wait; 0 or less: not at all."""
+        """How long the next step must wait; up to PAUSE_S_MIN: not at all."""
         now = self._now()
         latest = list(islice(reversed(self._active.values()), 2))
         if len(latest) < 2 or now - latest[1] > ACTIVE_S:  # at most one account is active
@@ -104,7 +105,7 @@ class SubmissionTurn:
         await turns.acquire(self)
         self._held = True
         turns.note_active(self.account)
-        while (pause_s := turns.pause_s()) > 0:  # noqa: ASYNC110 - it waits for time, not for an event
+        while (pause_s := turns.pause_s()) > PAUSE_S_MIN:  # noqa: ASYNC110 - it waits for time, not for an event
             await trio.sleep(pause_s)
         turns.begin_step()
 

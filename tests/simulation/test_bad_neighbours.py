@@ -139,7 +139,11 @@ async def test_trouble_stays_where_it_is(autojump_clock, seed):
         world = make_world(network, rng)
         settings = EngineSettings(host_connections=rng.choice((2, 4)))
         async with open_engine(
-            settings, transport=network.transport, dial=network.dial, rng=rng
+            settings,
+            transport=network.transport,
+            dial=network.dial,
+            rng=rng,
+            computed_s=lambda: 0.0,
         ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 3)):

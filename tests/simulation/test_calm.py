@@ -68,7 +68,11 @@ async def test_every_verdict_is_the_truth(autojump_clock, seed):
                     assert reported == truth(answer.verdict.email, where), answer.verdict
 
         async with open_engine(
-            settings, transport=network.transport, dial=network.dial, rng=rng
+            settings,
+            transport=network.transport,
+            dial=network.dial,
+            rng=rng,
+            computed_s=lambda: 0.0,
         ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 4)):

@@ -41,7 +41,11 @@ async def test_a_doubled_reply_before_a_late_one_makes_no_verdict_wrong(
             texts = [f"{rng.choice(('known', 'gone'))}{n}@odd.test" for n in range(8)]
             async with (
                 open_engine(
-                    EngineSettings(), transport=network.transport, dial=network.dial, rng=rng
+                    EngineSettings(),
+                    transport=network.transport,
+                    dial=network.dial,
+                    rng=rng,
+                    computed_s=lambda: 0.0,
                 ) as engine,
                 open_answers(
                     engine, texts, account="me", deferred_start=rng.random() < 0.5

@@ -130,7 +130,11 @@ async def test_no_reply_is_given_to_another_address(autojump_clock, seed):
                 assert sorted(seen) == list(range(len(texts)))
 
         async with open_engine(
-            settings, transport=network.transport, dial=network.dial, rng=rng
+            settings,
+            transport=network.transport,
+            dial=network.dial,
+            rng=rng,
+            computed_s=lambda: 0.0,
         ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 5)):

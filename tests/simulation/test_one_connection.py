@@ -31,7 +31,11 @@ async def test_our_own_connection_that_is_closing_makes_nobody_unknown(
         async with open_fake_network(seed=tenth) as network:
             network.add("far.test", host)
             async with open_engine(
-                EngineSettings(), transport=network.transport, dial=network.dial, rng=rng
+                EngineSettings(),
+                transport=network.transport,
+                dial=network.dial,
+                rng=rng,
+                computed_s=lambda: 0.0,
             ) as engine:
                 first = await statuses_of(engine, ["known0@far.test"])
                 await trio.sleep(IDLE_S + tenth * latency_s / 4)

@@ -102,7 +102,11 @@ async def test_a_reply_too_many_or_too_few_makes_no_verdict_wrong(autojump_clock
         network.add("odd.test", odd.host)
         texts = [f"{rng.choice(('known', 'gone'))}{n}@odd.test" for n in range(ADDRESSES)]
         async with open_engine(
-            EngineSettings(), transport=network.transport, dial=network.dial, rng=rng
+            EngineSettings(),
+            transport=network.transport,
+            dial=network.dial,
+            rng=rng,
+            computed_s=lambda: 0.0,
         ) as engine:
             deferred_start = rng.random() < 0.5
             async with open_answers(

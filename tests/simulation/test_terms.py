@@ -83,7 +83,11 @@ async def simulate(seed: int, *, stormy: bool) -> list[Verdict]:
                         verdicts.append(answer.verdict)
 
         async with open_engine(
-            settings, transport=network.transport, dial=network.dial, rng=rng
+            settings,
+            transport=network.transport,
+            dial=network.dial,
+            rng=rng,
+            computed_s=lambda: 0.0,
         ) as engine:
             async with trio.open_nursery() as nursery:
                 for number in range(rng.randint(1, 4)):
